@@ -1,0 +1,26 @@
+"""What it costs to cut a model in two: activations travel forward over the cut, gradients back."""
+
+from __future__ import annotations
+
+from dovetail.spec import Link, Problem
+
+
+def crossing_bytes(problem: Problem, after_layer: int) -> float:
+    """Return the bytes of one batch that cross the cut behind layer `after_layer`: every edge over it counts."""
+    return sum(
+        problem.layers[producer].output_bytes
+        for producer, consumer in problem.edges()
+        if producer <= after_layer < consumer
+    )
+
+
+def cut_seconds(payload_bytes: float, *, forward: Link, backward: Link, units: int) -> float:
+    """Return what a cut adds to the communication of a stage of `units`.
+
+    The payload goes one way and as much comes back, shared by the stage's own units:
+
+        payload / forward_bandwidth / k + forward_latency + payload / backward_bandwidth / k + backward_latency
+
+    which is `2 payload / bandwidth / k + 2 latency` on a link that is the same both ways.
+    """
+    return sum(payload_bytes / link.bytes_per_s / units + link.latency_s for link in (forward, backward))

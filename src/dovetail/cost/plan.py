@@ -1,0 +1,133 @@
+"""What a plan costs, worked out from the problem alone: an evaluator that knows nothing of how plans are made.
+
+    stage samples/s = B / time(k);  plan samples/s = min over stages
+    hours = epochs * samples / (plan samples/s) / 3600
+    cost  = hours * sum over stages of price_per_hour * k
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dovetail.cost.cut import crossing_bytes, cut_seconds
+from dovetail.cost.stage import stage_seconds
+from dovetail.errors import PlanError, did_you_mean
+from dovetail.spec import Problem, Stage
+
+ROUNDING = 1e-9
+"""A throughput that misses the floor by less than this fraction is rounding, not a miss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What a plan costs, how fast it is, and every demand it misses."""
+
+    samples_per_s: float
+    cost_per_hour: float
+    hours: float
+    cost: float
+    stage_seconds: tuple[float, ...]
+    bottleneck: int
+    violations: tuple[str, ...]
+
+
+def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = False) -> Evaluation:
+    """Return what `stages` cost on `problem`, with the demands they miss.
+
+    Raises PlanError where they cannot be priced at all: unknown types, layers left out or placed twice, a layer on a
+    type it cannot run on, neighbours without a link. Neighbours of one type are one stage unless `split_stages`.
+    """
+    _check_structure(problem, stages, split_stages=split_stages)
+    seconds = tuple(_seconds(problem, stages, position) for position in range(len(stages)))
+    slowest = max(seconds)
+    samples_per_s = problem.training.batch / slowest if slowest > 0 else math.inf
+    hours = problem.training.total_samples / samples_per_s / 3600
+    cost_per_hour = sum(problem.resource(stage.resource).price_per_hour * stage.units for stage in stages)
+    return Evaluation(
+        samples_per_s=samples_per_s,
+        cost_per_hour=cost_per_hour,
+        hours=hours,
+        cost=hours * cost_per_hour,
+        stage_seconds=seconds,
+        bottleneck=seconds.index(slowest),
+        violations=tuple(_violations(problem, stages, samples_per_s)),
+    )
+
+
+def _seconds(problem: Problem, stages: Sequence[Stage], position: int) -> float:
+    """Return the seconds of one stage for one batch, the cuts to its neighbours included."""
+    stage = stages[position]
+    cuts = 0.0
+    for left in (position - 1, position):
+        if problem.links and 0 <= left < len(stages) - 1:
+            upstream, downstream = stages[left], stages[left + 1]
+            forward = problem.link(upstream.resource, downstream.resource)
+            backward = problem.link(downstream.resource, upstream.resource)
+            if forward is not None and backward is not None:
+                payload = crossing_bytes(problem, upstream.last_layer)
+                cuts += cut_seconds(payload, forward=forward, backward=backward, units=stage.units)
+    layers = problem.layers[stage.first_layer : stage.last_layer + 1]
+    return stage_seconds((layer.on[stage.resource] for layer in layers), units=stage.units, cut_seconds=cuts)
+
+
+def _check_structure(problem: Problem, stages: Sequence[Stage], *, split_stages: bool) -> None:
+    """Refuse stages that do not place every layer exactly once, where it can run."""
+    hint = "stages list every layer once and in order, from 0 to the last"
+    expected = 0
+    for position, stage in enumerate(stages):
+        key = f"stages[{position}]"
+        names = [resource.name for resource in problem.resources]
+        if stage.resource not in names:
+            raise PlanError(
+                f'{key}.resource is "{stage.resource}", which is no resource', hint=did_you_mean(stage.resource, names)
+            )
+        if stage.first_layer != expected:
+            raise PlanError(f"{key}.first_layer is {stage.first_layer}, expected {expected}", hint=hint)
+        if stage.last_layer >= len(problem.layers):
+            raise PlanError(
+                f"{key}.last_layer is {stage.last_layer}, but the last layer is {len(problem.layers) - 1}", hint=hint
+            )
+        for layer in problem.layers[stage.first_layer : stage.last_layer + 1]:
+            if stage.resource not in layer.on:
+                raise PlanError(
+                    f"{key} puts layer `{layer.name}` on `{stage.resource}`, where it cannot run",
+                    hint="it can run on: " + ", ".join(f"`{name}`" for name in layer.on),
+                )
+        if position > 0:
+            _check_neighbours(problem, stages[position - 1], stage, key, split_stages=split_stages)
+        expected = stage.last_layer + 1
+    if expected != len(problem.layers):
+        raise PlanError(f"stages end at layer {expected - 1}, but there are {len(problem.layers)} layers", hint=hint)
+
+
+def _check_neighbours(problem: Problem, upstream: Stage, stage: Stage, key: str, *, split_stages: bool) -> None:
+    """Refuse two stages side by side that are one stage, or that no link joins."""
+    if upstream.resource == stage.resource and not split_stages:
+        raise PlanError(
+            f"{key} is on `{stage.resource}` like the stage before it",
+            hint="a stage is a maximal run of layers on one type: make the two one, or allow split stages",
+        )
+    if problem.links and problem.link(upstream.resource, stage.resource) is None:
+        raise PlanError(
+            f"{key} follows `{upstream.resource}` on `{stage.resource}`, and no link joins the two",
+            hint=f'add [[link]] from = "{upstream.resource}" to = "{stage.resource}", or keep them apart',
+        )
+
+
+def _violations(problem: Problem, stages: Sequence[Stage], samples_per_s: float) -> list[str]:
+    """Return the demands a priced plan misses, each as a sentence."""
+    found = []
+    floor = problem.training.min_samples_per_s
+    if samples_per_s < floor * (1 - ROUNDING):
+        found.append(f"{samples_per_s:.6g} samples/s is below min_samples_per_s = {floor:.6g}")
+    used: Counter[str] = Counter()
+    for stage in stages:
+        used[stage.resource] += stage.units
+    for name, units in used.items():
+        limit = problem.resource(name).units_to_be_had
+        if units > limit:
+            found.append(f"{units} units of `{name}` are more than its limit of {limit}")
+    return found

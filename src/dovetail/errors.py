@@ -1,0 +1,73 @@
+"""What can go wrong, as a tree.
+
+    DovetailError               everything a user can put right; carries a hint
+    ├── SpecError               a description is wrong; names the key, and the file where there is one
+    ├── PlanError               a plan does not fit its problem, or a method cannot make one
+    │   └── NoPlanError         proven: no plan can meet the demands
+    └── MissingExtraError       an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DovetailError(Exception):
+    """A mistake a user can put right: what is wrong, and the way out."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        """Keep the message and the hint apart, so that each front end can lay them out."""
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Return the message alone; the hint is shown beside it."""
+        return self.message
+
+
+class SpecError(DovetailError, ValueError):
+    """A description that makes no sense; `key` says where in it, `file` in which file."""
+
+    def __init__(self, complaint: str, *, hint: str, key: str = "", file: str = "") -> None:
+        """Compose `file: key complaint`, leaving out what is not known yet."""
+        place = f"{file}: " if file else ""
+        super().__init__(f"{place}{key} {complaint}" if key else f"{place}{complaint}", hint=hint)
+        self.complaint = complaint
+        self.key = key
+        self.file = file
+
+    def under(self, prefix: str) -> SpecError:
+        """Return the same complaint one level further up: `limit` becomes `resource[1].limit`."""
+        key = f"{prefix}.{self.key}" if prefix and self.key else prefix or self.key
+        return SpecError(self.complaint, hint=self.hint, key=key, file=self.file)
+
+    def in_file(self, file: str) -> SpecError:
+        """Return the same complaint with the file it was found in."""
+        return SpecError(self.complaint, hint=self.hint, key=self.key, file=file)
+
+
+class PlanError(DovetailError):
+    """A plan that does not fit its problem, or a method that has no plan to offer."""
+
+
+class NoPlanError(PlanError):
+    """Proven: no plan can meet the demands."""
+
+
+class MissingExtraError(DovetailError):
+    """An optional part of Dovetail was asked for and is not installed."""
+
+    def __init__(self, what: str, *, extra: str) -> None:
+        """Name the extra that brings it."""
+        super().__init__(f"{what} is not installed", hint=f'install it with: pip install "dovetail[{extra}]"')
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a question with the nearest known word, or the list of them."""
+    choices = list(known)
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean `{near[0]}`?"
+    return "known are: " + ", ".join(f"`{choice}`" for choice in choices)

@@ -1,0 +1,1 @@
+"""Which layers on which type, on how many units."""

@@ -1,0 +1,183 @@
+"""Dynamic programming: the cheapest stages that reach a given throughput, limits aside.
+
+For a fixed throughput every stage needs its own least units, and the hourly price is a sum over stages, so from the
+last layer to the first
+
+    start(i, t, c) = min over j, d of  price_t units(i..j on t, cuts c and d) + end(j, t, d)
+    end(j, t, d)   = min over u != t whose cut with t is of class d of  start(j + 1, u, d)
+
+where `c` and `d` are the classes of the cuts at the stage's two ends. `start(0, t, free)` over t is the answer. With
+`rounds` > 0 the functions carry the number of stages still allowed, and stages are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+
+from dovetail.planner.stage_kernel import real_units, stage_parts, whole_units
+from dovetail.planner.tables import Floats, Ints, Tables
+
+
+class Workspace(NamedTuple):
+    """What the dynamic programme fills; `rounds` is 0 where stages are not counted."""
+
+    rounds: int
+    start: Floats  # [R, L, T, C] cheapest from a stage that starts here
+    start_last: Ints  # [R, L, T, C] where that stage ends
+    start_class: Ints  # [R, L, T, C] the class of the cut behind it
+    end: Floats  # [R, L, T, C] cheapest of what follows a stage that ends here
+    end_type: Ints  # [R, L, T, C] the type that follows
+
+
+def workspace(tables: Tables, max_stages: int | None) -> Workspace:
+    """Return room for one problem; `max_stages` of at least the number of layers limits nothing."""
+    rounds = 0 if max_stages is None or max_stages >= tables.num_layers else max_stages
+    shape = (max(rounds, 1), tables.num_layers, tables.num_types, len(tables.class_latency_s))
+    return Workspace(
+        rounds=rounds,
+        start=np.empty(shape),
+        start_last=np.zeros(shape, dtype=np.int64),
+        start_class=np.zeros(shape, dtype=np.int64),
+        end=np.empty(shape),
+        end_type=np.zeros(shape, dtype=np.int64),
+    )
+
+
+@nb.njit(cache=True)
+def cheapest(tables, work, weight, target_s, whole):  # type: ignore[no-untyped-def]
+    """Fill `work` and return the least sum of weight x units over stages that each take at most `target_s`.
+
+    `whole` asks for whole units of at least one; otherwise units are real numbers above zero, a relaxation.
+    """
+    num_layers, num_types = tables.crossing_bytes.size, weight.size
+    num_rounds = max(work.rounds, 1)
+    for i in range(num_layers - 1, -1, -1):
+        for r in range(num_rounds):
+            for t in range(num_types):
+                if i == 0:
+                    _cheapest_start(tables, work, weight, target_s, whole, r, i, t, 0)
+                else:
+                    for c in tables.classes_of[t]:
+                        if c >= 0:
+                            _cheapest_start(tables, work, weight, target_s, whole, r, i, t, c)
+            if i > 0:
+                if tables.free_cuts:
+                    _cheapest_end_free(work, r, i - 1)
+                else:
+                    _cheapest_end_by_class(tables, work, r, i - 1)
+    best = math.inf
+    for t in range(num_types):
+        best = min(best, work.start[num_rounds - 1, 0, t, 0])
+    return best
+
+
+@nb.njit(cache=True)
+def _cheapest_start(tables, work, weight, target_s, whole, r, i, t, c):  # type: ignore[no-untyped-def]
+    """Fill start[r, i, t, c]: the best end of a stage that starts at i. Longer stages never need fewer units."""
+    num_layers = tables.crossing_bytes.size
+    best = math.inf
+    for j in range(i, tables.end_of_run[t, i]):
+        parts = stage_parts(tables, t, i, j, c, 0)
+        units = whole_units(parts, target_s) if whole else real_units(parts, target_s)
+        if units > tables.limit[t] or weight[t] * units >= best:
+            break
+        if j == num_layers - 1:
+            best = weight[t] * units
+            work.start_last[r, i, t, c] = j
+            work.start_class[r, i, t, c] = 0
+            break
+        if work.rounds > 0 and r == 0:
+            continue  # the last stage allowed has to reach the last layer
+        for d in tables.classes_of[t]:
+            if d < 0 or weight[t] * units + work.end[r, j, t, d] >= best:
+                continue
+            units_with_cut = units
+            if d > 0:
+                parts = stage_parts(tables, t, i, j, c, d)
+                units_with_cut = whole_units(parts, target_s) if whole else real_units(parts, target_s)
+            cost = weight[t] * units_with_cut + work.end[r, j, t, d]
+            if units_with_cut <= tables.limit[t] and cost < best:
+                best = cost
+                work.start_last[r, i, t, c] = j
+                work.start_class[r, i, t, c] = d
+    work.start[r, i, t, c] = best
+
+
+@nb.njit(cache=True)
+def _cheapest_end_free(work, r, j):  # type: ignore[no-untyped-def]
+    """Fill end[., j, ., 0] where any two unlike types may be neighbours: the best type, or the second best."""
+    first, second = -1, -1
+    num_types = work.start.shape[2]
+    for t in range(num_types):
+        cost = work.start[r, j + 1, t, 0]
+        if first < 0 or cost < work.start[r, j + 1, first, 0]:
+            first, second = t, first
+        elif second < 0 or cost < work.start[r, j + 1, second, 0]:
+            second = t
+    into = r + 1 if work.rounds > 0 else 0
+    if into >= work.end.shape[0]:
+        return
+    for t in range(num_types):
+        follower = second if t == first else first
+        work.end_type[into, j, t, 0] = follower
+        work.end[into, j, t, 0] = work.start[r, j + 1, follower, 0] if follower >= 0 else math.inf
+
+
+@nb.njit(cache=True)
+def _cheapest_end_by_class(tables, work, r, j):  # type: ignore[no-untyped-def]
+    """Fill end[., j, ., .] where the cut between two types decides what it costs and whether it may be."""
+    into = r + 1 if work.rounds > 0 else 0
+    if into >= work.end.shape[0]:
+        return
+    num_types = work.start.shape[2]
+    for t in range(num_types):
+        for d in range(work.start.shape[3]):
+            work.end[into, j, t, d] = math.inf
+            work.end_type[into, j, t, d] = -1
+        for u in range(num_types):
+            d = tables.cut_class[t, u]
+            if d >= 0 and work.start[r, j + 1, u, d] < work.end[into, j, t, d]:
+                work.end[into, j, t, d] = work.start[r, j + 1, u, d]
+                work.end_type[into, j, t, d] = u
+
+
+@nb.njit(cache=True)
+def follow(tables, work, target_s, types, lasts, units):  # type: ignore[no-untyped-def]
+    """Write the stages of the cheapest path into the three arrays and return how many there are."""
+    num_layers, num_types = tables.crossing_bytes.size, work.start.shape[2]
+    r = max(work.rounds, 1) - 1
+    t = 0
+    for other in range(1, num_types):
+        if work.start[r, 0, other, 0] < work.start[r, 0, t, 0]:
+            t = other
+    i, c, count = 0, 0, 0
+    while i < num_layers:
+        j, d = work.start_last[r, i, t, c], work.start_class[r, i, t, c]
+        types[count], lasts[count] = t, j
+        units[count] = int(whole_units(stage_parts(tables, t, i, j, c, d), target_s))
+        count += 1
+        if j < num_layers - 1:
+            t = work.end_type[r, j, t, d]
+            r = r - 1 if work.rounds > 0 else 0
+        i, c = j + 1, d
+    return count
+
+
+class Path(NamedTuple):
+    """Stages as the kernels see them: type, last layer and units of each."""
+
+    types: Ints
+    lasts: Ints
+    units: Ints
+
+    def used(self, num_types: int) -> Ints:
+        """Return the units used of each type."""
+        return np.bincount(self.types, weights=self.units, minlength=num_types).astype(np.int64)
+
+    def key(self) -> bytes:
+        """Return what tells one choice of stages from another, whatever their units."""
+        return self.types.tobytes() + self.lasts.tobytes()

@@ -1,0 +1,161 @@
+"""The exact planner: the cheapest plan of all, and the proof that nothing is cheaper.
+
+A plan that runs at x samples/s costs `samples / 3600 * hourly(x) / x`, where hourly(x) is the cheapest hourly price at
+x (`Hourly`). It never falls as x rises, so over x in [a, b)
+
+    hourly(x) / x  >=  hourly(a) / b.
+
+The search keeps intervals of x with such bounds, the most promising first. It asks for hourly(x) at the left end of
+an interval, learns a plan (which may be cheaper than the best), and drops all x below hourly(x) / best. When no
+interval can hold anything cheaper, the best plan is optimal and the least bound is its certificate. Beyond the last
+interval stands the relaxation to real units, whose hourly(x) / x never falls.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dovetail.planner.cheapest_path import Path
+from dovetail.planner.hourly import Answer, Hourly
+from dovetail.planner.stage_kernel import STEP
+
+GROWTH = 1.4
+"""How much wider each interval of throughput is than the last, at the start."""
+NARROWEST = 1e-6
+"""An interval that cannot be settled is split down to this relative width, then left with its bound."""
+OPTIMAL_WITHIN = 1e-6
+"""The gap between cost and bound at which a plan counts as optimal."""
+
+PATIENCE = 2000
+"""After so many questions a bound within the tolerance is proof enough; before, only one that meets the cost."""
+
+Clock = Callable[[], float]
+
+
+@dataclass(order=True, slots=True)
+class Interval:
+    """Throughputs from `low` up to `high`, where every plan costs at least `rate` (USD per hour over samples/s)."""
+
+    rate: float
+    low: float
+    high: float
+    hourly: float = field(compare=False)
+    relaxed_rate: float = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The best path, its USD per hour over samples/s, and the least that any plan can have."""
+
+    path: Path
+    rate: float
+    rate_bound: float
+
+
+class CheapestSearch:
+    """One search for the cheapest plan of a problem at no less than a floor."""
+
+    def __init__(self, hourly: Hourly, *, min_samples_per_s: float, clock: Clock, deadline_s: float) -> None:
+        """Set up; `deadline_s` is a reading of `clock` at which the search returns what it has."""
+        self.hourly = hourly
+        self.floor = min_samples_per_s
+        self.clock = clock
+        self.deadline_s = deadline_s
+        self.best_rate = math.inf
+        self.best_path: Path | None = None
+        self.questions = 0
+        self._polished: set[bytes] = set()
+
+    def run(self) -> Found | None:
+        """Return the cheapest plan and its bound, or None where there is provably no plan at the floor."""
+        open_intervals, settled_rate = self._spread()
+        if self.best_path is None and not open_intervals:
+            return None
+        heapq.heapify(open_intervals)
+        unsettled_rate = math.inf
+        while open_intervals and not self._is_settled(open_intervals[0].rate) and self.clock() < self.deadline_s:
+            interval = heapq.heappop(open_intervals)
+            narrower = self._settle(interval)
+            if narrower is None:
+                unsettled_rate = min(unsettled_rate, interval.rate)
+            else:
+                for part in narrower:
+                    heapq.heappush(open_intervals, part)
+        if self.best_path is None:
+            return None
+        remaining = open_intervals[0].rate if open_intervals else math.inf
+        bound = min(self.best_rate * (1 - STEP), settled_rate, unsettled_rate, remaining)
+        return Found(path=self.best_path, rate=self.best_rate, rate_bound=bound)
+
+    def _spread(self) -> tuple[list[Interval], float]:
+        """Return intervals from the floor up to where nothing cheaper can be, and the bound of all beyond them."""
+        low = self.floor
+        answer = self._ask(low)
+        if math.isinf(answer.lower_bound):
+            return [], math.inf
+        if low == 0.0:  # below the pace of the cheapest plan per hour, that plan is the cheapest of all
+            low = self.hourly.slowest_pace() if answer.path is None else self.hourly.pace(answer.path)
+        intervals = []
+        while True:
+            relaxed_rate = self.hourly.relaxed(low)
+            if self._is_settled(relaxed_rate):
+                return intervals, relaxed_rate
+            high = low * GROWTH
+            rate = max(answer.lower_bound / high, relaxed_rate)
+            intervals.append(
+                Interval(rate=rate, low=low, high=high, hourly=answer.lower_bound, relaxed_rate=relaxed_rate)
+            )
+            low, answer = high, self._ask(high)
+            if math.isinf(answer.lower_bound) or self.clock() >= self.deadline_s:
+                return intervals, math.inf if math.isinf(answer.lower_bound) else relaxed_rate
+
+    def _settle(self, interval: Interval) -> list[Interval] | None:
+        """Return what is left open of an interval after one more question, or None where it cannot be settled."""
+        start = max(interval.low * (1 + STEP), interval.hourly / self.best_rate)
+        if start >= interval.high:
+            return []
+        answer = self._ask(start)
+        hourly = max(answer.lower_bound, interval.hourly)
+        if math.isinf(hourly):
+            return []
+        cut = interval.high
+        if not answer.exact and not self._is_settled(hourly / start):
+            if interval.high / start < 1 + NARROWEST:
+                return None
+            cut = math.sqrt(start * interval.high)
+        ends = [(start, cut), (cut, interval.high)] if cut < interval.high else [(start, cut)]
+        return [
+            Interval(
+                rate=max(hourly / high, interval.relaxed_rate),
+                low=low,
+                high=high,
+                hourly=hourly,
+                relaxed_rate=interval.relaxed_rate,
+            )
+            for low, high in ends
+        ]
+
+    def _ask(self, samples_per_s: float) -> Answer:
+        """Ask for the hourly price at a throughput; learn from the path that comes with the answer."""
+        cutoff = self.best_rate * samples_per_s * 1.02 if samples_per_s > 0 else math.inf
+        self.questions += 1
+        answer = self.hourly.at(samples_per_s, cutoff=cutoff)
+        if answer.path is not None:
+            self._learn(self.hourly.price(answer.path) / self.hourly.pace(answer.path), answer.path)
+            if answer.path.key() not in self._polished:
+                self._polished.add(answer.path.key())
+                self._learn(*self.hourly.provisioned(answer.path, self.floor))
+        return answer
+
+    def _learn(self, rate: float, path: Path | None) -> None:
+        """Keep a path that is cheaper than the best."""
+        if path is not None and rate < self.best_rate:
+            self.best_rate, self.best_path = rate, path
+
+    def _is_settled(self, rate: float) -> bool:
+        """Say whether nothing of this rate or above is news: exactly so at first, within the tolerance later on."""
+        tolerance = STEP if self.questions < PATIENCE else OPTIMAL_WITHIN * 0.9
+        return rate >= self.best_rate * (1 - tolerance)

@@ -1,0 +1,114 @@
+"""The cheapest plan per hour at a given throughput: one question, asked many times by everything that plans."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.planner.cheapest_path import Path, cheapest, follow, workspace
+from dovetail.planner.provision import pace, provision
+from dovetail.planner.stage_kernel import STEP
+from dovetail.planner.tables import Tables
+from dovetail.planner.within_limits import OUT_OF_WORK, label_search, price_bound
+
+PRICE_ITERATIONS = 60
+LABEL_EFFORT = 3_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """No plan at this throughput costs less than `lower_bound` an hour; `path` is a legal one that was met, if any.
+
+    `exact` says that the two agree, or that the bound has reached the cutoff.
+    """
+
+    lower_bound: float
+    path: Path | None
+    exact: bool
+
+
+class Hourly:
+    """Answers for one problem; holds the arrays that the kernels fill, and the last surcharges as a warm start."""
+
+    def __init__(self, tables: Tables, *, max_stages: int | None = None) -> None:
+        """Set up for one problem; prices and limits can be replaced per question."""
+        self.tables = tables
+        self.work = workspace(tables, max_stages)
+        self.effort = LABEL_EFFORT
+        self._surcharge = np.zeros(tables.num_types)
+        room = tables.num_layers
+        self._buffers = (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.int64))
+
+    def at(self, samples_per_s: float, *, cutoff: float = math.inf) -> Answer:
+        """Return the cheapest plan that reaches `samples_per_s`; above `cutoff` a bound is all that is asked for."""
+        tables = self.tables
+        target_s = tables.batch / samples_per_s if samples_per_s > 0 else math.inf
+        value = cheapest(tables, self.work, tables.price_per_hour, target_s, True)
+        if value == math.inf:
+            return Answer(lower_bound=math.inf, path=None, exact=True)
+        path = self._path(follow(tables, self.work, target_s, *self._buffers))
+        if (path.used(tables.num_types) <= tables.limit).all():
+            return Answer(lower_bound=value, path=path, exact=True)
+        if value >= cutoff:
+            return Answer(lower_bound=value, path=None, exact=True)
+        return self._within_limits(target_s, value, cutoff)
+
+    def relaxed(self, samples_per_s: float) -> float:
+        """Return a bound on what any plan costs per hour and sample/s at this throughput or at any higher one."""
+        target_s = self.tables.batch / samples_per_s
+        return float(cheapest(self.tables, self.work, self.tables.price_per_hour, target_s, False) / samples_per_s)
+
+    def provisioned(self, path: Path, min_samples_per_s: float) -> tuple[float, Path | None]:
+        """Return the least USD per hour over samples/s of the path's stages, and the path with those units."""
+        units = np.zeros_like(path.units)
+        rate = provision(self.tables, path.types, path.lasts, len(path.types), min_samples_per_s, STEP, units)
+        return float(rate), None if math.isinf(rate) else path._replace(units=units)
+
+    def price(self, path: Path) -> float:
+        """Return what a path costs per hour."""
+        return float(self.tables.price_per_hour[path.types] @ path.units)
+
+    def pace(self, path: Path) -> float:
+        """Return the samples/s of a path."""
+        return float(pace(self.tables, path.types, path.lasts, path.units))
+
+    def slowest_pace(self) -> float:
+        """Return samples/s that any plan reaches: every layer on its slowest type, and every cut paid."""
+        tables = self.tables
+        layers = [tables.compute_serial_s, tables.compute_shared_s, tables.comm_serial_s, tables.comm_shared_s]
+        layer_s = sum(float(np.diff(sums, axis=1).max(axis=0).sum()) for sums in layers)
+        cuts_s = float((tables.crossing_bytes * tables.class_s_per_byte.max() + tables.class_latency_s.max()).sum())
+        return tables.batch / (layer_s + 2 * cuts_s)
+
+    def _within_limits(self, target_s: float, value: float, cutoff: float) -> Answer:
+        """Return the answer where the cheapest path uses more units than there are."""
+        tables = self.tables
+        impossible = float(tables.price_per_hour @ tables.limit) * (1 + 1e-9)  # more than all units there are
+        cutoff = min(cutoff, impossible)
+        limit = tables.limit.astype(np.float64)
+        arguments = (tables, self.work, tables.price_per_hour, limit, target_s)
+        bound, price, count = price_bound(*arguments, cutoff, self._surcharge, PRICE_ITERATIONS, *self._buffers)
+        path = self._path(count) if count else None
+        bound = max(bound, value)
+        if bound >= min(cutoff, price * (1 - 1e-12)):
+            return Answer(lower_bound=math.inf if bound >= impossible else min(bound, price), path=path, exact=True)
+        cheapest(tables, self.work, tables.price_per_hour + self._surcharge, target_s, True)
+        goal = min(cutoff, price)
+        ended, found, count = label_search(
+            tables, self.work, tables.price_per_hour, tables.limit, target_s, goal, self._surcharge, self.effort,
+            *self._buffers,
+        )  # fmt: skip
+        if ended == OUT_OF_WORK:
+            return Answer(lower_bound=bound, path=path, exact=False)
+        if count:
+            path = self._path(count)
+        lower_bound = min(found, goal)
+        return Answer(lower_bound=math.inf if lower_bound >= impossible else lower_bound, path=path, exact=True)
+
+    def _path(self, count: int) -> Path:
+        """Return a copy of the first `count` stages in the buffers."""
+        types, lasts, units = (buffer[:count].copy() for buffer in self._buffers)
+        return Path(types=types, lasts=lasts, units=units)
+

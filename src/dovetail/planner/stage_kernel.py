@@ -1,0 +1,66 @@
+"""Compiled arithmetic of one stage. Every other kernel of the planner stands on these three functions."""
+
+from __future__ import annotations
+
+import math
+
+import numba as nb
+
+SLACK = 1e-12
+"""Times may exceed their target by this fraction: what rounding can do, far below what anyone can measure."""
+STEP = 1e-9
+"""The least step to a higher throughput; two throughputs closer than this count as one."""
+
+
+@nb.njit(cache=True, inline="always")
+def stage_parts(tables, t, first, last, left_class, right_class):  # type: ignore[no-untyped-def]
+    """Return (compute serial, compute shared, comm serial, comm shared) seconds of layers first..last on type t."""
+    compute_serial = tables.compute_serial_s[t, last + 1] - tables.compute_serial_s[t, first]
+    compute_shared = tables.compute_shared_s[t, last + 1] - tables.compute_shared_s[t, first]
+    comm_serial = tables.comm_serial_s[t, last + 1] - tables.comm_serial_s[t, first]
+    comm_shared = tables.comm_shared_s[t, last + 1] - tables.comm_shared_s[t, first]
+    if left_class > 0:
+        comm_shared += tables.crossing_bytes[first - 1] * tables.class_s_per_byte[left_class]
+        comm_serial += tables.class_latency_s[left_class]
+    if right_class > 0:
+        comm_shared += tables.crossing_bytes[last] * tables.class_s_per_byte[right_class]
+        comm_serial += tables.class_latency_s[right_class]
+    return compute_serial, compute_shared, comm_serial, comm_shared
+
+
+@nb.njit(cache=True, inline="always")
+def seconds_on(parts, units):  # type: ignore[no-untyped-def]
+    """Return max(compute, comm) of a stage on `units`."""
+    return max(parts[0] + parts[1] / units, parts[2] + parts[3] / units)
+
+
+@nb.njit(cache=True, inline="always")
+def real_units(parts, target_s):  # type: ignore[no-untyped-def]
+    """Return the least real number of units that bring a stage down to `target_s`, or infinity."""
+    units = 0.0
+    limit_s = target_s * (1 + SLACK)
+    if parts[0] > limit_s or parts[2] > limit_s:
+        return math.inf
+    if parts[1] > 0:
+        units = parts[1] / (target_s - parts[0]) if target_s > parts[0] else math.inf
+    if parts[3] > 0:
+        units = max(units, parts[3] / (target_s - parts[2]) if target_s > parts[2] else math.inf)
+    return units
+
+
+@nb.njit(cache=True, inline="always")
+def whole_units(parts, target_s):  # type: ignore[no-untyped-def]
+    """Return the least whole number of units, at least one, that bring a stage down to `target_s`, or infinity.
+
+    The subtraction inside `real_units` loses digits where the serial part is most of the target, so a result just
+    above a whole number is checked against the stage's time itself.
+    """
+    units = real_units(parts, target_s)
+    if units <= 1.0:
+        return 1.0
+    if math.isinf(units):
+        return units
+    above = math.ceil(units)
+    if above - units > 1 - 1e-6 and seconds_on(parts, above - 1) <= target_s * (1 + SLACK):
+        return above - 1
+    return above

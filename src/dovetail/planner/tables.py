@@ -1,0 +1,123 @@
+"""A problem as arrays, laid out for the compiled kernels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dovetail.spec import Problem
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FREE_CUT = 0
+"""The class of cuts that cost nothing: the two ends of the model, and every cut where no links are given."""
+NO_CUT = -1
+"""The class of two types that cannot be neighbours."""
+
+
+class Tables(NamedTuple):
+    """Layers l = 0..L-1 and types t = 0..T-1. Sums run over the layers before l, so a stage is one difference.
+
+    A cut between two types belongs to a class: all cuts of a class cost the same seconds a byte and latency, so the
+    kernels look at classes, of which there are few, instead of pairs of types.
+    """
+
+    batch: float
+    compute_serial_s: Floats  # [T, L + 1] sums of c (1 - a)
+    compute_shared_s: Floats  # [T, L + 1] sums of c a
+    comm_serial_s: Floats  # [T, L + 1] sums of d (1 - b)
+    comm_shared_s: Floats  # [T, L + 1] sums of d b
+    end_of_run: Ints  # [T, L] how far a stage that starts at l can reach: the first layer that cannot run on t
+    price_per_hour: Floats  # [T]
+    limit: Ints  # [T] units to be had
+    crossing_bytes: Floats  # [L] bytes over the cut behind layer l
+    cut_class: Ints  # [T, T] the class of the cut between two types, or NO_CUT
+    class_s_per_byte: Floats  # [C] seconds a byte, both ways added up
+    class_latency_s: Floats  # [C] latency, both ways added up
+    classes_of: Ints  # [T, N] the classes of the cuts a type can have inside the model, then NO_CUT
+    free_cuts: bool  # whether there is only FREE_CUT, between any two unlike types
+
+    @property
+    def num_layers(self) -> int:
+        """L, the number of layers."""
+        return len(self.crossing_bytes)
+
+    @property
+    def num_types(self) -> int:
+        """T, the number of resource types."""
+        return len(self.price_per_hour)
+
+
+def tables(problem: Problem, *, split_stages: bool = False) -> Tables:
+    """Return the arrays of a problem; with `split_stages` a type may be its own neighbour."""
+    num_layers, num_types = len(problem.layers), len(problem.resources)
+    per_layer = np.zeros((4, num_types, num_layers))
+    end_of_run = np.zeros((num_types, num_layers), dtype=np.int64)
+    for t, resource in enumerate(problem.resources):
+        end = num_layers
+        for position in range(num_layers - 1, -1, -1):
+            time = problem.layers[position].on.get(resource.name)
+            if time is None:
+                end = position
+            else:
+                per_layer[:, t, position] = (
+                    time.compute_s * (1 - time.compute_parallel),
+                    time.compute_s * time.compute_parallel,
+                    time.comm_s * (1 - time.comm_parallel),
+                    time.comm_s * time.comm_parallel,
+                )
+            end_of_run[t, position] = end
+    sums = np.zeros((4, num_types, num_layers + 1))
+    np.cumsum(per_layer, axis=2, out=sums[:, :, 1:])
+    crossing = np.zeros(num_layers)
+    for producer, consumer in problem.edges():
+        crossing[producer:consumer] += problem.layers[producer].output_bytes
+    cut_class, s_per_byte, latency_s = _cut_classes(problem, split_stages=split_stages)
+    return Tables(
+        batch=float(problem.training.batch),
+        compute_serial_s=sums[0],
+        compute_shared_s=sums[1],
+        comm_serial_s=sums[2],
+        comm_shared_s=sums[3],
+        end_of_run=end_of_run,
+        price_per_hour=np.array([resource.price_per_hour for resource in problem.resources]),
+        limit=np.array([resource.units_to_be_had for resource in problem.resources], dtype=np.int64),
+        crossing_bytes=crossing,
+        cut_class=cut_class,
+        class_s_per_byte=s_per_byte,
+        class_latency_s=latency_s,
+        classes_of=_classes_of(cut_class),
+        free_cuts=not problem.links and not split_stages,
+    )
+
+
+def _cut_classes(problem: Problem, *, split_stages: bool) -> tuple[Ints, Floats, Floats]:
+    """Return the class of every pair of types, and what a class costs.
+
+    Activations take the link forward and gradients the link back, so a cut costs the sum of both directions, and the
+    pair (a, b) costs what (b, a) does.
+    """
+    num_types = len(problem.resources)
+    costs = {(0.0, 0.0): FREE_CUT}
+    cut_class = np.full((num_types, num_types), NO_CUT, dtype=np.int64)
+    if not problem.links:
+        cut_class[:] = FREE_CUT
+    for link in problem.links:
+        back = problem.link(link.target, link.source) or link
+        cost = (1 / link.bytes_per_s + 1 / back.bytes_per_s, link.latency_s + back.latency_s)
+        names = [resource.name for resource in problem.resources]
+        a, b = names.index(link.source), names.index(link.target)
+        cut_class[a, b] = cut_class[b, a] = costs.setdefault(cost, len(costs))
+    if not split_stages:
+        np.fill_diagonal(cut_class, NO_CUT)
+    return cut_class, np.array([cost[0] for cost in costs]), np.array([cost[1] for cost in costs])
+
+
+def _classes_of(cut_class: Ints) -> Ints:
+    """Return for each type the classes it has cuts of, filled up with NO_CUT to one length."""
+    rows = [sorted(set(row.tolist()) - {NO_CUT}) for row in cut_class]
+    width = max(1, *(len(row) for row in rows))
+    return np.array([row + [NO_CUT] * (width - len(row)) for row in rows], dtype=np.int64)

@@ -1,0 +1,60 @@
+"""A model's layers, and what each takes on each type."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from dovetail.spec.checks import check_name, check_number
+
+LayerKind = Literal["embedding", "fc", "concat", "activation", "loss", "conv", "attention", "norm", "other"]
+
+
+class LayerTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one batch of a layer takes on one unit, and which part of it more units can share (Amdahl)."""
+
+    compute_s: Annotated[float, Meta(description="seconds of computation on one unit for one batch; 0 is allowed")]
+    comm_s: Annotated[float, Meta(description="seconds of communication on one unit for one batch; 0 is allowed")]
+    compute_parallel: Annotated[
+        float, Meta(description="the fraction of compute_s that more units share, from 0 to 1, e.g. 0.98")
+    ]
+    comm_parallel: Annotated[
+        float, Meta(description="the fraction of comm_s that more units share, from 0 to 1, e.g. 0.9")
+    ]
+    source: Annotated[
+        Literal["measured", "estimated"] | None, Meta(description='where the times come from: "measured" or "estimated"')
+    ] = None
+    error: Annotated[float | None, Meta(description="the relative error of the times, e.g. 0.1")] = None
+
+    def __post_init__(self) -> None:
+        """Refuse times and fractions that cannot be."""
+        check_number(self, "compute_s", at_least=0)
+        check_number(self, "comm_s", at_least=0)
+        check_number(self, "compute_parallel", at_least=0, at_most=1)
+        check_number(self, "comm_parallel", at_least=0, at_most=1)
+        if self.error is not None:
+            check_number(self, "error", at_least=0)
+
+
+class Layer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One layer of a model; it runs on the types in `on` and on no other."""
+
+    name: Annotated[str, Meta(description='the word for this layer, e.g. name = "embedding"')]
+    on: Annotated[
+        dict[str, LayerTime], Meta(description="a table of times for each resource the layer can run on: [layer.on.NAME]")
+    ]
+    kind: Annotated[LayerKind, Meta(description="what the layer does, e.g. embedding, fc or other")] = "other"
+    input_bytes: Annotated[float, Meta(description="what the layer reads for one batch")] = 0.0
+    weight_bytes: Annotated[float, Meta(description="the size of the layer's parameters")] = 0.0
+    output_bytes: Annotated[float, Meta(description="what the layer hands on for one batch")] = 0.0
+    after: Annotated[
+        tuple[str, ...] | None,
+        Meta(description='the layers this one reads, e.g. after = ["user", "item"]; absent = the layer before'),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a layer that can run nowhere or has sizes below zero."""
+        check_name(self)
+        for name in ("input_bytes", "weight_bytes", "output_bytes"):
+            check_number(self, name, at_least=0)

@@ -1,0 +1,48 @@
+"""A plan: which layers run on which type, on how many units."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from dovetail.spec.checks import check_name, check_whole_number
+
+
+class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A run of consecutive layers on one type, shared by `units` of it."""
+
+    resource: Annotated[str, Meta(description="the name of the type the stage runs on")]
+    first_layer: Annotated[int, Meta(description="the position of the stage's first layer, from 0")]
+    last_layer: Annotated[int, Meta(description="the position of the stage's last layer, itself included")]
+    units: Annotated[int, Meta(description="how many units share the stage, 1 or more")]
+    layers: Annotated[tuple[str, ...] | None, Meta(description="the names of the stage's layers")] = None
+    dense: Annotated[
+        Literal["ring", "ps"] | None, Meta(description='how dense gradients are averaged: "ring" or "ps"')
+    ] = None
+    seconds_per_batch: Annotated[float | None, Meta(description="the modelled seconds of the stage for one batch")] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a stage without layers or units."""
+        check_name(self, "resource")
+        check_whole_number(self, "first_layer", at_least=0)
+        check_whole_number(self, "last_layer", at_least=self.first_layer)
+        check_whole_number(self, "units", at_least=1)
+
+
+class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A plan with what it costs and how far that is proven: no plan costs less than `lower_bound`."""
+
+    method: Annotated[str, Meta(description="the planner's method")]
+    stages: Annotated[tuple[Stage, ...], Meta(description="the stages, in the order of the layers")]
+    samples_per_s: Annotated[float, Meta(description="the pace of the slowest stage")]
+    cost_per_hour: Annotated[float, Meta(description="USD per hour for all units")]
+    cost: Annotated[float, Meta(description="USD for the whole training")]
+    lower_bound: Annotated[float, Meta(description="USD; no plan that meets the demands costs less")]
+    optimal: Annotated[bool, Meta(description="whether cost is within 1e-6 of lower_bound")]
+    seconds: Annotated[float, Meta(description="how long planning took")]
+    batch: Annotated[int | None, Meta(description="the batch the stage times are for")] = None
+    hours: Annotated[float | None, Meta(description="how long training takes")] = None
+    problem: Annotated[str | None, Meta(description="a hash of the problem the plan was made for")] = None

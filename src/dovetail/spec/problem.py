@@ -1,0 +1,187 @@
+"""A planning problem: work to do, types to rent, layers to place, and the links between types."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from dovetail.errors import SpecError, did_you_mean
+from dovetail.spec.layer import Layer
+from dovetail.spec.link import Link
+from dovetail.spec.resource import Kind, ResourceType
+from dovetail.spec.training import Training
+
+
+class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything a planner needs to know. Layers stand in an order in which each comes after those it reads."""
+
+    training: Annotated[Training, Meta(description="the table [training]: samples, epochs, batch, min_samples_per_s")]
+    resources: Annotated[
+        tuple[ResourceType, ...], Meta(description="one table [[resource]] for each type that can be rented")
+    ] = field(name="resource")
+    layers: Annotated[tuple[Layer, ...], Meta(description="one table [[layer]] for each layer, in order")] = field(
+        name="layer"
+    )
+    links: Annotated[
+        tuple[Link, ...], Meta(description="one table [[link]] for each pair of types that can be neighbours")
+    ] = field(name="link", default=())
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit together, then put the layers into planning order."""
+        if not self.resources:
+            raise SpecError("is empty, expected at least one type", key="resource", hint="add a table [[resource]]")
+        if not self.layers:
+            raise SpecError("is empty, expected at least one layer", key="layer", hint="add a table [[layer]]")
+        _check_unique("resource", [resource.name for resource in self.resources])
+        _check_unique("layer", [layer.name for layer in self.layers])
+        _check_layers(self.layers, self.resources)
+        _check_links(self.links, self.resources)
+        msgspec.structs.force_setattr(self, "layers", _in_reading_order(self.layers))
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every layer reads the layer before it and nothing else."""
+        return all(layer.after is None for layer in self.layers)
+
+    def resource(self, name: str) -> ResourceType:
+        """Return a type by name."""
+        return next(resource for resource in self.resources if resource.name == name)
+
+    def kind_of(self, resource: ResourceType) -> Kind:
+        """Return a type's kind; where no type says its own, the cheapest is the cpu and the others are gpus."""
+        if any(other.kind is not None for other in self.resources):
+            return resource.kind or "other"
+        cheapest = min(self.resources, key=lambda other: other.price_per_hour)
+        return "cpu" if resource is cheapest else "gpu"
+
+    def edges(self) -> Iterator[tuple[int, int]]:
+        """Yield (producer, consumer) as positions in `layers`."""
+        return _edges(self.layers)
+
+    def link(self, source: str, target: str) -> Link | None:
+        """Return the link that carries bytes from one type to another, or None where there is none."""
+        backwards = None
+        for link in self.links:
+            if (link.source, link.target) == (source, target):
+                return link
+            if (link.source, link.target) == (target, source):
+                backwards = link
+        return backwards
+
+    def digest(self) -> str:
+        """Return a short hash of the whole problem, so that a plan can say what it was made for."""
+        canonical = msgspec.json.encode(self, order="deterministic")
+        return hashlib.sha256(canonical).hexdigest()[:16]
+
+
+def _check_unique(key: str, names: Sequence[str]) -> None:
+    """Refuse two things of one name."""
+    first_seen: dict[str, int] = {}
+    for position, name in enumerate(names):
+        if name in first_seen:
+            raise SpecError(
+                f'is "{name}", the name of {key}[{first_seen[name]}] too',
+                key=f"{key}[{position}].name",
+                hint="give each its own name: plans and links refer to it",
+            )
+        first_seen[name] = position
+
+
+def _check_layers(layers: Sequence[Layer], resources: Sequence[ResourceType]) -> None:
+    """Refuse layers that name unknown types or layers, or that can run nowhere."""
+    known = {resource.name: resource for resource in resources}
+    names = [layer.name for layer in layers]
+    for position, layer in enumerate(layers):
+        key = f"layer[{position}]"
+        for name in layer.on:
+            if name not in known:
+                raise SpecError(
+                    f"names a resource that is not there (layer `{layer.name}`)",
+                    key=f"{key}.on.{name}",
+                    hint=did_you_mean(name, known),
+                )
+        if not any(known[name].units_to_be_had > 0 for name in layer.on):
+            without = "every type in it has limit = 0" if layer.on else "it is empty"
+            raise SpecError(
+                f"lets layer `{layer.name}` run nowhere: {without}",
+                key=f"{key}.on",
+                hint=f"add its times on a type that can be had, e.g. [layer.on.{resources[0].name}]",
+            )
+        for before in layer.after or ():
+            if before not in names:
+                raise SpecError(
+                    f'names "{before}", which is no layer', key=f"{key}.after", hint=did_you_mean(before, names)
+                )
+
+
+def _check_links(links: Sequence[Link], resources: Sequence[ResourceType]) -> None:
+    """Refuse links to unknown types and links given twice."""
+    names = [resource.name for resource in resources]
+    seen: set[tuple[str, str]] = set()
+    for position, link in enumerate(links):
+        for key, name in (("from", link.source), ("to", link.target)):
+            if name not in names:
+                raise SpecError(
+                    f'is "{name}", which is no resource', key=f"link[{position}].{key}", hint=did_you_mean(name, names)
+                )
+        if (link.source, link.target) in seen:
+            raise SpecError(
+                f"gives the way from `{link.source}` to `{link.target}` a second time",
+                key=f"link[{position}]",
+                hint="keep one table [[link]] for each direction",
+            )
+        seen.add((link.source, link.target))
+
+
+def _edges(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
+    """Yield (producer, consumer) positions; a layer without `after` reads the one before it."""
+    position_of = {layer.name: position for position, layer in enumerate(layers)}
+    for position, layer in enumerate(layers):
+        if layer.after is None:
+            if position > 0:
+                yield position - 1, position
+        else:
+            for before in dict.fromkeys(layer.after):
+                yield position_of[before], position
+
+
+def _in_reading_order(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Return the layers so that each stands after those it reads, otherwise as they came (Kahn's algorithm).
+
+    When anything moves, "the layer before" is written out in `after`, so that moving changes no edge.
+    """
+    edges = list(_edges(layers))
+    if all(producer < consumer for producer, consumer in edges):
+        return layers
+    waiting_for = [0] * len(layers)
+    readers: list[list[int]] = [[] for _ in layers]
+    for producer, consumer in edges:
+        waiting_for[consumer] += 1
+        readers[producer].append(consumer)
+    ready = [position for position, count in enumerate(waiting_for) if count == 0]
+    order: list[int] = []
+    while ready:
+        position = heapq.heappop(ready)
+        order.append(position)
+        for reader in readers[position]:
+            waiting_for[reader] -= 1
+            if waiting_for[reader] == 0:
+                heapq.heappush(ready, reader)
+    if len(order) < len(layers):
+        stuck = next(position for position, count in enumerate(waiting_for) if count > 0)
+        raise SpecError(
+            f"closes a circle: layer `{layers[stuck].name}` waits for itself",
+            key=f"layer[{stuck}].after",
+            hint="a layer can read only layers that do not read it, directly or through others",
+        )
+    sources: dict[int, list[str]] = {position: [] for position in order}
+    for producer, consumer in edges:
+        sources[consumer].append(layers[producer].name)
+    return tuple(
+        msgspec.structs.replace(layers[position], after=tuple(sources[position])) for position in order
+    )

@@ -1,0 +1,48 @@
+"""Quantities as people write and read them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from dovetail.errors import SpecError
+
+SECONDS_PER = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(s|min|m|h|d)")
+
+
+def parse_duration_s(text: str) -> float:
+    """Return the seconds in `90s`, `30m`, `6h`, `2d` or a run of them such as `1h30m`."""
+    compact = text.replace(" ", "").lower()
+    parts = _DURATION_PART.findall(compact)
+    seconds = sum(float(number) * SECONDS_PER[unit] for number, unit in parts)
+    if "".join(number + unit for number, unit in parts) != compact or not 0 < seconds < math.inf:
+        raise SpecError(f"`{text}` is not a duration above zero", hint="write it like 90s, 30m, 6h, 2d or 1h30m")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """Return seconds in the unit a person would pick: `850 us`, `12.3 ms`, `4.1 s`, `35 min`, `6.4 h`, `3.2 d`."""
+    for limit, scale, unit in (
+        (1e-3, 1e-6, "us"),
+        (1.0, 1e-3, "ms"),
+        (120.0, 1.0, "s"),
+        (7200.0, 60.0, "min"),
+        (172800.0, 3600.0, "h"),
+    ):
+        if seconds < limit:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 86400.0:.3g} d"
+
+
+def format_count(number: float) -> str:
+    """Return a count in three or four figures: `950`, `12.3 k`, `4.56 M`."""
+    for scale, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(number) >= scale:
+            return f"{number / scale:.4g}{unit}"
+    return f"{number:.4g}"
+
+
+def format_usd(amount: float) -> str:
+    """Return money with cents, or with four significant figures below one dollar."""
+    return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4g}"
