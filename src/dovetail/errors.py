@@ -5,12 +5,17 @@
     ├── PlanError               a plan does not fit its problem, or a method cannot make one
     │   └── NoPlanError         proven: no plan can meet the demands
     └── MissingExtraError       an optional dependency is not installed
+
+Each says what is wrong, with the values, and the way out.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+MOST_LISTED = 12
+"""How many known words a hint lists."""
 
 
 class DovetailError(Exception):
@@ -64,10 +69,18 @@ class MissingExtraError(DovetailError):
         super().__init__(f"{what} is not installed", hint=f'install it with: pip install "dovetail[{extra}]"')
 
 
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that `word` was most likely meant to be, whatever its case, or None."""
+    choices = {choice.casefold(): choice for choice in known}
+    near = difflib.get_close_matches(word.casefold(), choices, n=1, cutoff=0.6)
+    return choices[near[0]] if near else None
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question with the nearest known word, or the list of them."""
+    """Return a question with the nearest known word, or the list of them, cut short where it is long."""
     choices = list(known)
-    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean `{near[0]}`?"
-    return "known are: " + ", ".join(f"`{choice}`" for choice in choices)
+    if near := nearest(word, choices):
+        return f"did you mean `{near}`?"
+    listed = ", ".join(f"`{choice}`" for choice in choices[:MOST_LISTED])
+    left_out = len(choices) - MOST_LISTED
+    return f"known are: {listed}" + (f" and {left_out} more" if left_out > 0 else "")

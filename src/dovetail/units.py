@@ -23,21 +23,24 @@ def parse_duration_s(text: str) -> float:
 
 def format_duration(seconds: float) -> str:
     """Return seconds in the unit a person would pick: `850 us`, `12.3 ms`, `4.1 s`, `35 min`, `6.4 h`, `3.2 d`."""
+    if seconds == 0:
+        return "0 s"
     for limit, scale, unit in (
-        (1e-3, 1e-6, "us"),
-        (1.0, 1e-3, "ms"),
+        (0.9995e-3, 1e-6, "us"),  # from here on three figures round to 1 ms, and below to 1 s
+        (0.9995, 1e-3, "ms"),
         (120.0, 1.0, "s"),
         (7200.0, 60.0, "min"),
         (172800.0, 3600.0, "h"),
     ):
         if seconds < limit:
             return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 86400.0:.3g} d"
+    days = seconds / 86400.0
+    return f"{days:.3g} d" if days < 999.5 else f"{days:,.0f} d"
 
 
 def format_count(number: float) -> str:
-    """Return a count in three or four figures: `950`, `12.3 k`, `4.56 M`."""
-    for scale, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+    """Return a count in up to four figures: `950`, `12.3 k`, `4.56 M`, `15.7 T`."""
+    for scale, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(number) >= scale:
             return f"{number / scale:.4g}{unit}"
     return f"{number:.4g}"

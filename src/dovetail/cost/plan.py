@@ -3,6 +3,8 @@
     stage samples/s = B / time(k);  plan samples/s = min over stages
     hours = epochs * samples / (plan samples/s) / 3600
     cost  = hours * sum over stages of price_per_hour * k
+
+B is the batch, k the units of a stage.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = 
     seconds = tuple(_seconds(problem, stages, position) for position in range(len(stages)))
     slowest = max(seconds)
     samples_per_s = problem.training.batch / slowest if slowest > 0 else math.inf
-    hours = problem.training.total_samples / samples_per_s / 3600
+    hours = problem.training.total_samples / problem.training.batch * slowest / 3600
     cost_per_hour = sum(problem.resource(stage.resource).price_per_hour * stage.units for stage in stages)
     return Evaluation(
         samples_per_s=samples_per_s,
@@ -76,6 +78,8 @@ def _seconds(problem: Problem, stages: Sequence[Stage], position: int) -> float:
 def _check_structure(problem: Problem, stages: Sequence[Stage], *, split_stages: bool) -> None:
     """Refuse stages that do not place every layer exactly once, where it can run."""
     hint = "stages list every layer once and in order, from 0 to the last"
+    if not stages:
+        raise PlanError("there are no stages", hint=hint)
     expected = 0
     for position, stage in enumerate(stages):
         key = f"stages[{position}]"
@@ -100,7 +104,9 @@ def _check_structure(problem: Problem, stages: Sequence[Stage], *, split_stages:
             _check_neighbours(problem, stages[position - 1], stage, key, split_stages=split_stages)
         expected = stage.last_layer + 1
     if expected != len(problem.layers):
-        raise PlanError(f"stages end at layer {expected - 1}, but there are {len(problem.layers)} layers", hint=hint)
+        raise PlanError(
+            f"stages end at layer {expected - 1}, but the last layer is {len(problem.layers) - 1}", hint=hint
+        )
 
 
 def _check_neighbours(problem: Problem, upstream: Stage, stage: Stage, key: str, *, split_stages: bool) -> None:

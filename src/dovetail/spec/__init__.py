@@ -1,6 +1,6 @@
 """What users describe: frozen values with their units in their names, and the files they stand in."""
 
-from dovetail.spec.files import read_plan, read_problem
+from dovetail.spec.files import read_plan, read_problem, write_problem
 from dovetail.spec.layer import Layer, LayerTime
 from dovetail.spec.link import Link
 from dovetail.spec.plan import Plan, Stage
@@ -19,4 +19,5 @@ __all__ = [
     "Training",
     "read_plan",
     "read_problem",
+    "write_problem",
 ]

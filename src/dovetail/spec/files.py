@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from dovetail.errors import SpecError, did_you_mean
-from dovetail.spec.checks import field_hint, show
+from dovetail.errors import SpecError, did_you_mean, nearest
+from dovetail.spec.checks import TOO_LARGE, field_hint, show
 from dovetail.spec.plan import Plan
 from dovetail.spec.problem import Problem
+from dovetail.spec.toml import to_toml
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[(\.\.\.)\]")
+_GIVEN_TWICE = object()
+_WHOLE_FILE = "docs/reference/problem-file.md shows a whole one"
 _EXPECTED = {
     "float": "a number",
     "int": "a whole number",
@@ -51,7 +56,8 @@ def read_struct(path: Path, kind: type[T]) -> T:
 def read_table(path: Path) -> dict[str, Any]:
     """Return the table a TOML or JSON file holds, as plain values."""
     text = _read_text(path)
-    is_json = path.suffix == ".json" or (path.suffix != ".toml" and text.lstrip().startswith("{"))
+    suffix = path.suffix.lower()
+    is_json = suffix == ".json" or (suffix != ".toml" and text.lstrip().startswith("{"))
     raw = _parse_json(text, str(path)) if is_json else _parse_toml(text, str(path))
     if not isinstance(raw, dict):
         raise SpecError(
@@ -64,9 +70,10 @@ def _read_text(path: Path) -> str:
     """Return what a file says, or say why it cannot be read."""
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
-        near = [other.name for other in path.parent.glob(f"*{path.suffix}")] if path.parent.is_dir() else []
-        hint = did_you_mean(path.name, near) if near else "give the path of a TOML or JSON file"
+    except (FileNotFoundError, NotADirectoryError):
+        others = path.parent.iterdir() if path.parent.is_dir() else ()
+        near = nearest(path.name, sorted(other.name for other in others if other.suffix in {".toml", ".json"}))
+        hint = f"did you mean `{near}`?" if near else "give the path of a TOML or JSON file"
         raise SpecError("no such file", hint=hint, file=str(path)) from None
     except IsADirectoryError:
         raise SpecError("is a folder", hint="give the path of a TOML or JSON file", file=str(path)) from None
@@ -81,38 +88,62 @@ def _read_text(path: Path) -> str:
             file=str(path),
         ) from None
     if not text.strip():
-        raise SpecError("is empty", hint="docs/reference/problem-file.md shows a whole one", file=str(path))
+        raise SpecError("is empty", hint=_WHOLE_FILE, file=str(path))
     return text
 
 
 def _parse_toml(text: str, file: str) -> Any:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise SpecError(
-            f"is not valid TOML: {error}", hint="the place is named by line and column", file=file
-        ) from None
+    except (RecursionError, ValueError) as error:
+        raise _parse_error(error, "TOML", file) from None
 
 
 def _parse_json(text: str, file: str) -> Any:
+    """Return what JSON text says; a key given twice is an error, as it is in TOML."""
+    repeats: list[str] = []
+
+    def to_table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            repeated = [key for key, count in counts.items() if count > 1]
+            table.update(dict.fromkeys(repeated, _GIVEN_TWICE))
+            repeats.extend(repeated)
+        return table
+
     try:
-        return json.loads(text, object_pairs_hook=_object_without_repeats)
-    except SpecError as error:
-        raise error.in_file(file) from None
+        raw = json.loads(text, object_pairs_hook=to_table)
+        key = _key_given_twice(raw) or repeats[0] if repeats else None
     except (RecursionError, ValueError) as error:
-        raise SpecError(
-            f"is not valid JSON: {error}", hint="the place is named by line and column", file=file
-        ) from None
+        raise _parse_error(error, "JSON", file) from None
+    if key is not None:
+        raise SpecError("is given twice", key=key, hint="keep one of the two", file=file)
+    return raw
 
 
-def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; a key given twice is an error, as it is in TOML."""
-    table: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in table:
-            raise SpecError("is given twice in one object", key=f"`{key}`", hint="keep one of the two")
-        table[key] = value
-    return table
+def _key_given_twice(value: Any, key: str = "") -> str | None:
+    """Return where in a parsed file the first key that was given twice stands."""
+    if value is _GIVEN_TWICE:
+        return key
+    entries: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        entries = ((_join(key, name), entry) for name, entry in value.items())
+    elif isinstance(value, list):
+        entries = ((f"{key}[{position}]", entry) for position, entry in enumerate(value))
+    return next((found for place, entry in entries if (found := _key_given_twice(entry, place))), None)
+
+
+def _parse_error(error: Exception, language: str, file: str) -> SpecError:
+    """Return our words for text that a parser gave up on."""
+    if isinstance(error, RecursionError):
+        return SpecError("is nested too deeply to be read", hint=_WHOLE_FILE, file=file)
+    if not isinstance(error, tomllib.TOMLDecodeError | json.JSONDecodeError):
+        return SpecError(f"holds a whole number {TOO_LARGE}", hint="look for one with thousands of digits", file=file)
+    hint = f"look at the place it names and just before it; {_WHOLE_FILE}"
+    if re.search("twice|overwrite|Duplicate", str(error)):
+        hint = "a key or a table is given twice: keep one of the two"
+    return SpecError(f"is not valid {language}: {error}", hint=hint, file=file)
 
 
 def _to_struct(raw: Any, kind: type[T]) -> T:
@@ -122,7 +153,7 @@ def _to_struct(raw: Any, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _explain(error, raw, kind) from None
     except OverflowError:
-        raise SpecError("holds a whole number too large to compute with", hint="use numbers below 1e300") from None
+        raise SpecError(f"holds a whole number {TOO_LARGE}", hint="use numbers below 1e300") from None
 
 
 def _explain(error: msgspec.ValidationError, raw: Any, kind: type[msgspec.Struct]) -> SpecError:
@@ -151,9 +182,7 @@ def _explain(error: msgspec.ValidationError, raw: Any, kind: type[msgspec.Struct
     return _translate(complaint, value, key, owner=owner, name=name, inner_kind=inner_kind)
 
 
-def _translate(
-    complaint: str, value: Any, key: str, *, owner: type, name: str, inner_kind: type | None
-) -> SpecError:
+def _translate(complaint: str, value: Any, key: str, *, owner: type, name: str, inner_kind: type | None) -> SpecError:
     """Return our words for one of msgspec's complaints about `value` at `key`."""
     if unknown := re.match(r"Object contains unknown field `(.*)`", complaint):
         word = unknown.group(1)
@@ -163,7 +192,10 @@ def _translate(
         word = missing.group(1)
         hint = field_hint(inner_kind, _attribute(inner_kind, word)) if inner_kind is not None else "add it"
         return SpecError("is missing", key=_join(key, word), hint=f"add it: {hint}")
-    hint = field_hint(owner, _attribute(owner, name))
+    if name:
+        hint = field_hint(owner, _attribute(owner, name))
+    else:
+        hint = "its keys are: " + ", ".join(f"`{known}`" for known in owner.__struct_encode_fields__)  # type: ignore[attr-defined]
     if choice := re.match(r"Invalid enum value '(.*)'", complaint):
         choices = _literals(_field_type(owner, name))
         return SpecError(
@@ -174,6 +206,8 @@ def _translate(
     if wrong_type := re.match(r"Expected `([^`|]*)[^`]*`, got `(.*)`", complaint):
         expected = _EXPECTED.get(wrong_type.group(1).strip(), wrong_type.group(1))
         return SpecError(f"is {show(value)}, expected {expected}", key=key, hint=hint)
+    if complaint == "Number out of range":
+        return SpecError(f"is {show(value)}, {TOO_LARGE}", key=key, hint=hint)
     return SpecError(f"is {show(value)}: {complaint}", key=key, hint=hint)
 
 
@@ -183,7 +217,7 @@ def _join(prefix: str, word: str) -> str:
 
 def _attribute(kind: type, file_key: str) -> str:
     """Return the field that a file's key stands for: `source` for `from`."""
-    fields = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))  # type: ignore[attr-defined]
+    fields: dict[str, str] = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))  # type: ignore[attr-defined]
     return fields.get(file_key, file_key)
 
 
@@ -209,3 +243,24 @@ def _literals(hint: Any) -> list[str]:
     for argument in get_args(hint):
         found.extend([argument] if isinstance(argument, str) else _literals(argument))
     return found
+
+
+def write_problem(problem: Problem, path: Path) -> None:
+    """Write a problem as TOML, or as JSON where the path ends in `.json`; reading it back gives an equal problem."""
+    plain = _without_nulls(msgspec.to_builtins(problem))
+    content = json.dumps(plain, indent=1) if path.suffix == ".json" else to_toml(plain)
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise SpecError(
+            f"cannot be written: {error.strerror}", hint="give a path in a folder that exists", file=str(path)
+        ) from None
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return plain values without the keys that are null: TOML cannot say them, and leaving them out says the same."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(entry) for key, entry in value.items() if entry is not None}
+    if isinstance(value, list | tuple):
+        return [_without_nulls(entry) for entry in value]
+    return value

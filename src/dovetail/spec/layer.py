@@ -23,7 +23,8 @@ class LayerTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float, Meta(description="the fraction of comm_s that more units share, from 0 to 1, e.g. 0.9")
     ]
     source: Annotated[
-        Literal["measured", "estimated"] | None, Meta(description='where the times come from: "measured" or "estimated"')
+        Literal["measured", "estimated"] | None,
+        Meta(description='where the times come from: "measured" or "estimated"'),
     ] = None
     error: Annotated[float | None, Meta(description="the relative error of the times, e.g. 0.1")] = None
 
@@ -42,7 +43,8 @@ class Layer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(description='the word for this layer, e.g. name = "embedding"')]
     on: Annotated[
-        dict[str, LayerTime], Meta(description="a table of times for each resource the layer can run on: [layer.on.NAME]")
+        dict[str, LayerTime],
+        Meta(description="a table of times for each resource the layer can run on: [layer.on.NAME]"),
     ]
     kind: Annotated[LayerKind, Meta(description="what the layer does, e.g. embedding, fc or other")] = "other"
     input_bytes: Annotated[float, Meta(description="what the layer reads for one batch")] = 0.0
@@ -54,7 +56,7 @@ class Layer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
     def __post_init__(self) -> None:
-        """Refuse a layer that can run nowhere or has sizes below zero."""
+        """Refuse a layer without a name or with sizes below zero."""
         check_name(self)
         for name in ("input_bytes", "weight_bytes", "output_bytes"):
             check_number(self, name, at_least=0)

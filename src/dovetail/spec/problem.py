@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct, field
 
-from dovetail.errors import SpecError, did_you_mean
+from dovetail.errors import MOST_LISTED, SpecError, did_you_mean
 from dovetail.spec.layer import Layer
 from dovetail.spec.link import Link
 from dovetail.spec.resource import Kind, ResourceType
@@ -46,7 +46,17 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def is_chain(self) -> bool:
         """Whether every layer reads the layer before it and nothing else."""
-        return all(layer.after is None for layer in self.layers)
+        return list(self.edges()) == [(position - 1, position) for position in range(1, len(self.layers))]
+
+    @property
+    def min_samples_per_s(self) -> float:
+        """The throughput floor."""
+        return self.training.min_samples_per_s
+
+    def with_floor(self, min_samples_per_s: float) -> Problem:
+        """Return the problem with another throughput floor."""
+        training = msgspec.structs.replace(self.training, min_samples_per_s=min_samples_per_s)
+        return msgspec.structs.replace(self, training=training)
 
     def resource(self, name: str) -> ResourceType:
         """Return a type by name."""
@@ -57,7 +67,7 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if any(other.kind is not None for other in self.resources):
             return resource.kind or "other"
         cheapest = min(self.resources, key=lambda other: other.price_per_hour)
-        return "cpu" if resource is cheapest else "gpu"
+        return "cpu" if resource.name == cheapest.name else "gpu"
 
     def edges(self) -> Iterator[tuple[int, int]]:
         """Yield (producer, consumer) as positions in `layers`."""
@@ -75,7 +85,8 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def digest(self) -> str:
         """Return a short hash of the whole problem, so that a plan can say what it was made for."""
-        canonical = msgspec.json.encode(self, order="deterministic")
+        same_numbers = msgspec.convert(msgspec.to_builtins(self), Problem)  # a price of 2 is a price of 2.0
+        canonical = msgspec.json.encode(same_numbers, order="deterministic")
         return hashlib.sha256(canonical).hexdigest()[:16]
 
 
@@ -107,10 +118,13 @@ def _check_layers(layers: Sequence[Layer], resources: Sequence[ResourceType]) ->
                 )
         if not any(known[name].units_to_be_had > 0 for name in layer.on):
             without = "every type in it has limit = 0" if layer.on else "it is empty"
+            to_be_had = [resource.name for resource in resources if resource.units_to_be_had > 0]
             raise SpecError(
                 f"lets layer `{layer.name}` run nowhere: {without}",
                 key=f"{key}.on",
-                hint=f"add its times on a type that can be had, e.g. [layer.on.{resources[0].name}]",
+                hint=f"add its times on a type that can be had, e.g. [layer.on.{to_be_had[0]}]"
+                if to_be_had
+                else "raise the limit of a type: there are no units of any",
             )
         for before in layer.after or ():
             if before not in names:
@@ -173,15 +187,28 @@ def _in_reading_order(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
             if waiting_for[reader] == 0:
                 heapq.heappush(ready, reader)
     if len(order) < len(layers):
-        stuck = next(position for position, count in enumerate(waiting_for) if count > 0)
-        raise SpecError(
-            f"closes a circle: layer `{layers[stuck].name}` waits for itself",
-            key=f"layer[{stuck}].after",
-            hint="a layer can read only layers that do not read it, directly or through others",
-        )
+        raise _circle_error(layers, edges, stuck={position for position, count in enumerate(waiting_for) if count > 0})
     sources: dict[int, list[str]] = {position: [] for position in order}
     for producer, consumer in edges:
         sources[consumer].append(layers[producer].name)
-    return tuple(
-        msgspec.structs.replace(layers[position], after=tuple(sources[position])) for position in order
+    return tuple(msgspec.structs.replace(layers[position], after=tuple(sources[position])) for position in order)
+
+
+def _circle_error(layers: Sequence[Layer], edges: Sequence[tuple[int, int]], *, stuck: set[int]) -> SpecError:
+    """Return the complaint about layers that read each other in a circle, found among those that wait for ever."""
+    reads = {consumer: producer for producer, consumer in edges if {producer, consumer} <= stuck}
+    walked: dict[int, None] = {}
+    position = min(stuck)
+    while position not in walked:  # each stuck layer reads a stuck one, so the walk comes back to where it has been
+        walked[position] = None
+        position = reads[position]
+    walk = list(walked)
+    circle = walk[walk.index(position) :]
+    start = circle.index(min(circle))  # the first of them reads a later one, so it has an `after`
+    names = [f"`{layers[member].name}`" for member in (*circle[start:], *circle[: start + 1])]
+    shown = names if len(names) <= MOST_LISTED else [*names[: MOST_LISTED - 2], "...", names[-1]]
+    return SpecError(
+        f"closes a circle: {' reads '.join(shown)}",
+        key=f"layer[{min(circle)}].after",
+        hint="a layer can read only layers that do not read it, directly or through others",
     )

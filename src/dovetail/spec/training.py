@@ -14,7 +14,7 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     samples: Annotated[int, Meta(description="how many samples one epoch has, e.g. samples = 45_840_617")]
     batch: Annotated[int, Meta(description="the batch that the layers' times were measured for, e.g. batch = 4096")]
-    epochs: Annotated[float, Meta(description="how often the samples are seen, e.g. epochs = 1")] = 1
+    epochs: Annotated[float, Meta(description="how often the samples are seen, e.g. epochs = 1")] = 1.0
     min_samples_per_s: Annotated[
         float, Meta(description="the throughput floor, e.g. min_samples_per_s = 200_000; 0 = no floor")
     ] = 0.0
@@ -29,4 +29,4 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def total_samples(self) -> float:
         """Samples over all epochs."""
-        return self.samples * self.epochs
+        return float(self.samples) * self.epochs

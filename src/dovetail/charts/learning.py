@@ -1,0 +1,154 @@
+"""The picture of a planner that learns: what its plans cost, round after round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from dovetail.charts.comparison import format_ratio
+from dovetail.charts.figure import (
+    ACCENT,
+    INK,
+    MUTED,
+    FactTable,
+    axes_in_inches,
+    new_figure,
+    show_scales,
+    spans_over,
+    spread_apart,
+    usd_ticks,
+    write_title,
+)
+from dovetail.errors import DovetailError
+from dovetail.units import format_count, format_usd
+
+_MEAN_COLOUR = "#d55e00"
+_LABEL_INCHES = 0.5
+
+
+def draw_learning(
+    rounds: Sequence[int],
+    mean_cost: Sequence[float],
+    best_cost: Sequence[float],
+    optimum: float | None,
+    title: str,
+) -> Figure:
+    """Return how the mean cost of a round's plans and the best cost so far fall towards the optimum.
+
+    A round without a plan that meets the demands has no mean (infinite or NaN), and a gap in the line.
+    """
+    _check_lengths(rounds, mean_cost, best_cost)
+    figure = new_figure(11, 6)
+    axes = axes_in_inches(figure, left=1.05, bottom=0.85, width=7.95, height=4.05)
+    show_scales(axes, grid="y")
+    means, bests = _drawable(mean_cost), _drawable(best_cost)
+    marker = "o" if len(rounds) == 1 else None
+    axes.plot(rounds, means, color=_MEAN_COLOUR, linewidth=1.3, marker=marker, gid="mean")
+    axes.plot(rounds, bests, color=ACCENT, linewidth=2.2, marker=marker, drawstyle="steps-post", gid="best")
+    if optimum is not None:
+        axes.axhline(optimum, color=INK, linewidth=1.1, linestyle=(0, (4, 3)), gid="optimum")
+    known = [cost for cost in (*means, *bests, optimum) if cost is not None and not math.isnan(cost)]
+    _set_scales(axes, rounds, known)
+    _label_ends(axes, {"round mean": _last(means), "best so far": _last(bests)}, optimum)
+    write_title(figure, title, _outcome(rounds, bests, optimum), left=0.4)
+    return figure
+
+
+def learning_facts(
+    rounds: Sequence[int], mean_cost: Sequence[float], best_cost: Sequence[float], optimum: float | None
+) -> FactTable:
+    """Return the facts that `draw_learning` draws: at most 40 rounds, evenly spaced, the last always among them."""
+    _check_lengths(rounds, mean_cost, best_cost)
+    stride = math.ceil(len(rounds) / 40)
+    chosen = range((len(rounds) - 1) % stride, len(rounds), stride)
+    against = "" if optimum is None else f"; the optimum is {format_usd(optimum)}"
+    return FactTable(
+        caption=f"Cost by round{against}",
+        columns=("round", "mean cost", "best cost so far"),
+        rows=tuple(
+            (str(rounds[at]), _cost_words(mean_cost[at], optimum), _cost_words(best_cost[at], optimum)) for at in chosen
+        ),
+    )
+
+
+def _check_lengths(rounds: Sequence[int], mean_cost: Sequence[float], best_cost: Sequence[float]) -> None:
+    """Refuse rounds without costs, and costs without rounds."""
+    if not rounds or not len(rounds) == len(mean_cost) == len(best_cost):
+        raise DovetailError(
+            f"there are {len(rounds)} rounds, {len(mean_cost)} mean costs and {len(best_cost)} best costs",
+            hint="pass one mean and one best cost for each round, and at least one round",
+        )
+
+
+def _drawable(costs: Sequence[float]) -> list[float]:
+    """Return costs with NaN, which no line goes through, in place of infinity."""
+    return [cost if math.isfinite(cost) else math.nan for cost in costs]
+
+
+def _last(costs: Sequence[float]) -> float | None:
+    """Return the last cost that is known, or None."""
+    return next((cost for cost in reversed(costs) if not math.isnan(cost)), None)
+
+
+def _set_scales(axes: Axes, rounds: Sequence[int], known: Sequence[float]) -> None:
+    """Leave room around the lines; scale the cost by its logarithm where it spans more than tenfold."""
+    axes.set_xlim(rounds[0] - 0.5 if len(rounds) == 1 else rounds[0], rounds[-1] + 0.5 * (len(rounds) == 1))
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.0f}"))
+    if known and spans_over(known, 10):
+        axes.set_yscale("log")
+        axes.set_ylim(min(known) / 1.3, max(known) * 1.2)
+    elif known:
+        margin = 0.08 * (max(known) - min(known)) or 0.1 * abs(max(known)) or 1.0
+        axes.set_ylim(min(known) - margin, max(known) + margin)
+    axes.yaxis.set_major_formatter(usd_ticks())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("round", color=MUTED, fontsize=10, labelpad=8)
+    axes.set_ylabel("USD for the whole training", color=MUTED, fontsize=10, labelpad=8)
+
+
+def _label_ends(axes: Axes, ends: dict[str, float | None], optimum: float | None) -> None:
+    """Write the last value of each line in the margin beside it, moved apart where they meet."""
+    colours = {"round mean": _MEAN_COLOUR, "best so far": ACCENT, "optimum": INK}
+    values = {name: cost for name, cost in {**ends, "optimum": optimum}.items() if cost is not None}
+    height = axes.bbox.height / axes.figure.dpi
+    at = {name: axes.transAxes.inverted().transform(axes.transData.transform((0, cost)))[1] for name, cost in values.items()}
+    order = sorted(values, key=lambda name: (at[name], name != "optimum"))
+    wanted = [at[name] * height for name in order]
+    places = spread_apart(wanted, [_LABEL_INCHES] * len(order), low=-0.2, high=height + 0.2)
+    for name, place in zip(order, places, strict=True):
+        axes.annotate(
+            f"{name}\n{_cost_words(values[name], optimum if name != 'optimum' else None)}",
+            (1.0, at[name]),
+            (1.0 + 0.3 / (axes.bbox.width / axes.figure.dpi), place / height),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            va="center",
+            fontsize=9.5,
+            linespacing=1.3,
+            color=colours[name],
+            parse_math=False,
+            arrowprops={"arrowstyle": "-", "color": colours[name], "linewidth": 0.7, "shrinkA": 2, "shrinkB": 2},
+        )
+
+
+def _cost_words(cost: float, optimum: float | None) -> str:
+    """Return a cost, with how many times the optimum it is where one is known."""
+    if not math.isfinite(cost):
+        return "no plan"
+    ratio = f" ({format_ratio(cost / optimum)})" if optimum else ""
+    return f"{format_usd(cost)}{ratio}"
+
+
+def _outcome(rounds: Sequence[int], bests: Sequence[float], optimum: float | None) -> str:
+    """Return where learning ended up, and when it got there."""
+    best = _last(bests)
+    if best is None:
+        return f"no plan that meets the demands in {format_count(len(rounds))} rounds"
+    found_in = next(number for number, cost in zip(rounds, bests, strict=True) if cost <= best)
+    words = f"best plan {format_usd(best)}, found in round {found_in:,} of {rounds[-1]:,}"
+    return words + (f", {format_ratio(best / optimum)} the optimum of {format_usd(optimum)}" if optimum else "")

@@ -1,0 +1,44 @@
+"""The command `dovetail`: every part reachable, none imported before it is needed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dovetail import __version__
+from dovetail.cli.check import check
+from dovetail.cli.plan import plan
+
+app = typer.Typer(
+    name="dovetail",
+    help="Train deep models on machines that do not match.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    """Print the version and stop."""
+    if wanted:
+        typer.echo(f"dovetail {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train deep models on machines that do not match."""
+
+
+app.command()(plan)
+app.command()(check)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

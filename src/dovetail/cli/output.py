@@ -1,0 +1,39 @@
+"""What a user sees: data on stdout, the rest on stderr, and every mistake as `error:` and `hint:`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+
+import typer
+
+from dovetail.errors import DovetailError
+
+
+def print_json(encoded: bytes) -> None:
+    """Print one JSON object on one line."""
+    print_line(encoded.decode())
+
+
+def print_line(line: str) -> None:
+    """Print a line of data."""
+    sys.stdout.write(line + "\n")
+
+
+def say(message: str) -> None:
+    """Tell a person something beside the data."""
+    sys.stderr.write(message + "\n")
+
+
+@contextlib.contextmanager
+def errors_shown(*, as_json: bool = False) -> Iterator[None]:
+    """Turn a user's mistake into `error:` and `hint:` lines (and a JSON object) and exit status 1."""
+    try:
+        yield
+    except DovetailError as error:
+        say(f"error: {error}\n\nhint: {error.hint}")
+        if as_json:
+            print_line(json.dumps({"error": str(error), "hint": error.hint}))
+        raise typer.Exit(1) from None

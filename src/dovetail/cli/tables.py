@@ -1,0 +1,108 @@
+"""Plans as tables for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from dovetail.planner.demands import Demands
+from dovetail.spec import Plan, Problem, Stage
+from dovetail.units import format_count, format_duration, format_usd
+
+
+def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
+    """Print the stages of a plan, then what it costs and how far that is proven."""
+    console = _console()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("stage", "layers", "resource", "units", "USD/h", "s/batch", "samples/s", ""):
+        table.add_column(heading, justify="left" if heading in ("layers", "resource", "") else "right", no_wrap=True)
+    slowest = max(plan.stages, key=lambda stage: stage.seconds_per_batch or 0.0)
+    for position, stage in enumerate(plan.stages):
+        seconds = stage.seconds_per_batch or 0.0
+        table.add_row(
+            str(position + 1),
+            _layers(stage),
+            stage.resource,
+            f"{stage.units:,}",
+            f"{problem.resource(stage.resource).price_per_hour * stage.units:,.2f}",
+            f"{seconds:.4g}",
+            format_count(problem.training.batch / seconds) if seconds > 0 else "-",
+            "<- bottleneck" if stage is slowest else "",
+        )
+    console.print(table)
+    asked = problem.min_samples_per_s
+    floor = f" (asked for: {format_count(asked)})" if asked > 0 else ""
+    console.print(f"speed   {format_count(plan.samples_per_s)} samples/s{floor}", highlight=False)
+    console.print(f"time    {format_duration((plan.hours or 0.0) * 3600)}", highlight=False)
+    console.print(
+        f"cost    {format_usd(plan.cost)} in all, {format_usd(plan.cost_per_hour)} per hour", highlight=False
+    )
+    console.print(f"proof   {_proof(plan, demands)}", highlight=False)
+
+
+def print_pareto(plans: Sequence[Plan]) -> None:
+    """Print the curve of cost against speed, one plan a row."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("samples/s", "time", "USD", "USD/h", "units", "stages", "proof"):
+        table.add_column(heading, justify="left" if heading in ("units", "proof") else "right")
+    for plan in plans:
+        table.add_row(
+            format_count(plan.samples_per_s),
+            format_duration((plan.hours or 0.0) * 3600),
+            f"{plan.cost:,.2f}",
+            f"{plan.cost_per_hour:,.2f}",
+            units_used(plan),
+            str(len(plan.stages)),
+            "optimal" if plan.optimal else f"gap {_gap(plan):.1%}",
+        )
+    _console().print(table)
+
+
+def _console() -> Console:
+    """Return a console on stdout, wide enough for a table even where there is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
+def units_used(plan: Plan) -> str:
+    """Return the units of each type: `12 cpu + 2 v100`."""
+    used: Counter[str] = Counter()
+    for stage in plan.stages:
+        used[stage.resource] += stage.units
+    return " + ".join(f"{units:,} {name}" for name, units in used.items())
+
+
+def _layers(stage: Stage) -> str:
+    """Return a stage's layers: positions, and the names at both ends."""
+    names = stage.layers or ()
+    if len(names) <= 2:
+        named = ", ".join(names)
+    else:
+        named = f"{names[0]} .. {names[-1]}"
+    positions = (
+        f"{stage.first_layer}" if stage.first_layer == stage.last_layer else f"{stage.first_layer}-{stage.last_layer}"
+    )
+    return f"{positions}  {named}"
+
+
+def _gap(plan: Plan) -> float:
+    """Return how far above the bound the plan is, as a fraction."""
+    return plan.cost / plan.lower_bound - 1 if plan.lower_bound > 0 else float("inf")
+
+
+def _proof(plan: Plan, demands: Demands) -> str:
+    """Say what is proven of a plan."""
+    took = f"found in {format_duration(plan.seconds)}"
+    if demands.max_cost_per_hour is not None:
+        claim = "no plan within the money is faster" if plan.optimal else "the fastest found; not proven"
+    elif plan.optimal:
+        claim = "no plan costs less"
+    elif plan.lower_bound > 0:
+        claim = f"no plan costs less than {format_usd(plan.lower_bound)}; this one is within {_gap(plan):.2%} of that"
+    else:
+        claim = "nothing is proven"
+    return f"{claim} ({took} by `{plan.method}`)"

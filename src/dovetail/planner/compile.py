@@ -1,0 +1,33 @@
+"""Compiling the kernels: once per machine, then they load from a cache."""
+
+from __future__ import annotations
+
+import contextlib
+
+from dovetail.errors import NoPlanError
+from dovetail.planner.brute_force import cheapest_of_all
+from dovetail.planner.demands import Demands
+from dovetail.planner.exact import Clock
+from dovetail.planner.plan import cheapest_plan
+from dovetail.planner.tables import tables
+from dovetail.spec import Layer, LayerTime, Problem, ResourceType, Training
+
+
+def compile_kernels(*, clock: Clock) -> None:
+    """Plan a tiny problem that its limits make impossible, so that every kernel is compiled and loaded before anything is timed."""
+    half = LayerTime(compute_s=1.0, comm_s=0.5, compute_parallel=0.9, comm_parallel=0.5)
+    slow = LayerTime(compute_s=2.0, comm_s=0.5, compute_parallel=0.9, comm_parallel=0.5)
+    problem = Problem(
+        training=Training(samples=1, batch=1, min_samples_per_s=1.1),
+        resources=(
+            ResourceType(name="a", price_per_hour=1.0, limit=3),
+            ResourceType(name="b", price_per_hour=3.0, limit=3),
+        ),
+        layers=tuple(
+            Layer(name=str(position), on={"a": slow, "b": half} if position % 2 else {"a": half, "b": slow})
+            for position in range(3)
+        ),
+    )
+    with contextlib.suppress(NoPlanError):  # the remedies need every kernel
+        cheapest_plan(problem, Demands(), clock=clock)
+    cheapest_of_all(tables(problem), min_samples_per_s=0.0, max_stages=None, split_stages=False)

@@ -1,0 +1,108 @@
+"""Why there is no plan, and what would let there be one: every remedy with the value that would do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dovetail.errors import NoPlanError
+from dovetail.planner.demands import Demands
+from dovetail.planner.exact import Clock
+from dovetail.planner.fastest import fastest_within
+from dovetail.planner.hourly import Hourly
+from dovetail.planner.result import round_down, round_up
+from dovetail.planner.tables import Tables, tables
+from dovetail.spec import Problem
+from dovetail.spec.resource import UNITS_WITHOUT_LIMIT
+
+
+def no_plan(problem: Problem, demands: Demands, *, clock: Clock, deadline_s: float) -> NoPlanError:
+    """Return the error for a problem proven to have no plan at its floor: what is wrong, and the ways out."""
+    arrays = tables(problem, split_stages=demands.split_stages)
+    floor = problem.min_samples_per_s
+    reachable = fastest_within(
+        Hourly(arrays, max_stages=demands.max_stages),
+        max_cost_per_hour=math.inf,
+        at_least=0.0,
+        clock=clock,
+        deadline_s=deadline_s,
+    )
+    remedies = []
+    if reachable is not None and floor > 0:
+        message = f"no plan reaches min_samples_per_s = {floor:g}: the fastest reaches {reachable.samples_per_s:.6g}"
+        remedies.append(f"lower `min_samples_per_s` to {round_down(reachable.samples_per_s):g}")
+    else:
+        message = "no plan exists, at any speed: limits, links or the stages allowed leave no way through the layers"
+    remedies += _raise_one_limit(problem, arrays, demands) or _raise_limits(problem, arrays, demands)
+    remedies += _more_stages(problem, arrays, demands)
+    remedies += _more_links(problem, arrays, demands)
+    if not remedies:
+        remedies = ["let layers run on more types, or use faster ones"]
+    return NoPlanError(message, hint=", or ".join(remedies))
+
+
+def too_dear(hourly: Hourly, min_samples_per_s: float, *, max_cost_per_hour: float) -> NoPlanError:
+    """Return the error for a cap below what the cheapest plan at the floor costs per hour."""
+    answer = hourly.at(min_samples_per_s)
+    least = answer.lower_bound if answer.path is None else hourly.price(answer.path)
+    pace = f" at {min_samples_per_s:g} samples/s" if min_samples_per_s > 0 else ""
+    return NoPlanError(
+        f"no plan{pace} costs at most {max_cost_per_hour:g} USD per hour: the cheapest costs {least:.6g}",
+        hint=f"raise --max-cost-per-hour to {round_up(least):g}" + (", or ask for less speed with --min-samples-per-s" if pace else ""),
+    )
+
+
+def _raise_one_limit(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+    """Return the types of which more units alone would do, each with the least number that does."""
+    remedies = []
+    for t, resource in enumerate(problem.resources):
+        if resource.limit is None:
+            continue
+        # The least units of one type, whatever the rest costs: count that type alone as the price.
+        limit = arrays.limit.copy()
+        limit[t] = UNITS_WITHOUT_LIMIT
+        price = np.zeros(arrays.num_types)
+        price[t] = 1.0
+        counting = Hourly(arrays._replace(limit=limit, price_per_hour=price), max_stages=demands.max_stages)
+        answer = counting.at(problem.min_samples_per_s)
+        if answer.path is not None:
+            needed = int(answer.path.used(arrays.num_types)[t])
+            remedies.append(f"raise `limit` of `{resource.name}` from {resource.limit} to {needed}")
+    return remedies
+
+
+def _raise_limits(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+    """Return the limits that the cheapest plan without any would need raised together."""
+    unlimited = arrays._replace(limit=np.full_like(arrays.limit, UNITS_WITHOUT_LIMIT))
+    answer = Hourly(unlimited, max_stages=demands.max_stages).at(problem.min_samples_per_s)
+    if answer.path is None:
+        return []
+    used = answer.path.used(arrays.num_types)
+    raised = [
+        f"`limit` of `{resource.name}` from {resource.limit} to {used[t]}"
+        for t, resource in enumerate(problem.resources)
+        if used[t] > arrays.limit[t]
+    ]
+    return ["raise together " + " and ".join(raised)] if raised else []
+
+
+def _more_stages(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+    """Return the least number of stages that would do, where stages are what is missing."""
+    if demands.max_stages is None:
+        return []
+    for stages in range(demands.max_stages + 1, arrays.num_layers + 1):
+        if Hourly(arrays, max_stages=stages).at(problem.min_samples_per_s).path is not None:
+            return [f"raise --max-stages from {demands.max_stages} to {stages}"]
+    return []
+
+
+def _more_links(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+    """Say so where links are what is missing: with free cuts there would be a plan."""
+    if not problem.links:
+        return []
+    free = arrays._replace(cut_class=np.where(np.eye(arrays.num_types, dtype=bool), arrays.cut_class, 0))
+    free = free._replace(classes_of=np.zeros((arrays.num_types, 1), dtype=np.int64), free_cuts=True)
+    if Hourly(free, max_stages=demands.max_stages).at(problem.min_samples_per_s).path is not None:
+        return ["add or speed up a [[link]]: if cuts cost nothing there would be a plan"]
+    return []

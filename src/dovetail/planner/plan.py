@@ -1,0 +1,96 @@
+"""The three questions people ask: the cheapest plan, the fastest for the money, and the curve between the two."""
+
+from __future__ import annotations
+
+import math
+
+from dovetail.planner.demands import Demands
+from dovetail.planner.exact import CheapestSearch, Clock
+from dovetail.planner.fastest import Fastest, fastest_within
+from dovetail.planner.hourly import Hourly
+from dovetail.planner.impossible import no_plan, too_dear
+from dovetail.planner.result import refuse_timeless, to_plan
+from dovetail.planner.stage_kernel import STEP
+from dovetail.planner.tables import tables
+from dovetail.spec import Plan, Problem
+
+PARETO_COST_RANGE = 10.0
+"""The curve ends where plans cost this many times the cheapest."""
+
+
+def cheapest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
+    """Return the cheapest plan at the floor, with its certificate; raise NoPlanError where there is provably none."""
+    refuse_timeless(problem)
+    started_s = clock()
+    hourly = Hourly(tables(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
+    deadline_s = started_s + demands.time_limit_s
+    search = CheapestSearch(hourly, min_samples_per_s=problem.min_samples_per_s, clock=clock, deadline_s=deadline_s)
+    found = search.run()
+    if found is None:
+        raise no_plan(problem, demands, clock=clock, deadline_s=clock() + demands.time_limit_s)
+    seconds = clock() - started_s
+    return to_plan(problem, found.path, demands, method="exact", rate_bound=found.rate_bound, seconds=seconds)
+
+
+def fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
+    """Return the fastest plan of at most `demands.max_cost_per_hour`, and among those as fast the cheapest.
+
+    Its `lower_bound` speaks of plans that are as fast: none of them costs less.
+    """
+    refuse_timeless(problem)
+    cap = math.inf if demands.max_cost_per_hour is None else demands.max_cost_per_hour
+    started_s = clock()
+    hourly = Hourly(tables(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
+    found = fastest_within(
+        hourly,
+        max_cost_per_hour=cap,
+        at_least=problem.min_samples_per_s,
+        clock=clock,
+        deadline_s=started_s + demands.time_limit_s,
+    )
+    if found is None:
+        if hourly.at(problem.min_samples_per_s).path is None:
+            raise no_plan(problem, demands, clock=clock, deadline_s=clock() + demands.time_limit_s)
+        raise too_dear(hourly, problem.min_samples_per_s, max_cost_per_hour=cap)
+    return to_plan(
+        problem, found.path, demands, method="exact", rate_bound=_rate_bound(hourly, found), seconds=clock() - started_s
+    )
+
+
+def pareto_plans(problem: Problem, demands: Demands, *, points: int, clock: Clock) -> list[Plan]:
+    """Return plans from the cheapest to the fastest, none of which is both dearer and slower than another.
+
+    Each is the cheapest at its own pace, with its own certificate. The floors between are spread evenly in ratio.
+    """
+    cheapest = cheapest_plan(problem, demands, clock=clock)
+    plans = [cheapest]
+    dearest = _fastest_at_cost(problem, demands, cheapest, clock=clock)
+    step = (dearest / cheapest.samples_per_s) ** (1 / max(points - 1, 1))
+    for position in range(1, points):
+        floor = min(cheapest.samples_per_s * step**position, dearest)
+        if floor <= plans[-1].samples_per_s * (1 + STEP):
+            continue
+        plans.append(cheapest_plan(problem.with_floor(floor), demands, clock=clock))
+    return plans
+
+
+def _fastest_at_cost(problem: Problem, demands: Demands, cheapest: Plan, *, clock: Clock) -> float:
+    """Return the pace at which the curve ends: the fastest there is, or where plans cost ten times the cheapest."""
+    hourly = Hourly(tables(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
+    deadline_s = clock() + demands.time_limit_s
+    fastest = fastest_within(hourly, max_cost_per_hour=math.inf, at_least=0.0, clock=clock, deadline_s=deadline_s)
+    low = cheapest.samples_per_s
+    high = low if fastest is None else max(low, fastest.samples_per_s)
+    cap_rate = PARETO_COST_RANGE * cheapest.cost / problem.training.total_samples * 3600
+    if hourly.at(high).lower_bound <= cap_rate * high:
+        return high
+    while high / low > 1.01 and clock() < deadline_s:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if hourly.at(middle).lower_bound <= cap_rate * middle else (low, middle)
+    return low
+
+
+def _rate_bound(hourly: Hourly, found: Fastest) -> float:
+    """Return the least USD per hour over samples/s of plans as fast as this one; zero where that is not proven."""
+    answer = hourly.at(found.samples_per_s)
+    return answer.lower_bound / found.samples_per_s if found.proven and answer.exact else 0.0

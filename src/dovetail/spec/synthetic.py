@@ -1,0 +1,81 @@
+"""Problems made up from a seed: for benchmarks, for tests, and for training planners that learn."""
+
+from __future__ import annotations
+
+import random
+
+from dovetail.spec.layer import Layer, LayerTime
+from dovetail.spec.link import Link
+from dovetail.spec.problem import Problem
+from dovetail.spec.resource import ResourceType
+from dovetail.spec.training import Training
+
+SAMPLES = 100_000_000
+BATCH = 4096
+
+
+def synthetic_problem(
+    *,
+    num_layers: int,
+    num_types: int,
+    seed: int,
+    min_samples_per_s: float = 50_000.0,
+    limit_share: float = 0.0,
+    link_share: float = 0.0,
+    hole_share: float = 0.0,
+) -> Problem:
+    """Return a problem in which no type is best at everything.
+
+    Prices spread over two orders of magnitude. A type is fast at computing in rough proportion to its price, and has
+    its own strength at moving data; layers are heavy on one or the other. `limit_share` of the types have limits of 1
+    to 32 units, `link_share` of the pairs are linked (none: cuts are free), and `hole_share` of the (layer, type) pairs
+    cannot be.
+    """
+    draw = random.Random(seed)  # noqa: S311
+    prices = [10 ** draw.uniform(-1.4, 0.6) for _ in range(num_types)]
+    compute_strength = [price ** draw.uniform(0.7, 1.3) for price in prices]
+    comm_strength = [price ** draw.uniform(0.0, 0.9) for price in prices]
+    resources = tuple(
+        ResourceType(
+            name=f"type{t}",
+            price_per_hour=round(prices[t], 4),
+            limit=draw.randint(1, 32) if draw.random() < limit_share else None,
+        )
+        for t in range(num_types)
+    )
+    layers = []
+    for position in range(num_layers):
+        compute_s, comm_s = 10 ** draw.uniform(-2.5, -0.8), 10 ** draw.uniform(-3.0, -1.0)
+        can_run = [t for t in range(num_types) if draw.random() >= hole_share] or [draw.randrange(num_types)]
+        on = {
+            f"type{t}": LayerTime(
+                compute_s=compute_s * draw.uniform(0.7, 1.4) / compute_strength[t],
+                comm_s=comm_s * draw.uniform(0.7, 1.4) / comm_strength[t],
+                compute_parallel=draw.uniform(0.9, 1.0),
+                comm_parallel=draw.uniform(0.8, 1.0),
+            )
+            for t in can_run
+        }
+        layers.append(
+            Layer(
+                name=f"layer{position}",
+                kind="embedding" if position == 0 else "fc",
+                on=on,
+                input_bytes=10 ** draw.uniform(5, 7),
+                weight_bytes=10 ** draw.uniform(4, 8),
+                output_bytes=10 ** draw.uniform(5, 7),
+            )
+        )
+    links = tuple(
+        Link(
+            source=f"type{a}",
+            target=f"type{b}",
+            bytes_per_s=draw.choice([1.25e9, 3.125e9, 12.5e9]),
+            latency_s=draw.choice([2e-5, 1e-4]),
+        )
+        for a in range(num_types)
+        for b in range(a + 1, num_types)
+        if draw.random() < link_share
+    )
+    training = Training(samples=SAMPLES, batch=BATCH, min_samples_per_s=min_samples_per_s)
+    return Problem(training=training, resources=resources, layers=tuple(layers), links=links)
