@@ -151,6 +151,6 @@ def test_every_accelerator_of_the_price_list_that_is_rented_whole_is_there(
 
 
 def test_no_spot_price_is_above_the_on_demand_price(catalogue: Catalogue):
-    # A few rows of the price list are so; none of them was taken over.
+    # A few rows of the price list are so, and none of them was taken over; it rounds spot prices to 4 digits.
     for entry in catalogue.select(spot=True):
-        assert entry.price_per_hour(spot=True) <= entry.price_per_hour(), entry.id
+        assert entry.price_per_hour(spot=True) <= entry.price_per_hour() + 0.5e-4, entry.id

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dovetail.cost import evaluate
 from dovetail.errors import NoPlanError
+from dovetail.planner.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import plan_with
 from dovetail.planner.tables import tables
-from dovetail.planner.brute_force import cheapest_of_all
 from dovetail.spec import Problem
 from dovetail.spec.synthetic import synthetic_problem
 

@@ -1,5 +1,6 @@
 """The fastest plan for the money, the curve, impossible demands and hard instances."""
 
+import itertools
 import math
 import re
 import time
@@ -77,7 +78,7 @@ def test_the_curve_rises_and_each_of_its_plans_is_the_cheapest_at_its_pace() -> 
     plans = pareto_plans(problem, Demands(), points=10, clock=CLOCK)
 
     assert len(plans) >= 5
-    for slower, faster in zip(plans, plans[1:], strict=False):
+    for slower, faster in itertools.pairwise(plans):
         assert faster.samples_per_s > slower.samples_per_s
         assert faster.cost >= slower.cost * (1 - 1e-9)
     for plan in plans:
@@ -175,9 +176,7 @@ def test_when_time_runs_out_the_gap_is_honest() -> None:
     problem = synthetic_problem(num_layers=30, num_types=12, seed=2, min_samples_per_s=100_000)
     proven = cheapest_plan(problem, Demands(), clock=CLOCK)
     ticks = iter(range(10**9))
-    hurried = cheapest_plan(
-        problem, Demands(time_limit_s=3), clock=lambda: float(next(ticks))
-    )
+    hurried = cheapest_plan(problem, Demands(time_limit_s=3), clock=lambda: float(next(ticks)))
 
     assert not hurried.optimal
     assert hurried.lower_bound <= proven.cost <= hurried.cost

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from dovetail.charts.figure import (
     ACCENT,
     FAINT,
     INK,
     MUTED,
+    QUIET,
     FactTable,
     axes_in_inches,
     finite_and_positive,
+    log_ticks,
     new_figure,
     shorten,
     show_scales,
     spans_over,
     text_width_inches,
+    write,
     write_title,
 )
 from dovetail.errors import DovetailError
@@ -48,13 +51,13 @@ def draw_comparison(plans: Sequence[Plan], optimum: float) -> Figure:
     is_log = spans_over([*ratios, 1.0], 10)
     base = min(1.0, *ratios) * 0.8 if is_log else 0.0
     places = list(range(len(ranked)))
-    colours = [ACCENT if ratio <= _AS_GOOD else MUTED for ratio in ratios]
+    colours = [ACCENT if ratio <= _AS_GOOD else QUIET for ratio in ratios]
     axes.barh(places, [ratio - base for ratio in ratios], 0.62, left=base, color=colours)
     axes.axvline(1.0, color=INK, linewidth=1.1, linestyle=(0, (4, 3)), gid="optimum")
     axes.set_xscale("log" if is_log else "linear")
-    axes.set_xlim(base, max(*ratios, 1.0) * (1.0 if is_log else 1.02))
+    axes.set_xlim(base, max(*ratios, 1.0) * 1.02)
     axes.set_ylim(len(ranked) - 0.5, -0.5)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if is_log else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_locator(log_ticks([*ratios, 1.0]) if is_log else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(places, names, parse_math=False)
@@ -114,21 +117,13 @@ def _write_columns(
     axes.set_xlim(0, 2.75)
     axes.set_ylim(len(ranked) - 0.5, -0.5)
     for right_edge, header in ((0.75, "ratio"), (1.8, "cost"), (2.75, "planned in")):
-        axes.text(right_edge, -0.62, header, ha="right", va="bottom", fontsize=9, color=MUTED)
+        write(axes, right_edge, -0.62, header, size=9, colour=MUTED, ha="right", va="bottom")
     axes.plot([0.1, 2.75], [-0.5, -0.5], color=FAINT, linewidth=0.8)
     for place, plan in enumerate(ranked):
         ratio = plan.cost / optimum
         cells = (format_ratio(ratio), format_usd(plan.cost), format_duration(plan.seconds))
         for right_edge, cell in zip((0.75, 1.8, 2.75), cells, strict=True):
             is_best = right_edge == 0.75 and ratio <= _AS_GOOD
-            axes.text(
-                right_edge,
-                place,
-                cell,
-                ha="right",
-                va="center",
-                fontsize=10,
-                color=ACCENT if is_best else INK,
-                fontweight="bold" if right_edge == 0.75 else "normal",
-                parse_math=False,
-            )
+            weight = "bold" if right_edge == 0.75 else "normal"
+            looks = {"colour": ACCENT if is_best else INK, "fontweight": weight}
+            write(axes, right_edge, place, cell, size=10, ha="right", va="center_baseline", **looks)

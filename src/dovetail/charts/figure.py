@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import itertools
 import math
 import threading
 import warnings
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -18,8 +20,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from dovetail.errors import DovetailError
 from dovetail.units import format_usd
@@ -27,17 +30,37 @@ from dovetail.units import format_usd
 PAPER = "#fdfdfc"
 INK = "#1b1f26"
 MUTED = "#5f6773"
+QUIET = "#a9b1bc"
 FAINT = "#d5d9df"
 ACCENT = "#0b6fb5"
 ALARM = "#b3261e"
-"""The colours of a page on which no type is shown; a saved HTML page swaps them for light ones in the dark."""
+"""The colours of everything that is no type."""
 
-_IN_THE_DARK = {PAPER: "#15181d", INK: "#eceff4", MUTED: "#a0a8b5", FAINT: "#3b424d", ACCENT: "#63b3ee", ALARM: "#ff8a80"}
-_HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#6f4fae")
-"""Okabe and Ito's colours, which people with any colour vision tell apart; violet stands in for their black."""
+_PAGE_COLOURS = {
+    "paper": (PAPER, "#15181d"),
+    "ink": (INK, "#eceff4"),
+    "muted": (MUTED, "#a0a8b5"),
+    "quiet": (QUIET, "#687180"),
+    "faint": (FAINT, "#3b424d"),
+    "accent": (ACCENT, "#63b3ee"),
+    "alarm": (ALARM, "#ff8a80"),
+}
+"""Their names on an HTML page, with what each is by day and in the dark."""
 
-_TOWARDS_WHITE = (0.0, 0.5, -0.42, 0.25, -0.22, 0.68, -0.6, 0.38)
-"""How far each further turn through the hues goes towards white (above zero) or black (below)."""
+_COLOUR_LIST = (
+    "#0072b2 #e69f00 #009e73 #cc79a7 #56b4e9 #d55e00 #f0e442 #4a2a7f "
+    "#710000 #8ed9aa #7b4c5e #bdd9ff #7184ec #974200 #68004c #55c671 "
+    "#2f4caa #97bdc6 #a1428e #84684c #97ec84 #554239 #683971 #b3e3d9 "
+    "#aa7bc6 #718e42 #2f8471 #5ebd97 #d9c64c #4c68d0 #68aa5e #8ec6ff "
+    "#aa6897 #68a1ff #8e1c00 #685539 #c68e00 #8ea1c6 #1c6884 #422f5e "
+    "#55428e #bd4c1c #8e71d0 #68f6b3 #712f55 #7bd984 #97bd4c #4c2f2f "
+    "#bd8484 #84d0e3 #392f97 #8e8ee3 #f697b3 #e38ee3 #974caa #ffd068 "
+    "#ff8497 #4c55bd #c64c5e #5e421c #26a1aa #aad0c6 #d95e42 #8eaa7b"
+)
+TYPE_COLOURS = tuple(_COLOUR_LIST.split())
+"""The colours of types. The first seven are Okabe and Ito's, the eighth a violet in place of their black. Each further
+one, among colours neither pale, dark nor glaring, is the farthest in OKLab from all before it, as people with full
+colour vision, without green cones (deuteranopia) and without red cones (protanopia) see them."""
 
 ENDINGS = (".png", ".svg", ".html")
 _DOTS_PER_INCH = 160
@@ -98,13 +121,14 @@ def write_title(figure: Figure, title: str, subtitle: str, *, left: float) -> No
     )
 
 
+def write(axes: Axes, x: float, y: float, words: str, *, size: float = 9.5, colour: str = INK, **looks: Any) -> Text:
+    """Write words at a place in the axes as they are: a dollar sign is a dollar sign."""
+    return axes.text(x, y, words, fontsize=size, color=colour, parse_math=False, **looks)
+
+
 def type_colour(position: int) -> str:
-    """Return the colour of the type that stands at `position` in its problem; the first 64 all differ."""
-    turn, hue = divmod(position, len(_HUES))
-    step = _TOWARDS_WHITE[turn % len(_TOWARDS_WHITE)]
-    end = 1.0 if step > 0 else 0.0
-    mixed = [channel + (end - channel) * abs(step) for channel in to_rgb(_HUES[hue])]
-    return "#" + "".join(f"{round(255 * channel):02x}" for channel in mixed)
+    """Return the colour of the type that stands at `position` in its problem; the first 64 differ."""
+    return TYPE_COLOURS[position % len(TYPE_COLOURS)]
 
 
 def ink_on(colour: str) -> str:
@@ -118,6 +142,14 @@ def shorten(text: str, max_characters: int) -> str:
     """Return text on one line, cut with an ellipsis where it is longer than `max_characters`."""
     line = "".join(character for character in " ".join(text.split()) if character.isprintable())
     return line if len(line) <= max_characters else line[: max_characters - 1] + "…"
+
+
+def shorten_to(text: str, width_inches: float, size: float) -> str:
+    """Return text on one line, cut with an ellipsis where it is wider than `width_inches` at a font size in points."""
+    longest = len(text)
+    while longest > 1 and text_width_inches(shorten(text, longest), size) > width_inches:
+        longest -= 1
+    return shorten(text, longest)
 
 
 def text_width_inches(text: str, size: float, weight: str = "normal") -> float:
@@ -135,10 +167,10 @@ def spread_apart(wanted: Sequence[float], widths: Sequence[float], *, low: float
     are wider than the room together, they start at `low` and run over `high`.
     """
     offsets = [0.0]
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in itertools.pairwise(widths):
         offsets.append(offsets[-1] + (before + after) / 2)
     pools: list[tuple[float, int]] = []
-    for target, offset in zip(wanted, offsets, strict=False):
+    for target, offset in zip(wanted, offsets, strict=True):
         total, count = target - offset, 1
         while pools and pools[-1][0] / pools[-1][1] > total / count:
             earlier_total, earlier_count = pools.pop()
@@ -148,12 +180,19 @@ def spread_apart(wanted: Sequence[float], widths: Sequence[float], *, low: float
     if not level:
         return []
     lowest, highest = low + widths[0] / 2, high - widths[-1] / 2 - offsets[-1]
-    return [max(min(place, highest), lowest) + offset for place, offset in zip(level, offsets, strict=False)]
+    return [max(min(place, highest), lowest) + offset for place, offset in zip(level, offsets, strict=True)]
 
 
 def spans_over(values: Sequence[float], times: float) -> bool:
     """Return whether the largest value is more than `times` the smallest, so that a log scale is called for."""
     return min(values) > 0 and max(values) / min(values) > times
+
+
+def log_ticks(values: Sequence[float]) -> LogLocator:
+    """Return ticks for a log scale: powers of ten where the values span many, more between them where they do not."""
+    if not spans_over(values, 4):
+        return LogLocator(subs=[step / 2 for step in range(2, 20)])
+    return LogLocator(subs=[1.0] if spans_over(values, 300) else [1.0, 2.0, 5.0])
 
 
 def finite_and_positive(value: float) -> bool:
@@ -221,21 +260,15 @@ def _any_script() -> Iterator[None]:
 def _page(title: str, svg: str, table: FactTable | None) -> str:
     """Return one HTML page that needs no other file: the picture inline and its facts beneath."""
     picture = svg[svg.index("<svg") :]
-    for name, colour in zip(("paper", "ink", "muted", "faint", "accent", "alarm"), _IN_THE_DARK, strict=True):
-        picture = picture.replace(colour, f"var(--{name})")
+    for name, (by_day, _) in _PAGE_COLOURS.items():
+        picture = picture.replace(by_day, f"var(--{name})")
     return _PAGE.format(
         title=html.escape(title),
-        light=_variables(list(_IN_THE_DARK)),
-        dark=_variables(list(_IN_THE_DARK.values())),
+        light=" ".join(f"--{name}: {by_day};" for name, (by_day, _) in _PAGE_COLOURS.items()),
+        dark=" ".join(f"--{name}: {in_the_dark};" for name, (_, in_the_dark) in _PAGE_COLOURS.items()),
         picture=picture.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1),
         table=_table(table) if table else "",
     )
-
-
-def _variables(colours: Sequence[str]) -> str:
-    """Return CSS variables for the colours of a page."""
-    names = ("paper", "ink", "muted", "faint", "accent", "alarm")
-    return " ".join(f"--{name}: {colour};" for name, colour in zip(names, colours, strict=True))
 
 
 def _table(table: FactTable) -> str:
@@ -243,7 +276,7 @@ def _table(table: FactTable) -> str:
     head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in table.columns)
     rows = "\n".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
     return (
-        f"<div class=\"wide\"><table>\n<caption>{html.escape(table.caption)}</caption>\n"
+        f'<div class="wide"><table>\n<caption>{html.escape(table.caption)}</caption>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>\n"
     )
 
@@ -264,7 +297,8 @@ body {{ margin: 0 auto; padding: 1.5rem; max-width: 84rem; background: var(--pap
 svg {{ display: block; width: 100%; min-width: 44rem; height: auto; }}
 table {{ margin: 1.5rem 0; border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 caption {{ text-align: left; color: var(--muted); padding-bottom: .5rem; }}
-th, td {{ text-align: left; padding: .3rem 1.4rem .3rem 0; border-bottom: 1px solid var(--faint); white-space: nowrap; }}
+th, td {{ text-align: left; padding: .3rem 1.4rem .3rem 0; border-bottom: 1px solid var(--faint);
+  white-space: nowrap; }}
 th {{ color: var(--muted); font-weight: 600; }}
 </style>
 </head>

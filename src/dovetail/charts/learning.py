@@ -16,6 +16,7 @@ from dovetail.charts.figure import (
     MUTED,
     FactTable,
     axes_in_inches,
+    log_ticks,
     new_figure,
     show_scales,
     spans_over,
@@ -101,6 +102,7 @@ def _set_scales(axes: Axes, rounds: Sequence[int], known: Sequence[float]) -> No
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.0f}"))
     if known and spans_over(known, 10):
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(log_ticks(known))
         axes.set_ylim(min(known) / 1.3, max(known) * 1.2)
     elif known:
         margin = 0.08 * (max(known) - min(known)) or 0.1 * abs(max(known)) or 1.0
@@ -116,7 +118,10 @@ def _label_ends(axes: Axes, ends: dict[str, float | None], optimum: float | None
     colours = {"round mean": _MEAN_COLOUR, "best so far": ACCENT, "optimum": INK}
     values = {name: cost for name, cost in {**ends, "optimum": optimum}.items() if cost is not None}
     height = axes.bbox.height / axes.figure.dpi
-    at = {name: axes.transAxes.inverted().transform(axes.transData.transform((0, cost)))[1] for name, cost in values.items()}
+    at = {
+        name: axes.transAxes.inverted().transform(axes.transData.transform((0, cost)))[1]
+        for name, cost in values.items()
+    }
     order = sorted(values, key=lambda name: (at[name], name != "optimum"))
     wanted = [at[name] * height for name in order]
     places = spread_apart(wanted, [_LABEL_INCHES] * len(order), low=-0.2, high=height + 0.2)
@@ -132,7 +137,14 @@ def _label_ends(axes: Axes, ends: dict[str, float | None], optimum: float | None
             linespacing=1.3,
             color=colours[name],
             parse_math=False,
-            arrowprops={"arrowstyle": "-", "color": colours[name], "linewidth": 0.7, "shrinkA": 2, "shrinkB": 2},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colours[name],
+                "linewidth": 0.7,
+                "shrinkA": 2,
+                "shrinkB": 2,
+                "relpos": (0.0, 0.5),
+            },
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from matplotlib.transforms import Bbox
 
 from dovetail.charts.figure import (
@@ -15,9 +15,11 @@ from dovetail.charts.figure import (
     FAINT,
     INK,
     MUTED,
+    PAPER,
     FactTable,
     axes_in_inches,
     finite_and_positive,
+    log_ticks,
     new_figure,
     shorten,
     show_scales,
@@ -28,6 +30,8 @@ from dovetail.charts.figure import (
 from dovetail.errors import DovetailError
 from dovetail.spec import Plan
 from dovetail.units import format_count, format_duration, format_usd
+
+_MAX_LABELS = 12
 
 
 def draw_pareto(plans: Sequence[Plan]) -> Figure:
@@ -44,19 +48,13 @@ def draw_pareto(plans: Sequence[Plan]) -> Figure:
     show_scales(axes, grid="both")
     axes.scatter([p.samples_per_s for p in beaten], [p.cost for p in beaten], 26, facecolors="none", edgecolors=MUTED)
     speeds, costs = [plan.samples_per_s for plan in best], [plan.cost for plan in best]
-    axes.plot(speeds, costs, drawstyle="steps-pre", color=ACCENT, linewidth=1.6, solid_joinstyle="round", gid="frontier")
+    axes.plot(
+        speeds, costs, drawstyle="steps-pre", color=ACCENT, linewidth=1.6, solid_joinstyle="round", gid="frontier"
+    )
     axes.plot(speeds, costs, "o", color=ACCENT, markersize=6)
     _set_scales(axes, shown)
     _label_points(figure, axes, best)
-    count = f"{len(best)} plans" if len(best) > 1 else "one plan"
-    beaten_note = f" · {len(beaten)} beaten by others (hollow)" if beaten else ""
-    write_title(
-        figure,
-        "What speed costs",
-        f"{count} from {format_usd(best[0].cost)} at {format_count(best[0].samples_per_s)} samples/s "
-        f"to {format_usd(best[-1].cost)} at {format_count(best[-1].samples_per_s)} samples/s{beaten_note}",
-        left=0.4,
-    )
+    write_title(figure, "What speed costs", _range_words(best, len(beaten)), left=0.4)
     return figure
 
 
@@ -100,6 +98,15 @@ def units_per_type(plan: Plan, *, max_types: int = 3) -> str:
     return " + ".join(parts) + (f" + {left_out} more types" if left_out > 1 else " + 1 more type" if left_out else "")
 
 
+def _range_words(best: Sequence[Plan], num_beaten: int) -> str:
+    """Return from where to where the line goes, and how many plans lie off it."""
+    slow, fast = (
+        f"{format_usd(plan.cost)} at {format_count(plan.samples_per_s)} samples/s" for plan in (best[0], best[-1])
+    )
+    words = f"{len(best)} plans from {slow} to {fast}" if len(best) > 1 else f"one plan, {slow}"
+    return words + (f"  ·  {num_beaten} beaten by others (hollow)" if num_beaten else "")
+
+
 def _by_speed(plans: Sequence[Plan]) -> list[Plan]:
     """Return the plans that have a place on the chart, from the slowest to the fastest."""
     shown = [plan for plan in plans if finite_and_positive(plan.samples_per_s) and finite_and_positive(plan.cost)]
@@ -116,18 +123,20 @@ def _set_scales(axes: Axes, plans: Sequence[Plan]) -> None:
     axes.set_xscale("log")
     stretch = (max(speeds) / min(speeds)) ** 0.07 * 1.06
     axes.set_xlim(min(speeds) / stretch, max(speeds) * stretch)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if spans_over(speeds, 100) else (1.0, 2.0, 5.0)))
-    if not spans_over(speeds, 4):
-        axes.xaxis.set_major_locator(LogLocator(subs=tuple(step / 2 for step in range(2, 20))))
+    axes.xaxis.set_major_locator(log_ticks(speeds))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda speed, _: format_count(speed)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     if spans_over(costs, 30):
         axes.set_yscale("log")
         stretch = (max(costs) / min(costs)) ** 0.12 * 1.1
         axes.set_ylim(min(costs) / stretch, max(costs) * stretch)
+        axes.yaxis.set_major_locator(log_ticks(costs))
         axes.yaxis.set_minor_formatter(NullFormatter())
-    else:
+    elif spans_over(costs, 2) or len(set(costs)) == 1:
         axes.set_ylim(0, max(costs) * 1.18)
+    else:
+        room = 0.3 * (max(costs) - min(costs))
+        axes.set_ylim(min(costs) - room, max(costs) + room)
     axes.yaxis.set_major_formatter(usd_ticks())
     axes.set_xlabel("samples per second", color=MUTED, fontsize=10, labelpad=8)
     axes.set_ylabel("USD for the whole training", color=MUTED, fontsize=10, labelpad=8)
@@ -142,6 +151,8 @@ def _label_points(figure: Figure, axes: Axes, best: Sequence[Plan]) -> None:
     taken: list[Bbox] = []
     between = sorted(range(1, fastest), key=lambda position: _halvings(position, len(best)))
     for position in [cheapest, fastest, *between] if fastest else [cheapest]:
+        if len(taken) == _MAX_LABELS:
+            break
         plan = best[position]
         is_end = position in (cheapest, fastest)
         words = units_per_type(plan)
@@ -165,9 +176,11 @@ def _label_points(figure: Figure, axes: Axes, best: Sequence[Plan]) -> None:
                 fontweight="bold" if is_end else "normal",
                 color=INK if is_end else MUTED,
                 linespacing=1.35,
+                bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1},
+                zorder=1.5,
                 parse_math=False,
             )
-            box = label.get_window_extent(figure.canvas.get_renderer()).padded(4)  # type: ignore[attr-defined]
+            box = label.get_window_extent(figure.canvas.get_renderer()).padded(9)  # type: ignore[attr-defined]
             frame = axes.get_window_extent()
             inside = box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1 + 20
             if inside and not box.count_overlaps(taken):

@@ -9,6 +9,7 @@ import typer
 from dovetail import __version__
 from dovetail.cli.check import check
 from dovetail.cli.plan import plan
+from dovetail.cli.problem import problem
 
 app = typer.Typer(
     name="dovetail",
@@ -28,7 +29,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
@@ -37,6 +38,7 @@ def root(
 
 app.command()(plan)
 app.command()(check)
+app.add_typer(problem, name="problem")
 
 
 def main() -> None:

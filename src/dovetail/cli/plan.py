@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def plan(
     problem_file: Annotated[Path, typer.Argument(metavar="PROBLEM", help="The problem: TOML or JSON.")],
     method: Annotated[str, typer.Option(help="How to plan.")] = "exact",
-    min_samples_per_s: Annotated[float | None, typer.Option(min=0, help="The floor, instead of the file's.")] = None,
+    min_samples_per_s: Annotated[float | None, typer.Option(help="The floor, instead of the file's.")] = None,
     finish_in: Annotated[str | None, typer.Option(metavar="TIME", help="The floor as a time: 90m, 6h, 2d.")] = None,
     max_cost_per_hour: Annotated[float | None, typer.Option(help="The fastest plan for this many USD/h.")] = None,
     max_stages: Annotated[int | None, typer.Option(min=1, help="At most so many stages.")] = None,

@@ -38,9 +38,7 @@ def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
     floor = f" (asked for: {format_count(asked)})" if asked > 0 else ""
     console.print(f"speed   {format_count(plan.samples_per_s)} samples/s{floor}", highlight=False)
     console.print(f"time    {format_duration((plan.hours or 0.0) * 3600)}", highlight=False)
-    console.print(
-        f"cost    {format_usd(plan.cost)} in all, {format_usd(plan.cost_per_hour)} per hour", highlight=False
-    )
+    console.print(f"cost    {format_usd(plan.cost)} in all, {format_usd(plan.cost_per_hour)} per hour", highlight=False)
     console.print(f"proof   {_proof(plan, demands)}", highlight=False)
 
 
@@ -79,10 +77,7 @@ def units_used(plan: Plan) -> str:
 def _layers(stage: Stage) -> str:
     """Return a stage's layers: positions, and the names at both ends."""
     names = stage.layers or ()
-    if len(names) <= 2:
-        named = ", ".join(names)
-    else:
-        named = f"{names[0]} .. {names[-1]}"
+    named = ", ".join(names) if len(names) <= 2 else f"{names[0]} .. {names[-1]}"
     positions = (
         f"{stage.first_layer}" if stage.first_layer == stage.last_layer else f"{stage.first_layer}-{stage.last_layer}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import numba as nb
 import numpy as np
@@ -24,8 +25,8 @@ def cheapest_of_all(
     choices = tables.num_types * per_layer ** (tables.num_layers - 1)
     if choices > MOST_CHOICES:
         raise PlanError(
-            f"brute force would have to price {choices:.4g} plans ({tables.num_types} types, {tables.num_layers} "
-            f"layers), and stops at {MOST_CHOICES:,}",
+            f"brute force would have to price {_in_figures(choices)} plans ({tables.num_types} types, "
+            f"{tables.num_layers} layers), and stops at {MOST_CHOICES:,}",
             hint="use --method exact: it proves its plan without trying them all",
         )
     types, lasts, units = (np.zeros(tables.num_layers, dtype=np.int64) for _ in range(3))
@@ -35,6 +36,11 @@ def cheapest_of_all(
     if math.isinf(rate):
         return rate, None
     return rate, Path(types=types[:count].copy(), lasts=lasts[:count].copy(), units=units[:count].copy())
+
+
+def _in_figures(count: int) -> str:
+    """Return a count in full, or as a power of ten where it is long (and may be too long for a float)."""
+    return f"{count:,}" if count < 10**12 else f"{Decimal(count):.3e}"
 
 
 @nb.njit(cache=True)

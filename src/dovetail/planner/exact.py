@@ -98,7 +98,7 @@ class CheapestSearch:
             return [], math.inf
         if low == 0.0:  # below the pace of the cheapest plan per hour, that plan is the cheapest of all
             low = self.hourly.slowest_pace() if answer.path is None else self.hourly.pace(answer.path)
-        intervals = []
+        intervals: list[Interval] = []
         while True:
             relaxed_rate = self.hourly.relaxed(low)
             if self._is_settled(relaxed_rate):

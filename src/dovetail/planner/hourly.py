@@ -111,4 +111,3 @@ class Hourly:
         """Return a copy of the first `count` stages in the buffers."""
         types, lasts, units = (buffer[:count].copy() for buffer in self._buffers)
         return Path(types=types, lasts=lasts, units=units)
-

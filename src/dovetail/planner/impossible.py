@@ -49,7 +49,8 @@ def too_dear(hourly: Hourly, min_samples_per_s: float, *, max_cost_per_hour: flo
     pace = f" at {min_samples_per_s:g} samples/s" if min_samples_per_s > 0 else ""
     return NoPlanError(
         f"no plan{pace} costs at most {max_cost_per_hour:g} USD per hour: the cheapest costs {least:.6g}",
-        hint=f"raise --max-cost-per-hour to {round_up(least):g}" + (", or ask for less speed with --min-samples-per-s" if pace else ""),
+        hint=f"raise --max-cost-per-hour to {round_up(least):g}"
+        + (", or ask for less speed with --min-samples-per-s" if pace else ""),
     )
 
 

@@ -14,7 +14,6 @@ import numba as nb
 from dovetail.planner.stage_kernel import STEP, real_units, seconds_on, stage_parts, whole_units
 
 
-
 @nb.njit(cache=True)
 def provision(tables, types, lasts, count, min_samples_per_s, close_enough, units):  # type: ignore[no-untyped-def]
     """Write the cheapest units of `count` stages and return USD per hour over samples/s, or infinity for none.

@@ -27,9 +27,7 @@ def to_stages(problem: Problem, path: Path) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def to_plan(
-    problem: Problem, path: Path, demands: Demands, *, method: str, rate_bound: float, seconds: float
-) -> Plan:
+def to_plan(problem: Problem, path: Path, demands: Demands, *, method: str, rate_bound: float, seconds: float) -> Plan:
     """Return the plan of a path; `rate_bound` is the least USD per hour over samples/s that any plan can have.
 
     The evaluator prices it from the problem alone. A plan that misses a demand by its reckoning never gets out.

@@ -15,12 +15,15 @@ Limits couple the stages, so the plain dynamic programme no longer applies. Two 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numba as nb
 import numpy as np
+import numpy.typing as npt
 
 from dovetail.planner.cheapest_path import cheapest, follow
 from dovetail.planner.stage_kernel import stage_parts, whole_units
+from dovetail.planner.tables import Floats, Ints
 
 SOLVED, OUT_OF_WORK = 0, 1
 """How a label search ended: with proof, or because it had used up the effort or the labels it was given."""
@@ -47,55 +50,57 @@ def price_bound(tables, work, price, limit, target_s, cutoff, surcharge, iterati
     `surcharge` holds the start values and receives the best ones; the legal plan goes into the three arrays. Ends early
     once the bound reaches `cutoff`.
     """
-    num_types, num_layers = price.size, tables.crossing_bytes.size
     best_bound, best_price, best_count = -math.inf, math.inf, 0
     current = surcharge.copy()
     path_types, path_lasts, path_units = types.copy(), lasts.copy(), units.copy()
-    pace = 1.0
-    since_better = 0
-    used = np.zeros(num_types)
+    pace, since_better = 1.0, 0
+    used = np.zeros(price.size)
     for _ in range(iterations):
         value = cheapest(tables, work, price + current, target_s, True)
         if value == math.inf:
             return math.inf, best_price, best_count
-        bound = value
-        for t in range(num_types):
-            bound -= current[t] * limit[t]
+        bound = value - np.sum(current * limit)
+        since_better += 1
+        if bound > best_bound:
+            best_bound, since_better = bound, 0
+            surcharge[:] = current
         count = follow(tables, work, target_s, path_types, path_lasts, path_units)
         used[:] = 0.0
         path_price = 0.0
         for s in range(count):
             used[path_types[s]] += path_units[s]
             path_price += price[path_types[s]] * path_units[s]
-        if bound > best_bound:
-            best_bound = bound
-            surcharge[:] = current
-            since_better = 0
-        else:
-            since_better += 1
-            if since_better >= 4:
-                pace *= 0.5
-                since_better = 0
-        norm = 0.0
-        legal = True
-        for t in range(num_types):
-            excess = used[t] - limit[t]
-            if excess > 0:
-                legal = False
-            if excess > 0 or current[t] > 0:
-                norm += excess * excess
-        if legal and path_price < best_price:
+        if path_price < best_price and (used <= limit).all():
             best_price, best_count = path_price, count
-            types[:num_layers] = path_types[:num_layers]
-            lasts[:num_layers] = path_lasts[:num_layers]
-            units[:num_layers] = path_units[:num_layers]
+            types[:], lasts[:], units[:] = path_types, path_lasts, path_units
+        excess = np.where((used > limit) | (current > 0), used - limit, 0.0)
+        norm = np.sum(excess * excess)
+        if since_better == 4:
+            pace, since_better = pace / 2, 0
         goal = min(cutoff, best_price)
         if best_bound >= goal or norm == 0.0 or pace < 1e-3:
             break
-        step = pace * (goal - bound) / norm
-        for t in range(num_types):
-            current[t] = max(0.0, current[t] + step * (used[t] - limit[t]))
+        current = np.maximum(0.0, current + pace * (goal - bound) / norm * excess)
     return best_bound, best_price, best_count
+
+
+class Question(NamedTuple):
+    """What a label search is asked; `refund` is what the surcharges of all units there are add up to."""
+
+    price: Floats
+    limit: Ints
+    target_s: float
+    surcharge: Floats
+    refund: float
+    scarce: Ints  # types of which a plan below the cutoff could use too many
+
+
+class Labels(NamedTuple):
+    """All paths so far, the units each has used, and lists of them by where they end."""
+
+    records: npt.NDArray[np.void]  # [MAX_LABELS] of LABEL
+    used: Ints  # [MAX_LABELS, T]
+    heads: Ints  # [L, T, C] the first label of each list, or -1
 
 
 @nb.njit(cache=True)
@@ -106,103 +111,102 @@ def label_search(tables, work, price, limit, target_s, cutoff, surcharge, max_ef
     the rest of every path from below.
     """
     num_layers, num_types, num_classes = tables.crossing_bytes.size, price.size, tables.class_latency_s.size
-    scarce = np.flatnonzero(price * (limit + 1) < cutoff)  # types of which a plan below the cutoff could use too many
-    refund = np.sum(surcharge * limit)
-    labels = np.empty(MAX_LABELS, dtype=LABEL)
-    used = np.empty((MAX_LABELS, num_types), dtype=np.int64)
-    heads = np.full((num_layers, num_types, num_classes), -1, dtype=np.int64)  # labels by where they ended
-    labels[0].price, labels[0].bound, labels[0].depth = 0.0, -math.inf, 0
-    labels[0].type, labels[0].last, labels[0].next = -1, -1, -1
-    used[0] = 0
+    scarce = np.flatnonzero(price * (limit + 1) < cutoff)
+    question = Question(price, limit, target_s, surcharge, np.sum(surcharge * limit), scarce)
+    labels = Labels(
+        np.empty(MAX_LABELS, dtype=LABEL),
+        np.empty((MAX_LABELS, num_types), dtype=np.int64),
+        np.full((num_layers, num_types, num_classes), -1, dtype=np.int64),
+    )
+    root = labels.records[0]
+    root.price, root.bound, root.depth, root.last, root.next = 0.0, -math.inf, 0, -1, -1
+    labels.used[0] = 0
     num_labels, effort = 1, 0
     best, best_label = cutoff, -1
     for ended_at in range(-1, num_layers - 1):
         for t in range(num_types if ended_at >= 0 else 1):
             for c in range(num_classes if ended_at >= 0 else 1):
-                parent = heads[ended_at, t, c] if ended_at >= 0 else 0
-                while parent >= 0:
+                label = labels.heads[ended_at, t, c] if ended_at >= 0 else 0
+                while label >= 0:
                     for u in range(num_types):
-                        if labels[parent].bound >= best:
+                        if labels.records[label].bound >= best:
                             break
                         if ended_at >= 0 and tables.cut_class[t, u] != c:
                             continue
                         num_labels, best, best_label, tried = _extend(
-                            tables, work, price, limit, target_s, surcharge, refund, scarce,
-                            labels, used, heads, num_labels, parent, u, c, best, best_label,
-                        )  # fmt: skip
+                            tables, work, question, labels, num_labels, label, u, c, best, best_label
+                        )
                         effort += tried
                         if effort > max_effort or num_labels + num_layers * num_classes >= MAX_LABELS:
                             return OUT_OF_WORK, math.inf, 0
-                    parent = labels[parent].next
+                    label = labels.records[label].next
     if best_label < 0:
         return SOLVED, math.inf, 0
-    label, count = best_label, labels[best_label].depth
+    label, count = best_label, labels.records[best_label].depth
     for s in range(count - 1, -1, -1):
-        types[s], lasts[s], units[s] = labels[label].type, labels[label].last, labels[label].units
-        label = labels[label].parent
+        record = labels.records[label]
+        types[s], lasts[s], units[s], label = record.type, record.last, record.units, record.parent
     return SOLVED, best, count
 
 
 @nb.njit(cache=True)
-def _extend(
-    tables, work, price, limit, target_s, surcharge, refund, scarce,
-    labels, used, heads, num_labels, parent, u, left_class, best, best_label,
-):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Extend one label by every stage on type `u`; return the new counts, the best so far and the effort."""
+def _extend(tables, work, question, labels, num_labels, parent, u, left_class, best, best_label):  # type: ignore[no-untyped-def]
+    """Extend one label by every stage on type `u`; return the new count, the best, its label, and the effort."""
     num_layers, num_classes = tables.crossing_bytes.size, tables.class_latency_s.size
-    first, depth, spent = labels[parent].last + 1, labels[parent].depth + 1, labels[parent].price
-    room = limit[u] - used[parent, u]
-    paid = np.sum(surcharge * used[parent]) - refund
+    price, surcharge, target_s = question.price[u], question.surcharge, question.target_s
+    path = labels.records[parent]
+    first, depth = path.last + 1, path.depth + 1
+    room = question.limit[u] - labels.used[parent, u]
+    paid = np.sum(surcharge * labels.used[parent]) - question.refund
     tried = 0
     for last in range(first, tables.end_of_run[u, first]):
         final = last == num_layers - 1
         least = whole_units(stage_parts(tables, u, first, last, left_class, 0), target_s)
         tried += 1
-        if least > room or spent + price[u] * least >= best:
+        if least > room or path.price + price * least >= best:
             break  # a longer stage needs no fewer
         if not final and work.rounds > 0 and depth >= work.rounds:
             continue
         for d in range(1 if final else num_classes):
-            rest = 0.0 if final else work.end[work.rounds - depth if work.rounds > 0 else 0, last, u, d]
+            rest = 0.0 if final else work.end[work.rounds - depth if work.rounds > 0 else 0, u, d, last]
             if rest == math.inf:
                 continue
             needed = least if d == 0 else whole_units(stage_parts(tables, u, first, last, left_class, d), target_s)
-            if needed > room:
-                continue
-            new_price = spent + price[u] * needed
+            new_price = path.price + price * needed
             bound = new_price + paid + surcharge[u] * needed + rest
-            if max(bound, new_price) >= best:
+            if needed > room or max(bound, new_price) >= best:
                 continue
-            new = labels[num_labels]
+            new = labels.records[num_labels]
             new.price, new.bound, new.depth, new.parent = new_price, bound, depth, parent
             new.type, new.last, new.units = u, last, int(needed)
-            used[num_labels] = used[parent]
-            used[num_labels, u] += int(needed)
+            labels.used[num_labels] = labels.used[parent]
+            labels.used[num_labels, u] += int(needed)
             if final:
                 best, best_label = new_price, num_labels
                 num_labels += 1
             else:
-                kept, compared = _settle(labels, used, heads[last, u], d, num_labels, scarce, work.rounds > 0)
+                kept, compared = _settle(labels, labels.heads[last, u], d, num_labels, question.scarce, work.rounds > 0)
                 tried += compared
                 num_labels += kept
     return num_labels, best, best_label, tried
 
 
 @nb.njit(cache=True)
-def _settle(labels, used, heads, d, new, scarce, count_stages):  # type: ignore[no-untyped-def]
+def _settle(labels, heads, d, new, scarce, count_stages):  # type: ignore[no-untyped-def]
     """Put label `new` into the list at heads[d] unless one there is as good; take out those it beats.
 
     Returns (1 if it was kept else 0, how many labels were compared).
     """
+    records, used = labels.records, labels.used
     compared = 0
     before, other = -1, heads[d]
     while other >= 0:
         compared += 1
-        following = labels[other].next
-        no_worse, no_better = labels[other].price <= labels[new].price, labels[new].price <= labels[other].price
+        following = records[other].next
+        no_worse, no_better = records[other].price <= records[new].price, records[new].price <= records[other].price
         if count_stages:
-            no_worse = no_worse and labels[other].depth <= labels[new].depth
-            no_better = no_better and labels[new].depth <= labels[other].depth
+            no_worse = no_worse and records[other].depth <= records[new].depth
+            no_better = no_better and records[new].depth <= records[other].depth
         for t in scarce:
             no_worse = no_worse and used[other, t] <= used[new, t]
             no_better = no_better and used[new, t] <= used[other, t]
@@ -210,12 +214,12 @@ def _settle(labels, used, heads, d, new, scarce, count_stages):  # type: ignore[
             return 0, compared
         if no_better:
             if before >= 0:
-                labels[before].next = following
+                records[before].next = following
             else:
                 heads[d] = following
         else:
             before = other
         other = following
-    labels[new].next = heads[d]
+    records[new].next = heads[d]
     heads[d] = new
     return 1, compared

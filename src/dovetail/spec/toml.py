@@ -1,4 +1,4 @@
-"""Writing TOML: the few shapes our files have. (Python reads TOML but does not write it.)"""
+"""Writing TOML: the few shapes our files have. (Python reads TOML but does not write it.)."""
 
 from __future__ import annotations
 

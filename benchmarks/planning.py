@@ -1,0 +1,110 @@
+"""How long the exact planner takes to find and prove the cheapest plan, beside brute force.
+
+    python benchmarks/planning.py                 # the table, one core
+    python benchmarks/planning.py --seeds 20
+
+Every figure is on one core (thread counts are set to one before anything is imported), from the parsed problem to the
+plan, compilation excluded. Brute force runs where types^layers <= 1,000,000 and says how many plans it would have to
+price elsewhere. The last line is the ratio of brute force's time to the exact planner's on the largest size that both
+can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+import msgspec
+
+from dovetail.errors import NoPlanError, PlanError
+from dovetail.planner.compile import compile_kernels
+from dovetail.planner.demands import Demands
+from dovetail.planner.methods import plan_with
+from dovetail.spec import Plan, Problem
+from dovetail.spec.synthetic import synthetic_problem
+
+SIZES = [(5, 2), (8, 4), (9, 4), (16, 2), (16, 8), (16, 16), (16, 64), (64, 16), (300, 16)]
+LIMITED_SIZES = [(9, 4), (16, 8), (16, 16), (16, 64)]
+
+
+def timed(problem: Problem, method: str = "exact") -> Plan:
+    """Return the method's plan; `plan.seconds` is what it took."""
+    return plan_with(method, problem, Demands(), clock=time.perf_counter)
+
+
+def with_binding_limits(problem: Problem) -> Problem | None:
+    """Return the problem with 60% of the units that its cheapest plan uses of each type, where that leaves a plan."""
+    used: dict[str, int] = {}
+    for stage in timed(problem).stages:
+        used[stage.resource] = used.get(stage.resource, 0) + stage.units
+    if max(used.values()) < 2:
+        return None
+    resources = tuple(
+        msgspec.structs.replace(resource, limit=max(1, int(0.6 * used[resource.name])))
+        if resource.name in used
+        else resource
+        for resource in problem.resources
+    )
+    limited = msgspec.structs.replace(problem, resources=resources)
+    try:
+        timed(limited)
+    except NoPlanError:
+        return None
+    return limited
+
+
+def report(title: str, problems: list[Problem]) -> float | None:
+    """Print a row for problems of one size; return brute force's time over the exact planner's, where it can run."""
+    plans = [timed(problem) for problem in problems]
+    seconds = [plan.seconds for plan in plans]
+    proven = sum(plan.optimal for plan in plans)
+    brute, ratio = "", None
+    try:
+        checked = [timed(problem, "brute-force") for problem in problems[:3]]
+        worst = max(abs(plan.cost / other.cost - 1) for plan, other in zip(plans, checked, strict=False))
+        brute_s = statistics.median(plan.seconds for plan in checked)
+        ratio = brute_s / statistics.median(seconds[:3])
+        brute = f"{brute_s * 1e3:10.1f} ms, same cost to {worst:.0e}"
+    except PlanError as error:
+        brute = str(error).split("(")[0].replace("brute force would have to price", "refuses:")
+    print(
+        f"{title:24}{statistics.median(seconds) * 1e3:10.1f} ms{max(seconds) * 1e3:10.1f} ms"
+        f"{proven:5d}/{len(plans)}   {brute}"
+    )
+    return ratio
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    seeds = parser.parse_args().seeds
+    compile_kernels(clock=time.perf_counter)
+    print(f"{'layers x types':24}{'exact median':>13}{'worst':>13}{'proven':>8}   brute force (median of 3)")
+    ratios = []
+    for num_layers, num_types in SIZES:
+        problems = [
+            synthetic_problem(num_layers=num_layers, num_types=num_types, seed=seed, min_samples_per_s=20_000.0)
+            for seed in range(seeds)
+        ]
+        ratios.append(report(f"{num_layers} x {num_types}", problems))
+    for num_layers, num_types in LIMITED_SIZES:
+        candidates = (
+            with_binding_limits(
+                synthetic_problem(num_layers=num_layers, num_types=num_types, seed=seed, min_samples_per_s=20_000.0)
+            )
+            for seed in range(10 * seeds)
+        )
+        problems = [problem for problem, _ in zip(filter(None, candidates), range(seeds), strict=False)]
+        report(f"{num_layers} x {num_types}, limits bind", problems)
+    known = [ratio for ratio in ratios if ratio is not None]
+    print(f"brute force / exact, on the largest size both can do: {known[-1]:.0f}x")
+
+
+if __name__ == "__main__":
+    main()
