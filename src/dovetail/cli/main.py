@@ -10,6 +10,7 @@ from dovetail import __version__
 from dovetail.cli.check import check
 from dovetail.cli.plan import plan
 from dovetail.cli.problem import problem
+from dovetail.cli.simulate import simulate
 
 app = typer.Typer(
     name="dovetail",
@@ -38,6 +39,7 @@ def root(
 
 app.command()(plan)
 app.command()(check)
+app.command()(simulate)
 app.add_typer(problem, name="problem")
 
 

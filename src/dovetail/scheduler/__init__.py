@@ -1,0 +1,1 @@
+"""Sharing a cluster between jobs: policies that do not know who drives them."""

@@ -1,0 +1,1 @@
+"""One policy a file; `dovetail.scheduler.registry` knows them by name."""

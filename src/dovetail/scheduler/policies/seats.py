@@ -1,0 +1,59 @@
+"""Who gets a seat: the part that policies blind to types share.
+
+They size jobs on one type, so each job is given its type first. A running job stays where it is; a waiting one takes
+the type on which its least number of workers is fastest, among those with room.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from dovetail.scheduler.view import FloatArray, IntArray
+
+
+@njit(cache=True, nogil=True)
+def fewest_workers(speed: FloatArray, row: int, kind: int, room: int) -> int:
+    """Return the least workers that a job may use of a type within `room`, or 0."""
+    for workers in range(1, min(room, speed.shape[2] - 1) + 1):
+        if speed[row, kind, workers] > 0.0:
+            return workers
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def fastest_workers(speed: FloatArray, row: int, kind: int, room: int) -> int:
+    """Return the fewest workers within `room` with which a job is fastest on a type, or 0."""
+    best, best_speed = 0, 0.0
+    for workers in range(1, min(room, speed.shape[2] - 1) + 1):
+        if speed[row, kind, workers] > best_speed:
+            best, best_speed = workers, speed[row, kind, workers]
+    return best
+
+
+@njit(cache=True, nogil=True)
+def seat_in_order(
+    order: IntArray, speed: FloatArray, held_type: IntArray, held_workers: IntArray, room: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Give each job of `order` its least workers while there is room, and take them from `room`.
+
+    A job that holds workers keeps its type where that has room. Returns types and workers, 0 workers for those without
+    a seat. Stops looking once every type is full.
+    """
+    types = np.full(len(order), -1, np.int64)
+    workers = np.zeros(len(order), np.int64)
+    for position in range(len(order)):
+        row = order[position]
+        best_speed = 0.0
+        for kind in range(len(room)):
+            if room[kind] <= 0 or (held_workers[row] > 0 and kind != held_type[row]):
+                continue
+            least = fewest_workers(speed, row, kind, room[kind])
+            if least > 0 and speed[row, kind, least] > best_speed:
+                best_speed = speed[row, kind, least]
+                types[position], workers[position] = kind, least
+        if workers[position] > 0:
+            room[types[position]] -= workers[position]
+            if room.sum() <= 0:
+                break
+    return types, workers

@@ -1,0 +1,47 @@
+"""What a simulation found: when each job started and finished, and what that means for everybody."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class JobOutcome(Struct, frozen=True, kw_only=True):
+    """How one job fared."""
+
+    id: str
+    start_s: float
+    finish_s: float
+    restarts: int
+
+
+class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the event file: from `t_s` on, the job holds `workers` of `type` (0 = stopped or finished)."""
+
+    t_s: float
+    job: str
+    type: str
+    workers: int
+    batch: int | None = None
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """How a whole workload fared under a policy."""
+
+    policy: str
+    mean_jct_s: float
+    p50_jct_s: float
+    p99_jct_s: float
+    makespan_s: float
+    restarts: int
+    utilization: float
+    jobs: tuple[JobOutcome, ...]
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """An outcome with what led to it: every change, and what the decisions cost."""
+
+    outcome: Outcome
+    changes: tuple[Change, ...]
+    decisions: int
+    decision_s_mean: float
+    decision_s_worst: float

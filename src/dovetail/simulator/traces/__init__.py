@@ -1,0 +1,1 @@
+"""Workloads from elsewhere: other people's traces, and ones made up from a seed."""
