@@ -1,0 +1,111 @@
+"""`dovetail data`: look at training data, and make some."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dovetail.cli.output import errors_shown, print_line, say
+from dovetail.errors import SpecError
+from dovetail.units import format_count
+
+if TYPE_CHECKING:
+    from dovetail.data import Source
+
+data = typer.Typer(help="Look at training data, and make some.", no_args_is_help=True)
+
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the data, e.g. rows_per_slot=1000."),
+]
+Seed = Annotated[int, typer.Option(help="Of generated data.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@data.command()
+def inspect(
+    name: Annotated[
+        str, typer.Argument(metavar="DATA", help="clicks, criteo, csv, parquet, or package.module:function.")
+    ],
+    path: Annotated[
+        list[str] | None, typer.Option(help="Files, folders, patterns or addresses of criteo, csv, parquet.")
+    ] = None,
+    option: Options = None,
+    rows: Annotated[int, typer.Option(help="How many samples to look at.")] = 100_000,
+    max_bad_rows: Annotated[int, typer.Option(help="How many broken rows to skip before giving up.")] = 0,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Say what some data consist of, which rows are broken, and the best any model can do where that is known."""
+    from dovetail.data import load_data
+    from dovetail.data.summary import summarise
+
+    with errors_shown(as_json=as_json):
+        options = parse_options(option or [])
+        if path:
+            options |= {"path": path, "max_bad_rows": max_bad_rows}
+        if name == "clicks":
+            options = {"seed": seed, **options}
+        facts = summarise(load_data(name, **options), num_samples=rows)
+    _show(facts, as_json=as_json)
+
+
+@data.command()
+def make(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="The Parquet file to write.")],
+    rows: Annotated[int, typer.Option(help="How many samples to make.")] = 1_000_000,
+    truth: Annotated[
+        str, typer.Option(help="Who clicks: logistic, deep, two-tables, dot, user-item, next-item.")
+    ] = "deep",
+    option: Options = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write a generated click log whose best reachable result is known."""
+    from dovetail.data import load_data
+    from dovetail.data.files.write import write_parquet
+    from dovetail.data.summary import summarise
+
+    with errors_shown(as_json=as_json):
+        source: Source = load_data("clicks", truth=truth, seed=seed, **parse_options(option or []))
+        written = write_parquet(source, out, num_samples=rows)
+        facts = summarise(source, num_samples=min(rows, 100_000))
+    say(f"wrote {format_count(written)} samples to {out}")
+    _show({"file": str(out), "written": written, **facts}, as_json=as_json)
+
+
+def parse_options(words: list[str]) -> dict[str, Any]:
+    """Return `key=value` words as options: numbers, true and false, lists with commas, and text."""
+    options: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise SpecError(f"the option `{word}` has no value", hint="write KEY=VALUE, e.g. rows_per_slot=1000")
+        options[key] = [_value(part) for part in value.split(",")] if "," in value else _value(value)
+    return options
+
+
+def _value(text: str) -> Any:
+    """Return text as a number or a truth value where it is one."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _show(facts: dict[str, Any], *, as_json: bool) -> None:
+    """Print facts, one a line or as JSON."""
+    if as_json:
+        print_line(json.dumps(facts))
+        return
+    width = max(len(name) for name in facts)
+    for name, value in facts.items():
+        shown = f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else value
+        print_line(f"{name.replace('_', ' '):<{width}}  {shown}")

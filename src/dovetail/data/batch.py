@@ -1,0 +1,152 @@
+"""Samples side by side, as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from dovetail.data.errors import DataError
+
+FIELDS = ("sample_ids", "dense", "ids", "offsets", "labels")
+"""What a layer can read from a batch, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """`n` samples of `d` numbers and `s` slots.
+
+    Ids lie sample by sample, and slot by slot within a sample: those of slot `j` of sample `i` are
+    `ids[offsets[i * s + j] : offsets[i * s + j + 1]]`. A run of samples is therefore a run of ids.
+    """
+
+    sample_ids: Tensor
+    """int64 [n]: which samples these are; all randomness that belongs to a sample is drawn from its id."""
+    dense: Tensor
+    """float32 [n, d]."""
+    ids: Tensor
+    """int64 [number of ids]: keys of embedding rows, unlike for unlike slots."""
+    offsets: Tensor
+    """int64 [n * s + 1], from 0 up to the number of ids."""
+    labels: Tensor
+    """float32 [n]."""
+
+    def __post_init__(self) -> None:
+        """Refuse tensors that do not describe the same samples."""
+        num_samples = self.sample_ids.shape[0]
+        expected = {
+            "sample_ids": (torch.int64, 1),
+            "dense": (torch.float32, 2),
+            "ids": (torch.int64, 1),
+            "offsets": (torch.int64, 1),
+            "labels": (torch.float32, 1),
+        }
+        for name, (dtype, num_dims) in expected.items():
+            tensor: Tensor = getattr(self, name)
+            if tensor.dtype != dtype or tensor.dim() != num_dims:
+                raise DataError(
+                    f"a batch has `{name}` of {str(tensor.dtype).removeprefix('torch.')} in {tensor.dim()} dimensions, "
+                    f"expected {str(dtype).removeprefix('torch.')} in {num_dims}",
+                    hint="see dovetail.data.Batch for the shape of every field",
+                )
+        for name in ("dense", "labels"):
+            if getattr(self, name).shape[0] != num_samples:
+                raise DataError(
+                    f"a batch of {num_samples} samples has {getattr(self, name).shape[0]} rows of `{name}`",
+                    hint="`sample_ids`, `dense` and `labels` have one row a sample",
+                )
+        bags = self.offsets.shape[0] - 1
+        if bags < 0 or (num_samples and bags % num_samples) or (not num_samples and bags):
+            raise DataError(
+                f"a batch of {num_samples} samples has {bags + 1} offsets, not a whole number of slots a sample",
+                hint="`offsets` has one entry for every slot of every sample, and the number of ids last",
+            )
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples there are."""
+        return self.sample_ids.shape[0]
+
+    @property
+    def num_slots(self) -> int:
+        """How many slots a sample has; 0 where there are no samples."""
+        return (self.offsets.shape[0] - 1) // self.num_samples if self.num_samples else 0
+
+    @property
+    def num_bytes(self) -> int:
+        """What the tensors take."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors in the order of `FIELDS`."""
+        return tuple(getattr(self, name) for name in FIELDS)
+
+    def slice(self, first: int, last: int) -> Batch:
+        """Return the samples at positions `first` up to but not including `last`, without copying ids."""
+        slots = self.num_slots
+        offsets = self.offsets[first * slots : last * slots + 1]
+        begin, end = (int(offsets[0]), int(offsets[-1]))
+        return Batch(
+            sample_ids=self.sample_ids[first:last],
+            dense=self.dense[first:last],
+            ids=self.ids[begin:end],
+            offsets=offsets - begin,
+            labels=self.labels[first:last],
+        )
+
+    def take(self, positions: Tensor) -> Batch:
+        """Return the samples at `positions` (int64), in that order."""
+        slots, count = self.num_slots, positions.shape[0]
+        bags = (positions[:, None] * slots + torch.arange(slots, device=positions.device)).reshape(-1)
+        lengths = self.offsets.diff()[bags] if count else self.offsets.new_zeros(0)
+        offsets = torch.zeros(count * slots + 1, dtype=torch.int64, device=self.offsets.device)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        if self.ids.shape[0] == self.num_samples * slots and bool((lengths == 1).all()):
+            ids = self.ids[bags]
+        else:
+            begins = torch.repeat_interleave(self.offsets[bags] - offsets[:-1], lengths)
+            ids = self.ids[begins + torch.arange(begins.shape[0], device=begins.device)]
+        return Batch(
+            sample_ids=self.sample_ids[positions],
+            dense=self.dense[positions],
+            ids=ids,
+            offsets=offsets,
+            labels=self.labels[positions],
+        )
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+        """Return the batch on `device`."""
+        return Batch(**{name: getattr(self, name).to(device, non_blocking=non_blocking) for name in FIELDS})
+
+    def pinned(self) -> Batch:
+        """Return the batch in page-locked memory, from which a GPU copies while the CPU goes on."""
+        return Batch(**{name: getattr(self, name).pin_memory() for name in FIELDS})
+
+    def with_sample_ids(self, sample_ids: Tensor) -> Batch:
+        """Return the same samples under other ids."""
+        return replace(self, sample_ids=sample_ids)
+
+
+def concatenate(batches: Sequence[Batch]) -> Batch:
+    """Return the samples of several batches as one."""
+    if len(batches) == 1:
+        return batches[0]
+    widths = {batch.num_slots for batch in batches if batch.num_samples}
+    if len(widths) > 1:
+        raise DataError(
+            f"batches of {' and '.join(str(width) for width in sorted(widths))} slots cannot be joined",
+            hint="samples of one data set have the same slots",
+        )
+    shifts, total = [], 0
+    for batch in batches:
+        shifts.append(batch.offsets[:-1] + total)
+        total += batch.ids.shape[0]
+    joined = {name: torch.cat([getattr(batch, name) for batch in batches]) for name in FIELDS if name != "offsets"}
+    end = torch.tensor([total], dtype=torch.int64, device=batches[0].offsets.device)
+    return Batch(offsets=torch.cat([*shifts, end]), **joined)
+
+
+if tuple(field.name for field in fields(Batch)) != FIELDS:
+    raise TypeError("FIELDS must name the fields of Batch in their order")

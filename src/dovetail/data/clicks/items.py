@@ -1,0 +1,64 @@
+"""Items that can be shown: numbers and ids of each, drawn from its index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dovetail.data.clicks.kernels import near_normal
+from dovetail.data.counter import draw, substream, unit
+from dovetail.data.errors import DataError
+
+_DENSE_FROM = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemPool:
+    """All items there are: what a matching model draws its negatives from, and ranks."""
+
+    ids: Tensor
+    """int64 [items, slots]: one id a slot."""
+    dense: Tensor
+    """float32 [items, numbers]."""
+
+    def __post_init__(self) -> None:
+        """Refuse a pool that is empty or whose parts do not match."""
+        if self.ids.dim() != 2 or self.dense.dim() != 2 or not 0 < self.ids.shape[0] == self.dense.shape[0]:
+            raise DataError(
+                f"an item pool has ids {tuple(self.ids.shape)} and numbers {tuple(self.dense.shape)}",
+                hint="give both one row an item, and at least one item",
+            )
+
+    @property
+    def num_items(self) -> int:
+        """How many items there are."""
+        return self.ids.shape[0]
+
+
+@njit(cache=True, nogil=True)
+def draw_item_features(
+    stream: np.uint64, items: NDArray[np.int64], rows_per_slot: NDArray[np.int64], num_topics: int, num_dense: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:  # pragma: no cover
+    """Return the rows [n, s] and the numbers [n, d] of items: slot 0 is the item itself, slot 1 its topic."""
+    rows = np.empty((items.size, rows_per_slot.size), dtype=np.int64)
+    dense = np.empty((items.size, num_dense), dtype=np.float32)
+    for i in range(items.size):
+        own = substream(stream, np.uint64(items[i]))
+        for slot in range(rows_per_slot.size):
+            rows[i, slot] = int(unit(draw(own, np.uint64(slot))) * rows_per_slot[slot])
+        rows[i, 0] = items[i]
+        if rows_per_slot.size > 1:
+            rows[i, 1] = items[i] % num_topics
+        for feature in range(num_dense):
+            dense[i, feature] = near_normal(draw(own, np.uint64(_DENSE_FROM + feature)))
+    return rows, dense
+
+
+def pool_of(rows: NDArray[np.int64], dense: NDArray[np.float32], first_keys: NDArray[np.int64]) -> ItemPool:
+    """Return the pool of items with these rows, under the keys of their slots."""
+    return ItemPool(ids=torch.from_numpy(rows + first_keys[None, :]), dense=torch.from_numpy(dense))

@@ -1,0 +1,71 @@
+"""What users write as `package.module:function`, found and translated into words where it is not there."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import did_you_mean
+
+
+class ImportProblem(Exception):  # noqa: N818
+    """Why a reference leads nowhere, and the way out; whoever asked turns it into an error of its own."""
+
+    def __init__(self, message: str, *, way_out: str) -> None:
+        """Keep both parts."""
+        super().__init__(message)
+        self.way_out = way_out
+
+
+def imported(reference: str) -> Callable[..., Any]:
+    """Return what `package.module:function` or `folder/file.py:function` names; the working folder is searched too."""
+    place, _, name = reference.rpartition(":")
+    if not place or not name:
+        raise ImportProblem("is not of the form package.module:function", way_out="write e.g. my_models.click:build")
+    module = _file_module(Path(place)) if place.endswith(".py") else _named_module(place)
+    found = getattr(module, name, None)
+    if not callable(found):
+        public = [word for word in vars(module) if callable(getattr(module, word)) and not word.startswith("_")]
+        raise ImportProblem(f"`{place}` has no function `{name}`", way_out=did_you_mean(name, public))
+    result: Callable[..., Any] = found
+    return result
+
+
+def _named_module(place: str) -> Any:
+    """Return the module of that name."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as missing:
+        if missing.name and place.partition(".")[0] == missing.name.partition(".")[0]:
+            raise ImportProblem(
+                f"there is no module `{missing.name}`", way_out="run from the folder that holds it, or set PYTHONPATH"
+            ) from None
+        raise ImportProblem(f"it imports `{missing.name}`, which is not installed", way_out="install that") from None
+    except Exception as problem:
+        raise ImportProblem(
+            f"importing it failed: {type(problem).__name__}: {problem}", way_out=f"try: python -c 'import {place}'"
+        ) from None
+
+
+def _file_module(path: Path) -> Any:
+    """Return the module in a file."""
+    if not path.is_file():
+        raise ImportProblem(f"there is no file `{path}`", way_out="check the path")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportProblem(f"`{path}` is not a Python file", way_out="name a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as problem:
+        raise ImportProblem(
+            f"running it failed: {type(problem).__name__}: {problem}", way_out=f"try: python {path}"
+        ) from None
+    return module

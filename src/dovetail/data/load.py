@@ -1,0 +1,150 @@
+"""Data by name: the generator, files, and users' own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dovetail.data.cache import DEFAULT_LIMIT_BYTES, DecodedCache
+from dovetail.data.clicks import Clicks, Matches
+from dovetail.data.errors import DataError
+from dovetail.data.files import Columns, CriteoDecoder, CsvDecoder, FileSource, ParquetDecoder
+from dovetail.data.files.decoder import Decoder
+from dovetail.data.imports import ImportProblem, imported
+from dovetail.data.source import Source
+from dovetail.errors import did_you_mean
+
+MATCH_TRUTHS: Mapping[str, dict[str, Any]] = {
+    "user-item": {},
+    "next-item": {"num_user_slots": 1, "user_values": 10.0, "num_item_slots": 1, "num_dense": 0},
+}
+"""Truths of `clicks` for models that match, and the shapes of their samples."""
+
+
+def load_data(name: str, **options: Any) -> Source:
+    """Return a source of samples.
+
+    `name` is `clicks` (options: those of `Clicks`, or of `Matches` with truth `user-item` or `next-item`), `criteo`,
+    `csv` or `parquet` (path, cache, cache_limit_bytes, max_bad_rows; label, dense, slots, multi_valued, separator for
+    the last two), or `package.module:function`, which is called with the options and returns a `Source`.
+    """
+    if ":" in name:
+        return _own(name, options)
+    if name not in DATA:
+        raise DataError(
+            f"there are no data `{name}`", hint=did_you_mean(name, DATA) + ", or package.module:function for your own"
+        )
+    maker = DATA[name]
+    _check_options(name, maker, options)
+    return maker(**options)
+
+
+def clicks(*, truth: str = "deep", **options: Any) -> Source:
+    """Return generated clicks; truths `user-item` and `next-item` are for models that match."""
+    maker: type[Clicks | Matches] = Matches if truth in MATCH_TRUTHS else Clicks
+    _check_options("clicks", maker, options)
+    return Matches(**(MATCH_TRUTHS[truth] | options)) if truth in MATCH_TRUTHS else Clicks(truth=truth, **options)
+
+
+def criteo(
+    *,
+    path: str | Sequence[str],
+    cache: str | Path | bool = True,
+    cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    max_bad_rows: int = 0,
+) -> FileSource:
+    """Return click logs in the public TSV format."""
+    return _files(path, CriteoDecoder(), cache, cache_limit_bytes, max_bad_rows)
+
+
+def csv(
+    *,
+    path: str | Sequence[str],
+    label: str = "label",
+    dense: Sequence[str] = (),
+    slots: Sequence[str] = (),
+    multi_valued: Sequence[str] = (),
+    separator: str = "|",
+    delimiter: str = ",",
+    cache: str | Path | bool = True,
+    cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    max_bad_rows: int = 0,
+) -> FileSource:
+    """Return samples in CSV files with a header."""
+    columns = _columns(label, dense, slots, multi_valued, separator)
+    return _files(path, CsvDecoder(columns=columns, delimiter=delimiter), cache, cache_limit_bytes, max_bad_rows)
+
+
+def parquet(
+    *,
+    path: str | Sequence[str],
+    label: str = "label",
+    dense: Sequence[str] = (),
+    slots: Sequence[str] = (),
+    multi_valued: Sequence[str] = (),
+    separator: str = "|",
+    cache: str | Path | bool = True,
+    cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    max_bad_rows: int = 0,
+) -> FileSource:
+    """Return samples in Parquet files."""
+    columns = _columns(label, dense, slots, multi_valued, separator)
+    return _files(path, ParquetDecoder(columns=columns), cache, cache_limit_bytes, max_bad_rows)
+
+
+DATA: dict[str, Callable[..., Source]] = {"clicks": clicks, "criteo": criteo, "csv": csv, "parquet": parquet}
+
+
+def _files(
+    path: str | Sequence[str], decoder: Decoder, cache: str | Path | bool, limit_bytes: int, max_bad_rows: int
+) -> FileSource:
+    """Return the source of some files; `cache` is a folder, True for the usual one, False for none."""
+    if max_bad_rows < 0:
+        raise DataError(f"max_bad_rows is {max_bad_rows}", hint="set it to 0 or more")
+    folder = None if isinstance(cache, bool) else cache
+    kept = DecodedCache(folder, limit_bytes=limit_bytes) if cache is not False else None
+    return FileSource(path, decoder, cache=kept, max_bad_rows=max_bad_rows)
+
+
+def _columns(
+    label: str, dense: Sequence[str], slots: Sequence[str], multi_valued: Sequence[str], separator: str
+) -> Columns:
+    """Return which columns are what."""
+    return Columns(
+        label=label,
+        dense=tuple(dense),
+        slots=tuple(slots),
+        multi_valued=tuple(multi_valued),
+        separator=separator,
+    )
+
+
+def _own(name: str, options: dict[str, Any]) -> Source:
+    """Return a user's own source."""
+    try:
+        function = imported(name)
+    except ImportProblem as problem:
+        raise DataError(f"data `{name}`: {problem}", hint=problem.way_out) from None
+    _check_options(name, function, options)
+    source = function(**options)
+    if not isinstance(source, Source):
+        raise DataError(
+            f"`{name}` returned a {type(source).__name__}, not a source of samples",
+            hint="return an object with `schema`, `num_samples` and `read(first, last)`; see dovetail.data.Source",
+        )
+    return source
+
+
+def _check_options(name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Refuse options that a maker does not take, and the lack of one it needs."""
+    known = inspect.signature(maker).parameters
+    open_ended = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
+    for option in options:
+        if option not in known and not open_ended:
+            raise DataError(f"`{name}` has no option `{option}`", hint=did_you_mean(option, known))
+    for option, parameter in known.items():
+        needed = parameter.default is inspect.Parameter.empty and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        if needed and option not in options:
+            raise DataError(f"`{name}` needs the option `{option}`", hint=f"give {option}=...")

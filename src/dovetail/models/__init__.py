@@ -1,0 +1,41 @@
+"""Models as chains of named layers, how they are trained, and how good they are."""
+
+from dovetail.models.block import Block
+from dovetail.models.chain import Chain
+from dovetail.models.dropout import SampleDropout
+from dovetail.models.embedding import SlotEmbedding
+from dovetail.models.errors import ModelError
+from dovetail.models.initial_values import initialise
+from dovetail.models.load import MODELS, as_chain, load_model
+from dovetail.models.losses import LOSSES, loss_block
+from dovetail.models.metrics import Auc, LogLoss, Metric, RecallAt, make_metric
+from dovetail.models.optimizers import ModelOptimizer, make_optimizer
+from dovetail.models.recipe import Recipe
+from dovetail.models.schedules import Schedule, make_schedule
+from dovetail.models.step import evaluate, train_step
+
+__all__ = [
+    "LOSSES",
+    "MODELS",
+    "Auc",
+    "Block",
+    "Chain",
+    "LogLoss",
+    "Metric",
+    "ModelError",
+    "ModelOptimizer",
+    "RecallAt",
+    "Recipe",
+    "SampleDropout",
+    "Schedule",
+    "SlotEmbedding",
+    "as_chain",
+    "evaluate",
+    "initialise",
+    "load_model",
+    "loss_block",
+    "make_metric",
+    "make_optimizer",
+    "make_schedule",
+    "train_step",
+]

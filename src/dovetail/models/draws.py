@@ -1,0 +1,48 @@
+"""Random tensors that belong to samples: hashes of (stream, sample id, position), the same on every device.
+
+A batch may be split or reordered in any way: a sample keeps its draws. The mixing is SplitMix64 on signed 64-bit
+numbers, which wrap around as unsigned ones do.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dovetail.data.counter import stream_of
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_FIRST_FACTOR = 0xBF58476D1CE4E5B9 - (1 << 64)
+_SECOND_FACTOR = 0x94D049BB133111EB - (1 << 64)
+_53_BITS = (1 << 53) - 1
+
+
+def signed_stream(seed: int, purpose: str) -> int:
+    """Return the stream of a seed for one purpose as a signed number, the only kind that tensors hold."""
+    stream = int(stream_of(seed, purpose))
+    return stream - (1 << 64) if stream >= 1 << 63 else stream
+
+
+def sample_words(stream: int, sample_ids: Tensor, num_words: int) -> Tensor:
+    """Return 64 random bits for each of `num_words` positions of every sample: int64 [n, num_words]."""
+    own = _mix(sample_ids * _GOLDEN + stream)
+    positions = torch.arange(1, num_words + 1, device=sample_ids.device) * _GOLDEN
+    return _mix(own[:, None] + positions[None, :])
+
+
+def sample_units(stream: int, sample_ids: Tensor, num_draws: int) -> Tensor:
+    """Return uniform numbers from 0 up to but not including 1: float64 [n, num_draws]."""
+    return (sample_words(stream, sample_ids, num_draws) & _53_BITS).to(torch.float64) * 2.0**-53
+
+
+def sample_sixteenths(stream: int, sample_ids: Tensor, num_draws: int) -> Tensor:
+    """Return whole numbers from -32768 to 32767, four from each hash: int16 [n, num_draws]."""
+    words = sample_words(stream, sample_ids, (num_draws + 3) // 4)
+    return words.view(torch.int16)[:, :num_draws]
+
+
+def _mix(word: Tensor) -> Tensor:
+    """Return the words mixed, in new memory; a signed shift drags the sign along, so its copies are cut off."""
+    word = (word ^ ((word >> 30) & 0x3FFFFFFFF)).mul_(_FIRST_FACTOR)
+    word = (word ^ ((word >> 27) & 0x1FFFFFFFFF)).mul_(_SECOND_FACTOR)
+    return word ^ ((word >> 31) & 0x1FFFFFFFF)

@@ -1,0 +1,150 @@
+"""Models by name: the built-in ones, and users' own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from dovetail.data.clicks.matches import Matches
+from dovetail.data.files.criteo import CRITEO_SCHEMA
+from dovetail.data.load import load_data
+from dovetail.data.schema import Schema
+from dovetail.errors import did_you_mean
+from dovetail.models import ctr_dnn, dlrm, matchnet, nce, two_embeddings
+from dovetail.models.block import Block
+from dovetail.models.chain import Chain
+from dovetail.models.errors import ModelError
+from dovetail.models.imports import import_function
+from dovetail.models.initial_values import initialise
+from dovetail.models.losses import loss_block
+from dovetail.models.recipe import Recipe
+from dovetail.models.sequential import blocks_of_sequential
+from dovetail.models.tracing import blocks_of_traced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltIn:
+    """A model that comes with Dovetail."""
+
+    build: Callable[..., list[Block]]
+    recipe: Recipe
+    defaults: Callable[[], dict[str, Any]]
+    """What `build` gets where its caller does not say: a schema at least."""
+
+
+def _clicks_defaults() -> dict[str, Any]:
+    """Return the schema of the public click log: 13 numbers, 26 slots."""
+    return {"schema": CRITEO_SCHEMA}
+
+
+def _match_defaults() -> dict[str, Any]:
+    """Return the schema and the items of the generated user and item log."""
+    source = Matches()
+    return {"schema": source.schema, "items": source.items()}
+
+
+def _next_defaults() -> dict[str, Any]:
+    """Return the schema of the generated log of contexts and what came next."""
+    return {"schema": load_data("clicks", truth="next-item").schema}
+
+
+MODELS: Mapping[str, BuiltIn] = {
+    "ctr-dnn": BuiltIn(build=ctr_dnn.ctr_dnn, recipe=ctr_dnn.RECIPE, defaults=_clicks_defaults),
+    "2emb": BuiltIn(build=two_embeddings.two_embeddings, recipe=two_embeddings.RECIPE, defaults=_clicks_defaults),
+    "dlrm": BuiltIn(build=dlrm.dlrm, recipe=dlrm.RECIPE, defaults=_clicks_defaults),
+    "matchnet": BuiltIn(build=matchnet.matchnet, recipe=matchnet.RECIPE, defaults=_match_defaults),
+    "nce": BuiltIn(build=nce.nce, recipe=nce.RECIPE, defaults=_next_defaults),
+}
+
+
+def load_model(name: str, *, seed: int = 0, loss: str | None = None, **options: Any) -> Chain:
+    """Return a model as a chain, its initial values drawn from `seed`.
+
+    `name` is one of `ctr-dnn`, `2emb`, `dlrm`, `matchnet`, `nce`, or `package.module:function`, called with `options`
+    (and with `seed` where it takes one) for a Chain, an nn.Sequential, or a module that torch.fx can trace. `loss`
+    replaces the model's own choice; `schema` among the options is that of the data (absent: the public click log's).
+    """
+    if ":" in name:
+        chain = _own(name, seed=seed, loss=loss, options=options)
+    elif name in MODELS:
+        chain = _built_in(name, seed=seed, loss=loss, options=options)
+    else:
+        raise ModelError(
+            f"there is no model `{name}`", hint=did_you_mean(name, MODELS) + ", or package.module:function for your own"
+        )
+    initialise(chain, seed)
+    return chain
+
+
+def as_chain(model: nn.Module, *, loss: str | None = None) -> Chain:
+    """Return a module as a chain that ends in a loss; its parameters are the module's own, each exactly once."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"a {type(model).__name__} is not a model", hint="return an nn.Sequential, a Chain or another nn.Module"
+        )
+    if isinstance(model, Chain):
+        recipe, blocks = model.recipe, list(model.blocks)
+    else:
+        recipe = Recipe()
+        blocks = blocks_of_sequential(model) if isinstance(model, nn.Sequential) else blocks_of_traced(model)
+    if loss is not None and blocks[-1].kind == "loss":
+        blocks.pop()
+    if blocks[-1].kind != "loss":
+        blocks.append(loss_block(loss or recipe.loss, name=_free_name("loss", blocks)))
+    scores = model.scores if isinstance(model, Chain) else None
+    chain = Chain(blocks, scores=scores, recipe=replace(recipe, loss=loss or recipe.loss))
+    check_same_parameters(chain, model)
+    return chain
+
+
+def check_same_parameters(chain: Chain, model: nn.Module) -> None:
+    """Refuse a chain that lacks parameters of the model it was made from."""
+    held = {id(parameter) for parameter in chain.parameters()}
+    lost = [name for name, parameter in model.named_parameters() if id(parameter) not in held]
+    if lost:
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        raise ModelError(
+            f"no layer uses the parameter{'s' if len(lost) > 1 else ''} {', '.join(f'`{n}`' for n in lost[:3])}{more}",
+            hint="use them in forward, or remove them: every parameter belongs to exactly one layer",
+        )
+
+
+def _built_in(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> Chain:
+    """Return a built-in model."""
+    entry = MODELS[name]
+    known = inspect.signature(entry.build).parameters
+    for option in options:
+        if option not in known:
+            raise ModelError(f"`{name}` has no option `{option}`", hint=did_you_mean(option, known))
+    wanted = dict(options)
+    if any(default not in wanted for default in known if known[default].default is inspect.Parameter.empty):
+        wanted = entry.defaults() | wanted
+    schema: Schema = wanted.pop("schema")
+    recipe = replace(entry.recipe, loss=loss or entry.recipe.loss)
+    return Chain(entry.build(schema, seed=seed, loss=recipe.loss, **wanted), recipe=recipe)
+
+
+def _own(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> Chain:
+    """Return a user's own model, called with the random state that belongs to the seed."""
+    function = import_function(name, what="model")
+    if "seed" in inspect.signature(function).parameters:
+        options = {"seed": seed, **options}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model = function(**options)
+        except TypeError as problem:
+            raise ModelError(f"model `{name}`: {problem}", hint="check the options given to it") from problem
+    return as_chain(model, loss=loss)
+
+
+def _free_name(name: str, blocks: list[Block]) -> str:
+    """Return `name`, with underscores until no block is called so."""
+    while any(block.name == name for block in blocks):
+        name += "_"
+    return name
