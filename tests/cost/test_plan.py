@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.cost import evaluate
+from dovetail.cost import StageTimes, evaluate, stage_times
 from dovetail.errors import PlanError
 from dovetail.spec import read_problem
 from tests.makers import make_layer, make_layer_time, make_link, make_problem, make_resource, make_stages
@@ -157,13 +157,21 @@ def test_a_stage_in_the_middle_pays_for_the_cuts_at_both_its_ends():
         make_layer("c"),
     ]
     problem = make_problem(layers=layers, links=[make_link("cpu", "gpu", bytes_per_s=1e9, latency_s=0.1)])
+    stages = make_stages(("cpu", 0, 0, 1), ("gpu", 1, 1, 4), ("cpu", 2, 2, 2))
 
-    priced = evaluate(problem, make_stages(("cpu", 0, 0, 1), ("gpu", 1, 1, 4), ("cpu", 2, 2, 2)))
+    priced = evaluate(problem, stages)
 
     # a on 1: cut 2 * 1e9 / 1e9 / 1 + 0.2 = 2.2                                   against compute 1
     # b on 4: comm 0.5 / 4 = 0.125, cuts 2 / 4 + 0.2 and 6 / 4 + 0.2 = 2.4: 2.525  against compute 0.25
     # c on 2: cut 6 / 2 + 0.2 = 3.2                                               against compute 0.5
     assert priced.stage_seconds == pytest.approx((2.2, 2.525, 3.2))
+    middle = stage_times(problem, stages, 1)
+    assert (middle.compute_s, middle.comm_s, middle.cut_s) == pytest.approx((0.25, 0.125, 2.4))
+
+
+def test_a_stage_takes_the_longer_of_computation_and_communication_with_its_cuts():
+    assert StageTimes(compute_s=3.0, comm_s=1.0, cut_s=1.5).seconds == 3.0
+    assert StageTimes(compute_s=2.0, comm_s=1.0, cut_s=1.5).seconds == 2.5
 
 
 def test_a_cut_that_hides_behind_computation_takes_nothing():

@@ -1,8 +1,9 @@
 """Pictures of plans: each function returns a matplotlib Figure, and `save_figure` writes it to a file."""
 
 from dovetail.charts.comparison import comparison_facts, draw_comparison
-from dovetail.charts.figure import FactTable, check_chart_path, save_figure
+from dovetail.charts.figure import check_chart_path, save_figure
 from dovetail.charts.learning import draw_learning, learning_facts
+from dovetail.charts.page import FactTable
 from dovetail.charts.pareto import draw_pareto, pareto_facts
 from dovetail.charts.plan import draw_plan, plan_facts
 

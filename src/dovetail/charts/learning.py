@@ -10,20 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from dovetail.charts.comparison import format_ratio
-from dovetail.charts.figure import (
-    ACCENT,
-    INK,
-    MUTED,
-    FactTable,
-    axes_in_inches,
-    log_ticks,
-    new_figure,
-    show_scales,
-    spans_over,
-    spread_apart,
-    usd_ticks,
-    write_title,
-)
+from dovetail.charts.figure import axes_in_inches, new_figure, write_title
+from dovetail.charts.labels import spread_apart
+from dovetail.charts.page import FactTable
+from dovetail.charts.palette import ACCENT, INK, MUTED
+from dovetail.charts.scales import log_ticks, show_scales, spans_over, usd_ticks
 from dovetail.errors import DovetailError
 from dovetail.units import format_count, format_usd
 
@@ -115,14 +106,14 @@ def _set_scales(axes: Axes, rounds: Sequence[int], known: Sequence[float]) -> No
 
 def _label_ends(axes: Axes, ends: dict[str, float | None], optimum: float | None) -> None:
     """Write the last value of each line in the margin beside it, moved apart where they meet."""
-    colours = {"round mean": _MEAN_COLOUR, "best so far": ACCENT, "optimum": INK}
+    colours = {"optimum": INK, "best so far": ACCENT, "round mean": _MEAN_COLOUR}
     values = {name: cost for name, cost in {**ends, "optimum": optimum}.items() if cost is not None}
     height = axes.bbox.height / axes.figure.dpi
     at = {
         name: axes.transAxes.inverted().transform(axes.transData.transform((0, cost)))[1]
         for name, cost in values.items()
     }
-    order = sorted(values, key=lambda name: (at[name], name != "optimum"))
+    order = sorted(values, key=lambda name: (at[name], list(colours).index(name)))
     wanted = [at[name] * height for name in order]
     places = spread_apart(wanted, [_LABEL_INCHES] * len(order), low=-0.2, high=height + 0.2)
     for name, place in zip(order, places, strict=True):

@@ -9,18 +9,33 @@ B is the batch, k the units of a stage.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.cost.cut import crossing_bytes, cut_seconds
-from dovetail.cost.stage import stage_seconds
+from dovetail.cost.stage import comm_seconds, compute_seconds
 from dovetail.errors import PlanError, did_you_mean
 from dovetail.spec import Problem, Stage
 
 ROUNDING = 1e-9
 """A throughput that misses the floor by less than this fraction is rounding, not a miss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """What one stage takes for one batch: `comm_s` is for its layers, `cut_s` for the cuts at its two ends."""
+
+    compute_s: float
+    comm_s: float
+    cut_s: float
+
+    @property
+    def seconds(self) -> float:
+        """The time of the stage: computation and communication hide behind each other."""
+        return max(self.compute_s, self.comm_s + self.cut_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +58,7 @@ def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = 
     type it cannot run on, neighbours without a link. Neighbours of one type are one stage unless `split_stages`.
     """
     _check_structure(problem, stages, split_stages=split_stages)
-    seconds = tuple(_seconds(problem, stages, position) for position in range(len(stages)))
+    seconds = tuple(stage_times(problem, stages, position).seconds for position in range(len(stages)))
     slowest = max(seconds)
     samples_per_s = problem.training.batch / slowest if slowest > 0 else math.inf
     hours = problem.training.total_samples / problem.training.batch * slowest / 3600
@@ -59,20 +74,21 @@ def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = 
     )
 
 
-def _seconds(problem: Problem, stages: Sequence[Stage], position: int) -> float:
-    """Return the seconds of one stage for one batch, the cuts to its neighbours included."""
+def stage_times(problem: Problem, stages: Sequence[Stage], position: int) -> StageTimes:
+    """Return what the stage at `position` takes for one batch, for stages that `evaluate` can price."""
     stage = stages[position]
-    cuts = 0.0
-    for left in (position - 1, position):
-        if problem.links and 0 <= left < len(stages) - 1:
-            upstream, downstream = stages[left], stages[left + 1]
-            forward = problem.link(upstream.resource, downstream.resource)
-            backward = problem.link(downstream.resource, upstream.resource)
-            if forward is not None and backward is not None:
-                payload = crossing_bytes(problem, upstream.last_layer)
-                cuts += cut_seconds(payload, forward=forward, backward=backward, units=stage.units)
     layers = problem.layers[stage.first_layer : stage.last_layer + 1]
-    return stage_seconds((layer.on[stage.resource] for layer in layers), units=stage.units, cut_seconds=cuts)
+    times = [layer.on[stage.resource] for layer in layers]
+    cut_s = 0.0
+    for upstream, downstream in itertools.pairwise(stages[max(position - 1, 0) : position + 2]):
+        forward = problem.link(upstream.resource, downstream.resource)
+        backward = problem.link(downstream.resource, upstream.resource)
+        if forward is not None and backward is not None:
+            payload = crossing_bytes(problem, upstream.last_layer)
+            cut_s += cut_seconds(payload, forward=forward, backward=backward, units=stage.units)
+    return StageTimes(
+        compute_s=compute_seconds(times, units=stage.units), comm_s=comm_seconds(times, units=stage.units), cut_s=cut_s
+    )
 
 
 def _check_structure(problem: Problem, stages: Sequence[Stage], *, split_stages: bool) -> None:
