@@ -185,7 +185,5 @@ def test_a_made_problem_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
         assert run("problem", "make", tmp_path / name, *arguments).exit_code == 0
 
     assert (tmp_path / "a.toml").read_bytes() == (tmp_path / "b.toml").read_bytes()
-    expected = synthetic_problem(
-        num_layers=5, num_types=3, seed=7, limit_share=1.0, link_share=1.0, hole_share=0.3
-    )
+    expected = synthetic_problem(num_layers=5, num_types=3, seed=7, limit_share=1.0, link_share=1.0, hole_share=0.3)
     assert read_problem(tmp_path / "a.toml") == expected

@@ -3,6 +3,7 @@
 from dovetail.catalogue.catalogue import Catalogue, SortBy, load_catalogue
 from dovetail.catalogue.entry import CatalogueEntry, Precision
 from dovetail.catalogue.price_list import PriceList
+from dovetail.catalogue.problem import read_problem_with
 from dovetail.catalogue.resolve import resolve_resource
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "PriceList",
     "SortBy",
     "load_catalogue",
+    "read_problem_with",
     "resolve_resource",
 ]

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from dovetail import __version__
+from dovetail.cli.catalogue import catalogue
 from dovetail.cli.check import check
+from dovetail.cli.data import data
 from dovetail.cli.plan import plan
 from dovetail.cli.problem import problem
 from dovetail.cli.simulate import simulate
@@ -39,8 +41,10 @@ def root(
 
 app.command()(plan)
 app.command()(check)
+app.command()(catalogue)
 app.command()(simulate)
 app.add_typer(problem, name="problem")
+app.add_typer(data, name="data")
 
 
 def main() -> None:

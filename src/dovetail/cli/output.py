@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import typer
 
@@ -25,6 +26,16 @@ def print_line(line: str) -> None:
 def say(message: str) -> None:
     """Tell a person something beside the data."""
     sys.stderr.write(message + "\n")
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a result to a file."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise DovetailError(
+            f"{path}: cannot be written: {error.strerror}", hint="give a path in a folder that exists"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -28,8 +28,8 @@ def simulate(
         Literal["oracle", "estimated"], typer.Option(help="Work left and speeds: known, or learnt by watching.")
     ] = "oracle",
     knob: Annotated[
-        float, typer.Option(min=0, max=1, help="For `dovetail`: 0 = mean completion time, 1 = makespan.")
-    ] = 0.0,
+        float | None, typer.Option(min=0, max=1, help="For `dovetail`: 0 = mean completion time, 1 = makespan.")
+    ] = None,
     round_s: Annotated[float | None, typer.Option(help="Decide this often too, instead of the file's.")] = None,
     restart_s: Annotated[float | None, typer.Option(min=0, help="What a start takes, instead of the file's.")] = None,
     nodes: Annotated[
@@ -51,7 +51,7 @@ def simulate(
         from dovetail.simulator.traces.read import read_any
 
         for name in [] if compare else [policy]:
-            make_policy(name, knob=knob, seed=seed)  # a wrong name is told before a long file is read
+            make_policy(name, knob=knob)  # a wrong name is told before a long file is read
         workload = read_any(
             workload_file, nodes=nodes, speeds=speeds, restart_s=restart_s, round_s=round_s, elastic=elastic
         )
@@ -59,7 +59,7 @@ def simulate(
         for name in POLICIES if compare else [policy]:
             if compare:
                 say(f"running {name}")
-            chosen = make_policy(name, knob=knob, seed=seed)
+            chosen = make_policy(name, knob=knob)
             trials.append(run(workload, chosen, name=name, knowledge=knowledge, seed=seed, clock=time.perf_counter))
         _write_events(trials[0], events)
         if plot is not None:

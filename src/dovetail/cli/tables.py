@@ -16,7 +16,7 @@ from dovetail.units import format_count, format_duration, format_usd
 
 def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
     """Print the stages of a plan, then what it costs and how far that is proven."""
-    console = _console()
+    console = wide_console()
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("stage", "layers", "resource", "units", "USD/h", "s/batch", "samples/s", ""):
         table.add_column(heading, justify="left" if heading in ("layers", "resource", "") else "right", no_wrap=True)
@@ -57,10 +57,10 @@ def print_pareto(plans: Sequence[Plan]) -> None:
             str(len(plan.stages)),
             "optimal" if plan.optimal else f"gap {_gap(plan):.1%}",
         )
-    _console().print(table)
+    wide_console().print(table)
 
 
-def _console() -> Console:
+def wide_console() -> Console:
     """Return a console on stdout, wide enough for a table even where there is no terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=120)

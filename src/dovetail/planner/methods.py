@@ -4,21 +4,92 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from dovetail.errors import PlanError, did_you_mean
+from dovetail.planner.bayesian import Bayesian
 from dovetail.planner.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
-from dovetail.planner.exact import Clock
+from dovetail.planner.exact import CheapestSearch, Clock
+from dovetail.planner.fixed import first_on_cpu, only
+from dovetail.planner.genetic import Genetic
+from dovetail.planner.greedy import Greedy
+from dovetail.planner.hourly import Hourly
 from dovetail.planner.impossible import no_plan
+from dovetail.planner.measured import Measure, MeasuredScorer
 from dovetail.planner.plan import cheapest_plan
 from dovetail.planner.result import refuse_timeless, to_plan
-from dovetail.planner.tables import tables
+from dovetail.planner.score import Provisioning, Scorer
+from dovetail.planner.search import Learner, Progress, Proposer, search
+from dovetail.planner.tables import Tables, tables
 from dovetail.spec import Plan, Problem
 
 
-def brute_force_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
-    """Return the cheapest of all plans by pricing every one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a method goes about it; each method takes what concerns it."""
+
+    seed: int = 0
+    provisioning: Provisioning = "exact"
+    rounds: int | None = None
+    load_policy: Path | None = None
+    save_policy: Path | None = None
+    measure: Measure | None = None
+    progress: Progress | None = None
+
+
+Make = Callable[[Problem, Tables, Options], Proposer]
+
+
+def _rl(method: str) -> Make:
+    """Return the maker of an RL method; torch is imported only when one is used."""
+
+    def make(problem: Problem, arrays: Tables, options: Options) -> Proposer:
+        from dovetail.planner.reinforce import reinforce  # noqa: PLC0415
+
+        return reinforce(method, problem, arrays, seed=options.seed, rounds=options.rounds, load=options.load_policy)
+
+    return make
+
+
+SEARCHES: dict[str, Make] = {
+    "rl": _rl("rl"),
+    "rl-rnn": _rl("rl-rnn"),
+    "rl-joint": _rl("rl-joint"),
+    "bayesian": lambda _, arrays, options: Bayesian(arrays, seed=options.seed, trials=options.rounds),
+    "genetic": lambda _, arrays, options: Genetic(arrays, seed=options.seed, generations=options.rounds),
+    "greedy": lambda problem, arrays, _: Greedy(arrays, min_samples_per_s=problem.min_samples_per_s),
+    "heuristic": lambda problem, *_: first_on_cpu(problem),
+    "cpu": lambda problem, *_: only(problem, "cpu"),
+    "gpu": lambda problem, *_: only(problem, "gpu"),
+}
+RL_METHODS = ("rl", "rl-rnn", "rl-joint")
+METHODS: tuple[str, ...] = ("exact", *SEARCHES, "brute-force")
+
+
+def plan_with(method: str, problem: Problem, demands: Demands, *, clock: Clock, options: Options | None = None) -> Plan:
+    """Return the plan that a method makes, by the method's name.
+
+    Raises NoPlanError where it is proven that there is none, and PlanError where only this method has none to offer.
+    """
+    options = options or Options()
+    if method not in METHODS:
+        raise PlanError(f"`{method}` is not a method", hint=did_you_mean(method, METHODS))
     refuse_timeless(problem)
+    if method == "exact":
+        return cheapest_plan(problem, demands, clock=clock)
+    if method == "brute-force":
+        return _brute_force_plan(problem, demands, clock=clock)
+    if method not in RL_METHODS and (options.measure or options.load_policy or options.save_policy):
+        raise PlanError(f"`{method}` has no policy to load, save or refine", hint="use one of " + ", ".join(RL_METHODS))
+    if demands.split_stages:
+        raise PlanError(f"`{method}` cannot split stages", hint="use --method exact or brute-force with --split-stages")
+    return _searched_plan(method, problem, demands, options, clock=clock)
+
+
+def _brute_force_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
+    """Return the cheapest of all plans by pricing every one."""
     started_s = clock()
     rate, path = cheapest_of_all(
         tables(problem, split_stages=demands.split_stages),
@@ -26,19 +97,42 @@ def brute_force_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Pla
         max_stages=demands.max_stages,
         split_stages=demands.split_stages,
     )
-    if path is None or math.isinf(rate):
+    if path is None:
         raise no_plan(problem, demands, clock=clock, deadline_s=clock() + demands.time_limit_s)
     return to_plan(problem, path, demands, method="brute-force", rate_bound=rate, seconds=clock() - started_s)
 
 
-METHODS: dict[str, Callable[..., Plan]] = {
-    "exact": cheapest_plan,
-    "brute-force": brute_force_plan,
-}
-
-
-def plan_with(method: str, problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
-    """Return the plan that a method makes, by the method's name."""
-    if method not in METHODS:
-        raise PlanError(f"`{method}` is not a method", hint=did_you_mean(method, METHODS))
-    return METHODS[method](problem, demands, clock=clock)
+def _searched_plan(method: str, problem: Problem, demands: Demands, options: Options, *, clock: Clock) -> Plan:
+    """Return the cheapest plan that a search met; its bound is the exact planner's, whose time is not counted."""
+    started_s = clock()
+    deadline_s = started_s + demands.time_limit_s
+    arrays = tables(problem)
+    proposer = SEARCHES[method](problem, arrays, options)
+    scorer = Scorer(
+        arrays,
+        min_samples_per_s=problem.min_samples_per_s,
+        max_stages=demands.max_stages,
+        provisioning=options.provisioning,
+    )
+    found = search(proposer, scorer, clock=clock, deadline_s=deadline_s, progress=options.progress)
+    if isinstance(proposer, Learner) and options.measure is not None:
+        proposer.begin_measured()
+        measured = MeasuredScorer(scorer, problem, options.measure)
+        found = search(proposer, measured, clock=clock, deadline_s=math.inf, progress=options.progress)
+    if isinstance(proposer, Learner) and options.save_policy is not None:
+        proposer.save(options.save_policy)
+    seconds = clock() - started_s
+    exact = CheapestSearch(
+        Hourly(arrays, max_stages=demands.max_stages),
+        min_samples_per_s=problem.min_samples_per_s,
+        clock=clock,
+        deadline_s=clock() + demands.time_limit_s,
+    ).run()
+    if exact is None:
+        raise no_plan(problem, demands, clock=clock, deadline_s=clock() + demands.time_limit_s)
+    if found.path is None:
+        raise PlanError(
+            f"`{method}` found no plan that meets the demands, though there is one",
+            hint="use --method exact, which finds a plan wherever there is one",
+        )
+    return to_plan(problem, found.path, demands, method=method, rate_bound=exact.rate_bound, seconds=seconds)

@@ -46,11 +46,15 @@ def read_plan(path: Path) -> Plan:
 
 def read_struct(path: Path, kind: type[T]) -> T:
     """Return a file's content as one of our values, or say which key is wrong and how."""
-    raw = read_table(path)
+    return struct_from(read_table(path), kind, file=str(path))
+
+
+def struct_from(table: dict[str, Any], kind: type[T], *, file: str) -> T:
+    """Return the table that a file holds as one of our values, or say which of its keys is wrong and how."""
     try:
-        return _to_struct(raw, kind)
+        return _to_struct(table, kind)
     except SpecError as error:
-        raise error.in_file(str(path)) from None
+        raise error.in_file(file) from None
 
 
 def read_table(path: Path) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""`dovetail catalogue`: resource types that clouds rent out, with their prices."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dovetail.cli.output import errors_shown, print_json
+
+if TYPE_CHECKING:
+    from dovetail.catalogue import Catalogue, CatalogueEntry
+    from dovetail.spec import Problem
+
+VARIABLE = "DOVETAIL_CATALOGUE"
+"""Names more catalogue files, separated like PATH."""
+
+
+def catalogue(
+    cloud: Annotated[str | None, typer.Option(help="Only this cloud, e.g. aws.")] = None,
+    kind: Annotated[Literal["cpu", "gpu", "other"] | None, typer.Option(help="Only this kind.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="Only this accelerator, e.g. A100.")] = None,
+    max_usd_per_hour: Annotated[float | None, typer.Option(help="At most this price.")] = None,
+    min_memory_gb: Annotated[float | None, typer.Option(help="At least so much memory a unit.")] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="By spot prices.")] = False,
+    sort: Annotated[Literal["price", "memory", "flops", "name"], typer.Option(help="Sort by.")] = "price",
+    own: Annotated[list[Path] | None, typer.Option(help="Your own catalogue file, beside ours.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+) -> None:
+    """List resource types that can be named in a problem file: type = "aws:g5.xlarge"."""
+    with errors_shown(as_json=as_json):
+        entries = load(own).select(
+            cloud=cloud,
+            kind=kind,
+            accelerator=accelerator,
+            max_usd_per_hour=max_usd_per_hour,
+            min_memory_bytes=None if min_memory_gb is None else min_memory_gb * 1e9,
+            spot=spot,
+            sort_by=sort,
+        )
+        if as_json:
+            import msgspec
+
+            print_json(msgspec.json.encode({"types": entries}))
+        else:
+            _print(entries)
+
+
+def load(own: list[Path] | None) -> Catalogue:
+    """Return the catalogue with the user's own files: those of the variable, then those of the command line."""
+    from dovetail.catalogue import load_catalogue
+
+    named = [Path(path) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+    return load_catalogue([*named, *(own or [])])
+
+
+def problem_from(path: Path, own: list[Path] | None, *, spot: bool) -> Problem:
+    """Return the problem in a file, its types looked up in the catalogue where it names them so."""
+    from dovetail.catalogue import read_problem_with
+
+    return read_problem_with(load(own), path, spot=spot)
+
+
+def _print(entries: list[CatalogueEntry]) -> None:
+    """Print one row a type."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from dovetail.cli.tables import wide_console
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("type", "kind", "accelerators", "vCPU", "memory GB", "TFLOP/s", "USD/h", "spot USD/h"):
+        table.add_column(heading, justify="left" if heading in ("type", "kind", "accelerators") else "right")
+    for entry in entries:
+        flops = entry.flops_per_s()
+        memory = entry.unit_memory_bytes
+        table.add_row(
+            entry.id,
+            entry.kind,
+            f"{entry.num_accelerators:g} x {entry.accelerator}" if entry.accelerator else "",
+            f"{entry.vcpus:g}" if entry.vcpus else "",
+            f"{memory / 1e9:,.0f}" if memory else "",
+            f"{flops / 1e12:,.1f}" if flops else "",
+            f"{entry.on_demand_usd_per_hour:,.4g}",
+            f"{entry.spot_usd_per_hour:,.4g}" if entry.spot_usd_per_hour else "",
+        )
+    console = wide_console()
+    console.print(table)
+    dates = sorted({entry.prices_as_of for entry in entries if entry.prices_as_of})
+    console.print(f"{len(entries)} types; prices as of {', '.join(map(str, dates)) or 'unknown'}", highlight=False)

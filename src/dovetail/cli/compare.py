@@ -1,0 +1,84 @@
+"""`dovetail plan --compare`: what every method would have paid, side by side."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from dovetail.charts import comparison_facts, draw_comparison, save_figure
+from dovetail.cli.output import print_json, say, write_file
+from dovetail.cli.tables import units_used, wide_console
+from dovetail.errors import NoPlanError, PlanError
+from dovetail.planner.demands import Demands
+from dovetail.planner.methods import METHODS, RL_METHODS, Options, plan_with
+from dovetail.spec import Plan, Problem
+from dovetail.units import format_count, format_duration
+
+
+class NoResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A method that has no plan, and why."""
+
+    method: str
+    error: str
+    hint: str
+
+
+def compare_methods(
+    problem: Problem, demands: Demands, options: Options, *, plot: Path | None, out: Path | None, as_json: bool
+) -> None:
+    """Plan by every method; print the table or the JSON, and draw it where asked."""
+    plans: list[Plan] = []
+    failures: list[NoResult] = []
+    for method in METHODS:
+        say(f"planning by `{method}` ...")
+        concerned = options if method in RL_METHODS else replace(options, **_NO_POLICY)
+        try:
+            plans.append(plan_with(method, problem, demands, clock=time.perf_counter, options=concerned))
+        except NoPlanError:
+            raise
+        except PlanError as error:
+            failures.append(NoResult(method=method, error=error.message, hint=error.hint))
+    encoded = msgspec.json.encode({"compare": [*plans, *failures]})
+    if out is not None:
+        write_file(out, encoded + b"\n")
+    if plot is not None:
+        optimum = plans[0].cost
+        save_figure(draw_comparison(plans, optimum), plot, table=comparison_facts(plans, optimum))
+        say(f"drawn: {plot}")
+    if as_json:
+        print_json(encoded)
+    else:
+        _print(plans, failures)
+
+
+_NO_POLICY: dict[str, Any] = {"load_policy": None, "save_policy": None, "measure": None}
+
+
+def _print(plans: list[Plan], failures: list[NoResult]) -> None:
+    """Print one row a method, the cheapest first."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("method", "USD", "x optimum", "samples/s", "stages", "took", "units"):
+        table.add_column(heading, justify="left" if heading in ("method", "units") else "right", no_wrap=True)
+    optimum = plans[0]
+    for plan in sorted(plans, key=lambda plan: plan.cost):
+        table.add_row(
+            plan.method,
+            f"{plan.cost:,.4g}",
+            f"{plan.cost / optimum.cost:.4f}",
+            format_count(plan.samples_per_s),
+            str(len(plan.stages)),
+            format_duration(plan.seconds),
+            units_used(plan),
+        )
+    console = wide_console()
+    console.print(table)
+    for failure in failures:
+        console.print(f"{failure.method}: {failure.error}", highlight=False)
+    proof = "proven optimal" if optimum.optimal else "the best found; not proven optimal"
+    console.print(f"\nthe plan of `{optimum.method}` is {proof}", highlight=False)
