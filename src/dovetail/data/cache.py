@@ -44,7 +44,7 @@ class DecodedCache:
         """Return the batch kept under `key`, or None; a damaged one is removed and counts as a miss."""
         path = self._path(key)
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
                 batch = Batch(**{name: torch.from_numpy(arrays[name]) for name in FIELDS})
             os.utime(path)
         except FileNotFoundError:

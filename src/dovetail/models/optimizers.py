@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -59,9 +60,9 @@ class ModelOptimizer:
         return [part.state_dict() for part in self.parts]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Take back what `state_dict` returned."""
+        """Take back a copy of what `state_dict` returned."""
         for part, state in zip(self.parts, states, strict=True):
-            part.load_state_dict(state)
+            part.load_state_dict(copy.deepcopy(state))  # PyTorch would go on sharing the tensors
 
 
 def make_optimizer(model: nn.Module, name: str, learning_rate: float) -> ModelOptimizer:

@@ -22,6 +22,15 @@ _ARITHMETIC: set[Any] = {
 }  # fmt: skip
 
 
+class LayerTracer(fx.Tracer):
+    """Follows calls into modules down to layers: PyTorch's, Dovetail's, and all that have parameters of their own."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Say whether a module is one layer."""
+        own = any(True for _ in m.parameters(recurse=False))
+        return own or type(m).__module__.startswith("dovetail.") or super().is_leaf_module(m, module_qualified_name)
+
+
 class Traced(nn.Module):
     """One call of a traced model: a module, function or method with some arguments fixed and the others its inputs."""
 
@@ -67,7 +76,7 @@ def blocks_of_traced(model: nn.Module) -> list[Block]:
 def _trace(model: nn.Module) -> fx.Graph:
     """Return the model's calls, or say why they cannot be told."""
     try:
-        graph = fx.Tracer().trace(model)
+        graph = fx.GraphModule(model, LayerTracer().trace(model)).graph
     except Exception as problem:
         reason = " ".join(str(problem).split())[:200]
         raise ModelError(

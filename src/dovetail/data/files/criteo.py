@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dovetail.data.bad_rows import BadRow
 from dovetail.data.batch import Batch
-from dovetail.data.files.decoder import DecodedPart
+from dovetail.data.files.decoder import ROWS_PER_PART, DecodedPart
 from dovetail.data.files.keys import key_of_bytes, slot_salt
 from dovetail.data.files.lines import line_blocks
 from dovetail.data.files.opening import DataFile, opened
@@ -38,9 +38,11 @@ _MOST_DIGITS = 15  # more do not fit a float exactly
 _MOST_HEX_DIGITS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CriteoDecoder:
     """Reads the public click-log format, packed or not."""
+
+    rows_per_part: int = ROWS_PER_PART
 
     @property
     def schema(self) -> Schema:
@@ -49,21 +51,22 @@ class CriteoDecoder:
 
     @property
     def identity(self) -> str:
-        """There is nothing to choose."""
-        return "criteo/1"
+        """The format and the size of its parts."""
+        return f"criteo/1/{self.rows_per_part}"
 
     def decode_all(self, file: DataFile) -> Iterator[DecodedPart]:
         """Yield the parts of a file in turn."""
         first_row = 0
         with opened(file) as stream:
-            for place, text, num_lines in line_blocks(stream, where=str(file)):
+            for place, text, num_lines in line_blocks(stream, where=str(file), lines_per_block=self.rows_per_part):
                 yield _decode(file, place, text, num_lines, first_row)
                 first_row += num_lines
 
     def decode_one(self, file: DataFile, place: int, first_row: int) -> DecodedPart:
         """Return the part at `place`."""
         with opened(file) as stream:
-            _, text, num_lines = next(line_blocks(stream, where=str(file), place=place))
+            blocks = line_blocks(stream, where=str(file), place=place, lines_per_block=self.rows_per_part)
+            _, text, num_lines = next(blocks)
             return _decode(file, place, text, num_lines, first_row)
 
 

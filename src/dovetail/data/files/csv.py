@@ -12,7 +12,7 @@ import pyarrow.csv as arrow_csv
 from dovetail.data.bad_rows import BadRow
 from dovetail.data.errors import DataError
 from dovetail.data.files.columns import Columns
-from dovetail.data.files.decoder import DecodedPart
+from dovetail.data.files.decoder import ROWS_PER_PART, DecodedPart
 from dovetail.data.files.lines import line_blocks
 from dovetail.data.files.opening import DataFile, opened
 from dovetail.data.schema import Schema
@@ -24,6 +24,7 @@ class CsvDecoder:
 
     columns: Columns
     delimiter: str = ","
+    rows_per_part: int = ROWS_PER_PART
 
     @property
     def schema(self) -> Schema:
@@ -33,14 +34,15 @@ class CsvDecoder:
     @property
     def identity(self) -> str:
         """The format and the columns."""
-        return f"csv/1/{self.delimiter!r}/{self.columns!r}"
+        return f"csv/1/{self.rows_per_part}/{self.delimiter!r}/{self.columns!r}"
 
     def decode_all(self, file: DataFile) -> Iterator[DecodedPart]:
         """Yield the parts of a file in turn."""
         first_row = 0
         with opened(file) as stream:
             header, names = self._header(file, stream)
-            for place, text, num_lines in line_blocks(stream, where=str(file), place=len(header)):
+            blocks = line_blocks(stream, where=str(file), place=len(header), lines_per_block=self.rows_per_part)
+            for place, text, num_lines in blocks:
                 yield self._decode(file, names, place, text, num_lines, first_row)
                 first_row += num_lines
 
@@ -48,7 +50,8 @@ class CsvDecoder:
         """Return the part at `place`."""
         with opened(file) as stream:
             _, names = self._header(file, stream)
-            _, text, num_lines = next(line_blocks(stream, where=str(file), place=place))
+            blocks = line_blocks(stream, where=str(file), place=place, lines_per_block=self.rows_per_part)
+            _, text, num_lines = next(blocks)
             return self._decode(file, names, place, text, num_lines, first_row)
 
     def _header(self, file: DataFile, stream: IO[bytes]) -> tuple[bytes, list[str]]:

@@ -8,7 +8,6 @@ from typing import IO
 import numpy as np
 
 from dovetail.data.errors import DataError
-from dovetail.data.files.decoder import ROWS_PER_PART
 
 CHUNK_BYTES = 8 << 20
 LONGEST_LINE_BYTES = 64 << 20
@@ -16,7 +15,7 @@ _NEWLINE = 10
 
 
 def line_blocks(
-    stream: IO[bytes], *, where: str, place: int = 0, lines_per_block: int = ROWS_PER_PART
+    stream: IO[bytes], *, where: str, place: int = 0, lines_per_block: int
 ) -> Iterator[tuple[int, bytes, int]]:
     """Yield (place, text, number of lines) from `place` on; a place is a byte in the unpacked text.
 

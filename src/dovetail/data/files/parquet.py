@@ -24,6 +24,7 @@ class ParquetDecoder:
     """Reads Parquet, one row group at a time and only the columns that are wanted."""
 
     columns: Columns
+    rows_per_part: int = ROWS_PER_PART
 
     @property
     def schema(self) -> Schema:
@@ -33,7 +34,7 @@ class ParquetDecoder:
     @property
     def identity(self) -> str:
         """The format and the columns."""
-        return f"parquet/1/{self.columns!r}"
+        return f"parquet/1/{self.rows_per_part}/{self.columns!r}"
 
     def decode_all(self, file: DataFile) -> Iterator[DecodedPart]:
         """Yield the parts of a file in turn."""
@@ -41,9 +42,8 @@ class ParquetDecoder:
         with self._parquet(file) as parquet:
             for group in range(parquet.metadata.num_row_groups):
                 table = parquet.read_row_group(group, columns=list(self.columns.names))
-                for start in range(0, table.num_rows, ROWS_PER_PART):
-                    part = self._decode(file, table, group, start, first_row + start)
-                    yield part
+                for start in range(0, table.num_rows, self.rows_per_part):
+                    yield self._decode(file, table, group, start, first_row + start)
                 first_row += table.num_rows
 
     def decode_one(self, file: DataFile, place: int, first_row: int) -> DecodedPart:
@@ -70,7 +70,7 @@ class ParquetDecoder:
 
     def _decode(self, file: DataFile, table: pa.Table, group: int, start: int, first_row: int) -> DecodedPart:
         """Return some rows of a row group."""
-        part = table.slice(start, ROWS_PER_PART)
+        part = table.slice(start, self.rows_per_part)
         batch, bad = self.columns.samples(part)
         return DecodedPart(
             place=(group << _START_BITS) | start,
