@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.data import Batch, DataError, concatenate
@@ -26,6 +26,7 @@ def test_a_slice_holds_the_samples_a_list_slice_would(bags, data):
     assert part.sample_ids.tolist() == list(range(first, last))
 
 
+@settings(deadline=None)
 @given(BAGS, st.data())
 def test_taking_positions_gives_those_samples_in_that_order(bags, data):
     positions = data.draw(st.lists(st.integers(0, len(bags) - 1), max_size=10))
@@ -72,3 +73,8 @@ def test_bytes_are_those_of_the_tensors():
 
     # 2 sample ids, 4 ids and 5 offsets of 8 bytes; 2 numbers and 2 labels of 4.
     assert batch.num_bytes == 2 * 8 + 4 * 8 + 5 * 8 + 2 * 4 + 2 * 4
+
+
+def test_positions_outside_the_batch_are_refused():
+    with pytest.raises(DataError, match="none at 0 or 3"):
+        make_batch([[[1]], [[2]], [[3]]]).take(torch.tensor([0, 3]))

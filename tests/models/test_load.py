@@ -59,11 +59,11 @@ def test_initial_values_are_the_same_in_another_process():
     script = (
         "import torch; torch.set_num_threads(1)\n"
         "from tests.models.makers import make_model\n"
-        "print(float(sum(p.double().sum() for p in make_model('ctr-dnn', seed=9).parameters())))"
+        "print(float(sum(p.detach().double().sum() for p in make_model('ctr-dnn', seed=9).parameters())))"
     )
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=100)
 
-    here = float(sum(p.double().sum() for p in make_model("ctr-dnn", seed=9).parameters()))
+    here = float(sum(p.detach().double().sum() for p in make_model("ctr-dnn", seed=9).parameters()))
     assert float(other.stdout) == here
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data.errors import DataError
+from dovetail.data.picking import pick
 
 FIELDS = ("sample_ids", "dense", "ids", "offsets", "labels")
 """What a layer can read from a batch, by name."""
@@ -97,22 +98,20 @@ class Batch:
         )
 
     def take(self, positions: Tensor) -> Batch:
-        """Return the samples at `positions` (int64), in that order."""
-        slots, count = self.num_slots, positions.shape[0]
-        bags = (positions[:, None] * slots + torch.arange(slots, device=positions.device)).reshape(-1)
-        lengths = self.offsets.diff()[bags] if count else self.offsets.new_zeros(0)
-        offsets = torch.zeros(count * slots + 1, dtype=torch.int64, device=self.offsets.device)
-        torch.cumsum(lengths, 0, out=offsets[1:])
-        if self.ids.shape[0] == self.num_samples * slots and bool((lengths == 1).all()):
-            ids = self.ids[bags]
-        else:
-            begins = torch.repeat_interleave(self.offsets[bags] - offsets[:-1], lengths)
-            ids = self.ids[begins + torch.arange(begins.shape[0], device=begins.device)]
+        """Return the samples at `positions` (int64), in that order; the batch is in host memory."""
+        if positions.numel() and not 0 <= int(positions.min()) <= int(positions.max()) < self.num_samples:
+            raise DataError(
+                f"a batch of {self.num_samples} samples has none at {int(positions.min())} or {int(positions.max())}",
+                hint="positions go from 0 up to the number of samples, which is none itself",
+            )
+        ids, offsets, dense = pick(
+            self.ids.numpy(), self.offsets.numpy(), self.dense.numpy(), self.num_slots, positions.numpy()
+        )
         return Batch(
             sample_ids=self.sample_ids[positions],
-            dense=self.dense[positions],
-            ids=ids,
-            offsets=offsets,
+            dense=torch.from_numpy(dense),
+            ids=torch.from_numpy(ids),
+            offsets=torch.from_numpy(offsets),
             labels=self.labels[positions],
         )
 
