@@ -1,12 +1,13 @@
-"""How long the exact planner takes to find and prove the cheapest plan, beside brute force.
+"""How long the exact planner takes to find and prove the cheapest plan, and what other methods would have paid.
 
-    python benchmarks/planning.py                 # the table, one core
-    python benchmarks/planning.py --seeds 20
+    python benchmarks/planning.py                 # exact beside brute force
+    python benchmarks/planning.py --methods       # every method: cost over the optimum, and time
+    python benchmarks/planning.py --seeds 20      # more instances of each size
 
 Every figure is on one core (thread counts are set to one before anything is imported), from the parsed problem to the
 plan, compilation excluded. Brute force runs where types^layers <= 1,000,000 and says how many plans it would have to
-price elsewhere. The last line is the ratio of brute force's time to the exact planner's on the largest size that both
-can do.
+price elsewhere. The last line is a ratio: brute force's time over the exact planner's on the largest size that both can
+do, or the worst baseline's cost over the optimum on the four example models.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import os
 import statistics
 import time
+from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = "1"
@@ -24,11 +26,13 @@ import msgspec
 from dovetail.errors import NoPlanError, PlanError
 from dovetail.planner.compile import compile_kernels
 from dovetail.planner.demands import Demands
-from dovetail.planner.methods import plan_with
-from dovetail.spec import Plan, Problem
+from dovetail.planner.methods import METHODS, RL_METHODS, plan_with
+from dovetail.spec import Plan, Problem, read_problem
 from dovetail.spec.synthetic import synthetic_problem
 
 SIZES = [(5, 2), (8, 4), (9, 4), (16, 2), (16, 8), (16, 16), (16, 64), (64, 16), (300, 16)]
+METHOD_SIZES = [(5, 2), (10, 4), (16, 16), (20, 64)]
+MODELS = ["ctr-dnn", "matchnet", "2emb", "nce"]
 LIMITED_SIZES = [(9, 4), (16, 8), (16, 16), (16, 64)]
 
 
@@ -79,31 +83,78 @@ def report(title: str, problems: list[Problem]) -> float | None:
     return ratio
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
-    seeds = parser.parse_args().seeds
-    compile_kernels(clock=time.perf_counter)
+def print_speed(seeds: int) -> None:
+    """Print how long exact planning takes, size by size."""
     print(f"{'layers x types':24}{'exact median':>13}{'worst':>13}{'proven':>8}   brute force (median of 3)")
     ratios = []
     for num_layers, num_types in SIZES:
-        problems = [
-            synthetic_problem(num_layers=num_layers, num_types=num_types, seed=seed, min_samples_per_s=20_000.0)
-            for seed in range(seeds)
-        ]
-        ratios.append(report(f"{num_layers} x {num_types}", problems))
+        ratios.append(report(f"{num_layers} x {num_types}", synthetic(num_layers, num_types, range(seeds))))
     for num_layers, num_types in LIMITED_SIZES:
-        candidates = (
-            with_binding_limits(
-                synthetic_problem(num_layers=num_layers, num_types=num_types, seed=seed, min_samples_per_s=20_000.0)
-            )
-            for seed in range(10 * seeds)
-        )
+        candidates = map(with_binding_limits, synthetic(num_layers, num_types, range(10 * seeds)))
         problems = [problem for problem, _ in zip(filter(None, candidates), range(seeds), strict=False)]
         report(f"{num_layers} x {num_types}, limits bind", problems)
     known = [ratio for ratio in ratios if ratio is not None]
     print(f"brute force / exact, on the largest size both can do: {known[-1]:.0f}x")
+
+
+def synthetic(num_layers: int, num_types: int, seeds: range) -> list[Problem]:
+    """Return problems of one size."""
+    return [
+        synthetic_problem(num_layers=num_layers, num_types=num_types, seed=seed, min_samples_per_s=20_000.0)
+        for seed in seeds
+    ]
+
+
+def print_methods(seeds: int) -> None:
+    """Print what every method pays over the optimum, and how long it takes, size by size and model by model."""
+    for num_layers, num_types in METHOD_SIZES:
+        print_method_rows(f"{num_layers} layers x {num_types} types", synthetic(num_layers, num_types, range(seeds)))
+    problems = [read_problem(Path("examples/problems") / f"{name}.toml") for name in MODELS]
+    worst = print_method_rows("the four example models", problems)
+    print("HeterPS reports a baseline at 4.12x the cost of its own plan (on its own models and machines).")
+    print(f"worst baseline / optimum, on the four example models: {worst:.2f}x")
+
+
+def print_method_rows(title: str, problems: list[Problem]) -> float:
+    """Print a row a method; return the worst ratio of a method that does not learn."""
+    print(f"\n{title}, {len(problems)} problems: cost over the optimum, and seconds")
+    optima = [timed(problem) for problem in problems]
+    worst = 0.0
+    for method in METHODS:
+        ratios, seconds, reasons = [], [], []
+        for problem, optimum in zip(problems, optima, strict=True):
+            try:
+                plan = timed(problem, method)
+            except PlanError as error:
+                reasons.append(error.message)
+            else:
+                ratios.append(plan.cost / optimum.cost)
+                seconds.append(plan.seconds)
+        if not ratios:
+            print(f"  {method:12} none: {reasons[0]}", flush=True)
+            continue
+        if method not in ("exact", *RL_METHODS):
+            worst = max(worst, *ratios)
+        without = f"   {len(reasons)} without a plan" if reasons else ""
+        print(
+            f"  {method:12} median {statistics.median(ratios):8.4f}   worst {max(ratios):8.4f}"
+            f"   {statistics.median(seconds):9.4f} s{without}",
+            flush=True,
+        )
+    return worst
+
+
+def main() -> None:
+    """Print the table that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--methods", action="store_true")
+    arguments = parser.parse_args()
+    compile_kernels(clock=time.perf_counter)
+    if arguments.methods:
+        print_methods(arguments.seeds)
+    else:
+        print_speed(arguments.seeds)
 
 
 if __name__ == "__main__":
