@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from dovetail.data.errors import DataError
-from dovetail.data.picking import pick
 
 FIELDS = ("sample_ids", "dense", "ids", "offsets", "labels")
 """What a layer can read from a batch, by name."""
@@ -104,6 +103,8 @@ class Batch:
                 f"a batch of {self.num_samples} samples has none at {int(positions.min())} or {int(positions.max())}",
                 hint="positions go from 0 up to the number of samples, which is none itself",
             )
+        from dovetail.data.picking import pick  # noqa: PLC0415 - compiles, and only who shuffles needs it
+
         ids, offsets, dense = pick(
             self.ids.numpy(), self.offsets.numpy(), self.dense.numpy(), self.num_slots, positions.numpy()
         )

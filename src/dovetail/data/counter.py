@@ -6,10 +6,10 @@ Any draw can be made first, anywhere, again: that is what lets every worker make
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 from numba import njit
+
+from dovetail.data.streams import stream_number
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
@@ -45,6 +45,5 @@ def substream(stream: np.uint64, number: np.uint64) -> np.uint64:  # pragma: no 
 
 
 def stream_of(seed: int, purpose: str) -> np.uint64:
-    """Return the stream of a seed for one purpose; unlike purposes never share draws."""
-    digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
-    return np.uint64(int.from_bytes(digest, "little"))
+    """Return the stream of a seed for one purpose, as kernels take it."""
+    return np.uint64(stream_number(seed, purpose))

@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.data.counter import stream_of
 from dovetail.data.errors import DataError
+from dovetail.data.streams import stream_number
 
 BLOCK_SAMPLES = 65_536
 
@@ -86,13 +86,13 @@ class Order:
 
     def _shuffled(self, block: int, size: int) -> NDArray[np.int64]:
         """Return the order within a block."""
-        return _permutation(int(stream_of(self.seed, f"order/{self.epoch}/{block}")), size)
+        return _permutation(stream_number(self.seed, f"order/{self.epoch}/{block}"), size)
 
 
 @lru_cache(maxsize=4)
 def _block_order(num_samples: int, block_samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return the order of the blocks."""
-    return _permutation(int(stream_of(seed, f"blocks/{epoch}")), -(-num_samples // block_samples))
+    return _permutation(stream_number(seed, f"blocks/{epoch}"), -(-num_samples // block_samples))
 
 
 @lru_cache(maxsize=8)

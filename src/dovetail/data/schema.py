@@ -48,3 +48,10 @@ class Schema:
         """How many distinct ids all slots have together, or None where one of them does not say."""
         counts = [slot.num_keys for slot in self.slots]
         return None if None in counts else sum(count for count in counts if count is not None)
+
+
+CRITEO_SCHEMA = Schema(
+    dense=tuple(f"I{number}" for number in range(1, 14)),
+    slots=tuple(Slot(name=f"C{number}") for number in range(1, 27)),
+)
+"""The public click log: 13 integers and 26 categories."""

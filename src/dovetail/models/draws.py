@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dovetail.data.counter import stream_of
+from dovetail.data.streams import stream_number
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST_FACTOR = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -19,7 +19,7 @@ _53_BITS = (1 << 53) - 1
 
 def signed_stream(seed: int, purpose: str) -> int:
     """Return the stream of a seed for one purpose as a signed number, the only kind that tensors hold."""
-    stream = int(stream_of(seed, purpose))
+    stream = stream_number(seed, purpose)
     return stream - (1 << 64) if stream >= 1 << 63 else stream
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dovetail.data.counter import stream_of
+from dovetail.data.streams import stream_number
 
 
 def initialise(model: nn.Module, seed: int) -> None:
@@ -20,5 +20,5 @@ def initialise(model: nn.Module, seed: int) -> None:
         reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
         if callable(reset):
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(int(stream_of(seed, f"parameters/{name}")) >> 1)
+                torch.manual_seed(stream_number(seed, f"parameters/{name}") >> 1)
                 reset()

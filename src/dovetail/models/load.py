@@ -10,10 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dovetail.data.clicks.matches import Matches
-from dovetail.data.files.criteo import CRITEO_SCHEMA
-from dovetail.data.load import load_data
-from dovetail.data.schema import Schema
+from dovetail.data.schema import CRITEO_SCHEMA, Schema
 from dovetail.errors import did_you_mean
 from dovetail.models import ctr_dnn, dlrm, matchnet, nce, two_embeddings
 from dovetail.models.block import Block
@@ -44,12 +41,16 @@ def _clicks_defaults() -> dict[str, Any]:
 
 def _match_defaults() -> dict[str, Any]:
     """Return the schema and the items of the generated user and item log."""
+    from dovetail.data.clicks.matches import Matches  # noqa: PLC0415 - compiles, and is needed only here
+
     source = Matches()
     return {"schema": source.schema, "items": source.items()}
 
 
 def _next_defaults() -> dict[str, Any]:
     """Return the schema of the generated log of contexts and what came next."""
+    from dovetail.data.load import load_data  # noqa: PLC0415 - as above
+
     return {"schema": load_data("clicks", truth="next-item").schema}
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dovetail.data.batch import Batch
-from dovetail.data.clicks.items import ItemPool
+from dovetail.data.items import ItemPool
 from dovetail.data.schema import Schema
 from dovetail.models.block import Block
 from dovetail.models.chain import Chain

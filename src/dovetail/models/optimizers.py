@@ -53,7 +53,8 @@ class ModelOptimizer:
         for part, rates in zip(self.parts, self._rates, strict=True):
             for group, rate in zip(part.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
-            with torch.sparse.check_sparse_tensor_invariants(enable=False):  # said aloud, else PyTorch warns
+            unchecked = torch.sparse.check_sparse_tensor_invariants(enable=False)  # type: ignore[no-untyped-call]
+            with unchecked:  # said aloud, else PyTorch warns
                 part.step()
 
     def state_dict(self) -> list[dict[str, Any]]:

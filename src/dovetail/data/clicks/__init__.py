@@ -1,7 +1,6 @@
 """Click logs made on demand: real skew, a known truth, and so a known best result."""
 
-from dovetail.data.clicks.items import ItemPool
 from dovetail.data.clicks.matches import Matches
 from dovetail.data.clicks.source import Clicks
 
-__all__ = ["Clicks", "ItemPool", "Matches"]
+__all__ = ["Clicks", "Matches"]

@@ -1,43 +1,17 @@
-"""Items that can be shown: numbers and ids of each, drawn from its index."""
+"""Made-up items: numbers and ids of each, drawn from its index."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numba import njit
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dovetail.data.clicks.kernels import near_normal
 from dovetail.data.counter import draw, substream, unit
-from dovetail.data.errors import DataError
+from dovetail.data.items import ItemPool
 
 _DENSE_FROM = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemPool:
-    """All items there are: what a matching model draws its negatives from, and ranks."""
-
-    ids: Tensor
-    """int64 [items, slots]: one id a slot."""
-    dense: Tensor
-    """float32 [items, numbers]."""
-
-    def __post_init__(self) -> None:
-        """Refuse a pool that is empty or whose parts do not match."""
-        if self.ids.dim() != 2 or self.dense.dim() != 2 or not 0 < self.ids.shape[0] == self.dense.shape[0]:
-            raise DataError(
-                f"an item pool has ids {tuple(self.ids.shape)} and numbers {tuple(self.dense.shape)}",
-                hint="give both one row an item, and at least one item",
-            )
-
-    @property
-    def num_items(self) -> int:
-        """How many items there are."""
-        return self.ids.shape[0]
 
 
 @njit(cache=True, nogil=True)

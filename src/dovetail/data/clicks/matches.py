@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from dovetail.data.batch import Batch
 from dovetail.data.clicks.best import best_recall
-from dovetail.data.clicks.items import ItemPool, draw_item_features, pool_of
+from dovetail.data.clicks.items import draw_item_features, pool_of
 from dovetail.data.clicks.kernels import draw_offsets
 from dovetail.data.clicks.popularity import rank_table
 from dovetail.data.clicks.topics import draw_rows, draw_topics, row_chances, topic_chances
 from dovetail.data.counter import stream_of
 from dovetail.data.errors import DataError
+from dovetail.data.items import ItemPool
 from dovetail.data.schema import Schema, Slot
 
 _ITEM = 1 << 10  # the slot number under which a sample's item is drawn, beyond all user slots

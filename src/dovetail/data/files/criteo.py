@@ -19,14 +19,10 @@ from dovetail.data.files.decoder import ROWS_PER_PART, DecodedPart
 from dovetail.data.files.keys import key_of_bytes, slot_salt
 from dovetail.data.files.lines import line_blocks
 from dovetail.data.files.opening import DataFile, opened
-from dovetail.data.schema import Schema, Slot
+from dovetail.data.schema import CRITEO_SCHEMA, Schema
 
-NUM_INTEGERS = 13
-NUM_CATEGORIES = 26
-CRITEO_SCHEMA = Schema(
-    dense=tuple(f"I{number}" for number in range(1, NUM_INTEGERS + 1)),
-    slots=tuple(Slot(name=f"C{number}") for number in range(1, NUM_CATEGORIES + 1)),
-)
+NUM_INTEGERS = CRITEO_SCHEMA.num_dense
+NUM_CATEGORIES = CRITEO_SCHEMA.num_slots
 _REASONS = {
     1: "not 40 columns",
     2: "the label is not 0 or 1",
