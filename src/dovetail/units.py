@@ -49,3 +49,11 @@ def format_count(number: float) -> str:
 def format_usd(amount: float) -> str:
     """Return money with cents, or with four significant figures below one dollar."""
     return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4g}"
+
+
+def format_bytes(count: float) -> str:
+    """Return bytes in decimal units, as data sheets have them: `950 B`, `12.3 MB`, `4.56 GB`."""
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(count) >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.3g} B"

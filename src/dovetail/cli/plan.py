@@ -43,6 +43,7 @@ def plan(
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="rl: refine on runs that this function measures.")
     ] = None,
     plot_learning: Annotated[Path | None, typer.Option(help="rl: draw how cost fell over the rounds.")] = None,
+    memory: Annotated[bool, typer.Option("--memory", help="Show what each unit of each stage will hold.")] = False,
     time_limit: Annotated[float, typer.Option(help="Seconds to plan; then the best so far, with its gap.")] = 30.0,
     plot: Annotated[Path | None, typer.Option(help="Draw the result: FILE.png, FILE.svg or FILE.html.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to a JSON file.")] = None,
@@ -103,12 +104,14 @@ def plan(
         if as_json:
             print_json(encoded)
         else:
-            from dovetail.cli.tables import print_pareto, print_plan
+            from dovetail.cli.tables import print_memory, print_pareto, print_plan
 
             if pareto:
                 print_pareto(plans)
             else:
                 print_plan(problem, demands, plans[0])
+                if memory:
+                    print_memory(problem, plans[0])
 
 
 def _with_floor(problem: Problem, min_samples_per_s: float | None, finish_in: str | None) -> Problem:

@@ -9,9 +9,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from dovetail.cost import plan_memory
 from dovetail.planner.demands import Demands
 from dovetail.spec import Plan, Problem, Stage
-from dovetail.units import format_count, format_duration, format_usd
+from dovetail.units import format_bytes, format_count, format_duration, format_usd
 
 
 def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
@@ -40,6 +41,28 @@ def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
     console.print(f"time    {format_duration((plan.hours or 0.0) * 3600)}", highlight=False)
     console.print(f"cost    {format_usd(plan.cost)} in all, {format_usd(plan.cost_per_hour)} per hour", highlight=False)
     console.print(f"proof   {_proof(plan, demands)}", highlight=False)
+
+
+def print_memory(problem: Problem, plan: Plan) -> None:
+    """Print what one unit of each stage will hold, beside what it has room for."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title="memory of one unit", title_justify="left")
+    headings = ("stage", "resource", "parameters", "gradients", "optimizer", "index", "activations", "in all", "has")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "resource" else "right", no_wrap=True)
+    for position, (stage, memory) in enumerate(zip(plan.stages, plan_memory(problem, plan.stages), strict=True)):
+        room_bytes = problem.resource(stage.resource).memory_bytes
+        table.add_row(
+            str(position + 1),
+            stage.resource,
+            format_bytes(memory.parameter_bytes),
+            format_bytes(memory.gradient_bytes),
+            format_bytes(memory.optimizer_bytes),
+            format_bytes(memory.index_bytes),
+            format_bytes(memory.activation_bytes),
+            format_bytes(memory.total_bytes),
+            "not said" if room_bytes is None else format_bytes(room_bytes),
+        )
+    wide_console().print(table)
 
 
 def print_pareto(plans: Sequence[Plan]) -> None:

@@ -1,5 +1,14 @@
 """What a plan costs: pure functions, written as formulas."""
 
+from dovetail.cost.memory import StageMemory, plan_memory, stage_memory
 from dovetail.cost.plan import Evaluation, StageTimes, evaluate, stage_times
 
-__all__ = ["Evaluation", "StageTimes", "evaluate", "stage_times"]
+__all__ = [
+    "Evaluation",
+    "StageMemory",
+    "StageTimes",
+    "evaluate",
+    "plan_memory",
+    "stage_memory",
+    "stage_times",
+]

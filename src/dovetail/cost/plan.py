@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.cost.cut import crossing_bytes, cut_seconds
+from dovetail.cost.memory import plan_memory
 from dovetail.cost.stage import comm_seconds, compute_seconds
 from dovetail.errors import PlanError, did_you_mean
 from dovetail.spec import Problem, Stage
+from dovetail.units import format_bytes
 
 ROUNDING = 1e-9
 """A throughput that misses the floor by less than this fraction is rounding, not a miss."""
@@ -152,4 +154,11 @@ def _violations(problem: Problem, stages: Sequence[Stage], samples_per_s: float)
         limit = problem.resource(name).units_to_be_had
         if units > limit:
             found.append(f"{units} units of `{name}` are more than its limit of {limit}")
+    for stage, memory in zip(stages, plan_memory(problem, stages), strict=True):
+        room_bytes = problem.resource(stage.resource).memory_bytes
+        if room_bytes is not None and memory.total_bytes > room_bytes * (1 + ROUNDING):
+            found.append(
+                f"a unit of `{stage.resource}` would hold {format_bytes(memory.total_bytes)} of layers "
+                f"{stage.first_layer} to {stage.last_layer}, and has {format_bytes(room_bytes)}"
+            )
     return found

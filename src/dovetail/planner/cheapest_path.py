@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numba as nb
 import numpy as np
 
-from dovetail.planner.stage_kernel import SLACK, real_units, stage_parts, whole_units
+from dovetail.planner.stage_kernel import SLACK, real_units, stage_parts, units_for_memory, whole_units
 from dovetail.planner.tables import Floats, Ints, Tables
 
 BLOCK = 32
@@ -99,7 +99,7 @@ def _cheapest_start_free(tables, work, weight, target_s, whole, r, i, t, costs):
     first, stop = i, tables.end_of_run[t, i]
     if work.rounds > 0 and r == 0:  # the last stage allowed has to reach the last layer
         first = num_layers - 1 if stop == num_layers else stop
-    limit_s = target_s * (1 + SLACK)
+    limit_s, has_room = target_s * (1 + SLACK), tables.memory_bytes[t]
     while first < stop:
         block_end = min(first + BLOCK, stop)
         for j in range(first, block_end):
@@ -113,6 +113,10 @@ def _cheapest_start_free(tables, work, weight, target_s, whole, r, i, t, costs):
             units = max(np.ceil(units * (1 - ALMOST_WHOLE)), 1.0) if whole else units
             serial = serial if serial > comm else comm
             costs[j] = weight * units if serial <= limit_s and units <= tables.limit[t] else math.inf
+        if whole and has_room < math.inf:
+            for j in range(first, block_end):
+                units = units_for_memory(tables, t, i, j)
+                costs[j] = max(costs[j], weight * units) if units <= tables.limit[t] else math.inf
         if costs[first] >= best:  # longer stages need no fewer units
             break
         for j in range(first, block_end):

@@ -6,15 +6,17 @@ import math
 
 import numpy as np
 
+from dovetail.cost import plan_memory
 from dovetail.errors import NoPlanError
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import Clock
 from dovetail.planner.fastest import fastest_within
 from dovetail.planner.hourly import Hourly
-from dovetail.planner.result import round_down, round_up
+from dovetail.planner.result import round_down, round_up, to_stages
 from dovetail.planner.tables import Tables, tables
 from dovetail.spec import Problem
 from dovetail.spec.resource import UNITS_WITHOUT_LIMIT
+from dovetail.units import format_bytes
 
 
 def no_plan(problem: Problem, demands: Demands, *, clock: Clock, deadline_s: float) -> NoPlanError:
@@ -33,9 +35,10 @@ def no_plan(problem: Problem, demands: Demands, *, clock: Clock, deadline_s: flo
         message = f"no plan reaches min_samples_per_s = {floor:g}: the fastest reaches {reachable.samples_per_s:.6g}"
         remedies.append(f"lower `min_samples_per_s` to {round_down(reachable.samples_per_s):g}")
     else:
-        message = "no plan exists, at any speed: limits, links or the stages allowed leave no way through the layers"
+        message = "no plan exists, at any speed: limits, memory, links or the stages allowed leave no way"
     remedies += _raise_one_limit(problem, arrays, demands) or _raise_limits(problem, arrays, demands)
     remedies += _more_stages(problem, arrays, demands)
+    remedies += _more_memory(problem, arrays, demands)
     remedies += _more_links(problem, arrays, demands)
     if not remedies:
         remedies = ["let layers run on more types, or use faster ones"]
@@ -96,6 +99,26 @@ def _more_stages(problem: Problem, arrays: Tables, demands: Demands) -> list[str
         if Hourly(arrays, max_stages=stages).at(problem.min_samples_per_s).path is not None:
             return [f"raise --max-stages from {demands.max_stages} to {stages}"]
     return []
+
+
+def _more_memory(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+    """Return how much memory a unit would need where memory is what is missing, by the cheapest plan without it."""
+    if np.isinf(arrays.memory_bytes).all():
+        return []
+    roomy = arrays._replace(memory_bytes=np.full_like(arrays.memory_bytes, np.inf))
+    path = Hourly(roomy, max_stages=demands.max_stages).at(problem.min_samples_per_s).path
+    if path is None:
+        return []
+    stages = to_stages(problem, path)
+    needed: dict[str, float] = {}
+    for stage, memory in zip(stages, plan_memory(problem, stages), strict=True):
+        needed[stage.resource] = max(needed.get(stage.resource, 0.0), memory.total_bytes)
+    return [
+        f"rent `{name}` with at least {format_bytes(round_up(needed[name], figures=3))} a unit "
+        f"instead of {format_bytes(room_bytes)}"
+        for name in needed
+        if (room_bytes := problem.resource(name).memory_bytes) is not None and needed[name] > room_bytes
+    ]
 
 
 def _more_links(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:

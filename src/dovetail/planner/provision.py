@@ -29,7 +29,7 @@ def provision(tables, types, lasts, count, min_samples_per_s, close_enough, unit
 @nb.njit(cache=True)
 def stage_list(tables, types, lasts, count):  # type: ignore[no-untyped-def]
     """Return the parts of every stage, cuts included, or an empty list where the stages cannot be."""
-    parts = [(0.0, 0.0, 0.0, 0.0)] * count
+    parts = [(0.0, 0.0, 0.0, 0.0, 1.0)] * count
     first, left = 0, 0
     for s in range(count):
         t = types[s]

@@ -113,11 +113,17 @@ def _score_units(tables, assignments, chosen, min_samples_per_s, max_stages, rat
         if len(parts) == 0 or count > max_stages:
             shortfalls[n] = 10 * PENALTY
             continue
-        slowest_s, first = 0.0, 0
+        slowest_s, first, fits = 0.0, 0, True
         for s in range(count):
-            units[n, s] = chosen[n, first]
+            if parts[s][4] > tables.limit[types[s]]:
+                fits = False
+                break
+            units[n, s] = max(chosen[n, first], int(parts[s][4]))  # no fewer than memory asks for
             slowest_s = max(slowest_s, seconds_on(parts[s], units[n, s]))
             first = lasts[s] + 1
+        if not fits:
+            shortfalls[n] = 10 * PENALTY
+            continue
         hourly = 0.0
         used = np.zeros_like(tables.limit)
         for s in range(count):

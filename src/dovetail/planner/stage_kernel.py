@@ -13,8 +13,24 @@ STEP = 1e-9
 
 
 @nb.njit(cache=True, inline="always")
+def units_for_memory(tables, t, first, last):  # type: ignore[no-untyped-def]
+    """Return the least number of units, one or more, on which layers first..last fit into memory, or infinity."""
+    room = tables.memory_bytes[t]
+    if room == math.inf:
+        return 1.0
+    room = room * (1 + SLACK) - (tables.memory_fixed_bytes[last + 1] - tables.memory_fixed_bytes[first])
+    shared = tables.memory_shared_bytes[last + 1] - tables.memory_shared_bytes[first]
+    if shared <= room:
+        return 1.0
+    return math.ceil(shared / room * (1 - SLACK)) * 1.0 if room > 0 else math.inf
+
+
+@nb.njit(cache=True, inline="always")
 def stage_parts(tables, t, first, last, left_class, right_class):  # type: ignore[no-untyped-def]
-    """Return (compute serial, compute shared, comm serial, comm shared) seconds of layers first..last on type t."""
+    """Return what decides the units of layers first..last on type t.
+
+    (compute serial, compute shared, comm serial, comm shared) seconds, and the least units whose memory has room.
+    """
     compute_serial = tables.compute_serial_s[t, last + 1] - tables.compute_serial_s[t, first]
     compute_shared = tables.compute_shared_s[t, last + 1] - tables.compute_shared_s[t, first]
     comm_serial = tables.comm_serial_s[t, last + 1] - tables.comm_serial_s[t, first]
@@ -25,7 +41,7 @@ def stage_parts(tables, t, first, last, left_class, right_class):  # type: ignor
     if right_class > 0:
         comm_shared += tables.crossing_bytes[last] * tables.class_s_per_byte[right_class]
         comm_serial += tables.class_latency_s[right_class]
-    return compute_serial, compute_shared, comm_serial, comm_shared
+    return compute_serial, compute_shared, comm_serial, comm_shared, units_for_memory(tables, t, first, last)
 
 
 @nb.njit(cache=True, inline="always")
@@ -36,7 +52,7 @@ def seconds_on(parts, units):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, inline="always")
 def real_units(parts, target_s):  # type: ignore[no-untyped-def]
-    """Return the least real number of units that bring a stage down to `target_s`, or infinity."""
+    """Return the least real number of units that bring a stage down to `target_s`, or infinity; memory is left out."""
     units = 0.0
     limit_s = target_s * (1 + SLACK)
     if parts[0] > limit_s or parts[2] > limit_s:
@@ -50,17 +66,17 @@ def real_units(parts, target_s):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, inline="always")
 def whole_units(parts, target_s):  # type: ignore[no-untyped-def]
-    """Return the least whole number of units, at least one, that bring a stage down to `target_s`, or infinity.
+    """Return the least whole units that bring a stage down to `target_s` and fit into memory, or infinity.
 
     The subtraction inside `real_units` loses digits where the serial part is most of the target, so a result just
     above a whole number is checked against the stage's time itself.
     """
     units = real_units(parts, target_s)
     if units <= 1.0:
-        return 1.0
+        return parts[4]
     if math.isinf(units):
         return units
     above = math.ceil(units)
     if above - units > 1 - 1e-6 and seconds_on(parts, above - 1) <= target_s * (1 + SLACK):
-        return above - 1
-    return above
+        above -= 1
+    return max(above * 1.0, parts[4])

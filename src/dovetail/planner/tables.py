@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dovetail.spec import Problem
+from dovetail.spec import Layer, Problem
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -31,6 +32,9 @@ class Tables(NamedTuple):
     comm_serial_s: Floats  # [T, L + 1] sums of d (1 - b)
     comm_shared_s: Floats  # [T, L + 1] sums of d b
     end_of_run: Ints  # [T, L] how far a stage that starts at l can reach: the first layer that cannot run on t
+    memory_fixed_bytes: Floats  # [L + 1] sums of what every unit of a stage holds
+    memory_shared_bytes: Floats  # [L + 1] sums of what the units of a stage hold together
+    memory_bytes: Floats  # [T] what a unit has room for; infinity where it is not said
     price_per_hour: Floats  # [T]
     limit: Ints  # [T] units to be had
     crossing_bytes: Floats  # [L] bytes over the cut behind layer l
@@ -75,6 +79,7 @@ def tables(problem: Problem, *, split_stages: bool = False) -> Tables:
     crossing = np.zeros(num_layers)
     for producer, consumer in problem.edges():
         crossing[producer:consumer] += problem.layers[producer].output_bytes
+    memory = [_memory(layer) for layer in problem.layers]
     cut_class, s_per_byte, latency_s = _cut_classes(problem, split_stages=split_stages)
     return Tables(
         batch=float(problem.training.batch),
@@ -83,6 +88,9 @@ def tables(problem: Problem, *, split_stages: bool = False) -> Tables:
         comm_serial_s=sums[2],
         comm_shared_s=sums[3],
         end_of_run=end_of_run,
+        memory_fixed_bytes=_sums(fixed for fixed, _ in memory),
+        memory_shared_bytes=_sums(shared for _, shared in memory),
+        memory_bytes=np.array([resource.memory_bytes or np.inf for resource in problem.resources]),
         price_per_hour=np.array([resource.price_per_hour for resource in problem.resources]),
         limit=np.array([resource.units_to_be_had for resource in problem.resources], dtype=np.int64),
         crossing_bytes=crossing,
@@ -92,6 +100,19 @@ def tables(problem: Problem, *, split_stages: bool = False) -> Tables:
         classes_of=_classes_of(cut_class),
         free_cuts=not problem.links and not split_stages,
     )
+
+
+def _memory(layer: Layer) -> tuple[float, float]:
+    """Return the bytes of a layer that every unit holds, and those that the units of its stage share."""
+    kept = layer.output_bytes if layer.activation_bytes is None else layer.activation_bytes
+    if layer.kind == "embedding":
+        return 0.0, layer.weight_bytes + layer.optimizer_bytes + layer.index_bytes + kept
+    return 2 * layer.weight_bytes + layer.optimizer_bytes + layer.index_bytes, kept
+
+
+def _sums(values: Iterable[float]) -> Floats:
+    """Return the sums of the first 0, 1, 2, ... values."""
+    return np.concatenate([[0.0], np.cumsum(list(values))])
 
 
 def _cut_classes(problem: Problem, *, split_stages: bool) -> tuple[Ints, Floats, Floats]:

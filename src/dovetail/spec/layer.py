@@ -50,6 +50,11 @@ class Layer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     input_bytes: Annotated[float, Meta(description="what the layer reads for one batch")] = 0.0
     weight_bytes: Annotated[float, Meta(description="the size of the layer's parameters")] = 0.0
     output_bytes: Annotated[float, Meta(description="what the layer hands on for one batch")] = 0.0
+    optimizer_bytes: Annotated[float, Meta(description="the size of the optimizer's state for its parameters")] = 0.0
+    index_bytes: Annotated[float, Meta(description="what finding an embedding's rows takes beside the rows")] = 0.0
+    activation_bytes: Annotated[
+        float | None, Meta(description="what is kept of a batch until the backward pass; absent = output_bytes")
+    ] = None
     after: Annotated[
         tuple[str, ...] | None,
         Meta(description='the layers this one reads, e.g. after = ["user", "item"]; absent = the layer before'),
@@ -58,5 +63,7 @@ class Layer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Refuse a layer without a name or with sizes below zero."""
         check_name(self)
-        for name in ("input_bytes", "weight_bytes", "output_bytes"):
+        for name in ("input_bytes", "weight_bytes", "output_bytes", "optimizer_bytes", "index_bytes"):
             check_number(self, name, at_least=0)
+        if self.activation_bytes is not None:
+            check_number(self, "activation_bytes", at_least=0)
