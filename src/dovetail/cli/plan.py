@@ -16,6 +16,8 @@ from dovetail.cli.output import errors_shown, print_json, say, write_file
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
+    from dovetail.planner.demands import Demands
+    from dovetail.planner.methods import Options
     from dovetail.planner.search import Round
     from dovetail.spec import Plan, Problem
 
@@ -58,8 +60,8 @@ def plan(
     with errors_shown(as_json=as_json):
         from dovetail.planner.compile import compile_kernels
         from dovetail.planner.demands import Demands
-        from dovetail.planner.methods import Options, plan_with
-        from dovetail.planner.plan import fastest_plan, pareto_plans
+        from dovetail.planner.methods import Options
+        from dovetail.planner.plan import pareto_plans
 
         for picture in (plot, plot_learning):
             _check_picture(picture)
@@ -87,13 +89,11 @@ def plan(
 
             compare_methods(problem, demands, options, plot=plot, out=out, as_json=as_json)
             return
-        if pareto:
-            plans = pareto_plans(problem, demands, points=points, clock=time.perf_counter)
-        elif max_cost_per_hour is not None:
-            plans = [fastest_plan(problem, demands, clock=time.perf_counter)]
-        else:
-            with _told_if_slow(f"planning by `{method}`"):
-                plans = [plan_with(method, problem, demands, clock=time.perf_counter, options=options)]
+        with _told_if_slow(f"planning by `{method}`"):
+            if pareto:
+                plans = pareto_plans(problem, demands, points=points, clock=time.perf_counter)
+            else:
+                plans = [_one_plan(method, problem, demands, options)]
         encoded = _encode(plans, pareto=pareto)
         if out is not None:
             write_file(out, encoded + b"\n")
@@ -104,14 +104,29 @@ def plan(
         if as_json:
             print_json(encoded)
         else:
-            from dovetail.cli.tables import print_memory, print_pareto, print_plan
+            _print(problem, demands, plans, pareto=pareto, memory=memory)
 
-            if pareto:
-                print_pareto(plans)
-            else:
-                print_plan(problem, demands, plans[0])
-                if memory:
-                    print_memory(problem, plans[0])
+
+def _one_plan(method: str, problem: Problem, demands: Demands, options: Options) -> Plan:
+    """Return the cheapest plan at the floor, or the fastest for the money where a cap is given."""
+    from dovetail.planner.methods import plan_with
+    from dovetail.planner.plan import fastest_plan
+
+    if demands.max_cost_per_hour is not None:
+        return fastest_plan(problem, demands, clock=time.perf_counter)
+    return plan_with(method, problem, demands, clock=time.perf_counter, options=options)
+
+
+def _print(problem: Problem, demands: Demands, plans: list[Plan], *, pareto: bool, memory: bool) -> None:
+    """Print the plan, or the curve, as a table."""
+    from dovetail.cli.tables import print_memory, print_pareto, print_plan
+
+    if pareto:
+        print_pareto(plans)
+        return
+    print_plan(problem, demands, plans[0])
+    if memory:
+        print_memory(problem, plans[0])
 
 
 def _with_floor(problem: Problem, min_samples_per_s: float | None, finish_in: str | None) -> Problem:
