@@ -1,7 +1,7 @@
 """How fast `clicks` makes samples beside how fast training uses them up, and its skew beside that of real traffic.
 
-    DOVETAIL_DATA=... python benchmarks/clicks.py                  # one core
-    python benchmarks/clicks.py --device cuda --batch 4096         # training on a GPU, the generator on one core
+    DOVETAIL_DATA=... python benchmarks/clicks.py                          # one core
+    python benchmarks/clicks.py --device cuda --batch 4096 --readers 8     # training on a GPU, 8 generating threads
 
 Generator and loader are in rows per second of processor time of one core (other work on the machine does not count),
 best of several; so is training on the CPU, with one thread. Training on a GPU is in rows per second of wall time. The
@@ -59,6 +59,16 @@ def loader_rate(source: Clicks, batch_size: int) -> float:
     return best_rate(
         lambda: sum(batch.num_samples for batch in Loader(source, batch_size=batch_size, stop=131_072, pin=False)),
         time.process_time,
+        repeats=3,
+    )
+
+
+def loader_wall_rate(source: Clicks, batch_size: int, readers: int) -> float:
+    """Return rows per second of wall time for batches in the data's own order, made by several threads."""
+    loader = {"batch_size": batch_size, "stop": readers * 262_144, "shuffle": False, "readers": readers}
+    return best_rate(
+        lambda: sum(batch.num_samples for batch in Loader(source, prefetch=2 * readers, pin=False, **loader)),
+        time.perf_counter,
         repeats=3,
     )
 
@@ -123,6 +133,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--batch", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--readers", type=int, default=1, help="threads that make samples while a GPU trains")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -137,8 +148,12 @@ def main() -> None:
     print(f"shuffled batches of {arguments.batch}: {loader_rate(source, arguments.batch):,.0f} rows/s of one core")
     training = training_rate(source, arguments.batch, arguments.device, arguments.steps)
     print(f"CTR-DNN training, batches of {arguments.batch}, {where}: {training:,.0f} rows/s")
+    generator = rates["deep"]
+    if arguments.readers > 1:
+        generator = loader_wall_rate(source, arguments.batch, arguments.readers)
+        print(f"generator, {arguments.readers} threads: {generator:,.0f} rows/s")
     print_histograms(arguments.seed)
-    print(f"\ngenerator over training: {rates['deep'] / training:.1f}x")
+    print(f"\ngenerator over training: {generator / training:.1f}x")
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ class Numbered:
         return make_batch([[[i]] for i in good]).with_sample_ids(torch.tensor(good, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_an_epoch_holds_every_sample_once(prefetch):
-    loader = Loader(Numbered(103), batch_size=10, block_samples=25, prefetch=prefetch)
+@pytest.mark.parametrize(("prefetch", "readers"), [(0, 1), (3, 1), (5, 4)])
+def test_an_epoch_holds_every_sample_once(prefetch, readers):
+    loader = Loader(Numbered(103), batch_size=10, block_samples=25, prefetch=prefetch, readers=readers)
 
     batches = list(loader)
 
@@ -36,10 +36,12 @@ def test_an_epoch_holds_every_sample_once(prefetch):
     assert loader.position == 103
 
 
-def test_reading_ahead_gives_what_reading_on_demand_gives():
+@pytest.mark.parametrize("readers", [1, 3])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_reading_ahead_gives_what_reading_on_demand_gives(readers, shuffle):
     source = Clicks(num_samples=3000, rows_per_slot=10)
-    ahead = Loader(source, batch_size=256, block_samples=1000, seed=3)
-    here = Loader(source, batch_size=256, block_samples=1000, seed=3, prefetch=0)
+    ahead = Loader(source, batch_size=256, block_samples=700, seed=3, readers=readers, shuffle=shuffle)
+    here = Loader(source, batch_size=256, block_samples=700, seed=3, prefetch=0, shuffle=shuffle)
 
     assert all(same(a, b) for a, b in zip(ahead, here, strict=True))
 
@@ -87,19 +89,22 @@ def test_sample_ids_differ_from_epoch_to_epoch():
     assert sorted(i for batch in second for i in batch.sample_ids.tolist()) == list(range(100, 150))
 
 
-def test_what_goes_wrong_in_the_background_is_raised_in_front():
+@pytest.mark.parametrize("readers", [1, 3])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_goes_wrong_in_the_background_is_raised_in_front(readers, shuffle):
+    source = Numbered(100, fails_at=60)
     with pytest.raises(DataError, match="on fire"):
-        list(Loader(Numbered(100, fails_at=60), batch_size=10, block_samples=20, shuffle=False))
+        list(Loader(source, batch_size=10, block_samples=20, shuffle=shuffle, readers=readers))
 
 
 def test_leaving_early_stops_the_background_thread():
-    for _ in Loader(Clicks(rows_per_slot=10), batch_size=64, block_samples=256):
+    for _ in Loader(Clicks(rows_per_slot=10), batch_size=64, block_samples=256, readers=2):
         break
 
-    assert not [thread for thread in threading.enumerate() if thread.name == "dovetail-loader"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dovetail-loader")]
 
 
-@pytest.mark.parametrize("wish", [{"batch_size": 0}, {"batch_size": 1, "start": -1}])
+@pytest.mark.parametrize("wish", [{"batch_size": 0}, {"batch_size": 1, "start": -1}, {"batch_size": 1, "readers": 0}])
 def test_impossible_loaders_are_refused(wish):
     with pytest.raises(DataError):
         Loader(Numbered(10), **wish)

@@ -20,6 +20,24 @@ def train(chain: Chain, source: Clicks | Matches, *, num_samples: int, batch_siz
         train_step(chain, batch, optimizer, factor=schedule(step))
 
 
+TRUTHS = {"ctr-dnn": "deep", "2emb": "two-tables", "dlrm": "dot"}
+"""The truth of each click model's own family."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRUTHS)
+def test_a_click_model_of_public_size_comes_within_a_hundredth_of_the_best_auc(name):
+    source = Clicks(truth=TRUTHS[name], seed=1, num_slots=6, num_multi_valued=1, num_dense=3, rows_per_slot=5)
+    chain = load_model(name, schema=source.schema)
+
+    train(chain, source, num_samples=500_000, batch_size=1000, learning_rate=5e-3 if name == "dlrm" else 2e-3)
+
+    held_out = source.read(HELD_OUT, HELD_OUT + 100_000)
+    reached, best = evaluate(chain, [held_out], Auc()), source.best_auc(100_000, first=HELD_OUT)
+    print(f"{name}: AUC {reached:.4f}, best reachable {best:.4f}")
+    assert best - 0.01 < reached < best + 0.005
+
+
 @pytest.mark.parametrize(
     ("name", "truth", "options"),
     [

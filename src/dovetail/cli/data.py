@@ -78,13 +78,13 @@ def make(
 
 
 def parse_options(words: list[str]) -> dict[str, Any]:
-    """Return `key=value` words as options: numbers, true and false, lists with commas, and text."""
+    """Return `key=value` words as options: numbers, true and false, text, and lists (`a,b` or `a,`)."""
     options: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
             raise SpecError(f"the option `{word}` has no value", hint="write KEY=VALUE, e.g. rows_per_slot=1000")
-        options[key] = [_value(part) for part in value.split(",")] if "," in value else _value(value)
+        options[key] = [_value(part) for part in value.split(",") if part] if "," in value else _value(value)
     return options
 
 

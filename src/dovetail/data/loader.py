@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import torch
@@ -15,7 +15,7 @@ from dovetail.data.errors import DataError
 from dovetail.data.order import BLOCK_SAMPLES, Order
 from dovetail.data.source import Source
 
-_BLOCKS_IN_MEMORY = 2
+THREAD_NAME = "dovetail-loader"
 
 
 class Loader:
@@ -38,29 +38,31 @@ class Loader:
         start: int = 0,
         stop: int | None = None,
         prefetch: int = 4,
+        readers: int = 1,
         pin: bool | None = None,
         block_samples: int = BLOCK_SAMPLES,
     ) -> None:
         """Describe what to load; nothing is read before the first batch is asked for.
 
-        `start` and `stop` are positions in the order, so that a lease can be loaded alone. `pin` puts batches into
-        page-locked memory (absent: where there is a GPU), and `prefetch` is how many wait at most; 0 reads in the
-        caller's own thread.
+        `start` and `stop` are positions in the order, so that a lease can be loaded alone. `readers` threads keep
+        `prefetch` batches ready (and as many blocks ahead, where samples are shuffled); with a prefetch of 0 the
+        caller's own thread reads. `pin` puts batches into page-locked memory; absent, it does where there is a GPU.
         """
-        if batch_size < 1 or start < 0 or prefetch < 0:
+        if min(batch_size, readers) < 1 or min(start, prefetch) < 0:
             raise DataError(
-                f"a loader of batches of {batch_size} from sample {start} with {prefetch} ahead",
-                hint="batch_size is at least 1, start and prefetch at least 0",
+                f"a loader of batches of {batch_size} from sample {start}, {prefetch} ahead by {readers} readers",
+                hint="batch_size and readers are at least 1, start and prefetch at least 0",
             )
         self._source = source
         self._order = Order(
             num_samples=source.num_samples, seed=seed, epoch=epoch, shuffle=shuffle, block_samples=block_samples
         )
-        self._batch_size, self._prefetch = batch_size, prefetch
+        self._batch_size, self._prefetch, self._readers = batch_size, prefetch, readers
         ends = [end for end in (stop, source.num_samples) if end is not None]
         self._stop = min(ends) if ends else None
         self._pin = torch.cuda.is_available() if pin is None else pin
-        self._blocks: OrderedDict[int, Batch] = OrderedDict()
+        self._blocks: OrderedDict[int, Future[Batch]] = OrderedDict()
+        self._lock = threading.Lock()
         self.position = start
 
     def __iter__(self) -> Iterator[Batch]:
@@ -70,7 +72,12 @@ class Loader:
     def at_epoch(self, epoch: int) -> Loader:
         """Return a loader of the same data from the start of another epoch."""
         other = Loader(
-            self._source, batch_size=self._batch_size, prefetch=self._prefetch, stop=self._stop, pin=self._pin
+            self._source,
+            batch_size=self._batch_size,
+            prefetch=self._prefetch,
+            readers=self._readers,
+            stop=self._stop,
+            pin=self._pin,
         )
         other._order = replace(self._order, epoch=epoch)
         return other
@@ -83,45 +90,37 @@ class Loader:
                 yield batch
 
     def _iterate_ahead(self) -> Iterator[Batch]:
-        """Yield batches that a thread reads ahead; what goes wrong there is raised here."""
-        ready: queue.Queue[tuple[int, Batch | BaseException | None]] = queue.Queue(maxsize=self._prefetch)
-        stopped = threading.Event()
-        reader = threading.Thread(
-            target=self._read_ahead, args=(self.position, ready, stopped), name="dovetail-loader", daemon=True
-        )
-        reader.start()
+        """Yield batches that threads read ahead, in order; what goes wrong there is raised here."""
+        waiting: deque[tuple[int, Future[Batch | None]]] = deque()
+        position = self.position
+        pool = ThreadPoolExecutor(self._readers, thread_name_prefix=THREAD_NAME)
         try:
             while True:
-                end, found = ready.get()
-                if isinstance(found, BaseException):
-                    raise found
-                if found is None:
+                while len(waiting) < max(self._prefetch, self._readers) and position < self._end_of(position):
+                    self._warm(pool, position)
+                    waiting.append((self._end_of(position), pool.submit(self._batch_at, position)))
+                    position = self._end_of(position)
+                if not waiting:
                     return
+                end, batch = waiting[0][0], waiting[0][1].result()
+                waiting.popleft()
                 self.position = end
-                if found.num_samples:
-                    yield found
+                if batch is not None and batch.num_samples:
+                    yield batch
         finally:
-            stopped.set()
-            while reader.is_alive():  # a reader that waits for room sees the event once there is some
-                _drain(ready)
-                reader.join(timeout=0.01)
+            pool.shutdown(wait=True, cancel_futures=True)
 
-    def _read_ahead(
-        self,
-        position: int,
-        ready: queue.Queue[tuple[int, Batch | BaseException | None]],
-        stopped: threading.Event,
-    ) -> None:
-        """Fill the queue until the end, an error, or the event."""
-        try:
-            while not stopped.is_set():
-                batch = self._batch_at(position)
-                position = self._end_of(position)
-                ready.put((position, batch))
-                if batch is None:
-                    return
-        except BaseException as problem:  # whatever it is belongs to whoever asked for the batch
-            ready.put((position, problem))
+    def _warm(self, pool: ThreadPoolExecutor, position: int) -> None:
+        """Have the blocks read that other readers will need while this one works on its own."""
+        if not self._order.shuffle or self._readers == 1:
+            return
+        for ahead in range(self._readers):
+            there = position + ahead * self._order.block_samples
+            for stretch in self._order.stretches(there, min(there + 1, self._end_of(there))):
+                with self._lock:
+                    known = stretch.first_sample in self._blocks
+                if not known:
+                    pool.submit(self._block, stretch.first_sample, stretch.last_sample)
 
     def _end_of(self, position: int) -> int:
         """Return where the batch that begins at a position ends."""
@@ -149,12 +148,21 @@ class Loader:
         return batch.pinned() if self._pin else batch
 
     def _block(self, first: int, last: int) -> Batch:
-        """Return a block of the data, the last few of them kept."""
-        if first not in self._blocks:
-            self._blocks[first] = self._source.read(first, last)
-            while len(self._blocks) > _BLOCKS_IN_MEMORY:
+        """Return a block of the data, read by whoever asks first; the last few are kept."""
+        with self._lock:
+            mine = first not in self._blocks
+            block = self._blocks.setdefault(first, Future())
+            while len(self._blocks) > self._readers + 2:
                 self._blocks.popitem(last=False)
-        return self._blocks[first]
+        if mine:
+            try:
+                block.set_result(self._source.read(first, last))
+            except BaseException as problem:
+                with self._lock:
+                    self._blocks.pop(first, None)  # who asks later tries again
+                block.set_exception(problem)  # for those who wait for it now
+                raise
+        return block.result()
 
 
 def _picked(block: Batch, first: int, last: int, picks: torch.Tensor) -> Batch:
@@ -165,12 +173,3 @@ def _picked(block: Batch, first: int, last: int, picks: torch.Tensor) -> Batch:
     place_of[block.sample_ids - first] = torch.arange(block.num_samples)
     places = place_of[picks]
     return block.take(places[places >= 0])
-
-
-def _drain(ready: queue.Queue[tuple[int, Batch | BaseException | None]]) -> None:
-    """Empty a queue."""
-    try:
-        while True:
-            ready.get_nowait()
-    except queue.Empty:
-        return
