@@ -1,0 +1,89 @@
+"""What one iteration of a pipeline takes, as formulas.
+
+A batch goes through stages i = 1..s as m micro-batches, each forward and then backward (one forward, one backward once
+the pipeline is full). Stage i computes for c_i seconds a micro-batch; its output crosses to the next stage in p_i, and
+as many bytes of gradient come back. A stage does not compute while it sends or receives, so a micro-batch keeps it for
+
+    cycle_i = c_i + 2 p_(i-1) + 2 p_i                                 p_0 = p_s = 0
+
+The slowest stage sets the pace, and the first micro-batch has to pass through all of them:
+
+    pipeline = (m - 1) max_i cycle_i  +  sum_i c_i  +  2 sum_i p_i
+
+Then the replicas of each stage sum their gradients around a ring and update, all stages at once:
+
+    iteration = pipeline + max_i (ring_i + update_i)
+
+Limits: with free links and nothing to sum it is `(m - 1) max c + sum c`; with one stage, `m c` and the ring; with one
+micro-batch, every stage and every cut once each way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dovetail.cost.collective import ring_all_reduce_seconds
+from dovetail.errors import DovetailError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStage:
+    """One stage of a pipeline: what it computes, what it passes on, and what its replicas have to agree on.
+
+    `compute_s` is forward and backward of one micro-batch; `output_bytes` is what one micro-batch hands to the next
+    stage (the last stage's is not sent); `gradient_bytes` is summed once an iteration over `num_replicas`.
+    """
+
+    compute_s: float
+    output_bytes: float = 0.0
+    output_bytes_per_s: float = math.inf
+    gradient_bytes: float = 0.0
+    gradient_bytes_per_s: float = math.inf
+    num_replicas: int = 1
+    update_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no stage takes, holds or has."""
+        for name in ("compute_s", "output_bytes", "gradient_bytes", "update_s"):
+            if getattr(self, name) < 0:
+                raise DovetailError(f"a stage has {name} = {getattr(self, name)}", hint="set it to zero or more")
+        for name in ("output_bytes_per_s", "gradient_bytes_per_s", "num_replicas"):
+            if getattr(self, name) <= 0:
+                raise DovetailError(f"a stage has {name} = {getattr(self, name)}", hint="set it above zero")
+
+    @property
+    def message_s(self) -> float:
+        """What one micro-batch takes to cross to the next stage, one way."""
+        return self.output_bytes / self.output_bytes_per_s
+
+    @property
+    def ring_s(self) -> float:
+        """What the replicas take to sum their gradients."""
+        byte_s = 1 / self.gradient_bytes_per_s
+        return ring_all_reduce_seconds(self.gradient_bytes, num_workers=self.num_replicas, byte_s=byte_s)
+
+
+def iteration_seconds(stages: Sequence[PipelineStage], *, num_micro_batches: int) -> float:
+    """Return the seconds of one iteration: the pipeline, then the slowest stage's ring and update."""
+    fill_s = sum(stage.compute_s for stage in stages) + 2 * sum(stage.message_s for stage in stages[:-1])
+    pace_s = max(cycle_seconds(stages, num_micro_batches=num_micro_batches))
+    return (num_micro_batches - 1) * pace_s + fill_s + max(stage.ring_s + stage.update_s for stage in stages)
+
+
+def cycle_seconds(stages: Sequence[PipelineStage], *, num_micro_batches: int = 1) -> list[float]:
+    """Return how long one micro-batch keeps each stage: its computation, and its cuts once each way."""
+    if not stages or num_micro_batches < 1:
+        raise DovetailError(
+            f"a pipeline of {len(stages)} stages cannot take {num_micro_batches} micro-batches",
+            hint="use at least one of both",
+        )
+    cuts = [0.0, *(stage.message_s for stage in stages[:-1]), 0.0]
+    return [stage.compute_s + 2 * (cuts[i] + cuts[i + 1]) for i, stage in enumerate(stages)]
+
+
+def compute_alone_seconds(stage_s: Sequence[float], *, num_micro_batches: int) -> float:
+    """Return `(m - 1) max(stage) + sum(stages)`: what an iteration would take if communication were free."""
+    stages = [PipelineStage(compute_s=seconds) for seconds in stage_s]
+    return iteration_seconds(stages, num_micro_batches=num_micro_batches)
