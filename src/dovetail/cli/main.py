@@ -10,9 +10,13 @@ from dovetail import __version__
 from dovetail.cli.catalogue import catalogue
 from dovetail.cli.check import check
 from dovetail.cli.data import data
+from dovetail.cli.doctor import doctor
+from dovetail.cli.link import link
 from dovetail.cli.plan import plan
 from dovetail.cli.problem import problem
+from dovetail.cli.profile import profile
 from dovetail.cli.simulate import simulate
+from dovetail.cli.trace import trace
 
 app = typer.Typer(
     name="dovetail",
@@ -41,10 +45,14 @@ def root(
 
 app.command()(plan)
 app.command()(check)
+app.command()(profile)
 app.command()(catalogue)
 app.command()(simulate)
+app.command()(doctor)
+app.add_typer(trace, name="trace")
 app.add_typer(problem, name="problem")
 app.add_typer(data, name="data")
+app.add_typer(link, name="link")
 
 
 def main() -> None:

@@ -1,0 +1,167 @@
+"""`dovetail profile`: measure a model's layers on this machine, and write the problem that `dovetail plan` reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dovetail.cli.data import parse_options
+from dovetail.cli.output import errors_shown, print_json, say
+from dovetail.errors import DovetailError
+
+if TYPE_CHECKING:
+    from dovetail.profiler.profile import Profile
+    from dovetail.spec import ResourceType
+
+CORE_USD_PER_HOUR = 0.04
+GPU_USD_PER_HOUR = 2.42
+"""What HeterPS paid for a core and a V100; --price says what yours cost."""
+
+
+def profile(
+    model: Annotated[str, typer.Argument(help="ctr-dnn, 2emb, dlrm, matchnet, nce, or package.module:function.")],
+    batch: Annotated[int, typer.Option(help="The batch to measure for.")] = 1024,
+    out: Annotated[Path | None, typer.Option(help="Write the problem file: FILE.toml or FILE.json.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the model.")
+    ] = None,
+    data: Annotated[str, typer.Option(help="clicks, criteo, csv, parquet, or package.module:function.")] = "clicks",
+    data_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the data, e.g. path=day.tsv.gz.")
+    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="The optimizer, instead of the model's own.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="CPU workers that measure side by side.")] = 1,
+    price: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=USD", help="USD per hour of `cpu` (one core) or `gpu`.")
+    ] = None,
+    resources: Annotated[
+        list[str] | None, typer.Option("--resources", help="Catalogue types to estimate, e.g. aws:g5.xlarge.")
+    ] = None,
+    network_gb_per_s: Annotated[
+        float | None, typer.Option(help="Bandwidth between units; absent: measured over loopback.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="How many samples training will see.")] = 45_840_617,
+    min_samples_per_s: Annotated[float, typer.Option(help="The throughput floor to write down.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the model's initial values and generated data.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the problem as one JSON object.")] = False,
+) -> None:
+    """Measure forward, backward and update of every layer, its traffic and its memory."""
+    with errors_shown(as_json=as_json):
+        import msgspec
+
+        from dovetail.profiler.profile import profile as measure
+        from dovetail.profiler.request import ProfileRequest
+        from dovetail.spec import Training, write_problem
+
+        request = ProfileRequest(
+            model=model,
+            batch=batch,
+            model_options=parse_options(option or []),
+            data=data,
+            data_options=parse_options(data_option or []),
+            optimizer=optimizer,
+            seed=seed,
+        )
+        found = measure(
+            request,
+            training=Training(samples=samples, batch=batch, min_samples_per_s=min_samples_per_s),
+            at_hand=_types_at_hand(price or []),
+            elsewhere=_types_elsewhere(resources or []),
+            network_bytes_per_s=_network(network_gb_per_s),
+            num_workers=workers,
+            say=lambda message: say(f"{message} ..."),
+        )
+        if out is not None:
+            write_problem(found.problem, out)
+            say(f"written: {out}")
+        if as_json:
+            print_json(msgspec.json.encode(found.problem))
+        else:
+            _print(found)
+
+
+def _types_at_hand(prices: list[str]) -> list[ResourceType]:
+    """Return the types of this machine: one core, and the CUDA device where there is one."""
+    import torch
+
+    from dovetail.profiler.machine import cores, memory
+    from dovetail.spec import ResourceType
+
+    usd = {"cpu": CORE_USD_PER_HOUR, "gpu": GPU_USD_PER_HOUR}
+    for text in prices:
+        name, _, value = text.partition("=")
+        try:
+            usd[name] = float(value)
+        except ValueError:
+            raise DovetailError(f"--price {text} is not NAME=USD", hint="write it like --price cpu=0.04") from None
+        if name not in ("cpu", "gpu"):
+            raise DovetailError(f"--price names `{name}`", hint="types at hand are called `cpu` and `gpu`")
+    core_bytes = memory().usable_bytes / max(cores().num_usable, 1.0)
+    types = [ResourceType(name="cpu", kind="cpu", price_per_hour=usd["cpu"], memory_bytes=core_bytes)]
+    if torch.cuda.is_available():
+        gpu_bytes = float(torch.cuda.get_device_properties(0).total_memory)
+        types.append(ResourceType(name="gpu", kind="gpu", price_per_hour=usd["gpu"], memory_bytes=gpu_bytes))
+    return types
+
+
+def _types_elsewhere(names: list[str]) -> list[ResourceType]:
+    """Return catalogue types to estimate; refuse those whose data sheets say too little."""
+    from dovetail.cli.catalogue import load
+
+    if not names:
+        return []
+    catalogue = load(None)
+    types = [catalogue.find(name).to_resource() for name in names]
+    for name, resource in zip(names, types, strict=True):
+        if resource.flops_per_s is None or resource.memory_bytes_per_s is None:
+            raise DovetailError(
+                f"{name} has no peaks in the catalogue, so it cannot be estimated",
+                hint="choose a type with an accelerator, or profile on such a machine",
+            )
+    return types
+
+
+def _network(gb_per_s: float | None) -> float:
+    """Return the bandwidth between units."""
+    if gb_per_s is not None:
+        if not gb_per_s > 0:
+            raise DovetailError(f"--network-gb-per-s is {gb_per_s}", hint="give a number above zero, e.g. 12.5")
+        return gb_per_s * 1e9
+    from dovetail.profiler.links import measure_loopback
+
+    say("measuring the loopback network ...")
+    return measure_loopback().there.bytes_per_s
+
+
+def _print(found: Profile) -> None:
+    """Print a row a layer, for each type at hand."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from dovetail.cli.tables import wide_console
+    from dovetail.units import format_bytes, format_duration
+
+    console = wide_console()
+    for each in found.measured:
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"on one unit of {each.resource.name}")
+        for heading in ("layer", "kind", "forward", "backward", "update", "spread", "parallel", "weights", "traffic"):
+            table.add_column(heading, justify="left" if heading in ("layer", "kind") else "right", no_wrap=True)
+        for position, block in enumerate(found.chain.blocks):
+            seconds, sizes = each.seconds_by_units[1][position], found.sizes[position]
+            table.add_row(
+                block.name,
+                block.kind,
+                format_duration(seconds.forward_s),
+                format_duration(seconds.backward_s),
+                format_duration(seconds.update_s),
+                f"{seconds.spread:.0%}",
+                f"{each.law(position).parallel:.3f}",
+                format_bytes(sizes.weight_bytes),
+                format_bytes(sizes.traffic_bytes),
+            )
+        console.print(table)
+        total_s = sum(seconds.total_s for seconds in each.seconds_by_units[1])
+        rate = found.problem.training.batch / total_s
+        console.print(f"one unit of {each.resource.name} alone: {rate:,.0f} samples/s\n", highlight=False)

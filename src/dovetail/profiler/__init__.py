@@ -1,0 +1,1 @@
+"""How fast each layer is on the machine at hand, what it moves, and what it holds."""

@@ -1,0 +1,153 @@
+"""From a model to a problem file: every layer measured on this machine, and estimated for machines elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dovetail.data import Batch
+from dovetail.models import Chain
+from dovetail.profiler.fit import Amdahl, fit_amdahl
+from dovetail.profiler.layers import LayerSeconds, measure_layers
+from dovetail.profiler.request import ProfileRequest, first_samples
+from dovetail.profiler.roofline import estimate_layer
+from dovetail.profiler.sizes import LayerSizes, measure_sizes
+from dovetail.profiler.workers import measure_side_by_side
+from dovetail.spec import Layer, LayerTime, Problem, ResourceType, Training
+
+UNIT_COUNTS = (1, 2, 4)
+"""The law of each layer is fitted to a batch, half of it and a quarter: what each of so many units would get."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredType:
+    """A type at hand: what its layers took, by how many units share the batch."""
+
+    resource: ResourceType
+    seconds_by_units: Mapping[int, tuple[LayerSeconds, ...]]
+
+    def law(self, position: int) -> Amdahl:
+        """Return the fitted law of one layer."""
+        return fit_amdahl({units: layers[position].total_s for units, layers in self.seconds_by_units.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What was measured, and the problem that follows from it."""
+
+    chain: Chain
+    sizes: tuple[LayerSizes, ...]
+    measured: tuple[MeasuredType, ...]
+    problem: Problem
+
+
+def profile(
+    request: ProfileRequest,
+    *,
+    training: Training,
+    at_hand: Sequence[ResourceType],
+    elsewhere: Sequence[ResourceType] = (),
+    network_bytes_per_s: float,
+    num_workers: int = 1,
+    say: Say = lambda _: None,
+) -> Profile:
+    """Measure every layer on the types at hand (kind `cpu`: one thread; `gpu`: the CUDA device), and write it up.
+
+    Up to `num_workers` processes measure side by side on the CPU. Types elsewhere are estimated from their data sheets.
+    """
+    say("building the model and its data")
+    chain, batches = request.build()
+    optimizer = request.optimizer_for(chain)
+    sizes_by_units = {
+        units: measure_sizes(chain, first_samples(batches, request.batch // units)[0], optimizer=optimizer)
+        for units in UNIT_COUNTS
+    }
+    measured = []
+    for resource in at_hand:
+        by_units = {}
+        for units in UNIT_COUNTS:
+            say(f"measuring on {resource.name}: {request.batch // units} samples")
+            by_units[units] = _measure(request, chain, batches, resource, units=units, num_workers=num_workers)
+        measured.append(MeasuredType(resource=resource, seconds_by_units=by_units))
+    layers = tuple(
+        _layer(chain, position, sizes_by_units, measured, elsewhere, network_bytes_per_s)
+        for position in range(len(chain))
+    )
+    problem = Problem(training=training, resources=(*at_hand, *elsewhere), layers=layers)
+    return Profile(chain=chain, sizes=sizes_by_units[1], measured=tuple(measured), problem=problem)
+
+
+def _measure(
+    request: ProfileRequest,
+    chain: Chain,
+    batches: list[Batch],
+    resource: ResourceType,
+    *,
+    units: int,
+    num_workers: int,
+) -> tuple[LayerSeconds, ...]:
+    """Return the seconds of every layer for one unit's share of the batch."""
+    share = request.batch // units
+    optimizer = request.optimizer_for(chain)
+    if resource.kind == "gpu":
+        device = torch.device("cuda")
+        on_device = [batch.to(device) for batch in first_samples(batches, share)]
+        try:
+            return measure_layers(chain.to(device), on_device, optimizer=optimizer)
+        finally:
+            chain.to("cpu")
+    side_by_side = min(units, num_workers, os.cpu_count() or 1)
+    if side_by_side > 1:
+        return measure_side_by_side(request, num_workers=side_by_side, batch=share)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # a unit is one core and one thread
+    try:
+        return measure_layers(chain, first_samples(batches, share), optimizer=optimizer)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _layer(
+    chain: Chain,
+    position: int,
+    sizes_by_units: Mapping[int, tuple[LayerSizes, ...]],
+    measured: Sequence[MeasuredType],
+    elsewhere: Sequence[ResourceType],
+    network_bytes_per_s: float,
+) -> Layer:
+    """Return a layer of the problem: its sizes, and its times on every type."""
+    block, sizes = chain.blocks[position], sizes_by_units[1][position]
+    traffic = fit_amdahl({units: by_unit[position].traffic_bytes for units, by_unit in sizes_by_units.items()})
+    on: dict[str, LayerTime] = {}
+    for each in measured:
+        law = each.law(position)
+        on[each.resource.name] = LayerTime(
+            compute_s=law.seconds,
+            comm_s=traffic.seconds / network_bytes_per_s,
+            compute_parallel=law.parallel,
+            comm_parallel=traffic.parallel,
+            source="measured",
+            error=max(layers[position].spread for layers in each.seconds_by_units.values()),
+        )
+    for resource in elsewhere:
+        estimate = estimate_layer(
+            sizes, resource, is_embedding=block.kind == "embedding", network_bytes_per_s=network_bytes_per_s
+        )
+        if estimate is not None:
+            on[resource.name] = estimate
+    return Layer(
+        name=block.name,
+        kind=block.kind,
+        after=block.after,
+        input_bytes=sizes.input_bytes,
+        weight_bytes=sizes.weight_bytes,
+        optimizer_bytes=sizes.optimizer_bytes,
+        activation_bytes=sizes.activation_bytes,
+        output_bytes=sizes.output_bytes,
+        on=on,
+    )

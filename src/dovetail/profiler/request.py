@@ -1,0 +1,53 @@
+"""What is to be profiled: a model, the data it reads, and the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dovetail.data import Batch, load_data
+from dovetail.errors import DovetailError
+from dovetail.models import Chain, load_model
+
+NUM_BATCHES = 8
+"""How many different batches take turns, so that rows are as cold as fresh data's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRequest:
+    """Names and options that any process can build the same model and batches from."""
+
+    model: str
+    batch: int
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    data: str = "clicks"
+    data_options: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: str | None = None
+    seed: int = 0
+
+    def build(self) -> tuple[Chain, list[Batch]]:
+        """Return the model for the data's schema, and batches of the full size."""
+        if self.batch < 8:
+            raise DovetailError(
+                f"a batch of {self.batch} is too small to profile", hint="give --batch 8 or more, e.g. 1024"
+            )
+        source = load_data(self.data, **self.data_options)
+        options = {"schema": source.schema} | dict(self.model_options)
+        if ":" in self.model:
+            options.pop("schema")
+        items = getattr(source, "items", None)
+        if self.model == "matchnet" and callable(items):
+            options.setdefault("items", items())
+        chain = load_model(self.model, seed=self.seed, **options)
+        batches = [source.read(turn * self.batch, (turn + 1) * self.batch) for turn in range(NUM_BATCHES)]
+        return chain, batches
+
+    def optimizer_for(self, chain: Chain) -> str:
+        """Return the optimizer asked for, or the model's own."""
+        return self.optimizer or chain.recipe.optimizer
+
+
+def first_samples(batches: list[Batch], count: int) -> list[Batch]:
+    """Return batches of the first `count` samples of each."""
+    return [batch.slice(0, count) for batch in batches]

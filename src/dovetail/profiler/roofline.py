@@ -1,0 +1,42 @@
+"""Estimates for machines that are not at hand, from their data sheets.
+
+    seconds = overhead + max(operations / (peak * share), bytes / (bandwidth * share))
+
+A training step is taken as three forward passes: one forward, two backward. `share` is what real layers reach of a data
+sheet's peak. Estimates are marked as such and carry a wide error: plan with them, then measure.
+"""
+
+from __future__ import annotations
+
+from dovetail.profiler.sizes import LayerSizes
+from dovetail.spec import LayerTime, ResourceType
+
+PEAK_SHARE = 0.4
+"""Of the peak of matrix operations, at the sizes click models have."""
+BANDWIDTH_SHARE = 0.6
+ROW_BANDWIDTH_SHARE = 0.1
+"""Embedding rows are read and written at random."""
+OVERHEAD_S = 1.5e-4
+"""Launching the kernels of a layer's forward, backward and update on a GPU."""
+PASSES = 3
+ESTIMATE_ERROR = 0.6
+
+
+def estimate_layer(
+    sizes: LayerSizes, resource: ResourceType, *, is_embedding: bool, network_bytes_per_s: float
+) -> LayerTime | None:
+    """Return the time of a layer on one unit of a type, or None where the type's data sheet has no peaks."""
+    if resource.flops_per_s is None or resource.memory_bytes_per_s is None:
+        return None
+    bandwidth = resource.memory_bytes_per_s * (ROW_BANDWIDTH_SHARE if is_embedding else BANDWIDTH_SHARE)
+    moved_bytes = PASSES * (sizes.input_bytes + sizes.output_bytes)
+    moved_bytes += 2 * sizes.traffic_bytes if is_embedding else PASSES * (sizes.weight_bytes + sizes.optimizer_bytes)
+    work_s = max(PASSES * sizes.forward_flops / (resource.flops_per_s * PEAK_SHARE), moved_bytes / bandwidth)
+    return LayerTime(
+        compute_s=OVERHEAD_S + work_s,
+        comm_s=sizes.traffic_bytes / network_bytes_per_s,
+        compute_parallel=work_s / (OVERHEAD_S + work_s),
+        comm_parallel=1.0 if is_embedding else 0.0,
+        source="estimated",
+        error=ESTIMATE_ERROR,
+    )
