@@ -1,0 +1,161 @@
+"""The documentation: generated where it can be, and true where it was written."""
+
+import importlib.util
+import re
+import shlex
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dovetail.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+GUIDES = sorted((DOCS / "guides").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+FENCE = re.compile(r"^```(\w*)[ ]?(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+TOOK = re.compile(r"found in [\d.]+ \w+")
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def console_steps(page: Path) -> list[tuple[str, str]]:
+    """Return the commands of a page's console blocks, each with the output that is shown below it."""
+    steps: list[tuple[str, list[str]]] = []
+    for language, _, block in FENCE.findall(page.read_text(encoding="utf-8")):
+        if language != "console":
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("$ "):
+                steps.append((line[2:], []))
+            else:
+                steps[-1][1].append(line)
+    return [(command, "\n".join(output)) for command, output in steps]
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """Return the words of every `dovetail` command line that a page shows."""
+    found = [shlex.split(command, comments=True) for command, _ in console_steps(page)]
+    return [words[1:] for words in found if words[0] == "dovetail"]
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command line down to its last option, without running anything."""
+    command, name, rest = typer.main.get_command(app), "dovetail", words
+    while True:
+        below = getattr(command, "commands", {})
+        if not below:
+            command.make_context(name, list(rest))
+            return
+        assert rest, f"`{name}` needs a command"
+        assert rest[0] in below, f"`{rest[0]}` is no command of `{name}`"
+        command, name, rest = below[rest[0]], rest[0], rest[1:]
+
+
+def as_shown(output: str) -> list[str]:
+    """Return output without what changes from run to run: how long planning took."""
+    return [line.rstrip() for line in TOOK.sub("found in a moment", output).strip("\n").splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("page", ["problem-file.md", "plan-file.md", "commands.md"])
+def test_the_reference_is_what_the_code_says(page: str) -> None:
+    expected = load_generator().pages()[page]
+
+    on_disk = (DOCS / "reference" / page).read_text(encoding="utf-8")
+
+    assert on_disk == expected, f"docs/reference/{page} is out of date: run `python docs/generate.py`"
+
+
+def test_the_reference_does_not_depend_on_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = load_generator()
+    wide = generator.commands()
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERMINAL_WIDTH", "40")
+
+    assert generator.commands() == wide
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_relative_link_leads_to_a_file(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    targets = [target for target in LINK.findall(text) if not re.match(r"[a-z]+:|#", target)]
+
+    missing = [target for target in targets if not (page.parent / target.partition("#")[0]).exists()]
+
+    assert not missing, f"{name_of(page)} links to {missing}"
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name_of)
+def test_every_command_line_of_a_guide_can_be_parsed(page: Path) -> None:
+    for words in commands_of(page):
+        try:
+            parse(words)
+        except Exception as error:  # a wrong option, a missing argument, a value of the wrong kind
+            pytest.fail(f"{name_of(page)}: dovetail {shlex.join(words)}: {error!r} {error}")
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name_of)
+def test_a_file_shown_in_a_guide_is_the_file_beside_it(page: Path) -> None:
+    shown = [(file, block) for _, file, block in FENCE.findall(page.read_text(encoding="utf-8")) if file]
+
+    for file, block in shown:
+        assert block == (page.parent / file).read_text(encoding="utf-8"), f"{name_of(page)} shows another {file}"
+
+
+@pytest.mark.parametrize(
+    ("guide", "command"),
+    [
+        pytest.param(guide, command, id=f"{guide}: {number}")
+        for guide in ("plan.md", "compare-methods.md")
+        for number, (command, output) in enumerate(console_steps(DOCS / "guides" / guide))
+        if output.strip() and not re.search(r"--method rl|--compare", command)
+    ],
+)
+def test_a_command_of_a_guide_prints_what_the_guide_shows(
+    guide: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(DOCS / "guides" / "problems", tmp_path / "problems")
+    monkeypatch.chdir(folder)
+    steps = console_steps(DOCS / "guides" / guide)
+    position = [shown for shown, _ in steps].index(command)
+    if "plan.json" in command and "--out" not in command:
+        CliRunner().invoke(app, ["plan", "problem.toml", "--out", "plan.json"])
+
+    result = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
+
+    # Messages go to stderr and results to stdout, so a terminal may mix the two.
+    assert sorted(as_shown(result.output)) == sorted(as_shown(steps[position][1]))
+
+
+def test_the_python_of_the_guide_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(DOCS / "guides" / "problems", tmp_path / "problems")
+    monkeypatch.chdir(folder)
+    text = (DOCS / "guides" / "plan.md").read_text(encoding="utf-8")
+    code = next(block for language, file, block in FENCE.findall(text) if language == "python" and not file)
+
+    exec(compile(code, "plan.md", "exec"), {})
+
+    # 4e9 / 4096 batches of 7 ms at 23 x 0.04 + 2.42 USD an hour.
+    cost, optimal, stages = capsys.readouterr().out.strip().split(" ", 2)
+    assert float(cost) == pytest.approx(4e9 / 4096 * 0.007 / 3600 * 3.34)
+    assert (optimal, stages) == ("True", "[('cpu', 23), ('v100', 1)]")
+    assert f"{cost} {optimal} {stages}\n" in text
