@@ -50,8 +50,12 @@ def simulate(
         from dovetail.simulator.engine import simulate as run
         from dovetail.simulator.traces.read import read_any
 
-        for name in [] if compare else [policy]:
-            make_policy(name, knob=knob)  # a wrong name is told before a long file is read
+        if not compare:
+            make_policy(policy, knob=knob)  # a wrong name is told before a long file is read
+        if plot is not None:
+            from dovetail.charts.figure import check_chart_path
+
+            check_chart_path(plot)
         workload = read_any(
             workload_file, nodes=nodes, speeds=speeds, restart_s=restart_s, round_s=round_s, elastic=elastic
         )
@@ -59,12 +63,22 @@ def simulate(
         for name in POLICIES if compare else [policy]:
             if compare:
                 say(f"running {name}")
+            _compile(name)
             chosen = make_policy(name, knob=knob)
             trials.append(run(workload, chosen, name=name, knowledge=knowledge, seed=seed, clock=time.perf_counter))
         _write_events(trials[0], events)
         if plot is not None:
             _draw(workload, trials, plot)
         _show(workload, trials, compare=compare, as_json=as_json)
+
+
+def _compile(policy: str) -> None:
+    """Load a policy's compiled loops before its decisions are timed."""
+    from dovetail.scheduler.registry import make_policy
+    from dovetail.simulator.engine import simulate as run
+    from dovetail.simulator.traces.make import make_workload
+
+    run(make_workload(num_jobs=3, with_loss=False), make_policy(policy), name=policy)
 
 
 def _write_events(trial: Trial, events: Path | None) -> None:
@@ -136,4 +150,5 @@ def _print_table(workload: Workload, trials: Sequence[Trial]) -> None:
     console = console if console.is_terminal else Console(width=120)
     console.print(table)
     cluster = " + ".join(f"{workers:,} {name}" for name, workers in workload.capacity.items())
-    console.print(f"{len(workload.jobs):,} jobs on {cluster}", highlight=False)
+    count = len(workload.jobs)
+    console.print(f"{count:,} {'job' if count == 1 else 'jobs'} on {cluster}", highlight=False)

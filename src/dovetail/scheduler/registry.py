@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from dovetail.errors import DovetailError, did_you_mean
 from dovetail.scheduler.policies.doubling import Doubling
+from dovetail.scheduler.policies.dovetail import DEFAULT_KNOB, Dovetail
+from dovetail.scheduler.policies.exact import Exact
+from dovetail.scheduler.policies.exploratory import Exploratory
 from dovetail.scheduler.policies.fifo import Fifo
+from dovetail.scheduler.policies.fixed import Fixed
+from dovetail.scheduler.policies.goodput import Goodput
+from dovetail.scheduler.policies.las import LeastAttained
+from dovetail.scheduler.policies.max_min import MaxMin
+from dovetail.scheduler.policies.optimus import Optimus
+from dovetail.scheduler.policies.srtf import Srtf
 from dovetail.scheduler.policy import Policy
 
 DEFAULT_POLICY = "dovetail"
 
 POLICIES: dict[str, Callable[[], Policy]] = {
+    "dovetail": Dovetail,
+    "fixed-1": partial(Fixed, 1),
+    "fixed-2": partial(Fixed, 2),
+    "fixed-4": partial(Fixed, 4),
+    "fixed-8": partial(Fixed, 8),
     "fifo": Fifo,
+    "srtf": Srtf,
+    "las": LeastAttained,
+    "optimus": Optimus,
     "doubling": Doubling,
+    "exploratory": Exploratory,
+    "exact": Exact,
+    "max-min": MaxMin,
+    "goodput": Goodput,
 }
 
 
-def make_policy(name: str, *, knob: float = 0.0, seed: int = 0) -> Policy:  # noqa: ARG001
+def make_policy(name: str, *, knob: float | None = None) -> Policy:
     """Return a policy by its name; `knob` is for `dovetail`: 0 = mean completion time, 1 = makespan."""
     if name not in POLICIES:
         raise DovetailError(f"`{name}` is not a policy", hint=did_you_mean(name, POLICIES))
+    if name == "dovetail":
+        return Dovetail(DEFAULT_KNOB if knob is None else knob)
     return POLICIES[name]()

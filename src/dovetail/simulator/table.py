@@ -39,7 +39,7 @@ def job_table(workload: Workload) -> JobTable:
     widest = max(
         min(span[-1], capacity[name]) for job in jobs for name in job.speed if len(span := job.workers_on(name)) > 0
     )
-    sizes = sorted({int(size) for job in jobs for size in job.efficiency or {}})
+    sizes = sorted({int(size) for job in jobs for size in job.efficiency})
     return JobTable(
         jobs=jobs,
         types=types,
@@ -60,7 +60,7 @@ def _batch_speeds(
     jobs: Sequence[Job], size: int, types: Sequence[str], capacity: dict[str, int], widest: int
 ) -> FloatArray:
     """Return speed times efficiency with one batch size, 0 for jobs that do not give it."""
-    chosen = [(job.efficiency or {}).get(str(size)) for job in jobs]
+    chosen = [job.efficiency.get(str(size)) for job in jobs]
     tables: list[tuple[SpeedTable, float]] = [
         ({}, 0.0) if batch is None else (batch.speed, batch.efficiency) for batch in chosen
     ]

@@ -83,8 +83,8 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     loss: Annotated[LossCurve | None, Meta(description="the loss it reports: points and target")] = None
     efficiency: Annotated[
-        dict[str, BatchSize] | None, Meta(description="other batch sizes it may use, each with efficiency and speed")
-    ] = None
+        dict[str, BatchSize], Meta(description="other batch sizes it may use, each with efficiency and speed")
+    ] = {}
 
     def __post_init__(self) -> None:
         """Refuse a job that could never be run."""
@@ -108,7 +108,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             check_number(self, "spread_speed", above=0)
             check_number(self, "spread_speed", at_least=0, at_most=1)
         msgspec.structs.force_setattr(self, "speed", checked_speed(self.speed))
-        for size in self.efficiency or {}:
+        for size in self.efficiency:
             if not _is_whole(size):
                 raise SpecError(
                     "is not a batch size", key=f"efficiency.{size}", hint='write whole samples, e.g. "256": {...}'

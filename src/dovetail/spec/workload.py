@@ -126,7 +126,8 @@ def write_workload(workload: Workload, path: Path) -> None:
 
 def _without_defaults(job: dict[str, object]) -> dict[str, object]:
     """Return a job's keys without those that say nothing."""
-    return {key: value for key, value in job.items() if value is not None and (key, value) != ("weight", 1.0)}
+    silent = (("weight", 1.0), ("efficiency", {}))
+    return {key: value for key, value in job.items() if value is not None and (key, value) not in silent}
 
 
 def _check_ids(ids: Sequence[str]) -> None:
@@ -145,7 +146,7 @@ def _check_ids(ids: Sequence[str]) -> None:
 def _check_job(key: str, job: Job, capacity: dict[str, int]) -> None:
     """Refuse a job that names unknown types or fits on none."""
     tables = [("speed", job.speed)]
-    tables += [(f"efficiency.{size}.speed", batch.speed) for size, batch in (job.efficiency or {}).items()]
+    tables += [(f"efficiency.{size}.speed", batch.speed) for size, batch in job.efficiency.items()]
     for table_key, table in tables:
         for type_name in table:
             if type_name not in capacity:

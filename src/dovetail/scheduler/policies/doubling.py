@@ -23,7 +23,7 @@ from dovetail.scheduler.view import Allocation, ClusterView, FloatArray, IntArra
 class Doubling:
     """Least workers for all, then double where it saves the most a worker."""
 
-    def decide(self, view: ClusterView, now_s: float) -> Allocation:  # noqa: ARG002
+    def decide(self, view: ClusterView, now_s: float) -> Allocation:
         """Return the sizes that doubling arrives at."""
         room = view.capacity.copy()
         seats = view.rows[: int(room.sum())]  # nobody beyond can have a seat: each takes at least one worker

@@ -57,3 +57,41 @@ def seat_in_order(
             if room.sum() <= 0:
                 break
     return types, workers
+
+
+@njit(cache=True, nogil=True)
+def wanted_workers(speed: FloatArray, row: int, kind: int, capacity: int, size: int) -> int:
+    """Return the workers a job asks for: the most it may use up to `size`, else its least; `size` 0 = the fastest."""
+    if size == 0:
+        return fastest_workers(speed, row, kind, capacity)
+    for workers in range(min(size, capacity, speed.shape[2] - 1), 0, -1):
+        if speed[row, kind, workers] > 0.0:
+            return workers
+    return fewest_workers(speed, row, kind, capacity)
+
+
+@njit(cache=True, nogil=True)
+def start_in_order(
+    order: IntArray, held: IntArray, speed: FloatArray, capacity: IntArray, room: IntArray, size: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Start those of `order` that hold nothing, each on its wanted workers, until one does not fit."""
+    started = np.empty(len(order), np.int64)
+    types = np.empty(len(order), np.int64)
+    workers = np.empty(len(order), np.int64)
+    count = 0
+    for row in order:
+        if held[row] > 0:
+            continue
+        if room.sum() <= 0:
+            break
+        best_type, best_workers, best_speed = -1, 0, 0.0
+        for kind in range(len(capacity)):
+            wanted = wanted_workers(speed, row, kind, capacity[kind], size)
+            if 0 < wanted <= room[kind] and speed[row, kind, wanted] > best_speed:
+                best_type, best_workers, best_speed = kind, wanted, speed[row, kind, wanted]
+        if best_type < 0:
+            break
+        started[count], types[count], workers[count] = row, best_type, best_workers
+        room[best_type] -= best_workers
+        count += 1
+    return started[:count], types[:count], workers[:count]

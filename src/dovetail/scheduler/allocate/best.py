@@ -1,0 +1,92 @@
+"""One option a job at most, the greatest sum of values: a table while small, prices and HiGHS when large.
+
+Small enough, dynamic programming answers at once. Otherwise prices for workers rule out most options with proof; jobs
+with one option left are settled, and what remains goes to the table again or to HiGHS.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.errors import DovetailError
+from dovetail.scheduler.allocate.bound import price_workers, within_gap
+from dovetail.scheduler.allocate.knapsack import IMPOSSIBLE, solve_knapsack
+from dovetail.scheduler.allocate.milp import solve_milp
+from dovetail.scheduler.allocate.options import Options
+from dovetail.scheduler.view import BoolArray, IntArray
+
+TABLE_WORK = 6_000_000
+"""Options times states up to which the table is used at once: a few milliseconds."""
+TABLE_CELLS = 40_000_000
+"""Jobs times states that a table may have at all: it keeps four bytes for each."""
+EXACT_ENOUGH = 1e-9
+
+
+def best_choice(options: Options, capacity: IntArray, *, required: bool = False) -> IntArray:
+    """Return for each job the position of the option chosen, -1 for none; `required` serves every job or raises."""
+    if options.num_jobs == 0:
+        return np.empty(0, np.int64)
+    if _is_small(options, capacity, TABLE_WORK):
+        return _by_table(options, capacity, required=required)
+    if required:
+        chosen = solve_milp(options, capacity, required=True)
+        if chosen is None:
+            raise _cannot_serve_all()
+        return chosen
+    bound, prices, incumbent, value = price_workers(
+        options.first, options.types, options.workers, options.values, capacity
+    )
+    gap = (bound - value) * (1 + EXACT_ENOUGH) + EXACT_ENOUGH * abs(bound)
+    if bound - value <= EXACT_ENOUGH * abs(bound):
+        return incumbent
+    kept, may_wait = within_gap(options.first, options.types, options.workers, options.values, prices, gap)
+    return _on_what_remains(options, capacity, kept == 1, may_wait == 1, incumbent, value)
+
+
+def _on_what_remains(
+    options: Options,
+    capacity: IntArray,
+    kept: BoolArray,
+    may_wait: BoolArray,
+    incumbent: IntArray,
+    value: float,
+) -> IntArray:
+    """Return the best choice among the options kept, or the incumbent where that is as good."""
+    jobs = options.jobs()
+    per_job = np.bincount(jobs[kept], minlength=options.num_jobs)
+    settled = (per_job == 1) & ~may_wait
+    fixed = np.flatnonzero(kept & settled[jobs])
+    room = capacity.copy()
+    np.subtract.at(room, options.types[fixed], options.workers[fixed])
+    if (room < 0).any():
+        return incumbent  # nothing better than the incumbent exists
+    fits = options.workers <= room[options.types]
+    rest, where = options.only(kept & ~settled[jobs] & fits)
+    if _is_small(rest, room, 4 * TABLE_WORK):
+        found: IntArray | None = _by_table(rest, room, required=False)
+    else:
+        found = solve_milp(rest, room, required=False)
+    if found is None:
+        return incumbent
+    chosen = np.where(found >= 0, where[found] if len(where) else -1, -1)
+    chosen[jobs[fixed]] = fixed
+    return chosen if options.values[chosen[chosen >= 0]].sum() > value else incumbent
+
+
+def _is_small(options: Options, capacity: IntArray, most_work: int) -> bool:
+    """Say whether a table over all types is affordable."""
+    states = float(np.prod(capacity + 1.0))
+    return states * max(len(options.values), 1) <= most_work and states * options.num_jobs <= TABLE_CELLS
+
+
+def _by_table(options: Options, capacity: IntArray, *, required: bool) -> IntArray:
+    """Return the best choice by dynamic programming."""
+    chosen, total = solve_knapsack(options.first, options.types, options.workers, options.values, capacity, required)
+    if required and total <= IMPOSSIBLE:
+        raise _cannot_serve_all()
+    return chosen
+
+
+def _cannot_serve_all() -> DovetailError:
+    """Return the complaint that there are not enough workers for every job."""
+    return DovetailError("there are not enough workers for every job", hint="let some of them wait")

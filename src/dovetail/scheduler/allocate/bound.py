@@ -1,0 +1,124 @@
+"""A price for workers, and what it proves.
+
+With a price p_t >= 0 a worker of type t, no allocation is worth more than
+
+    L(p) = sum_t p_t C_t + sum_j max over the options of j (or nothing) of  value - p . workers
+
+(Lagrange). The prices that make L least are found by subgradient steps; each step's best options, trimmed to what fits
+and filled up, are an allocation too. An option whose priced value lies further below its job's best than L lies above
+the best allocation found can be in no better one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from dovetail.scheduler.view import FloatArray, IntArray
+
+STEPS = 120
+
+
+@njit(cache=True, nogil=True)
+def price_workers(
+    first: IntArray, types: IntArray, workers: IntArray, values: FloatArray, capacity: IntArray
+) -> tuple[float, FloatArray, IntArray, float]:
+    """Return the least bound found, its prices, the best choice found (-1 = none) and its value."""
+    num_jobs, num_types = len(first) - 1, len(capacity)
+    prices = np.zeros(num_types)
+    best_prices = prices.copy()
+    best_bound, best_value = np.inf, -np.inf
+    best_choice = np.full(num_jobs, -1, np.int64)
+    choice = np.full(num_jobs, -1, np.int64)
+    margin = np.zeros(num_jobs)
+    scale, since_better = 1.0, 0
+    for _ in range(STEPS):
+        used = np.zeros(num_types)
+        bound = 0.0
+        for kind in range(num_types):
+            bound += prices[kind] * capacity[kind]
+        for job in range(num_jobs):
+            choice[job], margin[job] = -1, 0.0
+            for option in range(first[job], first[job + 1]):
+                priced = values[option] - prices[types[option]] * workers[option]
+                if priced > margin[job]:
+                    choice[job], margin[job] = option, priced
+            if choice[job] >= 0:
+                used[types[choice[job]]] += workers[choice[job]]
+                bound += margin[job]
+        if bound < best_bound - 1e-9 * abs(bound):
+            best_bound, since_better = bound, 0
+            best_prices[:] = prices
+        else:
+            since_better += 1
+            if since_better >= 5:
+                scale, since_better = scale * 0.6, 0
+        fitted, value = _fit(first, types, workers, values, capacity, choice, margin)
+        if value > best_value:
+            best_value = value
+            best_choice[:] = fitted
+        over = used - capacity
+        norm = (over * over).sum()
+        if norm == 0 or best_bound - best_value <= 1e-12 * abs(best_bound):
+            break
+        step = scale * max(bound - best_value, 1e-9 * abs(bound)) / norm
+        prices = np.maximum(prices + step * over, 0.0)
+    return best_bound, best_prices, best_choice, best_value
+
+
+@njit(cache=True, nogil=True)
+def _fit(
+    first: IntArray,
+    types: IntArray,
+    workers: IntArray,
+    values: FloatArray,
+    capacity: IntArray,
+    choice: IntArray,
+    margin: FloatArray,
+) -> tuple[IntArray, float]:
+    """Keep the choices with the largest margin while they fit, then give the rest what still fits best."""
+    room = capacity.copy()
+    fitted = np.full(len(choice), -1, np.int64)
+    total = 0.0
+    order = np.argsort(-margin)
+    for job in order:
+        option = choice[job]
+        if option >= 0 and workers[option] <= room[types[option]]:
+            fitted[job] = option
+            room[types[option]] -= workers[option]
+            total += values[option]
+    for job in order:
+        held = fitted[job]
+        best, best_gain = -1, 0.0
+        for option in range(first[job], first[job + 1]):
+            free = room[types[option]]
+            if held >= 0 and types[held] == types[option]:
+                free += workers[held]
+            gain = values[option] - (values[held] if held >= 0 else 0.0)
+            if workers[option] <= free and gain > best_gain:
+                best, best_gain = option, gain
+        if best >= 0:
+            if held >= 0:
+                room[types[held]] += workers[held]
+            room[types[best]] -= workers[best]
+            fitted[job] = best
+            total += best_gain
+    return fitted, total
+
+
+@njit(cache=True, nogil=True)
+def within_gap(
+    first: IntArray, types: IntArray, workers: IntArray, values: FloatArray, prices: FloatArray, gap: float
+) -> tuple[IntArray, IntArray]:
+    """Return which options may be in a better allocation (1), and which jobs may go without any (1)."""
+    kept = np.zeros(len(values), np.int64)
+    may_wait = np.zeros(len(first) - 1, np.int64)
+    for job in range(len(first) - 1):
+        top = 0.0
+        for option in range(first[job], first[job + 1]):
+            top = max(top, values[option] - prices[types[option]] * workers[option])
+        may_wait[job] = top <= gap
+        for option in range(first[job], first[job + 1]):
+            if top - (values[option] - prices[types[option]] * workers[option]) <= gap:
+                kept[option] = 1
+    return kept, may_wait
