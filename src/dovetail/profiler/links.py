@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dovetail.errors import DovetailError
-from dovetail.spec import Link
 
 if TYPE_CHECKING:
     import torch
+
+    from dovetail.spec import Link
 
 DEFAULT_PORT = 7711
 VERSION = 1
@@ -71,6 +72,8 @@ class LinkSpeed:
 
     def link(self, *, source: str, target: str) -> Link:
         """Return the link of a problem file between two types."""
+        from dovetail.spec import Link  # noqa: PLC0415
+
         return Link(source=source, target=target, bytes_per_s=self.bytes_per_s, latency_s=self.latency_s)
 
 
@@ -173,6 +176,9 @@ def measure_device_copies(device: str | int = "cuda", *, num_repeats: int = 5) -
     if not torch.cuda.is_available():
         raise LinkError("there is no CUDA device to copy to", hint="`dovetail doctor` says why")
     place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    num_devices = torch.cuda.device_count()
+    if place.type != "cuda" or (place.index or 0) >= num_devices:
+        raise LinkError(f"there is no CUDA device {place}", hint=f"devices go from cuda:0 to cuda:{num_devices - 1}")
     with torch.cuda.device(place):
         on_host = torch.empty(MOST_BYTES, dtype=torch.uint8, pin_memory=True)
         on_device = torch.empty(MOST_BYTES, dtype=torch.uint8, device=place)
