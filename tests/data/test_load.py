@@ -26,6 +26,9 @@ def zeros(value=0.0):
 
 def nothing():
     return None
+
+def broken():
+    return {}["no"]
 """
 
 
@@ -73,3 +76,8 @@ def test_what_is_not_there_is_refused_with_a_way_out(name, options, complaint):
 def test_a_function_that_returns_no_source_is_refused(own):
     with pytest.raises(DataError, match="returned a NoneType"):
         load_data(f"{own}:nothing")
+
+
+def test_a_function_that_fails_is_named_with_the_reason(own):
+    with pytest.raises(DataError, match="could not be opened: KeyError: 'no'"):
+        load_data(f"{own}:broken")

@@ -108,3 +108,19 @@ def test_leaving_early_stops_the_background_thread():
 def test_impossible_loaders_are_refused(wish):
     with pytest.raises(DataError):
         Loader(Numbered(10), **wish)
+
+
+class Lying(Numbered):
+    """A source whose schema names a slot that its samples lack, or that returns no batch at all."""
+
+    schema = Schema(dense=("number",), slots=(Slot(name="slot"), Slot(name="another")))
+
+    def read(self, first: int, last: int) -> Batch:
+        return None if first == 0 else super().read(first, last)  # type: ignore[return-value]
+
+
+def test_samples_that_do_not_fit_their_schema_are_refused():
+    with pytest.raises(DataError, match="samples have 1 slots and 1 numbers, their schema 2 and 1"):
+        list(Loader(Lying(20), batch_size=10, shuffle=False, start=10))
+    with pytest.raises(DataError, match="the data returned a NoneType"):
+        list(Loader(Lying(20), batch_size=10, shuffle=False))

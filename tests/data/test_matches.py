@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.data import DataError, Matches, concatenate, load_data
+from dovetail.data import DataError, Matches, concatenate, items_of, load_data
 from dovetail.data.clicks.topics import row_chances
 from tests.data.makers import bags_of, same
 
@@ -66,3 +66,16 @@ def test_the_truth_next_item_has_a_context_and_a_target():
     source = load_data("clicks", truth="next-item", num_items=40, rows_per_user_slot=40)
 
     assert [(slot.name, slot.multi_valued) for slot in source.schema.slots] == [("user1", True), ("item1", False)]
+
+
+def test_the_items_among_samples_are_each_taken_once_in_the_order_of_their_first_click():
+    source = make_matches()
+    batch, clicked = source.read(0, 300), source.clicked_items(0, 300).tolist()
+
+    pool = items_of(batch, first_slot=3)
+
+    expected = list(dict.fromkeys(clicked))
+    assert torch.equal(pool.ids, source.items().ids[expected])
+    assert torch.equal(pool.dense, source.items().dense[expected])
+    with pytest.raises(DataError, match="no item slots from slot 17 on"):
+        items_of(batch, first_slot=17)

@@ -237,6 +237,9 @@ def chained():
 
 def nothing():
     return 3
+
+def broken():
+    return 1 / 0
 """
 
 
@@ -272,6 +275,8 @@ def test_the_loss_is_the_users_choice(own):
         ("{own}:smal", {}, "no function `smal`"),
         ("{own}:small", {"depth": 5}, "depth"),
         ("{own}:nothing", {}, "a int is not a model"),
+        ("{own}:broken", {}, "could not be built: ZeroDivisionError"),
+        ("matchnet", {"schema": SOURCE.schema}, "needs the option `items` where a schema is given"),
     ],
 )
 def test_models_that_are_not_there_are_refused_with_a_way_out(own, name, options, complaint):

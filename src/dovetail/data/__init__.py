@@ -12,7 +12,7 @@ from dovetail.data.bad_rows import BadRow, BadRows
 from dovetail.data.batch import FIELDS, Batch, concatenate
 from dovetail.data.cache import DecodedCache
 from dovetail.data.errors import BadRowsError, DataError
-from dovetail.data.items import ItemPool
+from dovetail.data.items import ItemPool, items_of
 from dovetail.data.leases import Lease, LeaseBook
 from dovetail.data.loader import Loader
 from dovetail.data.order import Order
@@ -43,6 +43,7 @@ __all__ = [
     "Slot",
     "Source",
     "concatenate",
+    "items_of",
     "load_data",
 ]
 

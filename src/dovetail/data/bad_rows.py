@@ -55,7 +55,8 @@ class BadRows:
         if self.total > max_bad_rows:
             shown = "\n".join(f"  {row}" for row in self.examples)
             raise BadRowsError(
-                f"{self.total:,} broken rows, and at most {max_bad_rows:,} are allowed; the first:\n{shown}",
+                f"{self.total:,} broken row{_s(self.total)}, and at most {max_bad_rows:,} are allowed; "
+                f"the first:\n{shown}",
                 hint=f"repair them, or skip them with --max-bad-rows {max(10, 2 * self.total)}",
             )
 
@@ -64,4 +65,9 @@ class BadRows:
         if not self.total:
             return "no broken rows"
         reasons = "; ".join(f"{count:,} x {reason}" for reason, count in self.by_reason.most_common())
-        return f"{self.total:,} broken row{'s' if self.total > 1 else ''} skipped: {reasons}"
+        return f"{self.total:,} broken row{_s(self.total)} skipped: {reasons}"
+
+
+def _s(count: int) -> str:
+    """Return the ending of a plural."""
+    return "" if count == 1 else "s"

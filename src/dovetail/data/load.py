@@ -128,7 +128,13 @@ def _own(name: str, options: dict[str, Any]) -> Source:
     except ImportProblem as problem:
         raise DataError(f"data `{name}`: {problem}", hint=problem.way_out) from None
     _check_options(name, function, options)
-    source = function(**options)
+    try:
+        source = function(**options)
+    except Exception as problem:
+        raise DataError(
+            f"data `{name}` could not be opened: {type(problem).__name__}: {problem}",
+            hint="call the function yourself to see where it fails",
+        ) from problem
     if not isinstance(source, Source):
         raise DataError(
             f"`{name}` returned a {type(source).__name__}, not a source of samples",

@@ -141,11 +141,26 @@ class Loader:
                 )
             else:
                 first = stretch.first_sample + int(stretch.picks[0])
-                pieces.append(self._source.read(first, first + len(stretch.picks)))
+                pieces.append(self._read(first, first + len(stretch.picks)))
         batch = concatenate(pieces)
         if self._order.epoch and self._order.num_samples:
             batch = batch.with_sample_ids(batch.sample_ids + self._order.epoch * self._order.num_samples)
         return batch.pinned() if self._pin else batch
+
+    def _read(self, first: int, last: int) -> Batch:
+        """Return samples from the source, and refuse what does not fit its own schema."""
+        batch: object = self._source.read(first, last)
+        if not isinstance(batch, Batch):
+            raise DataError(f"the data returned a {type(batch).__name__}", hint="read() returns a dovetail.data.Batch")
+        schema = self._source.schema
+        slots = batch.num_slots if batch.num_samples else schema.num_slots
+        if slots != schema.num_slots or batch.dense.shape[1] != schema.num_dense:
+            raise DataError(
+                f"samples have {slots} slots and {batch.dense.shape[1]} numbers, their schema {schema.num_slots} and "
+                f"{schema.num_dense}",
+                hint="make `schema` and what read() returns agree",
+            )
+        return batch
 
     def _block(self, first: int, last: int) -> Batch:
         """Return a block of the data, read by whoever asks first; the last few are kept."""
@@ -156,7 +171,7 @@ class Loader:
                 self._blocks.popitem(last=False)
         if mine:
             try:
-                block.set_result(self._source.read(first, last))
+                block.set_result(self._read(first, last))
             except BaseException as problem:
                 with self._lock:
                     self._blocks.pop(first, None)  # who asks later tries again

@@ -123,8 +123,14 @@ def _built_in(name: str, *, seed: int, loss: str | None, options: dict[str, Any]
         if option not in known:
             raise ModelError(f"`{name}` has no option `{option}`", hint=did_you_mean(option, known))
     wanted = dict(options)
-    if any(default not in wanted for default in known if known[default].default is inspect.Parameter.empty):
+    needed = [option for option in known if known[option].default is inspect.Parameter.empty]
+    if "schema" not in wanted:
         wanted = entry.defaults() | wanted
+    elif lacking := [option for option in needed if option not in wanted]:
+        raise ModelError(
+            f"`{name}` needs the option `{lacking[0]}` where a schema is given",
+            hint="take it from the same data, e.g. items=items_of(source.read(0, 10_000), first_slot=12)",
+        )
     schema: Schema = wanted.pop("schema")
     recipe = replace(entry.recipe, loss=loss or entry.recipe.loss)
     return Chain(entry.build(schema, seed=seed, loss=recipe.loss, **wanted), recipe=recipe)
@@ -139,8 +145,11 @@ def _own(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> 
         torch.manual_seed(seed)
         try:
             model = function(**options)
-        except TypeError as problem:
-            raise ModelError(f"model `{name}`: {problem}", hint="check the options given to it") from problem
+        except Exception as problem:
+            raise ModelError(
+                f"model `{name}` could not be built: {type(problem).__name__}: {problem}",
+                hint="check the options given to it, or call the function yourself to see where it fails",
+            ) from problem
     return as_chain(model, loss=loss)
 
 

@@ -83,7 +83,7 @@ class RecallAt:
 
     def update(self, scores: Tensor, targets: Tensor) -> None:
         """Take in scores [n, items] and the index of each true item [n]; of equals, the true one comes last."""
-        of_target = scores.gather(1, targets[:, None].long())
+        of_target = scores.gather(1, targets[:, None].long().to(scores.device))
         better = (scores >= of_target).sum(dim=1) - 1
         self._found += int((better < self.k).sum())
         self._samples += targets.shape[0]
