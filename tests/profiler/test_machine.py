@@ -142,24 +142,23 @@ def test_a_folder_inside_a_file_cannot_be_written(tmp_path: Path):
     assert not is_writable(tmp_path / "file" / "folder")
 
 
-def test_kernels_go_to_the_folder_that_numba_takes(tmp_path: Path):
-    # Numba itself is asked: it says where it keeps a kernel of a module, first with a folder chosen and then without.
+def test_kernels_go_to_the_folder_that_numba_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # Numba itself says where it keeps a kernel of a module, first with a folder chosen and then without.
     (tmp_path / "kernels.py").write_text("import numba\n\n@numba.njit(cache=True)\ndef one():\n    return 1\n")
-    code = "import kernels; print(kernels.one.stats.cache_path)"
+    code = (
+        "import importlib, numba, kernels; print(kernels.one.stats.cache_path);"
+        "numba.config.CACHE_DIR = ''; print(importlib.reload(kernels).one.stats.cache_path)"
+    )
     chosen = tmp_path / "chosen"
-    for environment in ({"NUMBA_CACHE_DIR": str(chosen)}, {}):
-        clean = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(
-            command, env=clean | environment, cwd=tmp_path, capture_output=True, text=True, timeout=25, check=True
-        )
-        with pytest.MonkeyPatch.context() as patch:
-            patch.delenv("NUMBA_CACHE_DIR", raising=False)
-            for key, value in environment.items():
-                patch.setenv(key, value)
-            first = kernel_cache_folders(tmp_path)[0]
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(chosen))
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=25, check=True)
+    with_choice, without = done.stdout.splitlines()
 
-        assert Path(done.stdout.strip()).is_relative_to(first)
+    assert kernel_cache_folders(tmp_path)[0] == chosen
+    assert Path(with_choice).is_relative_to(chosen)
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    assert kernel_cache_folders(tmp_path)[0] == Path(without)
 
 
 def test_packages_are_those_of_the_installed_distribution_with_their_extras():
