@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.data import Clicks
+from dovetail.data import Clicks, load_data
 from dovetail.models import Block, Chain, ModelError, as_chain, initialise, load_model
 from tests.models.makers import ALL_MODELS, make_batch, make_model
 
@@ -240,6 +240,9 @@ def nothing():
 
 def broken():
     return 1 / 0
+
+def fitting(schema):
+    return nn.Sequential(nn.Linear(schema.num_dense, 1))
 """
 
 
@@ -255,6 +258,21 @@ def test_a_users_own_model_is_loaded_with_its_options(own):
     assert chain.blocks[0].module.out_features == 7
     assert chain.recipe.loss == "logistic"
     assert chain(BATCH).ndim == 0
+
+
+def test_a_users_own_model_gets_the_schema_only_where_it_takes_one(own):
+    assert load_model(f"{own}:small", schema=SOURCE.schema).blocks[0].module.in_features == 5
+    assert load_model(f"{own}:fitting", schema=SOURCE.schema).blocks[0].module.in_features == SOURCE.schema.num_dense
+
+
+@pytest.mark.parametrize("name", ALL_MODELS)
+def test_the_made_data_that_a_recipe_names_fit_its_model(name):
+    chain = load_model(name, num_rows=1000)
+    batch = load_data("clicks", truth=chain.recipe.truth).read(0, 8)
+    if name in ("ctr-dnn", "2emb", "dlrm"):
+        assert len(batch.offsets) - 1 == 8 * 26
+
+    assert torch.isfinite(chain(batch))
 
 
 def test_the_loss_is_the_users_choice(own):

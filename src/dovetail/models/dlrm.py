@@ -14,7 +14,7 @@ from dovetail.models.losses import loss_block
 from dovetail.models.recipe import Recipe
 from dovetail.models.towers import fc_tower
 
-RECIPE = Recipe(loss="logistic", metric="auc", optimizer="adam", learning_rate=1e-3, batch=2048)
+RECIPE = Recipe(loss="logistic", metric="auc", optimizer="adam", learning_rate=1e-3, batch=2048, truth="dot")
 
 
 class Products(nn.Module):

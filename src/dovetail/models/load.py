@@ -139,8 +139,11 @@ def _built_in(name: str, *, seed: int, loss: str | None, options: dict[str, Any]
 def _own(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> Chain:
     """Return a user's own model, called with the random state that belongs to the seed."""
     function = import_function(name, what="model")
-    if "seed" in inspect.signature(function).parameters:
+    known = inspect.signature(function).parameters
+    if "seed" in known:
         options = {"seed": seed, **options}
+    if "schema" not in known and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+        options = {option: value for option, value in options.items() if option != "schema"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:

@@ -20,7 +20,7 @@ from dovetail.models.losses import loss_block
 from dovetail.models.recipe import Recipe
 from dovetail.models.towers import fc_tower
 
-RECIPE = Recipe(loss="hinge", metric="recall@10", optimizer="adam", learning_rate=1e-3, batch=1000)
+RECIPE = Recipe(loss="hinge", metric="recall@10", optimizer="adam", learning_rate=1e-3, batch=1000, truth="user-item")
 
 
 class Negatives(nn.Module):

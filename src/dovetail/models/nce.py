@@ -18,7 +18,7 @@ from dovetail.models.errors import ModelError
 from dovetail.models.losses import loss_block
 from dovetail.models.recipe import Recipe
 
-RECIPE = Recipe(loss="nce", metric="recall@10", optimizer="adam", learning_rate=1e-3, batch=1000)
+RECIPE = Recipe(loss="nce", metric="recall@10", optimizer="adam", learning_rate=1e-3, batch=1000, truth="next-item")
 
 
 class LogUniform:

@@ -13,7 +13,9 @@ from dovetail.models.losses import loss_block
 from dovetail.models.recipe import Recipe
 from dovetail.models.towers import Join, fc_tower
 
-RECIPE = Recipe(loss="cross-entropy", metric="auc", optimizer="adam", learning_rate=1e-4, batch=1000)
+RECIPE = Recipe(
+    loss="cross-entropy", metric="auc", optimizer="adam", learning_rate=1e-4, batch=1000, truth="two-tables"
+)
 
 
 def two_embeddings(
