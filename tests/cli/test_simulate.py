@@ -164,7 +164,7 @@ MISTAKES = {
     ),
     "too large for the cluster": (
         with_job(min_workers=70, max_workers=80, speed={"v100": {"64": 1.0, "80": 1.1}}),
-        "lets job `a` run nowhere: it needs 70 of 64 `v100`",
+        "jobs[0].speed lets job `a` run nowhere: it needs 70 of 64 `v100`",
         "add nodes",
     ),
     "no nodes": (with_top(nodes=[]), "nodes is empty", "add nodes"),

@@ -126,7 +126,7 @@ def write_workload(workload: Workload, path: Path) -> None:
 
 def _without_defaults(job: dict[str, object]) -> dict[str, object]:
     """Return a job's keys without those that say nothing."""
-    silent = (("weight", 1.0), ("efficiency", {}))
+    silent: tuple[tuple[str, object], ...] = (("weight", 1.0), ("efficiency", {}))
     return {key: value for key, value in job.items() if value is not None and (key, value) not in silent}
 
 

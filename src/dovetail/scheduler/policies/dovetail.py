@@ -20,7 +20,8 @@ is found exactly (`dovetail.scheduler.allocate`), where
 is what minimises the mean when speed-ups are concave. `least_j` is the least time in which the job could be done and
 `drain` about the least in which all could: a long job that would end up last weighs more. `due_j` is a job's age plus
 `least_j`, the least completion time it can still have, and `latest` the largest of these. `waited` grows without
-bound while a job waits, so nobody starves. `knob` goes from the mean completion time (0) to the makespan (1).
+bound while a job waits, so nobody starves. `knob` goes from the mean completion time (0) to the makespan (1); while
+there are few jobs, whose order hardly moves the mean, it turns towards the makespan by itself.
 
 A job that runs and would have to stop is worth a little more, so whole jobs are evicted, and the fewest. Sizes are
 powers of two, whole nodes, and the least and the most a job may use. Workers nobody wants then go to jobs that gain
@@ -38,7 +39,7 @@ from numba import njit
 from dovetail.scheduler.allocate import Options, best_choice
 from dovetail.scheduler.view import Allocation, ClusterView, FloatArray, IntArray
 
-DEFAULT_KNOB = 1 / 3
+DEFAULT_KNOB = 0.28
 
 
 class Tuning(NamedTuple):
@@ -60,8 +61,10 @@ class Tuning(NamedTuple):
     """What stopping a running job costs, in restarts."""
     idle_horizon_s: float = 120.0
     """The horizon over which growing into workers that nobody else wants must pay."""
-    overhead: float = 1.3
+    overhead: float = 1.5
     """How much longer all work takes the whole cluster than it would with perfect speed-ups."""
+    few: float = 0.2
+    """Jobs a worker below which there are few: then the knob turns towards the makespan by itself."""
     patience: float = 20.0
     """After waiting so many times its own least time (an hour more), a job's worth has grown by one."""
 
@@ -148,6 +151,7 @@ def job_worth(
     drain_s = max(least_s.max(), tuning.overhead * on_one_s.sum() / num_workers)
     latest_s = due_s.max()
     worth = np.empty(count)
+    short_first = (1.0 - knob) * min(1.0, count / (tuning.few * num_workers))
     shortest_first = np.argsort(on_one_s, kind="mergesort")
     for place in range(count):
         position = shortest_first[place]
@@ -156,8 +160,8 @@ def job_worth(
         if held[row] == 0:
             waited = (now_s - stopped_s[row]) / (tuning.patience * (least_s[position] + 3600.0))
         worth[position] = weight[row] * (
-            (1.0 - knob) * ((count - place) / count) ** tuning.rank
-            + knob * (least_s[position] / drain_s) ** tuning.long
+            short_first * ((count - place) / count) ** tuning.rank
+            + (1.0 - short_first) * (least_s[position] / drain_s) ** tuning.long
             + tuning.age * (due_s[position] / latest_s) ** tuning.old
             + waited
         )

@@ -5,8 +5,9 @@ programme finds the shares of time x[job, type] that make the worst-off job as f
 
     max min_j 1/weight_j sum_t x[j,t] f_j(t) size_j / f_j(equal share)     sum_t x[j,t] <= 1,  sum_j size x[j,t] <= C_t
 
-and every decision runs the jobs furthest behind their shares, until the workers are out. The programme is solved when
-jobs come or go; between, `round_s` makes jobs take turns.
+and every decision runs the jobs furthest behind their shares, type by type in the order of the file, until the workers
+are out. The programme is solved, and the count of what each has had begins anew, when jobs come or go; between,
+`round_s` makes jobs take turns.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class MaxMin:
     """Time shares by linear programme, then whoever is furthest behind."""
 
     def __init__(self, *, knows_types: bool = True) -> None:
-        """Start with nobody served; `knows_types = False` takes all types for equal."""
+        """Start with nobody served; `knows_types = False` gives every job the same share of every type."""
         self._knows_types = knows_types
         self._served_s: dict[tuple[int, int], float] = {}
         self._known: tuple[int, ...] = ()
@@ -38,6 +39,7 @@ class MaxMin:
         rows = tuple(view.rows.tolist())
         if rows != self._known:
             self._known = rows
+            self._served_s, self._since_s = {}, {}
             self._sizes = _sizes(view)
             self._shares = _fair_shares(view, self._sizes, knows_types=self._knows_types)
         for row in rows:
@@ -57,10 +59,10 @@ class MaxMin:
                 if self._sizes[position, kind] > 0:
                     received = (self._served_s.get((row, kind), 0.0) + 1e-3) / there_s
                     runs_here = view.type[row] == kind
-                    waits.append((-share / received, -share, not runs_here, position, kind))
+                    waits.append((kind, -share / received, -share, not runs_here, position))
         room = view.capacity.copy()
         given: dict[int, tuple[int, int, int]] = {}
-        for _, _, _, position, kind in sorted(waits):
+        for kind, _, _, _, position in sorted(waits):
             size = int(self._sizes[position, kind])
             if position not in given and size <= room[kind]:
                 given[position] = (rows[position], kind, size)
@@ -82,13 +84,13 @@ def _sizes(view: ClusterView) -> IntArray:
 
 def _fair_shares(view: ClusterView, sizes: IntArray, *, knows_types: bool) -> FloatArray:
     """Return x[job, type]: the shares of time with the largest minimum, then the largest sum."""
+    if not knows_types:
+        return np.where(sizes > 0, view.capacity / view.capacity.sum(), 0.0)
     from scipy.optimize import linprog  # noqa: PLC0415
     from scipy.sparse import coo_array  # noqa: PLC0415
 
     count, kinds = sizes.shape
     speeds = np.take_along_axis(view.speed[view.rows], sizes[:, :, None], axis=2)[:, :, 0] * (sizes > 0)
-    if not knows_types:
-        speeds = (speeds > 0).astype(float)
     equal = (speeds * view.capacity).sum(axis=1) / view.capacity.sum()
     gains = speeds * sizes / np.maximum(equal, 1e-300)[:, None] / view.weight[view.rows][:, None]
     scale = gains.max() or 1.0
