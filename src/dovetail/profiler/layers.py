@@ -1,8 +1,9 @@
-"""Seconds of each layer: forward, backward and update, one after the other as in a training step.
+"""Seconds of each layer: forward, backward and update, as in a training step.
 
-The blocks of a chain run in order, each on inputs cut off from the graph before it, so that its backward pass can be
-timed by itself; gradients are handed from block to block in reverse. All blocks run in every repeat, so that caches are
-as warm or as cold as in training.
+Two measurements make one. Whole steps say how long forward, backward and update take together. Then the blocks run one
+by one, each on inputs cut off from the graph before it, so that its backward pass can be timed by itself; that says
+which share of each phase is whose. Block by block everything takes a little longer (more calls, an optimizer each), so
+only the shares are taken from there, and the layers add up to the whole step.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from dovetail.profiler.stopwatch import Stopwatch, stopwatch_for
 
 WARM_UP = 2
 REPEATS = 9
+
+Phases = tuple[float, float, float]
+"""Seconds of forward, backward and update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +55,43 @@ def measure_layers(
 
     The batches take turns, as fresh data does: embedding rows of the last batch are not the rows of this one.
     """
-    device = batches[0].labels.device
-    stopwatch = stopwatch_for(device)
+    stopwatch = stopwatch_for(batches[0].labels.device)
+    whole_optimizer = make_optimizer(chain, optimizer, learning_rate)
     optimizers = [_optimizer_of(block, optimizer, learning_rate) for block in chain.blocks]
-    passes: list[list[tuple[float, float, float]]] = []
+    wholes: list[Phases] = []
+    passes: list[list[Phases]] = []
     for repeat in range(WARM_UP + repeats):
-        times = _one_pass(chain, batches[repeat % len(batches)], optimizers, stopwatch)
+        batch = batches[repeat % len(batches)]
+        whole = _whole_step(chain, batch, whole_optimizer, stopwatch)
+        times = _block_by_block(chain, batch, optimizers, stopwatch)
         if repeat >= WARM_UP:
+            wholes.append(whole)
             passes.append(times)
         if progress is not None:
             progress(repeat + 1, WARM_UP + repeats)
-    return tuple(_median([times[position] for times in passes]) for position in range(len(chain)))
+    layers = [_middle([times[position] for times in passes]) for position in range(len(chain))]
+    spreads = [_spread([sum(times[position]) for times in passes]) for position in range(len(chain))]
+    return tuple(
+        LayerSeconds(forward_s=forward_s, backward_s=backward_s, update_s=update_s, spread=spread)
+        for (forward_s, backward_s, update_s), spread in zip(_scaled(layers, _middle(wholes)), spreads, strict=True)
+    )
+
+
+def _whole_step(chain: Chain, batch: Batch, optimizer: ModelOptimizer, stopwatch: Stopwatch) -> Phases:
+    """Run one training step; return (forward, backward, update) seconds of the whole model."""
+    begun = stopwatch.mark()
+    loss = chain(batch)
+    computed = stopwatch.mark()
+    (loss / batch.num_samples).backward()
+    derived = stopwatch.mark()
+    optimizer.step()
+    optimizer.zero_grad()
+    updated = stopwatch.mark()
+    return (
+        stopwatch.seconds_between(begun, computed),
+        stopwatch.seconds_between(computed, derived),
+        stopwatch.seconds_between(derived, updated),
+    )
 
 
 def _optimizer_of(block: Block, name: str, learning_rate: float) -> ModelOptimizer | None:
@@ -70,9 +100,9 @@ def _optimizer_of(block: Block, name: str, learning_rate: float) -> ModelOptimiz
     return make_optimizer(block.module, name, learning_rate) if has_parameters else None
 
 
-def _one_pass(
+def _block_by_block(
     chain: Chain, batch: Batch, optimizers: list[ModelOptimizer | None], stopwatch: Stopwatch
-) -> list[tuple[float, float, float]]:
+) -> list[Phases]:
     """Run one training step block by block; return (forward, backward, update) seconds of each."""
     outputs: dict[str, Tensor] = {}
     cut_inputs: list[dict[str, Tensor]] = []
@@ -117,12 +147,22 @@ def _cut_off(output: Tensor) -> Tensor:
     return output.detach().requires_grad_(output.is_floating_point())
 
 
-def _median(times: list[tuple[float, float, float]]) -> LayerSeconds:
-    """Return the medians of one block's times."""
+def _scaled(layers: list[Phases], whole: Phases) -> list[Phases]:
+    """Return the layers' times, each phase scaled so that the layers add up to the whole step."""
+    factors = []
+    for phase in range(3):
+        total_s = sum(layer[phase] for layer in layers)
+        factors.append(whole[phase] / total_s if total_s > 0 else 1.0)
+    return [(layer[0] * factors[0], layer[1] * factors[1], layer[2] * factors[2]) for layer in layers]
+
+
+def _middle(times: list[Phases]) -> Phases:
+    """Return the medians of each phase."""
     forward_s, backward_s, update_s = (statistics.median(column) for column in zip(*times, strict=True))
-    totals = [sum(row) for row in times]
-    middle = statistics.median(totals)
-    deviation = statistics.median(abs(total - middle) for total in totals)
-    return LayerSeconds(
-        forward_s=forward_s, backward_s=backward_s, update_s=update_s, spread=deviation / middle if middle > 0 else 0.0
-    )
+    return forward_s, backward_s, update_s
+
+
+def _spread(totals_s: list[float]) -> float:
+    """Return the median deviation from the median, relative to it."""
+    middle = statistics.median(totals_s)
+    return statistics.median(abs(total - middle) for total in totals_s) / middle if middle > 0 else 0.0

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dovetail.data import Batch, load_data
+from dovetail.data import Batch, Matches, load_data
 from dovetail.errors import DovetailError
-from dovetail.models import Chain, load_model
+from dovetail.models import MODELS, Chain, load_model
 
 NUM_BATCHES = 8
 """How many different batches take turns, so that rows are as cold as fresh data's."""
@@ -32,13 +32,13 @@ class ProfileRequest:
             raise DovetailError(
                 f"a batch of {self.batch} is too small to profile", hint="give --batch 8 or more, e.g. 1024"
             )
-        source = load_data(self.data, **self.data_options)
+        data_options = dict(self.data_options)
+        if self.data == "clicks" and self.model in MODELS:
+            data_options.setdefault("truth", MODELS[self.model].recipe.truth)
+        source = load_data(self.data, **data_options)
         options = {"schema": source.schema} | dict(self.model_options)
-        if ":" in self.model:
-            options.pop("schema")
-        items = getattr(source, "items", None)
-        if self.model == "matchnet" and callable(items):
-            options.setdefault("items", items())
+        if self.model == "matchnet" and isinstance(source, Matches):
+            options.setdefault("items", source.items())
         chain = load_model(self.model, seed=self.seed, **options)
         batches = [source.read(turn * self.batch, (turn + 1) * self.batch) for turn in range(NUM_BATCHES)]
         return chain, batches

@@ -1,0 +1,74 @@
+"""`dovetail profile` as a user meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dovetail.cli.main import app
+from dovetail.spec import read_problem
+
+SMALL = ["-o", "num_rows=50", "-o", "width=4", "-o", "hidden=8,8", "--data-option", "rows_per_slot=50", "--batch", "64"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_profile_becomes_a_problem_and_then_a_plan(tmp_path: Path) -> None:
+    path = tmp_path / "problem.toml"
+    measured = run("profile", "ctr-dnn", *SMALL, "--out", path, "--price", "cpu=0.05", "--network-gb-per-s", "1")
+    assert measured.exit_code == 0, measured.stderr
+    assert "embedding" in measured.stdout
+    problem = read_problem(path)
+    planned = run("plan", path, "--memory")
+
+    assert problem.resource("cpu").price_per_hour == 0.05
+    assert all(layer.on["cpu"].source == "measured" for layer in problem.layers)
+    assert problem.layers[0].optimizer_bytes > 0
+    assert planned.exit_code == 0, planned.stderr
+    assert "memory of one unit" in planned.stdout
+
+
+def test_types_elsewhere_are_estimated_and_marked_so(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    result = run(
+        "profile", "ctr-dnn", *SMALL, "--out", path, "--resources", "lambda:gpu_1x_a100", "--network-gb-per-s", "1"
+    )
+    assert result.exit_code == 0, result.stderr
+    layer = json.loads(path.read_text())["layer"][0]
+
+    assert layer["on"]["gpu_1x_a100"]["source"] == "estimated"
+    assert layer["on"]["gpu_1x_a100"]["error"] > 0
+    assert layer["on"]["cpu"]["source"] == "measured"
+
+
+@pytest.mark.parametrize("model", ["2emb", "dlrm", "matchnet", "nce"])
+def test_every_model_can_be_profiled(model: str) -> None:
+    result = run("profile", model, "--batch", "16", "--network-gb-per-s", "1", "--json")
+
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout.splitlines()[-1])["layer"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["no-such-model"], "no-such-model"),
+        (["ctr-dnn", "--batch", "2"], "batch of 2"),
+        (["ctr-dnn", "-o", "hiden=8"], "hiden"),
+        (["ctr-dnn", "--data", "click"], "click"),
+        (["ctr-dnn", "--price", "cpu=cheap"], "cpu=cheap"),
+        (["ctr-dnn", "--price", "tpu=1"], "tpu"),
+        (["ctr-dnn", "--resources", "aws:nothing"], "aws:nothing"),
+        (["ctr-dnn", "--resources", "aws:c7a.medium"], "no peaks"),
+        (["ctr-dnn", "--network-gb-per-s", "0"], "0"),
+    ],
+)
+def test_what_cannot_be_profiled_is_an_error_with_a_hint(arguments: list[str], named: str) -> None:
+    result = run("profile", *arguments, "--json")
+
+    assert result.exit_code == 1
+    assert named in result.stderr
+    assert "\nhint: " in result.stderr
