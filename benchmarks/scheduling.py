@@ -187,7 +187,7 @@ def _stripped(workload: Workload, **given: None) -> Workload:
 
 def show_knob(seeds: Iterable[int], plot: Path | None) -> None:
     """Print and draw what the knob trades at the highest load; the span of the mean last."""
-    knobs = [0.0, 0.1, 0.2, DEFAULT_KNOB, 0.45, 0.6, 0.8, 1.0]
+    knobs = [0.0, 0.12, 0.25, DEFAULT_KNOB, 0.5, 0.65, 0.8, 1.0]
     names = {"mean JCT": "mean_jct_s", "p99 JCT": "p99_jct_s", "makespan": "makespan_s", "restarts": "restarts"}
     workloads = [make_workload(seed=seed, with_loss=False) for seed in seeds]
     base = [run(workload, "doubling") for workload in workloads]

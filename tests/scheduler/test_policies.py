@@ -219,11 +219,19 @@ def test_sensible_sizes_are_powers_of_two_whole_nodes_and_the_ends():
     assert sensible == [3, 4, 6, 8, 12, 13]
 
 
-def test_the_knob_turns_from_short_jobs_to_the_critical_one():
-    view = make_view([{1: 1.0}, {1: 1.0}], capacity=(1,), left=[10_000.0, 9_000.0])
+def test_few_jobs_turn_the_knob_towards_the_makespan():
+    # Two jobs of one worker each on a large cluster could both run; on a node of one the order is for the makespan.
+    view = make_view([[{1: 1.0}, {}], [{1: 1.0}, {}]], capacity=(1, 99), left=[10_000.0, 9_000.0])
 
-    assert sizes(Dovetail(knob=0.0).decide(view, 0.0), 2) == [0, 1]
-    assert sizes(Dovetail(knob=1.0).decide(view, 0.0), 2) == [1, 0]
+    assert sizes(Dovetail(knob=0.0).decide(view, 0.0), 2) == [1, 0]
+
+
+def test_the_knob_turns_from_short_jobs_to_the_critical_one():
+    # On two workers the long job must start now for everything to be done in 10,000 s.
+    view = make_view([{1: 1.0}] * 3, capacity=(2,), left=[10_000.0, 5_000.0, 5_000.0])
+
+    assert sizes(Dovetail(knob=0.0).decide(view, 0.0), 3) == [0, 1, 1]
+    assert sizes(Dovetail(knob=1.0).decide(view, 0.0), 3)[0] == 1
 
 
 def test_a_misspelt_policy_is_told_the_nearest():

@@ -13,15 +13,14 @@ is found exactly (`dovetail.scheduler.allocate`), where
             short, the shorter the less it has run since its last start, so that few are moved and none again and again;
     u_j     is what a second's work on the job is worth:
 
-    u_j = weight_j ((1 - knob) (rank_j / n) ** RANK + knob (least_j / drain) ** LONG
-                    + AGE (due_j / latest) ** OLD + waited)
+    u_j = weight_j ((1 - k) (rank_j / n) ** RANK + k (least_j / drain) ** LONG + AGE (due_j / latest) ** OLD + waited)
 
 `rank_j` counts the n jobs from the one with the most work left: short jobs weigh more, by the root of their rank, which
 is what minimises the mean when speed-ups are concave. `least_j` is the least time in which the job could be done and
 `drain` about the least in which all could: a long job that would end up last weighs more. `due_j` is a job's age plus
 `least_j`, the least completion time it can still have, and `latest` the largest of these. `waited` grows without
-bound while a job waits, so nobody starves. `knob` goes from the mean completion time (0) to the makespan (1); while
-there are few jobs, whose order hardly moves the mean, it turns towards the makespan by itself.
+bound while a job waits, so nobody starves. The knob goes from the mean completion time (0) to the makespan (1), where
+k = 0.8: beyond, nothing is won. While there are few jobs, whose order hardly moves the mean, k rises by itself.
 
 A job that runs and would have to stop is worth a little more, so whole jobs are evicted, and the fewest. Sizes are
 powers of two, whole nodes, and the least and the most a job may use. Workers nobody wants then go to jobs that gain
@@ -39,12 +38,14 @@ from numba import njit
 from dovetail.scheduler.allocate import Options, best_choice
 from dovetail.scheduler.view import Allocation, ClusterView, FloatArray, IntArray
 
-DEFAULT_KNOB = 0.28
+DEFAULT_KNOB = 0.35
 
 
 class Tuning(NamedTuple):
     """The constants of the value, found on workloads of other seeds than those that results are reported on."""
 
+    full: float = 0.8
+    """k at the end of the knob."""
     rank: float = 0.5
     """RANK: 0 = all jobs weigh the same, 1 = by rank; the root is what concave speed-ups ask for."""
     long: float = 2.5
@@ -55,7 +56,7 @@ class Tuning(NamedTuple):
     """OLD: how sharply only the oldest do."""
     horizon_s: float = 24.0
     """The horizon over which a change of a running job must pay, once it has run its lease."""
-    lease: float = 900.0
+    lease: float = 1300.0
     """Seconds a job should run between changes, for a restart of one second; grows with the root of the restart."""
     eviction: float = 2.0
     """What stopping a running job costs, in restarts."""
@@ -151,7 +152,7 @@ def job_worth(
     drain_s = max(least_s.max(), tuning.overhead * on_one_s.sum() / num_workers)
     latest_s = due_s.max()
     worth = np.empty(count)
-    short_first = (1.0 - knob) * min(1.0, count / (tuning.few * num_workers))
+    short_first = (1.0 - tuning.full * knob) * min(1.0, count / (tuning.few * num_workers))
     shortest_first = np.argsort(on_one_s, kind="mergesort")
     for place in range(count):
         position = shortest_first[place]
