@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
 
 from dovetail.charts.figure import axes_in_inches, new_figure, write_title
-from dovetail.charts.labels import shorten, text_width_inches
+from dovetail.charts.labels import shorten, spread_apart, text_width_inches
 from dovetail.charts.page import FactTable
 from dovetail.charts.palette import ACCENT, ALARM, FAINT, INK, MUTED, PAPER, ink_on, type_colour
 from dovetail.charts.scales import show_scales
@@ -220,11 +220,12 @@ def draw_knob(knobs: Sequence[float], figures: dict[str, Sequence[float]], *, ag
     axes.set_ylim(0, max(1.2, 1.08 * max(max(values) for values in figures.values())))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.1f}x"))
     axes.annotate("default", (chosen, axes.get_ylim()[1]), (4, -3), textcoords="offset points", va="top", color=MUTED)
-    last = -np.inf
-    for value, name, colour in sorted(ends):
-        last = max(value, last + 0.075 * axes.get_ylim()[1])
+    top = axes.get_ylim()[1]
+    ends.sort()
+    places = spread_apart([value for value, _, _ in ends], [0.065 * top] * len(ends), low=0.0, high=top)
+    for place, (_, name, colour) in zip(places, ends, strict=True):
         axes.annotate(
-            name, (knobs[-1], last), (10, 0), textcoords="offset points", va="center", color=colour, fontsize=10,
+            name, (knobs[-1], place), (10, 0), textcoords="offset points", va="center", color=colour, fontsize=10,
             annotation_clip=False,
         )  # fmt: skip
     write_title(figure, "One knob", f"dovetail over {against}: below 1 is better", left=0.4)
