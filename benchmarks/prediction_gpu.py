@@ -1,11 +1,13 @@
 """Predicted and measured training speed of CTR-DNN with a GPU: a part of prediction.py.
 
 All on the GPU, and split: the embedding on the CPU, the rest on the GPU, one after the other. The split is predicted
-from the profiles of both devices and the measured copies between them.
+from the layers of both profiles and from how long tensors of those sizes take from one device to the other and back.
 """
 
 from __future__ import annotations
 
+import statistics
+import time
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +18,21 @@ from dovetail.data import Batch
 from dovetail.errors import DovetailError
 from dovetail.models import Chain, make_optimizer
 from dovetail.profiler.layers import measure_layers
-from dovetail.profiler.links import measure_device_copies
-from prediction_cpu import PREDICTED, WIDTH, cut, model_and_batches, one_device, row, step_seconds
+from prediction_cpu import (
+    PREDICTED,
+    STEPS,
+    TURNS,
+    WARM_UP,
+    WIDTH,
+    cut,
+    finish_device,
+    model_and_batches,
+    one_device,
+    row,
+    step_seconds,
+)
 
 SLOTS = 26
-FLOAT_BYTES = 4
 
 
 def run(_: Namespace) -> list[dict[str, Any]]:
@@ -33,25 +45,46 @@ def run(_: Namespace) -> list[dict[str, Any]]:
 def split_rows() -> list[dict[str, Any]]:
     """Return predicted and measured speeds with the embedding on the CPU and the rest on the GPU."""
     device = torch.device("cuda")
-    copies = measure_device_copies()
-    rows = []
-    for size in PREDICTED:
-        chain, batches = model_and_batches(torch.device("cpu"))
-        batches = cut(batches, size)
-        on_cpu = measure_layers(chain, batches, optimizer="adam", learning_rate=1e-4)
-        on_gpu = measure_layers(chain.to(device), [batch.to(device) for batch in batches], optimizer="adam")
-        chain.to("cpu")
-        vectors_bytes = size * SLOTS * WIDTH * FLOAT_BYTES
-        predicted_s = (
-            on_cpu[0].total_s
-            + sum(layer.total_s for layer in on_gpu[1:])
-            + copies.there.seconds(vectors_bytes)
-            + copies.back.seconds(vectors_bytes)
-            + copies.there.seconds(batches[0].num_bytes)
-        )
-        measured_s = step_seconds(split_step(chain, device), batches)
-        rows.append(row(f"split, batch {size}", "split", size, predicted_s, measured_s, None))
-    return rows
+    on_cpu, batches = model_and_batches(torch.device("cpu"))
+    on_gpu, _ = model_and_batches(device)
+    step = split_step(model_and_batches(torch.device("cpu"))[0], device)
+    predicted: dict[int, list[float]] = {size: [] for size in PREDICTED}
+    measured: dict[int, list[float]] = {size: [] for size in PREDICTED}
+    for _ in range(TURNS):
+        for size in PREDICTED:
+            shares = cut(batches, size)
+            first, *_ = measure_layers(on_cpu, shares, optimizer="adam", learning_rate=1e-4)
+            _, *rest = measure_layers(on_gpu, [share.to(device) for share in shares], optimizer="adam")
+            copies_s = copy_seconds(size * SLOTS * WIDTH, device) + batch_copy_seconds(shares[0], device)
+            predicted[size].append(first.total_s + sum(layer.total_s for layer in rest) + copies_s)
+            measured[size] += step_seconds(step, shares)
+    return [
+        row(f"split, batch {size}", "split", size, statistics.median(predicted[size]), measured[size], None)
+        for size in PREDICTED
+    ]
+
+
+def copy_seconds(num_floats: int, device: torch.device) -> float:
+    """Return the seconds of so many floats there and back, from ordinary memory, as the step copies them."""
+    vectors = torch.zeros(num_floats)
+    return timed(lambda: vectors.to(device).to("cpu"))
+
+
+def batch_copy_seconds(batch: Batch, device: torch.device) -> float:
+    """Return the seconds of a batch to the device."""
+    return timed(lambda: batch.to(device))
+
+
+def timed(copy: Callable[[], object]) -> float:
+    """Return the median seconds of a copy."""
+    seconds = []
+    for _ in range(WARM_UP + STEPS):
+        finish_device()
+        started_s = time.perf_counter()
+        copy()
+        finish_device()
+        seconds.append(time.perf_counter() - started_s)
+    return statistics.median(seconds[WARM_UP:])
 
 
 def split_step(chain: Chain, device: torch.device) -> Callable[[Batch], None]:
