@@ -208,3 +208,36 @@ def test_running_faster_than_the_floor_is_chosen_where_it_is_cheaper() -> None:
     # k cheap units and one dear: (0.1 k + 10) / (10 k) falls until the dear unit is full at k = 100: 20 / 1000.
     assert plan.samples_per_s == pytest.approx(1000.0)
     assert plan.cost == pytest.approx(20.0 / 1000.0)
+
+
+def test_running_out_of_time_is_never_called_a_proof_that_there_is_no_plan() -> None:
+    # Every type is limited and the floor is near what can be reached: no plan is met at the first look.
+    problem = synthetic_problem(num_layers=60, num_types=20, seed=3, min_samples_per_s=140_000, limit_share=1.0)
+    with pytest.raises(PlanError, match="time ran out before a plan was found") as caught:
+        cheapest_plan(problem, Demands(time_limit_s=0.0), clock=CLOCK)
+    assert not isinstance(caught.value, NoPlanError)
+
+
+def test_where_only_cuts_inside_one_type_would_do_they_are_named() -> None:
+    half = LayerTime(compute_s=0.5, comm_s=0.0, compute_parallel=0.0, comm_parallel=0.0)
+    problem = Problem(
+        training=Training(samples=100, batch=10, min_samples_per_s=15.0),
+        resources=(ResourceType(name="cpu", price_per_hour=1.0),),
+        layers=(Layer(name="a", on={"cpu": half}), Layer(name="b", on={"cpu": half})),
+    )
+    with pytest.raises(NoPlanError) as caught:
+        cheapest_plan(problem, Demands(), clock=CLOCK)
+    assert "--split-stages" in caught.value.hint
+
+
+def test_a_slow_link_from_a_type_to_itself_is_named_where_stages_may_be_split() -> None:
+    half = LayerTime(compute_s=0.5, comm_s=0.0, compute_parallel=0.0, comm_parallel=0.0)
+    problem = Problem(
+        training=Training(samples=100, batch=10, min_samples_per_s=15.0),
+        resources=(ResourceType(name="cpu", price_per_hour=1.0),),
+        layers=(Layer(name="a", on={"cpu": half}, output_bytes=1e9), Layer(name="b", on={"cpu": half})),
+        links=(Link(source="cpu", target="cpu", bytes_per_s=1e3, latency_s=1.0),),
+    )
+    with pytest.raises(NoPlanError) as caught:
+        cheapest_plan(problem, Demands(split_stages=True), clock=CLOCK)
+    assert "[[link]]" in caught.value.hint

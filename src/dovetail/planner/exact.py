@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dovetail.errors import PlanError
 from dovetail.planner.cheapest_path import Path
 from dovetail.planner.hourly import Answer, Hourly
 from dovetail.planner.stage_kernel import STEP
@@ -70,7 +71,10 @@ class CheapestSearch:
         self._polished: set[bytes] = set()
 
     def run(self) -> Found | None:
-        """Return the cheapest plan and its bound, or None where there is provably no plan at the floor."""
+        """Return the cheapest plan and its bound, or None where there is provably no plan at the floor.
+
+        Raises PlanError where time runs out before a plan is met and before it is proven that there is none.
+        """
         open_intervals, settled_rate = self._spread()
         if self.best_path is None and not open_intervals:
             return None
@@ -85,7 +89,12 @@ class CheapestSearch:
                 for part in narrower:
                     heapq.heappush(open_intervals, part)
         if self.best_path is None:
-            return None
+            if not open_intervals and math.isinf(unsettled_rate) and math.isinf(settled_rate):
+                return None
+            raise PlanError(
+                "time ran out before a plan was found, and before it was proven that there is none",
+                hint="raise --time-limit, or ease the limits",
+            )
         remaining = open_intervals[0].rate if open_intervals else math.inf
         bound = min(self.best_rate * (1 - STEP), settled_rate, unsettled_rate, remaining)
         return Found(path=self.best_path, rate=self.best_rate, rate_bound=bound)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 
 from dovetail.cost import plan_memory
@@ -18,9 +19,13 @@ from dovetail.spec import Problem
 from dovetail.spec.resource import UNITS_WITHOUT_LIMIT
 from dovetail.units import format_bytes
 
+REMEDIES_WITHIN_S = 10.0
+"""How long to look for ways out, at most; those found until then are named."""
 
-def no_plan(problem: Problem, demands: Demands, *, clock: Clock, deadline_s: float) -> NoPlanError:
+
+def no_plan(problem: Problem, demands: Demands, *, clock: Clock) -> NoPlanError:
     """Return the error for a problem proven to have no plan at its floor: what is wrong, and the ways out."""
+    deadline_s = clock() + min(REMEDIES_WITHIN_S, max(demands.time_limit_s, 1.0))
     arrays = tables(problem, split_stages=demands.split_stages)
     floor = problem.min_samples_per_s
     reachable = fastest_within(
@@ -32,14 +37,14 @@ def no_plan(problem: Problem, demands: Demands, *, clock: Clock, deadline_s: flo
     )
     remedies = []
     if reachable is not None and floor > 0:
-        message = f"no plan reaches min_samples_per_s = {floor:g}: the fastest reaches {reachable.samples_per_s:.6g}"
+        fastest = "the fastest" if reachable.proven else "the fastest found"
+        message = f"no plan reaches min_samples_per_s = {floor:g}: {fastest} reaches {reachable.samples_per_s:.6g}"
         remedies.append(f"lower `min_samples_per_s` to {round_down(reachable.samples_per_s):g}")
     else:
         message = "no plan exists, at any speed: limits, memory, links or the stages allowed leave no way"
-    remedies += _raise_one_limit(problem, arrays, demands) or _raise_limits(problem, arrays, demands)
-    remedies += _more_stages(problem, arrays, demands)
-    remedies += _more_memory(problem, arrays, demands)
-    remedies += _more_links(problem, arrays, demands)
+    for remedy in (_raise_limits, _more_stages, _split_stages, _more_memory, _more_links):
+        if clock() < deadline_s:
+            remedies += remedy(problem, arrays, demands)
     if not remedies:
         remedies = ["let layers run on more types, or use faster ones"]
     return NoPlanError(message, hint=", or ".join(remedies))
@@ -57,6 +62,11 @@ def too_dear(hourly: Hourly, min_samples_per_s: float, *, max_cost_per_hour: flo
     )
 
 
+def _raise_limits(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+    """Return the limits that would do when raised: each by itself, or else several together."""
+    return _raise_one_limit(problem, arrays, demands) or _raise_limits_together(problem, arrays, demands)
+
+
 def _raise_one_limit(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
     """Return the types of which more units alone would do, each with the least number that does."""
     remedies = []
@@ -72,11 +82,12 @@ def _raise_one_limit(problem: Problem, arrays: Tables, demands: Demands) -> list
         answer = counting.at(problem.min_samples_per_s)
         if answer.path is not None:
             needed = int(answer.path.used(arrays.num_types)[t])
-            remedies.append(f"raise `limit` of `{resource.name}` from {resource.limit} to {needed}")
+            if needed > resource.limit:
+                remedies.append(f"raise `limit` of `{resource.name}` from {resource.limit} to {needed}")
     return remedies
 
 
-def _raise_limits(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+def _raise_limits_together(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
     """Return the limits that the cheapest plan without any would need raised together."""
     unlimited = arrays._replace(limit=np.full_like(arrays.limit, UNITS_WITHOUT_LIMIT))
     answer = Hourly(unlimited, max_stages=demands.max_stages).at(problem.min_samples_per_s)
@@ -101,6 +112,16 @@ def _more_stages(problem: Problem, arrays: Tables, demands: Demands) -> list[str
     return []
 
 
+def _split_stages(problem: Problem, _: Tables, demands: Demands) -> list[str]:
+    """Say so where cuts inside one type would do."""
+    if demands.split_stages:
+        return []
+    split = tables(problem, split_stages=True)
+    if Hourly(split, max_stages=demands.max_stages).at(problem.min_samples_per_s).path is None:
+        return []
+    return ["allow cuts inside one type with --split-stages"]
+
+
 def _more_memory(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
     """Return how much memory a unit would need where memory is what is missing, by the cheapest plan without it."""
     if np.isinf(arrays.memory_bytes).all():
@@ -121,12 +142,12 @@ def _more_memory(problem: Problem, arrays: Tables, demands: Demands) -> list[str
     ]
 
 
-def _more_links(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+def _more_links(problem: Problem, _: Tables, demands: Demands) -> list[str]:
     """Say so where links are what is missing: with free cuts there would be a plan."""
     if not problem.links:
         return []
-    free = arrays._replace(cut_class=np.where(np.eye(arrays.num_types, dtype=bool), arrays.cut_class, 0))
-    free = free._replace(classes_of=np.zeros((arrays.num_types, 1), dtype=np.int64), free_cuts=True)
+    without_links = msgspec.structs.replace(problem, links=())
+    free = tables(without_links, split_stages=demands.split_stages)
     if Hourly(free, max_stages=demands.max_stages).at(problem.min_samples_per_s).path is not None:
         return ["add or speed up a [[link]]: if cuts cost nothing there would be a plan"]
     return []

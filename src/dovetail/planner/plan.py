@@ -27,7 +27,7 @@ def cheapest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     search = CheapestSearch(hourly, min_samples_per_s=problem.min_samples_per_s, clock=clock, deadline_s=deadline_s)
     found = search.run()
     if found is None:
-        raise no_plan(problem, demands, clock=clock, deadline_s=clock() + demands.time_limit_s)
+        raise no_plan(problem, demands, clock=clock)
     seconds = clock() - started_s
     return to_plan(problem, found.path, demands, method="exact", rate_bound=found.rate_bound, seconds=seconds)
 
@@ -50,7 +50,7 @@ def fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     )
     if found is None:
         if hourly.at(problem.min_samples_per_s).path is None:
-            raise no_plan(problem, demands, clock=clock, deadline_s=clock() + demands.time_limit_s)
+            raise no_plan(problem, demands, clock=clock)
         raise too_dear(hourly, problem.min_samples_per_s, max_cost_per_hour=cap)
     return to_plan(
         problem, found.path, demands, method="exact", rate_bound=_rate_bound(hourly, found), seconds=clock() - started_s
