@@ -4,6 +4,10 @@
     ├── SpecError               a description is wrong; names the key, and the file where there is one
     ├── PlanError               a plan does not fit its problem, or a method cannot make one
     │   └── NoPlanError         proven: no plan can meet the demands
+    ├── DataError               training data cannot be read or make no sense (dovetail.data)
+    │   └── BadRowsError        more rows are broken than were allowed
+    ├── ModelError              a model cannot be built, cut or trained (dovetail.models)
+    ├── LinkError               a link cannot be measured (dovetail.profiler)
     └── MissingExtraError       an optional dependency is not installed
 
 Each says what is wrong, with the values, and the way out.
