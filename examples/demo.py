@@ -1,6 +1,6 @@
 """What `make demo` runs: the main job, on this machine, in a few minutes at most. Pictures end up in out/.
 
-    python examples/demo.py
+python examples/demo.py
 """
 
 from __future__ import annotations
@@ -11,14 +11,27 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+PROBLEM = "examples/problems/ctr-dnn.toml"
 STEPS = [
     (
-        "The cheapest plan that trains CTR-DNN at 2 million samples/s on CPU cores and V100s, with proof",
-        "plan {problem} --plot out/plan.html --out out/plan.json",
+        "How fast each layer of a small CTR-DNN is on one core of this machine",
+        "profile ctr-dnn --batch 512 -o num_rows=100000 --min-samples-per-s 50000 --out out/measured.toml",
     ),
-    ("The same plan, priced by an evaluator that knows nothing of planning", "check {problem} out/plan.json"),
-    ("What more speed would cost", "plan {problem} --pareto --points 10 --plot out/pareto.html"),
-    ("What every other way to plan would have paid", "plan {problem} --compare --plot out/comparison.html"),
+    ("The cheapest plan for what was just measured", "plan out/measured.toml --memory"),
+    (
+        "The cheapest plan that trains CTR-DNN at 2 million samples/s on CPU cores and V100s, with proof",
+        f"plan {PROBLEM} --plot out/plan.html --out out/plan.json",
+    ),
+    ("The same plan, priced by an evaluator that knows nothing of planning", f"check {PROBLEM} out/plan.json"),
+    ("What more speed would cost", f"plan {PROBLEM} --pareto --points 10 --plot out/pareto.html"),
+    (
+        "What every other way to plan would have paid",
+        f"plan {PROBLEM} --compare --rounds 60 --plot out/comparison.html",
+    ),
+    (
+        "Twelve jobs share one cluster, under every policy",
+        "simulate examples/workloads/twelve-jobs.json --compare --plot out/schedule.html",
+    ),
 ]
 
 
@@ -27,7 +40,7 @@ def main() -> None:
     (ROOT / "out").mkdir(exist_ok=True)
     dovetail = Path(sys.executable).parent / "dovetail"
     for title, command in STEPS:
-        arguments = shlex.split(command.format(problem="examples/problems/ctr-dnn.toml"))
+        arguments = shlex.split(command)
         print(f"\n# {title}\n$ dovetail {shlex.join(arguments)}", flush=True)
         subprocess.run([dovetail, *arguments], cwd=ROOT, check=True)
     print("\nLook at:")
