@@ -31,26 +31,54 @@ def test_both_costs_are_drawn_by_round():
     assert list(line(figure, "mean").get_ydata()) == pytest.approx([40.0, math.nan, 26.0, 24.0], nan_ok=True)
 
 
-def test_the_optimum_is_a_line_and_the_ends_say_how_far_they_are_from_it():
+def test_the_lower_bound_is_a_line_and_the_ends_say_how_far_they_are_from_it():
     figure = draw_learning(ROUNDS, MEANS, BESTS, 20.0, "Learning")
 
-    assert list(line(figure, "optimum").get_ydata()) == [20.0, 20.0]
+    assert list(line(figure, "lower bound").get_ydata()) == [20.0, 20.0]
     assert "round mean\n$24.00 (1.2x)" in words(figure)
     assert "best so far\n$22.00 (1.1x)" in words(figure)
-    assert "optimum\n$20.00" in words(figure)
+    assert "lower bound\n$20.00" in words(figure)
+    assert "optimum" not in words(figure)
+
+
+def test_a_lower_bound_is_called_the_optimum_only_where_a_plan_reaches_it():
+    reached = draw_learning(ROUNDS, MEANS, BESTS, 22.0 * (1 - 5e-7), "Learning")
+    missed = draw_learning(ROUNDS, MEANS, BESTS, 22.0 * (1 - 5e-6), "Learning")
+
+    assert "optimum\n$22.00" in words(reached)
+    assert "1x the optimum of $22.00" in words(reached)
+    assert "optimum" not in words(missed)
+    assert learning_facts(ROUNDS, MEANS, BESTS, 22.0).caption == "Cost by round; the optimum is $22.00"
+    assert learning_facts(ROUNDS, MEANS, BESTS, 20.0).caption == "Cost by round; the lower bound is $20.00"
+
+
+def test_measured_rounds_are_marked_and_their_best_is_the_outcome():
+    # The model promised 22; measured, nothing is below 28.
+    figure = draw_learning([1, 2, 3, 4], [40.0, 30.0, 33.0, 30.0], [30.0, 22.0, 31.0, 28.0], None, "L", measured_from=3)
+
+    assert list(line(figure, "measured").get_xdata()) == [3, 3]
+    assert "best plan $28.00, found in round 4 of 4" in words(figure)
+    facts = learning_facts(ROUNDS, MEANS, BESTS, None, measured_from=3)
+    assert facts.caption == "Cost by round, measured from round 3 on"
+
+
+def test_measured_rounds_without_any_plan_say_so():
+    figure = draw_learning([1, 2], [30.0, math.inf], [22.0, math.inf], None, "Learning", measured_from=2)
+
+    assert "no plan that meets the demands" in words(figure)
 
 
 def test_the_subtitle_says_when_the_best_plan_was_found():
     figure = draw_learning(ROUNDS, MEANS, BESTS, 20.0, "Learning")
 
     assert figure.get_suptitle() == "Learning"
-    assert "best plan $22.00, found in round 3 of 4, 1.1x the optimum of $20.00" in words(figure)
+    assert "best plan $22.00, found in round 3 of 4, 1.1x the lower bound of $20.00" in words(figure)
 
 
-def test_an_unknown_optimum_is_left_out():
+def test_an_unknown_bound_is_left_out():
     figure = draw_learning(ROUNDS, MEANS, BESTS, None, "Learning")
 
-    assert "optimum" not in words(figure)
+    assert "bound" not in words(figure)
     assert "best so far\n$22.00" in words(figure)
 
 

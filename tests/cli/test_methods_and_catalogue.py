@@ -1,6 +1,7 @@
 """`dovetail plan --compare`, its methods and policies, and `dovetail catalogue`, as a user meets them."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ compute_s = 1.0
 comm_s = 0.0
 compute_parallel = 1.0
 comm_parallel = 1.0
+"""
+
+OWN_CATALOGUE = """
+[[type]]
+id = "aws:g5.xlarge"
+kind = "gpu"
+accelerator = "A10G"
+num_accelerators = 1
+on_demand_usd_per_hour = 0.5
+spot_usd_per_hour = 0.25
 """
 
 
@@ -86,6 +97,72 @@ def test_compare_prints_a_table_with_the_ratio_to_the_optimum() -> None:
         assert word in result.stdout
 
 
+def test_compare_goes_on_without_a_part_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)  # as if it were not there
+    table, as_json = (run("plan", NCE, "--compare", "--rounds", "2", *more) for more in ([], ["--json"]))
+    rows = {row["method"]: row for row in last_json(as_json)["compare"]}
+
+    assert "bayesian: Optuna, which `bayesian` stands on, is not installed; install it with: " in table.stdout
+    assert "is not installed" in rows["bayesian"]["error"]
+    assert "dovetail[bayesian]" in rows["bayesian"]["hint"]
+    assert "cost" in rows["brute-force"]
+
+
+def test_compare_of_a_problem_that_no_method_can_plan_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "timeless.toml"
+    path.write_text(TWO_CLOUD_TYPES.replace("compute_s = 0.01", "compute_s = 0.0"))
+    result = run("plan", path, "--compare", "--json")
+
+    assert result.exit_code == 1
+    assert "infinitely fast" in last_json(result)["error"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--load-policy", "policy.safetensors"],
+        ["--save-policy", "policy.safetensors"],
+        ["--measured", "lab:speed"],
+        ["--plot-learning", "learning.svg"],
+    ],
+)
+def test_compare_takes_nothing_that_speaks_of_one_policy(option: list[str]) -> None:
+    result = run("plan", NCE, "--compare", *option)
+
+    assert result.exit_code == 2
+    assert option[0] in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "takes_it"),
+    [
+        ("exact", ["--measured", "json:dumps"], "rl-rnn"),
+        ("exact", ["--save-policy", "policy.safetensors"], "rl-rnn"),
+        ("exact", ["--load-policy", "policy.safetensors"], "rl-rnn"),
+        ("exact", ["--rounds", "5"], "genetic"),
+        ("exact", ["--provision", "paper"], "genetic"),
+        ("brute-force", ["--measured", "json:dumps"], "rl-rnn"),
+        ("brute-force", ["--rounds", "5"], "genetic"),
+        ("brute-force", ["--provision", "paper"], "genetic"),
+        ("genetic", ["--measured", "json:dumps"], "rl-rnn"),
+        ("greedy", ["--rounds", "5"], "genetic"),
+        ("rl-joint", ["--provision", "paper"], "genetic"),
+    ],
+)
+def test_a_method_refuses_what_it_has_no_use_for(method: str, option: list[str], takes_it: str) -> None:
+    result = run("plan", NCE, "--method", method, *option, "--json")
+
+    assert result.exit_code == 1
+    assert f"`{method}` " in last_json(result)["error"]
+    assert option[0] in last_json(result)["error"]
+    assert takes_it in last_json(result)["hint"]
+
+
+@pytest.mark.parametrize("question", [["--pareto"], ["--max-cost-per-hour", "30"]])
+def test_questions_for_exact_refuse_what_exact_has_no_use_for(question: list[str]) -> None:
+    assert run("plan", NCE, *question, "--rounds", "5").exit_code == 1
+
+
 def test_a_policy_is_saved_loaded_and_gives_the_same_plan(tmp_path: Path) -> None:
     policy, picture = tmp_path / "policy.safetensors", tmp_path / "learning.svg"
     problem = EXAMPLES / "2emb.toml"
@@ -109,6 +186,52 @@ def test_a_function_of_the_users_measures_plans(tmp_path: Path, monkeypatch: pyt
     assert "bench_nce:sped" in missing.stderr
 
 
+@pytest.mark.parametrize(
+    ("reference", "reason"),
+    [
+        ("bench", "is not of the form package.module:function"),
+        ("no_such_bench:speed", "there is no module `no_such_bench`"),
+        ("bench_broken:speed", "importing it failed: ValueError: no"),
+    ],
+)
+def test_a_function_that_is_not_there_is_an_error_with_a_way_out(
+    reference: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bench_broken.py").write_text("raise ValueError('no')\n")
+    monkeypatch.chdir(tmp_path)
+    result = run("plan", NCE, "--method", "rl", "--measured", reference, "--json")
+
+    assert result.exit_code == 1
+    assert last_json(result)["error"] == f"--measured {reference}: {reason}"
+
+
+def test_measured_rounds_are_drawn_behind_the_modelled_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bench_drawn.py").write_text("def speed(problem, stages):\n    return 2e6 / len(stages)\n")
+    monkeypatch.chdir(tmp_path)
+    measured = ["--rounds", "5", "--measured", "bench_drawn:speed", "--plot-learning", "learning.html"]
+    result = run("plan", NCE, "--method", "rl", *measured)
+    page = (tmp_path / "learning.html").read_text()
+
+    # 5 rounds by the model, then 20 measured ones.
+    assert result.exit_code == 0
+    assert "measured from round 6 on" in page
+    assert "of 25" in page
+
+
+def test_a_check_reads_problems_with_catalogue_types_as_planning_does(cloud_problem: Path, tmp_path: Path) -> None:
+    own, plan = tmp_path / "own.toml", tmp_path / "plan.json"
+    own.write_text(OWN_CATALOGUE)
+    for more in ([], ["--spot"], ["--catalogue", own], ["--catalogue", own, "--spot"]):
+        planned = last_json(run("plan", cloud_problem, *more, "--out", plan, "--json"))
+        checked = run("check", cloud_problem, plan, *more, "--json")
+
+        assert checked.exit_code == 0, checked.stderr
+        assert last_json(checked)["cost_per_hour"] == pytest.approx(planned["cost_per_hour"])
+        assert last_json(checked)["warnings"] == []
+
+    assert "warning: " in run("check", cloud_problem, plan).stderr  # other prices, another problem
+
+
 def test_types_come_from_the_catalogue_with_on_demand_or_spot_prices(cloud_problem: Path) -> None:
     listed = last_json(run("catalogue", "--json"))["types"]
     prices = next(entry for entry in listed if entry["id"] == "aws:g5.xlarge")
@@ -121,7 +244,7 @@ def test_types_come_from_the_catalogue_with_on_demand_or_spot_prices(cloud_probl
 
 def test_a_users_own_catalogue_replaces_ours(cloud_problem: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
-    own.write_text('[[type]]\nid = "aws:g5.xlarge"\nkind = "gpu"\naccelerator = "A10G"\nnum_accelerators = 1\non_demand_usd_per_hour = 0.5\n')
+    own.write_text(OWN_CATALOGUE)
     result = run("plan", cloud_problem, "--catalogue", own, "--json")
 
     assert result.exit_code == 0, result.stderr

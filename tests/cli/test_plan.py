@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dovetail.cli.main import app
+from dovetail.cli.plan import METHOD_NAMES
+from dovetail.planner.methods import METHODS
 from dovetail.spec import read_problem, write_problem
 from dovetail.spec.synthetic import synthetic_problem
 
@@ -28,7 +30,9 @@ def test_help_imports_neither_torch_nor_ray_nor_the_compiler() -> None:
     code = (
         "import sys\n"
         "from dovetail.cli.main import app\n"
-        "try:\n    app(['--help'])\nexcept SystemExit: pass\n"
+        "for command in (['--help'], ['plan', '--help']):\n"
+        "    try: app(command)\n"
+        "    except SystemExit: pass\n"
         "heavy = {'torch', 'ray', 'numba', 'numpy', 'matplotlib'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
     )
@@ -36,6 +40,11 @@ def test_help_imports_neither_torch_nor_ray_nor_the_compiler() -> None:
 
     assert done.returncode == 0, done.stderr
     assert "plan" in done.stdout
+    assert "brute-force" in done.stdout
+
+
+def test_the_help_names_every_method() -> None:
+    assert METHOD_NAMES == METHODS
 
 
 @pytest.mark.parametrize("name", ["ctr-dnn", "matchnet", "2emb", "nce"])
@@ -101,6 +110,58 @@ def test_a_written_plan_passes_the_check_and_a_damaged_one_does_not(tmp_path: Pa
     assert "v100" in last_json(wrong)["hint"]
 
 
+def test_a_check_takes_the_floor_from_the_command_line_too(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    assert run("plan", CTR_DNN, "--finish-in", "15s", "--out", path).exit_code == 0
+    speed = json.loads(path.read_text())["samples_per_s"]
+
+    kept = run("check", CTR_DNN, path, "--finish-in", "15s")
+    assert kept.exit_code == 0
+    assert kept.stderr == ""
+    for missed in (["--finish-in", "10s"], ["--min-samples-per-s", speed * 1.01]):
+        checked = run("check", CTR_DNN, path, *missed)
+        assert checked.exit_code == 1
+        assert "violates: " in checked.stdout
+    assert run("check", CTR_DNN, path, "--finish-in", "15s", "--min-samples-per-s", "1").exit_code == 2
+
+
+def test_a_check_warns_of_a_plan_that_was_made_for_another_problem(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    assert run("plan", CTR_DNN, "--finish-in", "15s", "--out", path).exit_code == 0
+    other = run("check", CTR_DNN, path, "--json")
+
+    assert other.exit_code == 0
+    assert other.stderr.startswith(f"warning: {path}: was made for another problem")
+    assert len(last_json(other)["warnings"]) == 1
+    assert last_json(run("check", CTR_DNN, path, "--finish-in", "15s", "--json"))["warnings"] == []
+
+    plan = json.loads(path.read_text())
+    del plan["problem"]  # a plan that does not say what it was made for
+    path.write_text(json.dumps(plan))
+    assert last_json(run("check", CTR_DNN, path, "--json"))["warnings"] == []
+
+
+def test_a_check_of_a_whole_curve_asks_for_one_of_its_plans(tmp_path: Path) -> None:
+    path = tmp_path / "curve.json"
+    assert run("plan", CTR_DNN, "--pareto", "--points", "3", "--out", path).exit_code == 0
+    refused = run("check", CTR_DNN, path)
+
+    assert refused.exit_code == 1
+    assert "holds the plans of --pareto" in refused.stderr
+    assert "hint: copy one entry of `pareto` to a file of its own" in refused.stderr
+
+    path.write_text(json.dumps(json.loads(path.read_text())["pareto"][0]))
+    assert run("check", CTR_DNN, path).exit_code == 0
+
+
+@pytest.mark.parametrize("content", ["", "{"])
+def test_a_plan_file_that_cannot_be_read_is_answered_with_the_page_of_plan_files(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+
+    assert "plan-file.md" in last_json(run("check", CTR_DNN, path, "--json"))["hint"]
+
+
 def test_finish_in_is_a_floor() -> None:
     problem = read_problem(Path(CTR_DNN))
     plan = last_json(run("plan", CTR_DNN, "--finish-in", "15s", "--json"))
@@ -140,6 +201,30 @@ def test_no_plan_is_an_error_with_values_that_would_do() -> None:
     assert set(last_json(result)) == {"error", "hint"}
 
 
+@pytest.mark.parametrize("more", [[], ["--max-cost-per-hour", "20"], ["--pareto"]])
+def test_a_time_that_no_plan_keeps_is_answered_with_the_shortest_that_one_does(more: list[str]) -> None:
+    refused = run("plan", CTR_DNN, "--finish-in", "1s", *more, "--json")
+    _, _, shortest = last_json(refused)["hint"].rpartition("--finish-in ")
+
+    assert refused.exit_code == 1
+    assert run("plan", CTR_DNN, "--finish-in", shortest, *more).exit_code == 0
+    shorter = f"{float(shortest.removesuffix('s')) * 0.98}s"
+    assert run("plan", CTR_DNN, "--finish-in", shorter, *more).exit_code == 1
+
+
+def test_long_times_are_told_in_long_units(tmp_path: Path) -> None:
+    # One second a sample, and nothing to share: 1,000,000 seconds are 11.574 days.
+    path = tmp_path / "slow.toml"
+    path.write_text(
+        "training = {samples = 1_000_000, batch = 1}\n"
+        "[[resource]]\nname = 'cpu'\nprice_per_hour = 1.0\n"
+        "[[layer]]\nname = 'fc'\n"
+        "on.cpu = {compute_s = 1.0, comm_s = 0.0, compute_parallel = 0.0, comm_parallel = 0.0}\n"
+    )
+
+    assert run("plan", path, "--finish-in", "1d").stderr.endswith("--finish-in 11.6d\n")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -152,6 +237,8 @@ def test_no_plan_is_an_error_with_values_that_would_do() -> None:
         ["plan", CTR_DNN, "--max-cost-per-hour", "-3"],
         ["plan", CTR_DNN, "--min-samples-per-s", "nan"],
         ["plan", CTR_DNN, "--max-cost-per-hour", "nan"],
+        ["plan", CTR_DNN, "--time-limit", "nan"],
+        ["plan", CTR_DNN, "--time-limit", "-1"],
     ],
 )
 def test_wrong_arguments_exit_1_with_error_and_hint_and_no_traceback(arguments: list[str]) -> None:

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 VARIABLE = "DOVETAIL_CATALOGUE"
 """Names more catalogue files, separated like PATH."""
 
+ProblemFile = Annotated[Path, typer.Argument(metavar="PROBLEM", help="The problem: TOML or JSON.")]
+MinSamplesPerS = Annotated[float | None, typer.Option(help="The floor, instead of the file's.")]
+FinishIn = Annotated[str | None, typer.Option(metavar="TIME", help="The floor as a time: 90m, 6h, 2d.")]
+Spot = Annotated[bool, typer.Option("--spot", help="Spot prices for types from the catalogue.")]
+OwnCatalogues = Annotated[list[Path] | None, typer.Option(help="Your own catalogue file, beside ours.")]
+"""What every command that reads a problem takes, for `problem_from`."""
+
 
 def catalogue(
     cloud: Annotated[str | None, typer.Option(help="Only this cloud, e.g. aws.")] = None,
@@ -56,11 +63,19 @@ def load(own: list[Path] | None) -> Catalogue:
     return load_catalogue([*named, *(own or [])])
 
 
-def problem_from(path: Path, own: list[Path] | None, *, spot: bool) -> Problem:
-    """Return the problem in a file, its types looked up in the catalogue where it names them so."""
+def problem_from(
+    path: Path, own: list[Path] | None, *, spot: bool, min_samples_per_s: float | None, finish_in: str | None
+) -> Problem:
+    """Return the problem in a file, with its types from the catalogue and its floor from the command line, if given."""
     from dovetail.catalogue import read_problem_with
+    from dovetail.units import parse_duration_s
 
-    return read_problem_with(load(own), path, spot=spot)
+    if min_samples_per_s is not None and finish_in is not None:
+        raise typer.BadParameter("give --min-samples-per-s or --finish-in, not both")
+    problem = read_problem_with(load(own), path, spot=spot)
+    if finish_in is not None:
+        min_samples_per_s = problem.training.total_samples / parse_duration_s(finish_in)
+    return problem if min_samples_per_s is None else problem.with_floor(min_samples_per_s)
 
 
 def _print(entries: list[CatalogueEntry]) -> None:

@@ -4,30 +4,44 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.output import errors_shown, print_line
+from dovetail.cli.catalogue import FinishIn, MinSamplesPerS, OwnCatalogues, ProblemFile, Spot, problem_from
+from dovetail.cli.output import errors_shown, print_line, say
+from dovetail.errors import DovetailError
 from dovetail.units import format_count, format_duration, format_usd
+
+if TYPE_CHECKING:
+    from dovetail.spec import Plan, Problem
 
 
 def check(
-    problem_file: Annotated[Path, typer.Argument(metavar="PROBLEM", help="The problem: TOML or JSON.")],
+    problem_file: ProblemFile,
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: JSON, as `dovetail plan --out` writes.")],
+    min_samples_per_s: MinSamplesPerS = None,
+    finish_in: FinishIn = None,
+    spot: Spot = False,
+    catalogue: OwnCatalogues = None,
     split_stages: Annotated[bool, typer.Option("--split-stages", help="Neighbours may be of one type.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Price a plan, whoever made it, and list the demands it misses (exit status 1 if any)."""
     from dovetail.cost import evaluate
-    from dovetail.spec import read_plan, read_problem
 
     with errors_shown(as_json=as_json):
-        problem = read_problem(problem_file)
-        found = evaluate(problem, read_plan(plan_file).stages, split_stages=split_stages)
+        problem = problem_from(
+            problem_file, catalogue, spot=spot, min_samples_per_s=min_samples_per_s, finish_in=finish_in
+        )
+        plan = _one_plan(plan_file)
+        found = evaluate(problem, plan.stages, split_stages=split_stages)
+    warnings = _warnings(problem, plan)
+    for warning in warnings:
+        say(f"warning: {plan_file}: {warning}")
     if as_json:
         facts = {name: getattr(found, name) for name in ("samples_per_s", "cost_per_hour", "hours", "cost")}
-        print_line(json.dumps({**facts, "violations": list(found.violations)}))
+        print_line(json.dumps({**facts, "violations": list(found.violations), "warnings": warnings}))
     else:
         print_line(
             f"{format_count(found.samples_per_s)} samples/s, {format_usd(found.cost_per_hour)} per hour, "
@@ -37,3 +51,25 @@ def check(
             print_line(f"violates: {violation}")
     if found.violations:
         raise typer.Exit(1)
+
+
+def _one_plan(path: Path) -> Plan:
+    """Return the plan in a file; refuse a file of several."""
+    from dovetail.spec import Plan
+    from dovetail.spec.files import read_table, struct_from
+
+    table = read_table(path)
+    for key in ("pareto", "compare"):
+        if key in table:
+            raise DovetailError(
+                f"{path}: holds the plans of --{key}, and a check takes one plan",
+                hint=f"copy one entry of `{key}` to a file of its own",
+            )
+    return struct_from(table, Plan, file=str(path))
+
+
+def _warnings(problem: Problem, plan: Plan) -> list[str]:
+    """Return what is odd about a plan though it is no demand missed."""
+    if plan.problem is None or plan.problem == problem.digest():
+        return []
+    return ["was made for another problem: its floor, prices, times or sizes differ from this one's"]

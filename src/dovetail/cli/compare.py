@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.box import SIMPLE_HEAD
@@ -14,9 +12,9 @@ from rich.table import Table
 from dovetail.charts import comparison_facts, draw_comparison, save_figure
 from dovetail.cli.output import print_json, say, write_file
 from dovetail.cli.tables import units_used, wide_console
-from dovetail.errors import NoPlanError, PlanError
+from dovetail.errors import MissingExtraError, PlanError
 from dovetail.planner.demands import Demands
-from dovetail.planner.methods import METHODS, RL_METHODS, Options, plan_with
+from dovetail.planner.methods import METHODS, Options, options_for, plan_with
 from dovetail.spec import Plan, Problem
 from dovetail.units import format_count, format_duration
 
@@ -37,12 +35,12 @@ def compare_methods(
     failures: list[NoResult] = []
     for method in METHODS:
         say(f"planning by `{method}` ...")
-        concerned = options if method in RL_METHODS else replace(options, **_NO_POLICY)
+        concerned = options_for(method, options)
         try:
             plans.append(plan_with(method, problem, demands, clock=time.perf_counter, options=concerned))
-        except NoPlanError:
-            raise
-        except PlanError as error:
+        except (PlanError, MissingExtraError) as error:
+            if not plans:  # `exact` comes first: where it has no plan, it is the problem's fault and not a method's
+                raise
             failures.append(NoResult(method=method, error=error.message, hint=error.hint))
     encoded = msgspec.json.encode({"compare": [*plans, *failures]})
     if out is not None:
@@ -55,9 +53,6 @@ def compare_methods(
         print_json(encoded)
     else:
         _print(plans, failures)
-
-
-_NO_POLICY: dict[str, Any] = {"load_policy": None, "save_policy": None, "measure": None}
 
 
 def _print(plans: list[Plan], failures: list[NoResult]) -> None:
@@ -79,6 +74,8 @@ def _print(plans: list[Plan], failures: list[NoResult]) -> None:
     console = wide_console()
     console.print(table)
     for failure in failures:
-        console.print(f"{failure.method}: {failure.error}", highlight=False)
+        console.print(
+            f"{failure.method}: {failure.error}; {failure.hint}", highlight=False, markup=False, soft_wrap=True
+        )
     proof = "proven optimal" if optimum.optimal else "the best found; not proven optimal"
     console.print(f"\nthe plan of `{optimum.method}` is {proof}", highlight=False)

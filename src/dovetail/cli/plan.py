@@ -11,23 +11,39 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dovetail.cli.catalogue import problem_from
+from dovetail.cli.catalogue import FinishIn, MinSamplesPerS, OwnCatalogues, ProblemFile, Spot, problem_from
 from dovetail.cli.output import errors_shown, print_json, say, write_file
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, NoPlanError, PlanError
 
 if TYPE_CHECKING:
     from dovetail.planner.demands import Demands
+    from dovetail.planner.measured import Measure
     from dovetail.planner.methods import Options
     from dovetail.planner.search import Round
     from dovetail.spec import Plan, Problem
 
+METHOD_NAMES = (
+    "exact",
+    "rl",
+    "rl-rnn",
+    "rl-joint",
+    "bayesian",
+    "genetic",
+    "greedy",
+    "heuristic",
+    "cpu",
+    "gpu",
+    "brute-force",
+)
+"""The methods of dovetail.planner, named here so that `--help` need not import them."""
+
 
 def plan(
-    problem_file: Annotated[Path, typer.Argument(metavar="PROBLEM", help="The problem: TOML or JSON.")],
-    method: Annotated[str, typer.Option(help="How to plan; --compare names them all.")] = "exact",
+    problem_file: ProblemFile,
+    method: Annotated[str, typer.Option(help=f"How to plan: {', '.join(METHOD_NAMES)}.")] = "exact",
     compare: Annotated[bool, typer.Option("--compare", help="Plan by every method, side by side.")] = False,
-    min_samples_per_s: Annotated[float | None, typer.Option(help="The floor, instead of the file's.")] = None,
-    finish_in: Annotated[str | None, typer.Option(metavar="TIME", help="The floor as a time: 90m, 6h, 2d.")] = None,
+    min_samples_per_s: MinSamplesPerS = None,
+    finish_in: FinishIn = None,
     max_cost_per_hour: Annotated[float | None, typer.Option(help="The fastest plan for this many USD/h.")] = None,
     pareto: Annotated[bool, typer.Option("--pareto", help="The curve of cost against speed.")] = False,
     points: Annotated[int, typer.Option(min=2, help="How many points of the curve.")] = 20,
@@ -36,8 +52,8 @@ def plan(
     provision: Annotated[
         Literal["exact", "paper"], typer.Option(help="How searching methods choose units: ours, or as HeterPS does.")
     ] = "exact",
-    spot: Annotated[bool, typer.Option("--spot", help="Spot prices for types from the catalogue.")] = False,
-    catalogue: Annotated[list[Path] | None, typer.Option(help="Your own catalogue file, beside ours.")] = None,
+    spot: Spot = False,
+    catalogue: OwnCatalogues = None,
     rounds: Annotated[int | None, typer.Option(min=0, help="How long methods search; 0 = ask a loaded policy.")] = None,
     load_policy: Annotated[Path | None, typer.Option(help="rl: start from a saved policy.")] = None,
     save_policy: Annotated[Path | None, typer.Option(help="rl: keep the policy.")] = None,
@@ -53,19 +69,22 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
 ) -> None:
     """Find which layers to run on which type, on how many units, for the least money at the speed you need."""
-    if min_samples_per_s is not None and finish_in is not None:
-        raise typer.BadParameter("give --min-samples-per-s or --finish-in, not both")
     if (max_cost_per_hour is not None) + pareto + compare + (method != "exact") > 1:
         raise typer.BadParameter("give one of --method, --compare, --pareto and --max-cost-per-hour")
+    if compare:
+        _refuse_with_compare(load_policy, save_policy, measured, plot_learning)
     with errors_shown(as_json=as_json):
         from dovetail.planner.compile import compile_kernels
         from dovetail.planner.demands import Demands
-        from dovetail.planner.methods import Options
+        from dovetail.planner.methods import Options, check_method
         from dovetail.planner.plan import pareto_plans
 
+        _check_time_limit(time_limit)
         for picture in (plot, plot_learning):
             _check_picture(picture)
-        problem = _with_floor(problem_from(problem_file, catalogue, spot=spot), min_samples_per_s, finish_in)
+        problem = problem_from(
+            problem_file, catalogue, spot=spot, min_samples_per_s=min_samples_per_s, finish_in=finish_in
+        )
         demands = Demands(
             max_cost_per_hour=max_cost_per_hour,
             max_stages=max_stages,
@@ -79,17 +98,20 @@ def plan(
             rounds=rounds,
             load_policy=load_policy,
             save_policy=save_policy,
-            measure=None if measured is None else _function(measured),
+            measure=None if measured is None else _measure(measured),
             progress=history.append,
         )
+        if not compare:
+            check_method(method, options)
         with _told_if_slow("compiling the planner for this machine, once"):
             compile_kernels(clock=time.perf_counter)
         if compare:
             from dovetail.cli.compare import compare_methods
 
-            compare_methods(problem, demands, options, plot=plot, out=out, as_json=as_json)
+            with _told_what_time_would_do(problem, demands, finish_in):
+                compare_methods(problem, demands, options, plot=plot, out=out, as_json=as_json)
             return
-        with _told_if_slow(f"planning by `{method}`"):
+        with _told_if_slow(f"planning by `{method}`"), _told_what_time_would_do(problem, demands, finish_in):
             if pareto:
                 plans = pareto_plans(problem, demands, points=points, clock=time.perf_counter)
             else:
@@ -100,7 +122,7 @@ def plan(
         if plot is not None:
             _draw(problem, plans, pareto=pareto, plot=plot)
         if plot_learning is not None:
-            _draw_learning(problem, plans[0], history, plot_learning)
+            _draw_learning(problem, plans[0], history, plot_learning, measured=measured is not None)
         if as_json:
             print_json(encoded)
         else:
@@ -129,13 +151,58 @@ def _print(problem: Problem, demands: Demands, plans: list[Plan], *, pareto: boo
         print_memory(problem, plans[0])
 
 
-def _with_floor(problem: Problem, min_samples_per_s: float | None, finish_in: str | None) -> Problem:
-    """Return the problem with the floor that the command line gives, if it gives one."""
-    from dovetail.units import parse_duration_s
+def _refuse_with_compare(
+    load_policy: Path | None, save_policy: Path | None, measured: str | None, plot_learning: Path | None
+) -> None:
+    """Refuse what speaks of one policy where several methods would each have their own."""
+    given = {
+        "--load-policy": load_policy,
+        "--save-policy": save_policy,
+        "--measured": measured,
+        "--plot-learning": plot_learning,
+    }
+    for flag, value in given.items():
+        if value is not None:
+            raise typer.BadParameter(f"{flag} goes with one --method, not with --compare")
 
-    if finish_in is not None:
-        min_samples_per_s = problem.training.total_samples / parse_duration_s(finish_in)
-    return problem if min_samples_per_s is None else problem.with_floor(min_samples_per_s)
+
+def _check_time_limit(time_limit: float) -> None:
+    """Refuse what is no length of time."""
+    if not time_limit >= 0:
+        raise DovetailError(f"--time-limit is {time_limit:g}", hint="give it in seconds, 0 or more, e.g. 30")
+
+
+@contextlib.contextmanager
+def _told_what_time_would_do(problem: Problem, demands: Demands, finish_in: str | None) -> Iterator[None]:
+    """Where no plan keeps the time that was asked for, name the shortest time that one keeps."""
+    try:
+        yield
+    except NoPlanError as error:
+        shortest_s = None if finish_in is None else _shortest_s(problem, demands)
+        if shortest_s is None:
+            raise
+        hint = f"{error.hint}, or give it more time: --finish-in {_as_time(shortest_s)}"
+        raise NoPlanError(error.message, hint=hint) from None
+
+
+def _shortest_s(problem: Problem, demands: Demands) -> float | None:
+    """Return how long the fastest plan trains, or None where none is found at any speed."""
+    from dovetail.planner.plan import fastest_plan
+
+    try:
+        fastest = fastest_plan(problem.with_floor(0.0), demands, clock=time.perf_counter)
+    except PlanError:
+        return None
+    return problem.training.total_samples / fastest.samples_per_s
+
+
+def _as_time(seconds: float) -> str:
+    """Return a time as --finish-in takes it, three figures long and never shorter than it is."""
+    from dovetail.planner.result import round_up
+    from dovetail.units import SECONDS_PER
+
+    unit = next((unit for unit in ("d", "h", "m") if seconds >= 2 * SECONDS_PER[unit]), "s")
+    return f"{round_up(seconds / SECONDS_PER[unit], figures=3):.15g}{unit}"
 
 
 @contextlib.contextmanager
@@ -150,19 +217,14 @@ def _told_if_slow(what: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _function(name: str):  # type: ignore[no-untyped-def]
+def _measure(name: str) -> Measure:
     """Return the function that `package.module:function` names."""
-    import importlib
-    import sys
+    from dovetail.data.imports import ImportProblem, imported
 
-    module, _, function = name.partition(":")
-    sys.path.insert(0, "")  # as `python -m` does: a module beside the user's files
     try:
-        return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise DovetailError(
-            f"--measured {name}: {error}", hint="name it as package.module:function, importable from here"
-        ) from None
+        return imported(name)
+    except ImportProblem as problem:
+        raise DovetailError(f"--measured {name}: {problem}", hint=problem.way_out) from None
 
 
 def _encode(plans: list[Plan], *, pareto: bool) -> bytes:
@@ -191,8 +253,8 @@ def _draw(problem: Problem, plans: list[Plan], *, pareto: bool, plot: Path) -> N
     say(f"drawn: {plot}")
 
 
-def _draw_learning(problem: Problem, plan: Plan, history: list[Round], path: Path) -> None:
-    """Draw how a method's cost fell over its rounds."""
+def _draw_learning(problem: Problem, plan: Plan, history: list[Round], path: Path, *, measured: bool) -> None:
+    """Draw how a method's cost fell over its rounds, numbered through where measured rounds start again at 1."""
     from dovetail.charts import draw_learning, learning_facts, save_figure
 
     if not history:
@@ -200,10 +262,14 @@ def _draw_learning(problem: Problem, plan: Plan, history: list[Round], path: Pat
             f"`{plan.method}` has no rounds to draw", hint="--plot-learning goes with methods that search, such as rl"
         )
     usd_per_rate = problem.training.total_samples / 3600
-    numbers = [turn.number for turn in history]
+    numbers = list(range(1, len(history) + 1))
+    phases = [number for number, turn in zip(numbers, history, strict=True) if turn.number == 1]
+    measured_from = phases[-1] if measured else None
+    lower_bound = plan.lower_bound or None
     mean_usd = [turn.mean_rate * usd_per_rate for turn in history]
     best_usd = [turn.best_rate * usd_per_rate for turn in history]
     title = f"How `{plan.method}` learned"
-    figure = draw_learning(numbers, mean_usd, best_usd, plan.lower_bound, title)
-    save_figure(figure, path, table=learning_facts(numbers, mean_usd, best_usd, plan.lower_bound))
+    figure = draw_learning(numbers, mean_usd, best_usd, lower_bound, title, measured_from=measured_from)
+    facts = learning_facts(numbers, mean_usd, best_usd, lower_bound, measured_from=measured_from)
+    save_figure(figure, path, table=facts)
     say(f"drawn: {path}")

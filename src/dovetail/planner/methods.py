@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from dovetail.errors import PlanError, did_you_mean
 from dovetail.planner.bayesian import Bayesian
@@ -68,21 +69,68 @@ RL_METHODS = ("rl", "rl-rnn", "rl-joint")
 METHODS: tuple[str, ...] = ("exact", *SEARCHES, "brute-force")
 
 
+class _Selective(NamedTuple):
+    """An option that some methods take, and what the others lack for it."""
+
+    field: str
+    flag: str
+    methods: tuple[str, ...]
+    lack: str
+
+
+_NO_POLICY = "has no policy to load, save or refine"
+_SELECTIVE = (
+    _Selective("load_policy", "--load-policy", RL_METHODS, _NO_POLICY),
+    _Selective("save_policy", "--save-policy", RL_METHODS, _NO_POLICY),
+    _Selective("measure", "--measured", RL_METHODS, _NO_POLICY),
+    _Selective("rounds", "--rounds", (*RL_METHODS, "bayesian", "genetic"), "has no rounds"),
+    _Selective(
+        "provisioning",
+        "--provision",
+        tuple(method for method in SEARCHES if method != "rl-joint"),
+        "chooses units in its own way",
+    ),
+)
+
+
+def options_for(method: str, options: Options) -> Options:
+    """Return the options without those that a method has no use for."""
+    unused: dict[str, Any] = {option.field: getattr(Options(), option.field) for option in _unused(method, options)}
+    return replace(options, **unused)
+
+
+def check_method(method: str, options: Options) -> None:
+    """Refuse a name that is no method, and options that the method has no use for."""
+    if method not in METHODS:
+        raise PlanError(f"`{method}` is not a method", hint=did_you_mean(method, METHODS))
+    for option in _unused(method, options):
+        raise PlanError(
+            f"`{method}` {option.lack}, so it takes no {option.flag}",
+            hint=f"{option.flag} goes with the methods " + ", ".join(option.methods),
+        )
+
+
+def _unused(method: str, options: Options) -> list[_Selective]:
+    """Return the options that are given though a method has no use for them."""
+    return [
+        option
+        for option in _SELECTIVE
+        if method not in option.methods and getattr(options, option.field) != getattr(Options(), option.field)
+    ]
+
+
 def plan_with(method: str, problem: Problem, demands: Demands, *, clock: Clock, options: Options | None = None) -> Plan:
     """Return the plan that a method makes, by the method's name.
 
     Raises NoPlanError where it is proven that there is none, and PlanError where only this method has none to offer.
     """
     options = options or Options()
-    if method not in METHODS:
-        raise PlanError(f"`{method}` is not a method", hint=did_you_mean(method, METHODS))
+    check_method(method, replace(options, rounds=None))  # a cap that methods without rounds keep anyway
     refuse_timeless(problem)
     if method == "exact":
         return cheapest_plan(problem, demands, clock=clock)
     if method == "brute-force":
         return _brute_force_plan(problem, demands, clock=clock)
-    if method not in RL_METHODS and (options.measure or options.load_policy or options.save_policy):
-        raise PlanError(f"`{method}` has no policy to load, save or refine", hint="use one of " + ", ".join(RL_METHODS))
     if demands.split_stages:
         raise PlanError(f"`{method}` cannot split stages", hint="use --method exact or brute-force with --split-stages")
     return _searched_plan(method, problem, demands, options, clock=clock)
@@ -98,7 +146,7 @@ def _brute_force_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Pl
         split_stages=demands.split_stages,
     )
     if path is None:
-        raise no_plan(problem, demands, clock=clock, deadline_s=clock() + demands.time_limit_s)
+        raise no_plan(problem, demands, clock=clock)
     return to_plan(problem, path, demands, method="brute-force", rate_bound=rate, seconds=clock() - started_s)
 
 
@@ -129,7 +177,7 @@ def _searched_plan(method: str, problem: Problem, demands: Demands, options: Opt
         deadline_s=clock() + demands.time_limit_s,
     ).run()
     if exact is None:
-        raise no_plan(problem, demands, clock=clock, deadline_s=clock() + demands.time_limit_s)
+        raise no_plan(problem, demands, clock=clock)
     if found.path is None:
         raise PlanError(
             f"`{method}` found no plan that meets the demands, though there is one",
