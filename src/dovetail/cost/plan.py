@@ -17,27 +17,13 @@ from dataclasses import dataclass
 
 from dovetail.cost.cut import crossing_bytes, cut_seconds
 from dovetail.cost.memory import plan_memory
-from dovetail.cost.stage import comm_seconds, compute_seconds
+from dovetail.cost.stage import StageTimes, add_up
 from dovetail.errors import PlanError, did_you_mean
 from dovetail.spec import Problem, Stage
 from dovetail.units import format_bytes
 
 ROUNDING = 1e-9
 """A throughput that misses the floor by less than this fraction is rounding, not a miss."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageTimes:
-    """What one stage takes for one batch: `comm_s` is for its layers, `cut_s` for the cuts at its two ends."""
-
-    compute_s: float
-    comm_s: float
-    cut_s: float
-
-    @property
-    def seconds(self) -> float:
-        """The time of the stage: computation and communication hide behind each other."""
-        return max(self.compute_s, self.comm_s + self.cut_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +74,7 @@ def stage_times(problem: Problem, stages: Sequence[Stage], position: int) -> Sta
         if forward is not None and backward is not None:
             payload = crossing_bytes(problem, upstream.last_layer)
             cut_s += cut_seconds(payload, forward=forward, backward=backward, units=stage.units)
-    return StageTimes(
-        compute_s=compute_seconds(times, units=stage.units), comm_s=comm_seconds(times, units=stage.units), cut_s=cut_s
-    )
+    return add_up(times, units=stage.units, cut_s=cut_s)
 
 
 def _check_structure(problem: Problem, stages: Sequence[Stage], *, split_stages: bool) -> None:

@@ -10,6 +10,7 @@ A stage of layers `l` on one type with `k` units, each layer measured on ONE uni
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from dovetail.spec import LayerTime
 
@@ -29,7 +30,23 @@ def comm_seconds(layers: Iterable[LayerTime], *, units: int) -> float:
     return sum(amdahl_seconds(layer.comm_s, parallel=layer.comm_parallel, units=units) for layer in layers)
 
 
-def stage_seconds(layers: Iterable[LayerTime], *, units: int, cut_seconds: float = 0.0) -> float:
-    """Return the seconds of a stage for one batch; `cut_seconds` is what the cuts at its two ends add."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """What one stage takes for one batch: `comm_s` is for its layers, `cut_s` for the cuts at its two ends."""
+
+    compute_s: float
+    comm_s: float
+    cut_s: float
+
+    @property
+    def seconds(self) -> float:
+        """The time of the stage: computation and communication hide behind each other."""
+        return max(self.compute_s, self.comm_s + self.cut_s)
+
+
+def add_up(layers: Iterable[LayerTime], *, units: int, cut_s: float = 0.0) -> StageTimes:
+    """Return what a stage of these layers takes for one batch; `cut_s` is what the cuts at its two ends add."""
     times = list(layers)
-    return max(compute_seconds(times, units=units), comm_seconds(times, units=units) + cut_seconds)
+    return StageTimes(
+        compute_s=compute_seconds(times, units=units), comm_s=comm_seconds(times, units=units), cut_s=cut_s
+    )
