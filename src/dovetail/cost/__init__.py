@@ -1,7 +1,8 @@
 """What a plan costs: pure functions, written as formulas."""
 
 from dovetail.cost.memory import StageMemory, plan_memory, stage_memory
-from dovetail.cost.plan import Evaluation, StageTimes, evaluate, stage_times
+from dovetail.cost.plan import Evaluation, evaluate, stage_times
+from dovetail.cost.stage import StageTimes
 
 __all__ = [
     "Evaluation",
