@@ -20,6 +20,7 @@ from dovetail.planner.demands import Demands
 from dovetail.planner.plan import cheapest_plan
 from dovetail.spec import Plan, Problem
 from dovetail.spec.checks import field_descriptions
+from dovetail.spec.workload import Workload
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 
@@ -53,6 +54,17 @@ def plan_file() -> str:
         if (kind := _struct_in(field.type)) is not None:
             lines += [f"## Each of `{field.encode_name}`", "", *_struct_lines(kind)]
     return _page([*lines, PLAN_NOTES])
+
+
+def workload_file() -> str:
+    """Return the page of the workload file."""
+    msgspec.json.decode(WORKLOAD_EXAMPLE, type=Workload)  # the example is a workload, or there is no page
+    lines = [WORKLOAD_INTRODUCTION, "```json", WORKLOAD_EXAMPLE.strip(), "```", ""]
+    lines += ["## The workload", "", *_struct_lines(Workload)]
+    for field in msgspec.structs.fields(Workload):
+        if (kind := _struct_in(field.type)) is not None:
+            lines += [f"## Each of `{field.encode_name}`", "", *_struct_lines(kind)]
+    return _page(lines)
 
 
 def example_problem() -> Problem:
@@ -338,7 +350,29 @@ Results go to stdout, messages to stderr. The exit status is 0; 1 for a mistake 
 check that fails; 2 for a command line that makes no sense. Every command has `--help`.
 """
 
-PAGES = {"problem-file.md": problem_file, "plan-file.md": plan_file, "commands.md": commands}
+WORKLOAD_INTRODUCTION = """\
+# The workload file
+
+What `dovetail simulate` reads: the nodes of a cluster and the jobs that share it, as JSON or TOML. Unknown keys are
+errors.
+
+`work` is in the units of `speed` times seconds. Between two worker counts in `speed` the speed is interpolated linearly;
+below the first and beyond the last it is not allowed. A job runs on one type at a time, and every start takes `restart_s`,
+with the workers held and no work done.
+"""
+WORKLOAD_EXAMPLE = """\
+{"restart_s": 10.0,
+ "nodes": [{"type": "v100", "workers": 4, "count": 16}],
+ "jobs": [{"id": "a", "submit_s": 0.0, "work": 1000.0, "min_workers": 1, "max_workers": 8,
+           "speed": {"v100": {"1": 1.0, "2": 1.9, "4": 3.4, "8": 5.9}}}]}
+"""
+
+PAGES = {
+    "problem-file.md": problem_file,
+    "plan-file.md": plan_file,
+    "workload-file.md": workload_file,
+    "commands.md": commands,
+}
 """The pages by file name; a new one is one function and one entry."""
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import SpecError
-from dovetail.units import format_count, format_duration, format_usd, parse_duration_s
+from dovetail.units import format_count, format_duration, format_plain, format_usd, parse_duration_s
 
 
 @pytest.mark.parametrize(
@@ -136,3 +136,11 @@ def test_a_count_is_shown_in_up_to_four_figures(number, text):
 )
 def test_money_is_shown_with_cents_and_finer_below_a_dollar(amount, text):
     assert format_usd(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(3.959784e6, "3959780"), (0.04, "0.04"), (181000.0, "181000"), (12.26, "12.26"), (1e-9, "0.000000001")],
+)
+def test_plain_numbers_have_six_figures_and_no_exponent(number: float, text: str) -> None:
+    assert format_plain(number) == text

@@ -57,3 +57,8 @@ def format_bytes(count: float) -> str:
         if abs(count) >= scale:
             return f"{count / scale:.3g} {unit}"
     return f"{count:.3g} B"
+
+
+def format_plain(number: float) -> str:
+    """Return six significant figures without an exponent, as one would type them into a file: `3959780`, `0.04`."""
+    return f"{float(f'{number:.6g}'):.12f}".rstrip("0").rstrip(".")

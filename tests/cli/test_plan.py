@@ -196,7 +196,7 @@ def test_no_plan_is_an_error_with_values_that_would_do() -> None:
     result = run("plan", CTR_DNN, "--min-samples-per-s", "1e9", "--json")
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: no plan reaches min_samples_per_s = 1e+09")
+    assert result.stderr.startswith("error: no plan reaches min_samples_per_s = 1000000000")
     assert "hint: lower `min_samples_per_s` to " in result.stderr
     assert set(last_json(result)) == {"error", "hint"}
 

@@ -118,6 +118,14 @@ def test_measured_runs_overrule_the_model() -> None:
     assert {stage.resource for stage in modelled.stages} == {"b"}
     assert {stage.resource for stage in measured.stages} == {"a"}
     assert len(runs) == len(set(runs))  # what was run once is not run again
+    assert measured.measured_samples_per_s == pytest.approx(10.0, rel=0.06)
+    assert modelled.measured_samples_per_s is None
+
+
+def test_runs_that_all_miss_the_floor_say_how_far_they_came() -> None:
+    problem = PROBLEM.with_floor(20_000.0)
+    with pytest.raises(DovetailError, match=r"none reached min_samples_per_s = 20,000: the fastest reached 9,000"):
+        make_plan("rl", problem, rounds=3, measure=lambda problem, stages: 9_000.0)
 
 
 def test_a_measurement_that_is_no_speed_is_refused() -> None:

@@ -149,7 +149,10 @@ class Mistake:
 
 
 LAYER_KINDS = "embedding, fc, concat, activation, loss, conv, attention, norm, other"
-LAYER_KEYS = "`name`, `on`, `kind`, `input_bytes`, `weight_bytes`, `output_bytes`, `optimizer_bytes`, `index_bytes`, `activation_bytes`, `after`"
+LAYER_KEYS = (
+    "`name`, `on`, `kind`, `input_bytes`, `weight_bytes`, `output_bytes`, `optimizer_bytes`, `index_bytes`, "
+    "`activation_bytes`, `after`"
+)
 
 MISTAKES = [
     # Numbers that cannot be

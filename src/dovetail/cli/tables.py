@@ -38,6 +38,8 @@ def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
     asked = problem.min_samples_per_s
     floor = f" (asked for: {format_count(asked)})" if asked > 0 else ""
     console.print(f"speed   {format_count(plan.samples_per_s)} samples/s{floor}", highlight=False)
+    if plan.measured_samples_per_s is not None:
+        console.print(f"run     {format_count(plan.measured_samples_per_s)} samples/s measured", highlight=False)
     console.print(f"time    {format_duration((plan.hours or 0.0) * 3600)}", highlight=False)
     console.print(f"cost    {format_usd(plan.cost)} in all, {format_usd(plan.cost_per_hour)} per hour", highlight=False)
     console.print(f"proof   {_proof(plan, demands)}", highlight=False)

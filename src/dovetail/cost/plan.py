@@ -20,7 +20,7 @@ from dovetail.cost.memory import plan_memory
 from dovetail.cost.stage import StageTimes, add_up
 from dovetail.errors import PlanError, did_you_mean
 from dovetail.spec import Problem, Stage
-from dovetail.units import format_bytes
+from dovetail.units import format_bytes, format_plain
 
 ROUNDING = 1e-9
 """A throughput that misses the floor by less than this fraction is rounding, not a miss."""
@@ -130,7 +130,7 @@ def _violations(problem: Problem, stages: Sequence[Stage], samples_per_s: float)
     found = []
     floor = problem.training.min_samples_per_s
     if samples_per_s < floor * (1 - ROUNDING):
-        found.append(f"{samples_per_s:.6g} samples/s is below min_samples_per_s = {floor:.6g}")
+        found.append(f"{format_plain(samples_per_s)} samples/s is below min_samples_per_s = {format_plain(floor)}")
     used: Counter[str] = Counter()
     for stage in stages:
         used[stage.resource] += stage.units

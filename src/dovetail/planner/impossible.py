@@ -17,7 +17,7 @@ from dovetail.planner.result import round_down, round_up, to_stages
 from dovetail.planner.tables import Tables, tables
 from dovetail.spec import Problem
 from dovetail.spec.resource import UNITS_WITHOUT_LIMIT
-from dovetail.units import format_bytes
+from dovetail.units import format_bytes, format_plain
 
 REMEDIES_WITHIN_S = 10.0
 """How long to look for ways out, at most; those found until then are named."""
@@ -37,9 +37,12 @@ def no_plan(problem: Problem, demands: Demands, *, clock: Clock) -> NoPlanError:
     )
     remedies = []
     if reachable is not None and floor > 0:
+        reached = reachable.samples_per_s
         fastest = "the fastest" if reachable.proven else "the fastest found"
-        message = f"no plan reaches min_samples_per_s = {floor:g}: {fastest} reaches {reachable.samples_per_s:.6g}"
-        remedies.append(f"lower `min_samples_per_s` to {round_down(reachable.samples_per_s):g}")
+        message = (
+            f"no plan reaches min_samples_per_s = {format_plain(floor)}: {fastest} reaches {format_plain(reached)}"
+        )
+        remedies.append(f"lower `min_samples_per_s` to {format_plain(round_down(reached))}")
     else:
         message = "no plan exists, at any speed: limits, memory, links or the stages allowed leave no way"
     for remedy in (_raise_limits, _more_stages, _split_stages, _more_memory, _more_links):
@@ -54,10 +57,11 @@ def too_dear(hourly: Hourly, min_samples_per_s: float, *, max_cost_per_hour: flo
     """Return the error for a cap below what the cheapest plan at the floor costs per hour."""
     answer = hourly.at(min_samples_per_s)
     least = answer.lower_bound if answer.path is None else hourly.price(answer.path)
-    pace = f" at {min_samples_per_s:g} samples/s" if min_samples_per_s > 0 else ""
+    pace = f" at {format_plain(min_samples_per_s)} samples/s" if min_samples_per_s > 0 else ""
     return NoPlanError(
-        f"no plan{pace} costs at most {max_cost_per_hour:g} USD per hour: the cheapest costs {least:.6g}",
-        hint=f"raise --max-cost-per-hour to {round_up(least):g}"
+        f"no plan{pace} costs at most {format_plain(max_cost_per_hour)} USD per hour: "
+        f"the cheapest costs {format_plain(least)}",
+        hint=f"raise --max-cost-per-hour to {format_plain(round_up(least))}"
         + (", or ask for less speed with --min-samples-per-s" if pace else ""),
     )
 

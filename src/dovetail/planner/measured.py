@@ -38,7 +38,7 @@ class MeasuredScorer:
         floor = self.problem.min_samples_per_s
         for n in np.flatnonzero(np.isfinite(modelled.rates)):
             path = self.path(proposal.assignments[n], modelled.units[n])
-            reached = self._run(path)
+            reached = self.reached(path)
             if reached < floor * (1 - 1e-9):
                 rates[n], shortfalls[n] = math.inf, PENALTY + math.log(floor / reached)
             else:
@@ -49,8 +49,8 @@ class MeasuredScorer:
         """Return one priced proposal as a path."""
         return self.scorer.path(assignment, units)
 
-    def _run(self, path: Path) -> float:
-        """Return the measured samples/s of a path."""
+    def reached(self, path: Path) -> float:
+        """Return the measured samples/s of a path, running it the first time."""
         key = path.key() + path.units.tobytes()
         if key not in self.seen:
             reached = self.measure(self.problem, to_stages(self.problem, path))

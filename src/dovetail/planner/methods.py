@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from dovetail.errors import PlanError, did_you_mean
 from dovetail.planner.bayesian import Bayesian
@@ -152,8 +155,9 @@ def _brute_force_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Pl
 
 def _searched_plan(method: str, problem: Problem, demands: Demands, options: Options, *, clock: Clock) -> Plan:
     """Return the cheapest plan that a search met; its bound is the exact planner's, whose time is not counted."""
+    if method in RL_METHODS:
+        importlib.import_module("torch")  # seconds on a cold machine, and no part of planning
     started_s = clock()
-    deadline_s = started_s + demands.time_limit_s
     arrays = tables(problem)
     proposer = SEARCHES[method](problem, arrays, options)
     scorer = Scorer(
@@ -162,7 +166,9 @@ def _searched_plan(method: str, problem: Problem, demands: Demands, options: Opt
         max_stages=demands.max_stages,
         provisioning=options.provisioning,
     )
+    deadline_s = started_s + demands.time_limit_s
     found = search(proposer, scorer, clock=clock, deadline_s=deadline_s, progress=options.progress)
+    measured = None
     if isinstance(proposer, Learner) and options.measure is not None:
         proposer.begin_measured()
         measured = MeasuredScorer(scorer, problem, options.measure)
@@ -170,17 +176,39 @@ def _searched_plan(method: str, problem: Problem, demands: Demands, options: Opt
     if isinstance(proposer, Learner) and options.save_policy is not None:
         proposer.save(options.save_policy)
     seconds = clock() - started_s
-    exact = CheapestSearch(
-        Hourly(arrays, max_stages=demands.max_stages),
-        min_samples_per_s=problem.min_samples_per_s,
-        clock=clock,
-        deadline_s=clock() + demands.time_limit_s,
-    ).run()
+    rate_bound = _rate_bound(problem, arrays, demands, clock=clock)
+    if found.path is None:
+        raise _nothing_found(method, problem, measured)
+    plan = to_plan(problem, found.path, demands, method=method, rate_bound=rate_bound, seconds=seconds)
+    if measured is None:
+        return plan
+    return msgspec.structs.replace(plan, measured_samples_per_s=measured.reached(found.path))
+
+
+def _rate_bound(problem: Problem, arrays: Tables, demands: Demands, *, clock: Clock) -> float:
+    """Return the least USD per hour over samples/s of any plan; raise NoPlanError where there is provably none."""
+    hourly = Hourly(arrays, max_stages=demands.max_stages)
+    floor = problem.min_samples_per_s
+    deadline_s = clock() + demands.time_limit_s
+    try:
+        exact = CheapestSearch(hourly, min_samples_per_s=floor, clock=clock, deadline_s=deadline_s).run()
+    except PlanError:  # out of time: a weaker bound, at once
+        return hourly.relaxed(floor if floor > 0 else hourly.slowest_pace())
     if exact is None:
         raise no_plan(problem, demands, clock=clock)
-    if found.path is None:
-        raise PlanError(
-            f"`{method}` found no plan that meets the demands, though there is one",
-            hint="use --method exact, which finds a plan wherever there is one",
+    return exact.rate_bound
+
+
+def _nothing_found(method: str, problem: Problem, measured: MeasuredScorer | None) -> PlanError:
+    """Return the error for a search that met no plan, though there may be one."""
+    if measured is not None and measured.seen:
+        fastest = max(measured.seen.values())
+        return PlanError(
+            f"of {len(measured.seen)} plans that were run none reached min_samples_per_s = "
+            f"{problem.min_samples_per_s:,.0f}: the fastest reached {fastest:,.0f}",
+            hint="the model is too hopeful: ask it for more with a higher --min-samples-per-s, or profile again",
         )
-    return to_plan(problem, found.path, demands, method=method, rate_bound=exact.rate_bound, seconds=seconds)
+    return PlanError(
+        f"`{method}` found no plan that meets the demands, though there is one",
+        hint="use --method exact, which finds a plan wherever there is one",
+    )

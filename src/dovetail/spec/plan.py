@@ -45,4 +45,7 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     seconds: Annotated[float, Meta(description="how long planning took")]
     batch: Annotated[int | None, Meta(description="the batch the stage times are for")] = None
     hours: Annotated[float | None, Meta(description="how long training takes")] = None
+    measured_samples_per_s: Annotated[
+        float | None, Meta(description="the pace that a run of the plan was seen to reach, where one was made")
+    ] = None
     problem: Annotated[str | None, Meta(description="a hash of the problem the plan was made for")] = None
