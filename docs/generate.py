@@ -356,9 +356,9 @@ WORKLOAD_INTRODUCTION = """\
 What `dovetail simulate` reads: the nodes of a cluster and the jobs that share it, as JSON or TOML. Unknown keys are
 errors.
 
-`work` is in the units of `speed` times seconds. Between two worker counts in `speed` the speed is interpolated linearly;
-below the first and beyond the last it is not allowed. A job runs on one type at a time, and every start takes `restart_s`,
-with the workers held and no work done.
+`work` is in the units of `speed` times seconds. Between two worker counts in `speed` the speed is interpolated
+linearly; below the first and beyond the last it is not allowed. A job runs on one type at a time, and every start takes
+`restart_s`, with the workers held and no work done.
 """
 WORKLOAD_EXAMPLE = """\
 {"restart_s": 10.0,
