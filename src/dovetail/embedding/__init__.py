@@ -1,0 +1,56 @@
+"""Embedding tables for any int64 keys, larger than memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dovetail.embedding.checkpoint import Checkpoint
+from dovetail.embedding.errors import DamagedFileError, StorageError, TableError
+from dovetail.embedding.first_values import first_values
+from dovetail.embedding.hashing import shard_of
+from dovetail.embedding.lookahead import look_ahead
+from dovetail.embedding.row_optimizer import (
+    FTRL,
+    ROW_OPTIMIZERS,
+    SGD,
+    Adagrad,
+    Adam,
+    RowOptimizer,
+    RowWiseAdagrad,
+    make_row_optimizer,
+)
+from dovetail.embedding.stats import TableStats
+from dovetail.embedding.table import Table
+
+if TYPE_CHECKING:
+    from dovetail.embedding.module import TableEmbedding
+
+__all__ = [
+    "FTRL",
+    "ROW_OPTIMIZERS",
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "Checkpoint",
+    "DamagedFileError",
+    "RowOptimizer",
+    "RowWiseAdagrad",
+    "StorageError",
+    "Table",
+    "TableEmbedding",
+    "TableError",
+    "TableStats",
+    "first_values",
+    "look_ahead",
+    "make_row_optimizer",
+    "shard_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the layer, and torch with it, only when it is asked for: servers do without."""
+    if name == "TableEmbedding":
+        from dovetail.embedding.module import TableEmbedding  # noqa: PLC0415
+
+        return TableEmbedding
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,37 @@
+"""What users hand in, as the arrays that kernels take; everything else is refused with its shape."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dovetail.embedding.errors import TableError
+
+
+def as_keys(keys: ArrayLike) -> NDArray[np.int64]:
+    """Return keys as a contiguous int64 vector."""
+    array = np.asarray(keys)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise TableError(f"keys are {array.dtype} of shape {array.shape}", hint="give a vector of whole numbers")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def as_gradients(gradients: ArrayLike, num_rows: int, width: int) -> NDArray[np.float32]:
+    """Return gradients as contiguous float32 [num_rows, width]."""
+    array = np.ascontiguousarray(gradients, dtype=np.float32)
+    if array.shape != (num_rows, width):
+        raise TableError(f"gradients have the shape {array.shape}", hint=f"they should have {(num_rows, width)}")
+    return array
+
+
+def as_bags(offsets: ArrayLike, num_keys: int, mode: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where each bag begins and ends; offsets have one number more than there are bags."""
+    array = np.ascontiguousarray(offsets, dtype=np.int64)
+    if mode not in ("sum", "mean"):
+        raise TableError(f"a table pools by `{mode}`", hint="choose `sum` or `mean`")
+    if array.ndim != 1 or not len(array) or array[0] != 0 or array[-1] != num_keys or (np.diff(array) < 0).any():
+        raise TableError(
+            f"offsets of shape {array.shape} do not cut {num_keys} keys into bags",
+            hint=f"they start with 0, never fall, and end with {num_keys}",
+        )
+    return array[:-1], array[1:]

@@ -1,0 +1,180 @@
+"""The host tier: rows in RAM, at slots of one reserved range that the system commits page by page.
+
+Beside its row a slot has a line of int32 numbers: where its copy below lies, how often and when it was looked up, which
+operation holds it, until which batch it is needed, a mark for sums, whether it differs from below and from the last
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from dovetail.embedding.index import probe
+
+HOME, COUNT, SEEN, HELD, NEEDED, MARK, STATE, TAKEN = range(8)
+"""Columns of a slot's line."""
+FREE, CLEAN, DIRTY = range(3)
+"""What `TAKEN` says: no row, a row as it lies below, a row that differs from below."""
+SAVED, CHANGED, PENDING = range(3)
+"""What `STATE` says: as in the last checkpoint, newer, or still to be written by the checkpoint under way."""
+SLOT_BYTES = 8 * 4 + 8 + 4
+"""A slot's line, its key, its place on the stack of free slots."""
+MOST_COUNTED = 1023
+"""Access counts stop here; ageing halves them long before."""
+
+
+class HostTier:
+    """Up to `capacity` rows in RAM; the capacity can fall and rise within what was reserved."""
+
+    def __init__(self, reserved: int, row_width: int) -> None:
+        """Reserve address space for `reserved` rows of `row_width` float32 numbers."""
+        self.reserved = reserved
+        self.capacity = reserved
+        self.row_bytes = row_width * 4
+        self._memory = mmap.mmap(-1, max(reserved * self.row_bytes, mmap.PAGESIZE))
+        numbers = np.frombuffer(self._memory, dtype=np.float32)
+        self.rows = numbers[: reserved * row_width].reshape(reserved, row_width)
+        self.lines = np.zeros((reserved, 8), dtype=np.int32)
+        self.keys = np.zeros(reserved, dtype=np.int64)
+        self._free = np.zeros(reserved, dtype=np.int32)
+        self._num_free = 0
+        self.top = 0
+        self.hand = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many slots are taken."""
+        return self.top - self._num_free
+
+    @property
+    def num_free(self) -> int:
+        """Return how many rows can still be taken in."""
+        return self.capacity - self.num_rows
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the bytes of all slots up to the highest one in use."""
+        return self.top * (self.row_bytes + SLOT_BYTES)
+
+    def take(self, keys: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return a free slot for each key, its line cleared."""
+        slots = np.empty(len(keys), dtype=np.int32)
+        reused = min(len(keys), self._num_free)
+        self._num_free -= reused
+        slots[:reused] = self._free[self._num_free : self._num_free + reused]
+        fresh = len(keys) - reused
+        slots[reused:] = np.arange(self.top, self.top + fresh)
+        self.top += fresh
+        self.lines[slots] = 0
+        self.lines[slots, HOME] = -1
+        self.lines[slots, TAKEN] = CLEAN
+        self.keys[slots] = keys
+        return slots
+
+    def write(self, keys: NDArray[np.int64], rows: NDArray[np.float32]) -> NDArray[np.int32]:
+        """Keep rows, and return the slot of each."""
+        slots = self.take(keys)
+        self.rows[slots] = rows
+        return slots
+
+    def read(self, keys: NDArray[np.int64], places: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return copies of the rows at slots."""
+        return self.rows[places]
+
+    def release(self, places: NDArray[np.int32]) -> None:
+        """Free slots."""
+        self.lines[places, TAKEN] = FREE
+        self._free[self._num_free : self._num_free + len(places)] = places
+        self._num_free += len(places)
+
+    def victims(self, wanted: int, operation: int, batch: int) -> NDArray[np.int32]:
+        """Return up to `wanted` slots to evict: the least counted that nobody holds and no known batch needs.
+
+        Where these do not suffice, rows of known batches go too, never those held by `operation`.
+        """
+        chosen = np.empty(wanted, dtype=np.int32)
+        count = choose_victims(self.lines, self.top, operation, batch, self.hand, chosen)
+        if count < wanted:
+            count = choose_victims(self.lines, self.top, operation, np.iinfo(np.int32).max, self.hand, chosen)
+        if count:
+            self.hand = int(chosen[count - 1]) + 1
+        return chosen[:count]
+
+    def shrink(self, capacity: int, index_keys: NDArray[np.int64], index_places: NDArray[np.int32]) -> None:
+        """Keep all rows below slot `capacity`, which they must fit, and hand the memory above back."""
+        if self.top > capacity:
+            self.top, self._num_free = compact(
+                self.rows, self.lines, self.keys, self._free, self.top, capacity, index_keys, index_places
+            )
+            start = -(-capacity * self.row_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+            if start < len(self._memory):
+                self._memory.madvise(mmap.MADV_DONTNEED, start, len(self._memory) - start)
+        self.capacity = capacity
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self.rows = np.empty((0, self.row_bytes // 4), dtype=np.float32)
+        self.capacity = self.top = self._num_free = 0
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _may_go(lines, slot, operation, batch):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Say whether a slot may be evicted."""
+    return lines[slot, TAKEN] != FREE and lines[slot, HELD] != operation and lines[slot, NEEDED] <= batch
+
+
+@njit(cache=True, nogil=True)
+def choose_victims(lines, top, operation, batch, hand, chosen):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Fill `chosen` with the least counted slots that may go, taking equals in the order of a clock's hand."""
+    wanted = len(chosen)
+    histogram = np.zeros(MOST_COUNTED + 1, dtype=np.int64)
+    for slot in range(top):
+        if _may_go(lines, slot, operation, batch):
+            histogram[lines[slot, COUNT]] += 1
+    limit, below = 0, 0
+    while limit < MOST_COUNTED and below + histogram[limit] < wanted:
+        below += histogram[limit]
+        limit += 1
+    equals = wanted - below
+    found = 0
+    slot = hand if hand < top else 0
+    for _ in range(top):
+        if found == wanted:
+            break
+        if _may_go(lines, slot, operation, batch):
+            count = lines[slot, COUNT]
+            if count < limit or (count == limit and equals > 0):
+                if count == limit:
+                    equals -= 1
+                chosen[found] = slot
+                found += 1
+        slot += 1
+        if slot == top:
+            slot = 0
+    return found
+
+
+@njit(cache=True, nogil=True)
+def compact(rows, lines, keys, free, top, capacity, index_keys, index_places):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Move rows from slots at or above `capacity` to free ones below; return the new top and the free ones."""
+    gap = 0
+    for slot in range(capacity, top):
+        if lines[slot, TAKEN] == FREE:
+            continue
+        while lines[gap, TAKEN] != FREE:
+            gap += 1
+        rows[gap] = rows[slot]
+        lines[gap] = lines[slot]
+        keys[gap] = keys[slot]
+        lines[slot, TAKEN] = FREE
+        index_places[probe(index_keys, index_places, keys[gap])] = gap + 1
+    num_free = 0
+    for slot in range(capacity - 1, -1, -1):
+        if lines[slot, TAKEN] == FREE:
+            free[num_free] = slot
+            num_free += 1
+    return capacity, num_free

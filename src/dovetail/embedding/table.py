@@ -1,0 +1,559 @@
+"""One class users see: an embedding table for any int64 keys whose hot rows sit in RAM and cold rows on disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dovetail.embedding import batch_kernels as kernels
+from dovetail.embedding.arrays import as_bags, as_gradients, as_keys
+from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
+from dovetail.embedding.disk_tier import SEGMENT_BYTES
+from dovetail.embedding.errors import TableError
+from dovetail.embedding.hashing import shard_of
+from dovetail.embedding.host_tier import PENDING, SAVED
+from dovetail.embedding.key_log import KeyLog
+from dovetail.embedding.record import Precision
+from dovetail.embedding.row_optimizer import Adagrad, RowOptimizer, described, make_row_optimizer
+from dovetail.embedding.snapshot import Snapshot
+from dovetail.embedding.stats import TableStats
+from dovetail.embedding.store import MOST_AT_ONCE, Known, Store
+
+Mode = Literal["sum", "mean"]
+
+
+class Table:
+    """Rows of `width` values and their optimizer state, made on first use, for any int64 keys.
+
+    The rows in RAM (at most `host_rows`, where given) and the index of all rows stay within `host_bytes`; the others
+    lie in `folder`. Where a row lies
+    never shows in its bits (but for `cold_precision` below float32). Any thread may call any method.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        optimizer: RowOptimizer | None = None,
+        seed: int = 0,
+        scale: float | None = None,
+        host_bytes: int = 1 << 30,
+        host_rows: int | None = None,
+        folder: str | Path | None = None,
+        cold_precision: Precision = "float32",
+        shard: int = 0,
+        num_shards: int = 1,
+        ageing_lookups: int | None = None,
+        key_log: str | Path | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        """Make an empty table; first values are uniform within `scale`, by default 1 / (3 sqrt(width))."""
+        if width < 1 or not 0 <= shard < num_shards or (host_rows is not None and host_rows < 1):
+            raise TableError(
+                f"a table has width {width}, host_rows {host_rows}, shard {shard} of {num_shards}",
+                hint="the width and host_rows are at least 1, and shards count from 0",
+            )
+        self.width = width
+        self.optimizer: RowOptimizer = Adagrad() if optimizer is None else optimizer
+        self.seed, self.shard, self.num_shards = seed, shard, num_shards
+        self.scale = 1 / 3 / width**0.5 if scale is None else scale
+        self._log = KeyLog(Path(key_log)) if key_log is not None else None
+        self._store = Store(
+            width=width,
+            optimizer=self.optimizer,
+            seed=seed,
+            scale=self.scale,
+            host_bytes=host_bytes,
+            host_rows=host_rows,
+            folder=Path(folder) if folder is not None else None,
+            cold_precision=cold_precision,
+            segment_bytes=segment_bytes,
+            key_log=self._log,
+        )
+        self._settings = self.optimizer.settings()
+        self._lock = threading.RLock()
+        self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-table")
+        self._writing_back = False
+        self._snapshot: Snapshot | None = None
+        self._base: Checkpoint | None = None
+        self._tombstones: list[NDArray[np.int64]] = []
+        self._ageing_lookups = ageing_lookups
+        self._counted = 0
+        self._num_looked_up = 0
+        self._num_expired = 0
+        self._closed = False
+
+    # -- look-ups --------------------------------------------------------------------------------------------------
+
+    def lookup(self, keys: ArrayLike, *, insert: bool = True) -> NDArray[np.float32]:
+        """Return the values of each key: float32 [len(keys), width].
+
+        A key without a row gets one, or, where `insert` is off, shows its first values and gets none.
+        """
+        keys = self._own(as_keys(keys))
+        out = np.empty((len(keys), self.width), dtype=np.float32)
+        with self._lock:
+            self._open()
+            self._lookup_into(keys, out, insert=insert)
+            self._after_lookup()
+        return out
+
+    def lookup_pooled(
+        self, keys: ArrayLike, offsets: ArrayLike, *, mode: Mode = "sum", insert: bool = True
+    ) -> NDArray[np.float32]:
+        """Return one vector a bag, the sum or mean of its keys' values; bag b is keys[offsets[b]:offsets[b + 1]]."""
+        keys = self._own(as_keys(keys))
+        begins, ends = as_bags(offsets, len(keys), mode)
+        return self.lookup_bags(keys, begins, ends, mode=mode, insert=insert)
+
+    def lookup_bags(
+        self,
+        keys: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        *,
+        mode: Mode = "sum",
+        insert: bool = True,
+    ) -> NDArray[np.float32]:
+        """Return one vector a bag, where bag b is keys[begins[b]:ends[b]]."""
+        out = np.empty((len(begins), self.width), dtype=np.float32)
+        with self._lock:
+            self._open()
+            slots = self._store.hold(keys, insert=insert)
+            if slots is not None and (insert or not len(slots) or slots.min() >= 0):
+                self._count(slots)
+                kernels.pool(self._store.host.rows, slots, begins, ends, mode == "mean", out)
+            else:
+                values = np.empty((len(keys), self.width), dtype=np.float32)
+                self._lookup_into(keys, values, insert=insert)
+                places = np.arange(len(keys), dtype=np.int32)
+                kernels.pool(values, places, begins, ends, mode == "mean", out)
+            self._after_lookup()
+        return out
+
+    def _lookup_into(self, keys: NDArray[np.int64], out: NDArray[np.float32], *, insert: bool) -> None:
+        """Write the values of keys; where they do not fit at once, each distinct key in turn."""
+        slots = self._store.hold(keys, insert=insert)
+        if slots is not None:
+            self._count(slots)
+            kernels.gather(self._store.host.rows, slots, out)
+            if not insert and (absent := slots < 0).any():
+                out[absent] = self._store.first_rows(keys[absent])
+            return
+        unique, inverse = np.unique(keys, return_inverse=True)
+        values = np.empty((len(unique), self.width), dtype=np.float32)
+        middle = len(unique) // 2
+        for part in (slice(0, middle), slice(middle, None)):
+            self._lookup_into(unique[part], values[part], insert=insert)
+        out[:] = values[inverse]
+
+    def _count(self, slots: NDArray[np.int32]) -> None:
+        """Count one access for every row looked up."""
+        store = self._store
+        counted = kernels.count_slots(store.host.lines, slots, store.operation + 1, store.step)
+        self._counted += counted
+        self._num_looked_up += counted
+
+    def _after_lookup(self) -> None:
+        """Go on to the next batch: age the counts where it is time, and make room beside the caller's work."""
+        store = self._store
+        store.batch += 1
+        period = self._ageing_lookups or 64 * store.host.capacity
+        if self._counted >= period:
+            kernels.age(store.index.places, store.index.counts, store.host.lines, store.host.top)
+            self._counted -= period
+        capacity = store.host.capacity
+        if store.disk is not None and capacity >= 1024 and store.host.num_free < capacity >> 7:
+            self._write_back_soon()
+
+    # -- updates ---------------------------------------------------------------------------------------------------
+
+    def update(self, keys: ArrayLike, gradients: ArrayLike) -> None:
+        """Step the rows of `keys` by their gradients, float32 [len(keys), width]; those of equal keys are summed."""
+        keys = self._own(as_keys(keys))
+        places = np.arange(len(keys) + 1, dtype=np.int64)
+        self.update_bags(keys, places[:-1], places[1:], as_gradients(gradients, len(keys), self.width))
+
+    def update_pooled(self, keys: ArrayLike, offsets: ArrayLike, gradients: ArrayLike, *, mode: Mode = "sum") -> None:
+        """Step the rows of bags by the gradients of their pooled vectors, float32 [bags, width]."""
+        keys = self._own(as_keys(keys))
+        begins, ends = as_bags(offsets, len(keys), mode)
+        self.update_bags(keys, begins, ends, as_gradients(gradients, len(begins), self.width), mode=mode)
+
+    def update_bags(
+        self,
+        keys: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        gradients: NDArray[np.float32],
+        *,
+        mode: Mode = "sum",
+    ) -> None:
+        """Step the rows of bags, where bag b is keys[begins[b]:ends[b]]; every key lies in one bag."""
+        with self._lock:
+            self._open()
+            store = self._store
+            slots = store.hold(keys, insert=True)
+            if slots is not None:
+                unique = np.empty(len(keys), dtype=np.int32)
+                sums = np.empty((len(keys), self.width), dtype=np.float32)
+                count = kernels.sum_gradients(
+                    *(store.host.lines, slots, begins, ends, gradients, mode == "mean", store.operation + 1),
+                    *(unique, sums),
+                )
+                self._apply(unique[:count], sums[:count])
+            else:
+                distinct, inverse = np.unique(keys, return_inverse=True)
+                sums = np.full((len(distinct), self.width), -0.0, dtype=np.float32)
+                kernels.add_at(sums, inverse, begins, ends, gradients, mode == "mean")
+                self._apply_in_turn(distinct, sums)
+            store.step += 1
+
+    def _apply_in_turn(self, keys: NDArray[np.int64], sums: NDArray[np.float32]) -> None:
+        """Step distinct rows, in parts where they do not fit at once."""
+        slots = self._store.hold(keys, insert=True)
+        if slots is not None:
+            self._apply(slots, sums)
+            return
+        middle = len(keys) // 2
+        self._apply_in_turn(keys[:middle], sums[:middle])
+        self._apply_in_turn(keys[middle:], sums[middle:])
+
+    def _apply(self, slots: NDArray[np.int32], sums: NDArray[np.float32]) -> None:
+        """Step distinct rows in the host tier; what a checkpoint under way still needs is kept first."""
+        host = self._store.host
+        if self._snapshot is not None:
+            self._keep_for_snapshot(host.keys[slots])
+        type(self.optimizer).kernel(host.rows, slots, sums, self.width, self._settings)
+        kernels.mark_changed(host.lines, slots)
+
+    # -- look-ahead and write-back ---------------------------------------------------------------------------------
+
+    def prefetch(self, keys: ArrayLike, *, ahead: int = 1) -> Future[int]:
+        """Bring rows up in the background and keep them for the next `ahead` look-ups; the result counts the fetches.
+
+        Keys without a row are left alone; where rows do not fit, the rest stays below.
+        """
+        keys = self._own(as_keys(keys))
+        return self._background.submit(self._prefetch, keys, ahead)
+
+    def _prefetch(self, keys: NDArray[np.int64], ahead: int) -> int:
+        """Fetch in parts, so that nobody waits long."""
+        unique = np.unique(keys)
+        fetched = 0
+        for start in range(0, len(unique), MOST_AT_ONCE):
+            part = unique[start : start + MOST_AT_ONCE]
+            with self._lock:
+                if self._closed:
+                    return fetched
+                before = self._store.num_fetched
+                slots = self._store.hold(part, insert=False)
+                if slots is None:
+                    return fetched
+                kernels.need_slots(self._store.host.lines, slots, self._store.batch + ahead)
+                fetched += self._store.num_fetched - before
+        return fetched
+
+    def _write_back_soon(self) -> None:
+        """Have some of the least used rows written beside the caller's work."""
+        if not self._writing_back:
+            self._writing_back = True
+            self._background.submit(self._write_back)
+
+    def _write_back(self) -> None:
+        """Evict in parts until a little room is free."""
+        try:
+            with self._lock:
+                if not self._closed:
+                    self._store.write_back(min(MOST_AT_ONCE, self._store.host.capacity >> 6))
+        finally:
+            self._writing_back = False
+
+    # -- the life of a row -----------------------------------------------------------------------------------------
+
+    def expire(self, *, max_age_steps: int | None = None, min_count: int | None = None) -> NDArray[np.int64]:
+        """Delete rows not looked up in the last `max_age_steps` updates, or with an aged count below `min_count`.
+
+        Returns their keys; the next checkpoint has a tombstone for each.
+        """
+        found: list[NDArray[np.int64]] = []
+        with self._lock:
+            self._open()
+            store = self._store
+            before = -1 if max_age_steps is None else store.step - max_age_steps
+            below = -1 if min_count is None else min_count
+            start = 0
+            while start < store.index.size:
+                keys = np.empty(MOST_AT_ONCE, dtype=np.int64)
+                count, start = kernels.find_expired(
+                    *(store.index.keys, store.index.places, store.index.seen, store.index.counts),
+                    *(store.host.lines, before, below, start, keys),
+                )
+                found.append(keys[:count].copy())
+            expired = np.concatenate(found)
+            for first in range(0, len(expired), MOST_AT_ONCE):
+                self._remove(expired[first : first + MOST_AT_ONCE])
+            if self._log is not None:
+                self._log.add(store.step, "expired", expired)
+        return expired
+
+    def _remove(self, keys: NDArray[np.int64]) -> None:
+        """Delete rows, leaving tombstones for the next checkpoint and rows for the one under way."""
+        if self._snapshot is not None:
+            self._keep_for_snapshot(keys)
+        self._store.remove(keys)
+        self._tombstones.append(keys)
+        self._num_expired += len(keys)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, *, kind: Kind = "full") -> Checkpoint:
+        """Write a checkpoint into the folder `path`; once this returns it is whole and on disk."""
+        return self.save_beside(path, kind=kind).result()
+
+    def save_beside(self, path: str | Path, *, kind: Kind = "full") -> Future[Checkpoint]:
+        """Write the rows as they are now in the background, while training goes on.
+
+        A `delta` holds the rows changed, and tombstones for those expired, since the last checkpoint of this table.
+        """
+        with self._lock:
+            self._open()
+            if self._snapshot is not None:
+                raise TableError("a checkpoint is being written", hint="wait for its result() before the next one")
+            if kind == "delta" and (self._base is None or self._base.folder != Path(path)):
+                raise TableError(
+                    f"{path}: there is no full checkpoint of this table to add to", hint='save kind="full" first'
+                )
+            store = self._store
+            settings = Settings(
+                width=self.width,
+                optimizer=described(self.optimizer),
+                seed=self.seed,
+                scale=self.scale,
+                shard=self.shard,
+                num_shards=self.num_shards,
+                step=store.step,
+            )
+            snapshot = Snapshot.begin(
+                Path(path), kind=kind, settings=settings, base=self._base if kind == "delta" else None
+            )
+            snapshot.tombstones = np.concatenate([*self._tombstones, np.empty(0, dtype=np.int64)])
+            snapshot.num_pending = kernels.begin_cut(
+                store.index.places, store.index.states, store.host.lines, store.host.top, kind == "full"
+            )
+            self._tombstones = []
+            self._snapshot = snapshot
+            self._base = None
+        future: Future[Checkpoint] = Future()
+        thread = threading.Thread(target=self._write, args=(snapshot, future), name="dovetail-checkpoint", daemon=True)
+        thread.start()
+        return future
+
+    def _write(self, snapshot: Snapshot, future: Future[Checkpoint]) -> None:
+        """Write what is pending, part by part, each taken under the lock and written outside of it."""
+        try:
+            start = 0
+            while snapshot.num_pending:
+                with self._lock:
+                    self._open()
+                    index = self._store.index
+                    keys = np.empty(MOST_AT_ONCE, dtype=np.int64)
+                    count, start = kernels.find_pending(
+                        index.keys, index.places, index.states, self._store.host.lines, start, keys
+                    )
+                    self._keep_for_snapshot(keys[:count])
+                    if start >= index.size:
+                        start = 0
+                snapshot.flush()
+            checkpoint = snapshot.commit()
+            with self._lock:
+                self._snapshot, self._base = None, checkpoint
+            future.set_result(checkpoint)
+        except BaseException as error:
+            with self._lock:
+                self._snapshot = None
+            snapshot.abandon()
+            future.set_exception(error)
+
+    def _keep_for_snapshot(self, keys: NDArray[np.int64]) -> None:
+        """Hand rows that the checkpoint under way still has to write to it."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
+        known = self._store.known(keys)
+        pending = (known.places != 0) & (known.states == PENDING)
+        if not pending.any():
+            return
+        keys = keys[pending]
+        snapshot.add(keys, self._store.peek(keys), known.seen[pending], known.counts[pending])
+        saved = np.full(len(keys), SAVED, dtype=np.int32)
+        self._store.set_known(keys, Known(known.places[pending], known.seen[pending], known.counts[pending], saved))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path | Sequence[str | Path],
+        *,
+        host_bytes: int = 1 << 30,
+        host_rows: int | None = None,
+        folder: str | Path | None = None,
+        shard: int = 0,
+        num_shards: int = 1,
+        cold_precision: Precision = "float32",
+        ageing_lookups: int | None = None,
+        key_log: str | Path | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> Table:
+        """Return a table with the rows of the newest checkpoint in `path`, or in several: one of each old shard.
+
+        Budgets and shards may differ from those of the table that was saved: only keys of `shard` are taken.
+        """
+        paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+        chains = [Checkpoint.newest(each) for each in paths]
+        settings = chains[0][-1].settings
+        for chain in chains[1:]:
+            settings.must_match(chain[-1].settings)
+        old = sorted({(chain[-1].settings.shard, chain[-1].settings.num_shards) for chain in chains})
+        if old != [(number, len(chains)) for number in range(len(chains))]:
+            raise TableError(
+                f"the checkpoints hold the shards {', '.join(f'{number} of {total}' for number, total in old)}",
+                hint="give one checkpoint of each shard of one table",
+            )
+        optimizer = dict(settings.optimizer)
+        table = cls(
+            width=settings.width,
+            optimizer=make_row_optimizer(optimizer.pop("name"), **optimizer),
+            seed=settings.seed,
+            scale=settings.scale,
+            host_bytes=host_bytes,
+            host_rows=host_rows,
+            folder=folder,
+            cold_precision=cold_precision,
+            shard=shard,
+            num_shards=num_shards,
+            ageing_lookups=ageing_lookups,
+            key_log=key_log,
+            segment_bytes=segment_bytes,
+        )
+        try:
+            for chain in chains:
+                table._fill(chain)
+        except BaseException:
+            table.close()
+            raise
+        return table
+
+    def _fill(self, chain: Sequence[Checkpoint]) -> None:
+        """Take in a full checkpoint and its deltas, oldest first."""
+        store = self._store
+        for checkpoint in chain:
+            for part in checkpoint.parts():
+                if len(part.tombstones):
+                    store.remove(np.unique(part.tombstones))
+                for start in range(0, len(part.keys), MOST_AT_ONCE):
+                    piece = slice(start, start + MOST_AT_ONCE)
+                    mine = shard_of(part.keys[piece], self.num_shards) == self.shard
+                    keys = part.keys[piece][mine]
+                    store.put(keys, part.rows[piece][mine])
+                    known = Known(
+                        store.known(keys).places,
+                        part.seen[piece][mine],
+                        part.counts[piece][mine],
+                        np.full(len(keys), SAVED, dtype=np.int32),
+                    )
+                    store.set_known(keys, known)
+        store.step = max(store.step, chain[-1].settings.step)
+
+    # -- the rest --------------------------------------------------------------------------------------------------
+
+    def rows(self, keys: ArrayLike) -> NDArray[np.float32]:
+        """Return whole rows, values then optimizer state, moving and counting nothing; zeros where there is no row."""
+        with self._lock:
+            self._open()
+            return self._store.peek(as_keys(keys))
+
+    def keys(self) -> NDArray[np.int64]:
+        """Return every key that has a row, in no order."""
+        with self._lock:
+            self._open()
+            return self._store.keys()
+
+    def counts(self, keys: ArrayLike) -> NDArray[np.int32]:
+        """Return the aged access count of each key's row."""
+        with self._lock:
+            self._open()
+            return self._store.known(as_keys(keys)).counts
+
+    def stats(self) -> TableStats:
+        """Return what the table holds and has done."""
+        with self._lock:
+            store = self._store
+            return TableStats(
+                num_rows=store.index.num_rows,
+                host_rows=store.host.num_rows,
+                disk_rows=store.index.num_rows - store.host.num_rows,
+                memory_bytes=store.memory_bytes,
+                budget_bytes=store.host_bytes,
+                index_bytes=store.index.used_bytes,
+                host_row_bytes=store.host.used_bytes,
+                disk_bytes=store.disk.used_bytes if store.disk else 0,
+                num_looked_up=self._num_looked_up,
+                num_fetched=store.num_fetched,
+                num_evicted=store.num_evicted,
+                num_written=store.num_written,
+                num_expired=self._num_expired,
+            )
+
+    @property
+    def step(self) -> int:
+        """Return how many updates there were."""
+        return self._store.step
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return self._store.index.num_rows
+
+    def close(self) -> None:
+        """Wait for background work, and give back memory and files; checkpoints stay."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._background.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            self._store.close()
+            if self._log is not None:
+                self._log.close()
+
+    def __enter__(self) -> Table:
+        """Return the table itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the table."""
+        self.close()
+
+    def _open(self) -> None:
+        """Refuse work after `close`."""
+        if self._closed:
+            raise TableError("the table is closed", hint="make a new one, or load its checkpoint")
+
+    def _own(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Refuse keys of other shards."""
+        if self.num_shards > 1 and len(keys):
+            foreign = shard_of(keys, self.num_shards) != self.shard
+            if foreign.any():
+                raise TableError(
+                    f"key {keys[foreign][0]} does not belong to shard {self.shard} of {self.num_shards}",
+                    hint="route keys by dovetail.embedding.shard_of(keys, num_shards)",
+                )
+        return keys
