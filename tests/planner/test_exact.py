@@ -14,7 +14,7 @@ from dovetail.planner.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import plan_with
 from dovetail.planner.tables import tables
-from dovetail.spec import Problem
+from dovetail.spec import Layer, LayerTime, Problem, ResourceType, Training
 from dovetail.spec.synthetic import synthetic_problem
 
 FLOORS = st.sampled_from([0.0, 5e3, 2e4, 5e4, 1e5, 4e5])
@@ -124,3 +124,39 @@ def test_with_split_stages_exact_costs_what_brute_force_costs_and_never_more_tha
 
     assert split == pytest.approx(cost_by("brute-force", problem, split_stages=True), rel=1e-7)
     assert split <= cost_by("exact", problem) * (1 + 1e-7)
+
+
+@st.composite
+def extreme_problems(draw: st.DrawFn) -> Problem:
+    """Draw prices and times over many orders of magnitude, work that is perfectly parallel, serial or none at all."""
+    number = st.floats(-6, 2).map(lambda exponent: 10.0**exponent)
+    fractions = st.sampled_from([1.0, 1.0, 1.0, 0.0, 0.999])
+    seconds = st.one_of(st.just(0.0), number)
+    names = [f"t{t}" for t in range(draw(st.integers(1, 3)))]
+    time_on = st.builds(
+        LayerTime, compute_s=seconds, comm_s=seconds, compute_parallel=fractions, comm_parallel=fractions
+    )
+    layers = tuple(
+        Layer(name=str(position), on={name: draw(time_on) for name in names})
+        for position in range(draw(st.integers(1, 5)))
+    )
+    resources = tuple(
+        ResourceType(name=name, price_per_hour=draw(number), limit=draw(st.sampled_from([None, None, 3, 40])))
+        for name in names
+    )
+    training = Training(
+        samples=10**9,
+        batch=draw(st.sampled_from([1, 1000, 65536])),
+        min_samples_per_s=draw(st.sampled_from([0.0, 10.0, 1e5])),
+    )
+    return Problem(training=training, resources=resources, layers=layers)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(problem=extreme_problems())
+def test_on_extreme_problems_without_limits_exact_is_proven_and_costs_what_brute_force_costs(problem: Problem) -> None:
+    timeless = all(any(time.compute_s == time.comm_s == 0 for time in layer.on.values()) for layer in problem.layers)
+    assume(not timeless)
+
+    # Where the infimum is reached by no plan, each method may stop anywhere within the tolerance.
+    assert cost_by("exact", problem) == pytest.approx(cost_by("brute-force", problem), rel=2e-6)

@@ -53,10 +53,11 @@ def workspace(tables: Tables, max_stages: int | None) -> Workspace:
 
 
 @nb.njit(cache=True)
-def cheapest(tables, work, weight, target_s, whole):  # type: ignore[no-untyped-def]
+def cheapest(tables, work, weight, target_s, share):  # type: ignore[no-untyped-def]
     """Fill `work` and return the least sum of weight x units over stages that each take at most `target_s`.
 
-    `whole` asks for whole units of at least one; otherwise units are real numbers above zero, a relaxation.
+    A stage counts as max(share * whole units, real units): with share = 1 that is whole units, with share = 0 the
+    relaxation to real ones, and in between a bound for a range of throughputs (see `Hourly.bound_between`).
     """
     num_layers, num_types = tables.crossing_bytes.size, weight.size
     num_rounds = max(work.rounds, 1)
@@ -66,13 +67,13 @@ def cheapest(tables, work, weight, target_s, whole):  # type: ignore[no-untyped-
         for r in range(num_rounds):
             for t in range(num_types):
                 if tables.free_cuts:
-                    _cheapest_start_free(tables, work, weight[t], target_s, whole, r, i, t, costs)
+                    _cheapest_start_free(tables, work, weight[t], target_s, share, r, i, t, costs)
                 elif i == 0:
-                    _cheapest_start(tables, work, weight, target_s, whole, r, i, t, 0)
+                    _cheapest_start(tables, work, weight, target_s, share, r, i, t, 0)
                 else:
                     for c in tables.classes_of[t]:
                         if c >= 0:
-                            _cheapest_start(tables, work, weight, target_s, whole, r, i, t, c)
+                            _cheapest_start(tables, work, weight, target_s, share, r, i, t, c)
             if i > 0:
                 if tables.free_cuts:
                     _cheapest_end_free(work, r, i - 1)
@@ -85,7 +86,7 @@ def cheapest(tables, work, weight, target_s, whole):  # type: ignore[no-untyped-
 
 
 @nb.njit(cache=True)
-def _cheapest_start_free(tables, work, weight, target_s, whole, r, i, t, costs):  # type: ignore[no-untyped-def]
+def _cheapest_start_free(tables, work, weight, target_s, share, r, i, t, costs):  # type: ignore[no-untyped-def]
     """Fill start[r, t, 0, i] where cuts are free, in blocks without a branch, which compile to vector instructions.
 
     Nearly whole units are rounded down here instead of checked: off by one only where the throughput asked for is
@@ -105,18 +106,20 @@ def _cheapest_start_free(tables, work, weight, target_s, whole, r, i, t, costs):
         for j in range(first, block_end):
             serial = compute_serial[j + 1] - compute_serial[i]
             spare = max(target_s - serial, TINY)
-            units = (compute_shared[j + 1] - compute_shared[i]) / spare
+            real = (compute_shared[j + 1] - compute_shared[i]) / spare
             comm = comm_serial[j + 1] - comm_serial[i]
             spare = max(target_s - comm, TINY)
             comm_units = (comm_shared[j + 1] - comm_shared[i]) / spare
-            units = units if units > comm_units else comm_units
-            units = max(np.ceil(units * (1 - ALMOST_WHOLE)), 1.0) if whole else units
+            real = real if real > comm_units else comm_units
+            whole = max(np.ceil(real * (1 - ALMOST_WHOLE)), 1.0)
+            units = whole * share
+            units = real if share < 1.0 and real > units else units
             serial = serial if serial > comm else comm
-            costs[j] = weight * units if serial <= limit_s and units <= tables.limit[t] else math.inf
-        if whole and has_room < math.inf:
+            costs[j] = weight * units if serial <= limit_s and whole <= tables.limit[t] else math.inf
+        if share > 0.0 and has_room < math.inf:
             for j in range(first, block_end):
                 units = units_for_memory(tables, t, i, j)
-                costs[j] = max(costs[j], weight * units) if units <= tables.limit[t] else math.inf
+                costs[j] = max(costs[j], weight * units * share) if units <= tables.limit[t] else math.inf
         if costs[first] >= best:  # longer stages need no fewer units
             break
         for j in range(first, block_end):
@@ -129,14 +132,13 @@ def _cheapest_start_free(tables, work, weight, target_s, whole, r, i, t, costs):
 
 
 @nb.njit(cache=True)
-def _cheapest_start(tables, work, weight, target_s, whole, r, i, t, c):  # type: ignore[no-untyped-def]
+def _cheapest_start(tables, work, weight, target_s, share, r, i, t, c):  # type: ignore[no-untyped-def]
     """Fill start[r, t, c, i]: the best end of a stage that starts at i. Longer stages never need fewer units."""
     num_layers = tables.crossing_bytes.size
     best = math.inf
     for j in range(i, tables.end_of_run[t, i]):
-        parts = stage_parts(tables, t, i, j, c, 0)
-        units = whole_units(parts, target_s) if whole else real_units(parts, target_s)
-        if units > tables.limit[t] or weight[t] * units >= best:
+        units = _counted_units(stage_parts(tables, t, i, j, c, 0), target_s, share, tables.limit[t])
+        if units == math.inf or weight[t] * units >= best:
             break
         if j == num_layers - 1:
             best = weight[t] * units
@@ -151,13 +153,22 @@ def _cheapest_start(tables, work, weight, target_s, whole, r, i, t, c):  # type:
             units_with_cut = units
             if d > 0:
                 parts = stage_parts(tables, t, i, j, c, d)
-                units_with_cut = whole_units(parts, target_s) if whole else real_units(parts, target_s)
+                units_with_cut = _counted_units(parts, target_s, share, tables.limit[t])
             cost = weight[t] * units_with_cut + work.end[r, t, d, j]
-            if units_with_cut <= tables.limit[t] and cost < best:
+            if units_with_cut < math.inf and cost < best:
                 best = cost
                 work.start_last[r, t, c, i] = j
                 work.start_class[r, t, c, i] = d
     work.start[r, t, c, i] = best
+
+
+@nb.njit(cache=True, inline="always")
+def _counted_units(parts, target_s, share, limit):  # type: ignore[no-untyped-def]
+    """Return max(share * whole units, real units) of a stage, or infinity where it needs more than there are."""
+    whole = whole_units(parts, target_s)
+    if whole > limit:
+        return math.inf
+    return whole if share == 1.0 else max(whole * share, real_units(parts, target_s))
 
 
 @nb.njit(cache=True)

@@ -69,6 +69,7 @@ class CheapestSearch:
         self.best_path: Path | None = None
         self.questions = 0
         self._polished: set[bytes] = set()
+        self._stride, self._pause, self._rest = 4.0, 1, 0
 
     def run(self) -> Found | None:
         """Return the cheapest plan and its bound, or None where there is provably no plan at the floor.
@@ -135,6 +136,10 @@ class CheapestSearch:
             if interval.high / start < 1 + NARROWEST:
                 return None
             cut = math.sqrt(start * interval.high)
+        else:
+            start = max(start, self._settled_up_to(start, hourly, interval.high))
+            if start >= interval.high:
+                return []
         ends = [(start, cut), (cut, interval.high)] if cut < interval.high else [(start, cut)]
         return [
             Interval(
@@ -146,6 +151,25 @@ class CheapestSearch:
             )
             for low, high in ends
         ]
+
+    def _settled_up_to(self, start: float, hourly: float, high: float) -> float:
+        """Return a throughput below which nothing is news, from `start` on, by a bound for a range at once.
+
+        A range as wide as the plain bound settles is certain; one a few times as wide is tried, more daringly while it
+        works out, and ever more seldom while it does not. It pays where some stages have so many units that one more
+        changes little.
+        """
+        if self._rest > 0 or self.best_path is None:
+            self._rest -= 1
+            return start
+        width = max(math.log(hourly / self.best_rate / start), STEP)
+        end = start * math.exp(min(self._stride * width, math.log(high / start)))
+        if self._is_settled(self.hourly.bound_between(start, end)):
+            self._stride, self._pause = self._stride * 2, 1
+            return end
+        self._stride, self._pause = max(self._stride / 2, 2.0), min(2 * self._pause, 32)
+        self._rest = self._pause
+        return start
 
     def _ask(self, samples_per_s: float) -> Answer:
         """Ask for the hourly price at a throughput; learn from the path that comes with the answer."""

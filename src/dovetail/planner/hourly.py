@@ -45,7 +45,7 @@ class Hourly:
         """Return the cheapest plan that reaches `samples_per_s`; above `cutoff` a bound is all that is asked for."""
         tables = self.tables
         target_s = tables.batch / samples_per_s if samples_per_s > 0 else math.inf
-        value = cheapest(tables, self.work, tables.price_per_hour, target_s, True)
+        value = cheapest(tables, self.work, tables.price_per_hour, target_s, 1.0)
         if value == math.inf:
             return Answer(lower_bound=math.inf, path=None, exact=True)
         path = self._path(follow(tables, self.work, target_s, *self._buffers))
@@ -57,8 +57,21 @@ class Hourly:
 
     def relaxed(self, samples_per_s: float) -> float:
         """Return a bound on what any plan costs per hour and sample/s at this throughput or at any higher one."""
-        target_s = self.tables.batch / samples_per_s
-        return float(cheapest(self.tables, self.work, self.tables.price_per_hour, target_s, False) / samples_per_s)
+        return self.bound_between(samples_per_s, math.inf)
+
+    def bound_between(self, low: float, high: float) -> float:
+        """Return a bound on what any plan costs per hour and sample/s that runs at `low` up to `high` samples/s.
+
+        There a stage has at least the whole units that it needs at `low`, and at least the real units that it needs at
+        its own pace x, whose number over x never falls. So for each stage
+
+            units / x  >=  max(whole(low) / high, real(low) / low)
+
+        and the sum over stages of the larger one is stronger than either sum.
+        """
+        tables = self.tables
+        share = low / high if math.isfinite(high) else 0.0
+        return float(cheapest(tables, self.work, tables.price_per_hour, tables.batch / low, share) / low)
 
     def provisioned(self, path: Path, min_samples_per_s: float) -> tuple[float, Path | None]:
         """Return the least USD per hour over samples/s of the path's stages, and the path with those units."""
@@ -94,7 +107,7 @@ class Hourly:
         bound = max(bound, value)
         if bound >= min(cutoff, price * (1 - 1e-12)):
             return Answer(lower_bound=math.inf if bound >= impossible else min(bound, price), path=path, exact=True)
-        cheapest(tables, self.work, tables.price_per_hour + self._surcharge, target_s, True)
+        cheapest(tables, self.work, tables.price_per_hour + self._surcharge, target_s, 1.0)
         goal = min(cutoff, price)
         ended, found, count = label_search(
             tables, self.work, tables.price_per_hour, tables.limit, target_s, goal, self._surcharge, self.effort,

@@ -56,7 +56,7 @@ def price_bound(tables, work, price, limit, target_s, cutoff, surcharge, iterati
     pace, since_better = 1.0, 0
     used = np.zeros(price.size)
     for _ in range(iterations):
-        value = cheapest(tables, work, price + current, target_s, True)
+        value = cheapest(tables, work, price + current, target_s, 1.0)
         if value == math.inf:
             return math.inf, best_price, best_count
         bound = value - np.sum(current * limit)
