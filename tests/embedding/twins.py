@@ -96,7 +96,7 @@ class DictTable:
             sums[key] = sums[key] + gradient if key in sums else gradient
         for key, total in sums.items():
             if key not in self.rows:
-                self.rows[key], self.counts[key], self.seen[key] = self.first(key), 0, 0
+                self.rows[key], self.counts[key], self.seen[key] = self.first(key), 0, self.step
             self.rows[key] = step_row(self.optimizer, self.rows[key], total)
         self.changed |= sums.keys()
         self.step += 1

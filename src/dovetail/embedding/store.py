@@ -12,7 +12,7 @@ from dovetail.embedding import batch_kernels as kernels
 from dovetail.embedding.disk_tier import SEGMENT_BYTES, DiskTier
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.first_values import fill_first_values, first_values
-from dovetail.embedding.host_tier import CHANGED, DIRTY, HOME, SLOT_BYTES, STATE, TAKEN, HostTier
+from dovetail.embedding.host_tier import CHANGED, DIRTY, HOME, SEEN, SLOT_BYTES, STATE, TAKEN, HostTier
 from dovetail.embedding.index import ENTRY_BYTES, Index
 from dovetail.embedding.key_log import KeyLog
 from dovetail.embedding.record import Precision, RecordLayout
@@ -128,6 +128,7 @@ class Store:
         self.index.insert(keys, slots + np.int32(1))
         self.host.lines[slots, TAKEN] = DIRTY
         self.host.lines[slots, STATE] = CHANGED
+        self.host.lines[slots, SEEN] = self.step
 
     def _make_room_in_index(self, num_new: int) -> bool:
         """Grow the index where it would get too full, the host tier giving up what it takes; False as in `_fit`."""
