@@ -57,19 +57,21 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Print a row a case."""
     width = max(len(row["plan"]) for row in rows) + 2
-    print(f"{'plan':{width}}{'predicted':>14}{'measured':>14}{'error':>9}{'simple':>14}{'error':>9}")
+    print(f"{'plan':{width}}{'predicted':>18}{'measured':>18}{'error':>9}{'simple':>18}{'error':>9}")
     for row in rows:
         if "refused" in row:
             print(f"{row['plan']:{width}}refused: {row['refused']}")
             continue
         cells = [value_text(row[key], row["unit"]) for key in ("predicted", "measured", "simple")]
         errors = [error_text(row[key]) for key in ("error", "simple_error")]
-        print(f"{row['plan']:{width}}{cells[0]:>14}{cells[1]:>14}{errors[0]:>9}{cells[2]:>14}{errors[1]:>9}")
+        print(f"{row['plan']:{width}}{cells[0]:>18}{cells[1]:>18}{errors[0]:>9}{cells[2]:>18}{errors[1]:>9}")
 
 
 def value_text(value: float | None, unit: str) -> str:
     """Return a value with its unit, or a dash."""
-    return "-" if value is None else f"{value:.4g} {unit}"
+    if value is None:
+        return "-"
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.4g} {unit}"
 
 
 def error_text(error: float | None) -> str:

@@ -37,7 +37,11 @@ def test_types_elsewhere_are_estimated_and_marked_so(tmp_path: Path) -> None:
         "profile", "ctr-dnn", *SMALL, "--out", path, "--resources", "lambda:gpu_1x_a100", "--network-gb-per-s", "1"
     )
     assert result.exit_code == 0, result.stderr
-    layer = json.loads(path.read_text())["layer"][0]
+    written = json.loads(path.read_text())
+    layer = written["layer"][0]
+    assert [(link["from"], link["to"], link["bytes_per_s"]) for link in written["link"]] == [
+        ("cpu", "gpu_1x_a100", 1e9)
+    ]
 
     assert layer["on"]["gpu_1x_a100"]["source"] == "estimated"
     assert layer["on"]["gpu_1x_a100"]["error"] > 0

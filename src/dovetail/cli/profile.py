@@ -12,12 +12,15 @@ from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
+    from dovetail.profiler.links import LinkSpeed
     from dovetail.profiler.profile import Profile
-    from dovetail.spec import ResourceType
+    from dovetail.spec import Link, ResourceType
 
 CORE_USD_PER_HOUR = 0.04
 GPU_USD_PER_HOUR = 2.42
 """What HeterPS paid for a core and a V100; --price says what yours cost."""
+NETWORK_LATENCY_S = 5e-5
+"""Of a network whose bandwidth is given: what a message takes within one data centre."""
 
 
 def profile(
@@ -64,12 +67,15 @@ def profile(
             optimizer=optimizer,
             seed=seed,
         )
+        at_hand, elsewhere = _types_at_hand(price or []), _types_elsewhere(resources or [])
+        network = _network(network_gb_per_s)
         found = measure(
             request,
             training=Training(samples=samples, batch=batch, min_samples_per_s=min_samples_per_s),
-            at_hand=_types_at_hand(price or []),
-            elsewhere=_types_elsewhere(resources or []),
-            network_bytes_per_s=_network(network_gb_per_s),
+            at_hand=at_hand,
+            elsewhere=elsewhere,
+            links=_links(at_hand, elsewhere, network),
+            network_bytes_per_s=network.bytes_per_s,
             num_workers=workers,
             say=lambda message: say(f"{message} ..."),
         )
@@ -123,16 +129,34 @@ def _types_elsewhere(names: list[str]) -> list[ResourceType]:
     return types
 
 
-def _network(gb_per_s: float | None) -> float:
-    """Return the bandwidth between units."""
+def _links(at_hand: list[ResourceType], elsewhere: list[ResourceType], network: LinkSpeed) -> list[Link]:
+    """Return the ways between types: the bus between this machine's CPU and GPU, and the network between all others."""
+    from itertools import combinations
+
+    from dovetail.profiler.links import measure_device_copies
+
+    links = []
+    for one, other in combinations([*at_hand, *elsewhere], 2):
+        if one in at_hand and other in at_hand:
+            say("measuring copies between host and GPU ...")
+            copies = measure_device_copies()
+            links.append(copies.there.link(source=one.name, target=other.name))
+            links.append(copies.back.link(source=other.name, target=one.name))
+        else:
+            links.append(network.link(source=one.name, target=other.name))
+    return links
+
+
+def _network(gb_per_s: float | None) -> LinkSpeed:
+    """Return the speed between units."""
+    from dovetail.profiler.links import LinkSpeed, measure_loopback
+
     if gb_per_s is not None:
         if not gb_per_s > 0:
             raise DovetailError(f"--network-gb-per-s is {gb_per_s}", hint="give a number above zero, e.g. 12.5")
-        return gb_per_s * 1e9
-    from dovetail.profiler.links import measure_loopback
-
+        return LinkSpeed(bytes_per_s=gb_per_s * 1e9, latency_s=NETWORK_LATENCY_S, spread=0.0)
     say("measuring the loopback network ...")
-    return measure_loopback().there.bytes_per_s
+    return measure_loopback().there
 
 
 def _print(found: Profile) -> None:

@@ -16,7 +16,7 @@ from dovetail.profiler.request import ProfileRequest, first_samples
 from dovetail.profiler.roofline import estimate_layer
 from dovetail.profiler.sizes import LayerSizes, measure_sizes
 from dovetail.profiler.workers import measure_side_by_side
-from dovetail.spec import Layer, LayerTime, Problem, ResourceType, Training
+from dovetail.spec import Layer, LayerTime, Link, Problem, ResourceType, Training
 
 UNIT_COUNTS = (1, 2, 4)
 """The law of each layer is fitted to a batch, half of it and a quarter: what each of so many units would get."""
@@ -52,6 +52,7 @@ def profile(
     training: Training,
     at_hand: Sequence[ResourceType],
     elsewhere: Sequence[ResourceType] = (),
+    links: Sequence[Link] = (),
     network_bytes_per_s: float,
     num_workers: int = 1,
     say: Say = lambda _: None,
@@ -59,6 +60,7 @@ def profile(
     """Measure every layer on the types at hand (kind `cpu`: one thread; `gpu`: the CUDA device), and write it up.
 
     Up to `num_workers` processes measure side by side on the CPU. Types elsewhere are estimated from their data sheets.
+    `links` are the ways between types, and go into the problem as they are.
     """
     say("building the model and its data")
     chain, batches = request.build()
@@ -78,7 +80,7 @@ def profile(
         _layer(chain, position, sizes_by_units, measured, elsewhere, network_bytes_per_s)
         for position in range(len(chain))
     )
-    problem = Problem(training=training, resources=(*at_hand, *elsewhere), layers=layers)
+    problem = Problem(training=training, resources=(*at_hand, *elsewhere), layers=layers, links=tuple(links))
     return Profile(chain=chain, sizes=sizes_by_units[1], measured=tuple(measured), problem=problem)
 
 
