@@ -16,6 +16,7 @@ from dovetail.cli.plan import plan
 from dovetail.cli.problem import problem
 from dovetail.cli.profile import profile
 from dovetail.cli.simulate import simulate
+from dovetail.cli.table import table
 from dovetail.cli.trace import trace
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ app.command()(profile)
 app.command()(catalogue)
 app.command()(simulate)
 app.command()(doctor)
+app.command()(table)
 app.add_typer(trace, name="trace")
 app.add_typer(problem, name="problem")
 app.add_typer(data, name="data")

@@ -82,6 +82,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     base: str | None
     num_rows: int
     files: dict[str, str]
+    host_rows: int = 0
+    disk_rows: int = 0
     version: int = 1
 
     def write(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Looking ahead: while one batch is trained on, the rows of the next ones are fetched and kept."""
+"""Looking ahead: while one batch is trained on, the rows of the next are fetched, and rows needed soon are kept."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from dovetail.embedding.arrays import as_keys
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.table import Table
 
@@ -15,18 +17,27 @@ Batch = TypeVar("Batch")
 
 
 def look_ahead(
-    batches: Iterable[Batch], table: Table, *, keys: Callable[[Batch], ArrayLike], depth: int = 2
+    batches: Iterable[Batch], table: Table, *, keys: Callable[[Batch], ArrayLike], depth: int = 8
 ) -> Iterator[Batch]:
-    """Yield the batches in their order, having the rows of up to `depth` later ones fetched in the background.
+    """Yield the batches in their order, telling the table in the background what the next `depth` ones need.
 
-    Meant for one look-up a batch: a row fetched for a batch is kept for as many look-ups as there are until then.
+    Meant for one look-up a batch. The rows of the next batch are fetched while the present one is trained on; rows in
+    RAM that any of the `depth` next ones needs are kept as long as there is room.
     """
     if depth < 1:
         raise TableError(f"look-ahead has depth {depth}", hint="give 1 or more batches")
-    waiting: deque[Batch] = deque()
+    waiting: deque[tuple[Batch, NDArray[np.int64]]] = deque()
     for batch in batches:
-        waiting.append(batch)
-        table.prefetch(keys(batch), ahead=len(waiting))
+        waiting.append((batch, np.unique(as_keys(keys(batch)))))
         if len(waiting) > depth:
-            yield waiting.popleft()
-    yield from waiting
+            yield _next(waiting, table)
+    while waiting:
+        yield _next(waiting, table)
+
+
+def _next(waiting: deque[tuple[Batch, NDArray[np.int64]]], table: Table) -> Batch:
+    """Return the first batch, having the table get ready for the others."""
+    batch, _ = waiting.popleft()
+    if waiting:
+        table.prepare([upcoming for _, upcoming in waiting])
+    return batch

@@ -34,6 +34,8 @@ class Snapshot:
     base: str | None
     tombstones: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     num_pending: int = 0
+    host_rows: int = 0
+    disk_rows: int = 0
     _waiting: list[Part] = field(default_factory=list)
     _num_waiting: int = 0
     _sums: dict[str, str] = field(default_factory=dict)
@@ -90,7 +92,13 @@ class Snapshot:
                 self.temporary / "tombstones.safetensors", none._replace(tombstones=self.tombstones)
             )
         manifest = Manifest(
-            kind=self.kind, settings=self.settings, base=self.base, num_rows=self._num_rows, files=self._sums
+            kind=self.kind,
+            settings=self.settings,
+            base=self.base,
+            num_rows=self._num_rows,
+            files=self._sums,
+            host_rows=self.host_rows,
+            disk_rows=self.disk_rows,
         )
         final = self.folder / self.name
         try:

@@ -244,6 +244,27 @@ class Table:
         keys = self._own(as_keys(keys))
         return self._background.submit(self._prefetch, keys, ahead)
 
+    def prepare(self, upcoming: Sequence[ArrayLike]) -> Future[int]:
+        """Get ready for the look-ups after the next one, in the background; the result counts the fetches.
+
+        Rows of `upcoming` that are in RAM are kept for as long as they are needed and there is room; those of the
+        first are fetched.
+        """
+        batches = [self._own(as_keys(keys)) for keys in upcoming]
+        return self._background.submit(self._prepare, batches)
+
+    def _prepare(self, batches: list[NDArray[np.int64]]) -> int:
+        """Mark what is needed, then fetch for the first batch."""
+        for distance, keys in enumerate(batches):
+            slots = np.empty(len(keys), dtype=np.int32)
+            with self._lock:
+                if self._closed:
+                    return 0
+                store = self._store
+                kernels.find_slots(store.index.keys, store.index.places, keys, slots)
+                kernels.need_slots(store.host.lines, slots, store.batch + distance + 2)
+        return self._prefetch(batches[0], 2) if batches else 0
+
     def _prefetch(self, keys: NDArray[np.int64], ahead: int) -> int:
         """Fetch in parts, so that nobody waits long."""
         unique = np.unique(keys)
@@ -348,6 +369,8 @@ class Table:
             snapshot.num_pending = kernels.begin_cut(
                 store.index.places, store.index.states, store.host.lines, store.host.top, kind == "full"
             )
+            snapshot.host_rows = store.host.num_rows
+            snapshot.disk_rows = store.index.num_rows - store.host.num_rows
             self._tombstones = []
             self._snapshot = snapshot
             self._base = None

@@ -1,0 +1,452 @@
+"""How fast an embedding table is, and how rarely it goes to disk.
+
+    python benchmarks/table.py host                 # all rows in RAM, against a plain tensor; ratio last
+    python benchmarks/table.py cold                 # a tenth of the rows in RAM, against LMDB and RocksDB
+    python benchmarks/table.py misses               # fetches, against LRU, LFU, Belady and a perfect-frequency oracle
+    python benchmarks/table.py precision            # what bfloat16 and int8 rows on disk do to a loss
+    python benchmarks/table.py large --gigabytes 5  # a table ten times its budget, RSS watched
+
+`cold` needs `pip install lmdb rocksdict`; what is not installed is left out. Skewed keys follow the curve fitted to the
+public histogram of 887 M look-ups (`dovetail.data.clicks.popularity`), spread over all of int64. A step is one
+look-up of a batch and one update with a gradient for every id; times are medians over steps after a warm-up. One
+thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import os
+import shutil
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+
+from dovetail.data.clicks.popularity import FITTED, row_shares
+from dovetail.embedding import Adagrad, Table
+from dovetail.embedding.row_kernels import adagrad
+from dovetail.units import format_bytes
+
+torch.set_num_threads(1)
+Keys = NDArray[np.int64]
+Step = Callable[[Keys, NDArray[np.float32]], None]
+BATCH_IDS = 26 * 1024
+SPREAD = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
+
+
+def batches(kind: str, num_rows: int, num_batches: int, seed: int = 0) -> list[Keys]:
+    """Return row numbers, uniform or skewed, for each batch."""
+    random = np.random.default_rng(seed)
+    if kind == "uniform":
+        return [random.integers(0, num_rows, BATCH_IDS) for _ in range(num_batches)]
+    edges = np.cumsum(row_shares(num_rows, FITTED))
+    edges[-1] = 1.0
+    order = random.permutation(num_rows)
+    return [order[np.searchsorted(edges, random.random(BATCH_IDS))] for _ in range(num_batches)]
+
+
+def as_keys(rows: Keys) -> Keys:
+    """Return row numbers spread over int64."""
+    with np.errstate(over="ignore"):
+        return rows * SPREAD
+
+
+def median_s(step: Step, ids: list[Keys], width: int, warm_up: int) -> float:
+    """Return the median seconds of a step after the warm-up."""
+    gradients = np.random.default_rng(1).normal(size=(BATCH_IDS, width)).astype(np.float32)
+    seconds = []
+    for number, batch in enumerate(ids):
+        start = time.perf_counter()
+        step(batch, gradients)
+        if number >= warm_up:
+            seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds))
+
+
+@njit(cache=True, nogil=True)
+def sum_by_row(ids, gradients, stamps, places, stamp, unique, sums):  # type: ignore[no-untyped-def]
+    """Sum the gradients of each row once; the rows are numbered, so no index is needed."""
+    count = 0
+    for i in range(len(ids)):
+        row = ids[i]
+        if stamps[row] != stamp:
+            stamps[row] = stamp
+            places[row] = count
+            unique[count] = row
+            sums[count] = gradients[i]
+            count += 1
+        else:
+            sums[places[row]] += gradients[i]
+    return count
+
+
+def plain_tensor(num_rows: int, width: int) -> Step:
+    """Return a step on a plain torch tensor with the same kernel: no index, no tiers; the limit."""
+    values = torch.randn(num_rows, 2 * width).abs()
+    rows = values.numpy()
+    stamps, places = np.zeros(num_rows, dtype=np.int32), np.zeros(num_rows, dtype=np.int32)
+    unique, sums = np.empty(BATCH_IDS, dtype=np.int32), np.empty((BATCH_IDS, width), dtype=np.float32)
+    settings = Adagrad().settings()
+    stamp = 0
+
+    def step(ids: Keys, gradients: NDArray[np.float32]) -> None:
+        nonlocal stamp
+        stamp += 1
+        torch.index_select(values[:, :width], 0, torch.from_numpy(ids))
+        count = sum_by_row(ids, gradients, stamps, places, stamp, unique, sums)
+        adagrad(rows, unique[:count], sums[:count], width, settings)
+
+    return step
+
+
+def torch_sparse(num_rows: int, width: int) -> Step:
+    """Return a step of nn.Embedding(sparse=True) under torch.optim.Adagrad: what users have."""
+    layer = torch.nn.Embedding(num_rows, width, sparse=True)
+    optimizer = torch.optim.Adagrad(layer.parameters(), lr=0.05)
+
+    def step(ids: Keys, gradients: NDArray[np.float32]) -> None:
+        layer(torch.from_numpy(ids)).backward(torch.from_numpy(gradients))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def table_step(table: Table) -> Step:
+    """Return a step of the table."""
+
+    def step(ids: Keys, gradients: NDArray[np.float32]) -> None:
+        keys = as_keys(ids)
+        table.lookup(keys)
+        table.update(keys, gradients)
+
+    return step
+
+
+def fill(table: Table, num_rows: int) -> None:
+    """Make every row."""
+    for start in range(0, num_rows, 8192):
+        table.lookup(as_keys(np.arange(start, min(start + 8192, num_rows))))
+
+
+def host(args: argparse.Namespace) -> float:
+    """Compare with plain tensors, everything in RAM; return the worse ratio to the limit."""
+    ratios = []
+    print(f"host: {args.rows:,} rows of {args.width}, {BATCH_IDS} ids a batch, Adagrad; million ids/s")
+    for kind in ("uniform", "skewed"):
+        ids = batches(kind, args.rows, 40)
+        with Table(width=args.width, host_bytes=4 << 30) as table:
+            fill(table, args.rows)
+            ours = median_s(table_step(table), ids, args.width, 10)
+        limit = median_s(plain_tensor(args.rows, args.width), ids, args.width, 10)
+        users = median_s(torch_sparse(args.rows, args.width), ids[:15], args.width, 5)
+        ratios.append(limit / ours)
+        rates = [BATCH_IDS / seconds / 1e6 for seconds in (ours, limit, users)]
+        print(
+            f"  {kind:8} table {rates[0]:.2f}, plain tensor, same kernel {rates[1]:.2f} (ratio {limit / ours:.2f}), "
+            f"nn.Embedding + torch Adagrad {rates[2]:.2f} (ratio {users / ours:.1f})"
+        )
+    return min(ratios)
+
+
+def engine_step(
+    get: Callable[[list[bytes]], list[bytes | None]], put: Callable[[list[tuple[bytes, bytes]]], None], width: int
+) -> Step:
+    """Return a step that keeps rows in a key-value engine and applies the same kernel to them."""
+    settings = Adagrad().settings()
+
+    def rows_of(names: list[bytes]) -> NDArray[np.float32]:
+        blank = bytes(8 * width)
+        found = b"".join(value or blank for value in get(names))
+        return np.frombuffer(bytearray(found), dtype=np.float32).reshape(-1, 2 * width)
+
+    def step(ids: Keys, gradients: NDArray[np.float32]) -> None:
+        unique, inverse = np.unique(as_keys(ids), return_inverse=True)
+        names = [key.tobytes() for key in unique]
+        rows_of(names)[inverse, :width]
+        sums = np.zeros((len(unique), width), dtype=np.float32)
+        np.add.at(sums, inverse, gradients)
+        rows = rows_of(names)
+        adagrad(rows, np.arange(len(unique), dtype=np.int32), sums, width, settings)
+        put([(name, row.tobytes()) for name, row in zip(names, rows, strict=True)])
+
+    return step
+
+
+def lmdb_step(folder: Path, width: int, _: int) -> Step:
+    """Return a step on LMDB: no syncing, writes straight into the map, sorted keys."""
+    import lmdb
+
+    store = lmdb.open(str(folder), map_size=1 << 36, sync=False, writemap=True, metasync=False, map_async=True)
+
+    def get(names: list[bytes]) -> list[bytes | None]:
+        with store.begin() as transaction:
+            return [transaction.get(name) for name in names]
+
+    def put(items: list[tuple[bytes, bytes]]) -> None:
+        with store.begin(write=True) as transaction, transaction.cursor() as cursor:
+            cursor.putmulti(items)
+
+    return engine_step(get, put, width)
+
+
+def rocksdb_step(folder: Path, width: int, cache_bytes: int) -> Step:
+    """Return a step on RocksDB: no write-ahead log, a block cache of the table's budget, batched reads and writes."""
+    import rocksdict
+
+    options = rocksdict.Options(raw_mode=True)
+    blocks = rocksdict.BlockBasedOptions()
+    blocks.set_block_cache(rocksdict.Cache(cache_bytes))
+    blocks.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(blocks)
+    options.set_write_buffer_size(max(cache_bytes // 4, 1 << 20))
+    store = rocksdict.Rdict(str(folder), options)
+    write = rocksdict.WriteOptions()
+    write.disable_wal = True
+
+    def put(items: list[tuple[bytes, bytes]]) -> None:
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for name, value in items:
+            batch.put(name, value)
+        store.write(batch, write)
+
+    return engine_step(store.__getitem__, put, width) if False else engine_step(store.get, put, width)
+
+
+def cold(args: argparse.Namespace) -> float:
+    """Compare with key-value engines, a tenth of the rows in RAM; return the worse ratio to them."""
+    budget = int(args.rows * (8 * args.width + 44) * 0.1) + int(args.rows / 0.8 * 1.5 * 19)
+    print(
+        f"cold: {args.rows:,} rows of {args.width}, skewed, {args.rows // 10:,} rows in RAM and an index: "
+        f"{format_bytes(budget)}; thousand ids/s"
+    )
+    ids = batches("skewed", args.rows, 60)
+    folder = Path(tempfile.mkdtemp())
+    ratios = []
+    try:
+        with Table(width=args.width, host_bytes=4 * budget, host_rows=args.rows // 10, folder=folder / "t") as table:
+            fill(table, args.rows)
+            ours = median_s(table_step(table), ids, args.width, 30)
+            stats = table.stats()
+        print(f"  table   {BATCH_IDS / ours / 1e3:8.0f}   (RAM {format_bytes(stats.memory_bytes)})")
+        for name, make in (("lmdb", lmdb_step), ("rocksdb", rocksdb_step)):
+            try:
+                (folder / name).mkdir()
+                step = make(folder / name, args.width, budget)
+            except ImportError:
+                print(f"  {name:8}not installed")
+                continue
+            gradients = np.ones((BATCH_IDS, args.width), dtype=np.float32)
+            for start in range(0, args.rows, BATCH_IDS):
+                step(np.arange(start, start + BATCH_IDS) % args.rows, gradients)
+            theirs = median_s(step, ids[:20], args.width, 5)
+            ratios.append(theirs / ours)
+            print(f"  {name:8}{BATCH_IDS / theirs / 1e3:8.0f}   the table is {theirs / ours:.1f}x as fast")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return min(ratios, default=float("nan"))
+
+
+def distinct(ids: list[Keys]) -> list[list[int]]:
+    """Return the distinct rows of each batch: a batch asks for a row once."""
+    return [np.unique(batch).tolist() for batch in ids]
+
+
+def lru_misses(asked: list[list[int]], capacity: int, counted_from: int) -> int:
+    """Return the misses of a cache that drops the least recently used row; first uses are no fetches."""
+    cache: OrderedDict[int, None] = OrderedDict()
+    known: set[int] = set()
+    misses = 0
+    for number, batch in enumerate(asked):
+        for row in batch:
+            if row in cache:
+                cache.move_to_end(row)
+                continue
+            misses += row in known and number >= counted_from
+            known.add(row)
+            cache[row] = None
+            if len(cache) > capacity:
+                cache.popitem(last=False)
+    return misses
+
+
+def priority_misses(asked: list[list[int]], capacity: int, counted_from: int, *, belady: bool) -> int:
+    """Return the misses of a cache that drops the least counted row (LFU) or the one needed last (Belady)."""
+    uses: dict[int, list[int]] = {}
+    if belady:
+        for number in range(len(asked) - 1, -1, -1):
+            for row in asked[number]:
+                uses.setdefault(row, []).append(number)
+    counts: dict[int, int] = {}
+    rank: dict[int, int] = {}
+    cached: set[int] = set()
+    known: set[int] = set()
+    heap: list[tuple[int, int]] = []
+    misses = 0
+    for number, batch in enumerate(asked):
+        for row in batch:
+            counts[row] = counts.get(row, 0) + 1
+            if belady:
+                uses[row].pop()
+                rank[row] = -(uses[row][-1] if uses[row] else 1 << 40)
+            else:
+                rank[row] = counts[row]
+            heapq.heappush(heap, (rank[row], row))
+            if row not in cached:
+                misses += row in known and number >= counted_from
+                known.add(row)
+                cached.add(row)
+            while len(cached) > capacity:
+                value, victim = heapq.heappop(heap)
+                if victim in cached and rank[victim] == value:
+                    cached.discard(victim)
+    return misses
+
+
+def oracle_misses(asked: list[list[int]], capacity: int, counted_from: int, shares: NDArray[np.float64]) -> int:
+    """Return the misses of a cache that knows how often each row is asked for and always holds the top ones."""
+    hot = set(np.argsort(-shares, kind="stable")[:capacity].tolist())
+    known: set[int] = set()
+    misses = 0
+    for number, batch in enumerate(asked):
+        if number >= counted_from:
+            misses += sum(row in known and row not in hot for row in batch)
+        known.update(batch)
+    return misses
+
+
+def table_misses(ids: list[Keys], capacity: int, counted_from: int, depth: int) -> int:
+    """Return the rows the table fetches, at look-ups and ahead of them."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        with Table(width=2, host_bytes=1 << 30, host_rows=capacity, folder=folder) as table:
+            for number, batch in enumerate(ids):
+                if number == counted_from:
+                    before = table.stats().num_fetched
+                if depth:
+                    table.prepare(ids[number + 1 : number + 1 + depth]).result(timeout=60)
+                table.lookup(batch)
+            return table.stats().num_fetched - before
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def misses(args: argparse.Namespace) -> float:
+    """Count fetches on skewed traffic; return those of the table over those of the oracle."""
+    num_rows, capacity, num_batches = args.rows, args.rows // 10, args.batches
+    ids = batches("skewed", num_rows, num_batches)
+    counted_from = num_batches // 2
+    asked = distinct(ids)
+    shares = row_shares(num_rows, FITTED)
+    order = np.random.default_rng(0).permutation(num_rows)
+    by_row = np.empty(num_rows)
+    by_row[order] = shares
+    ours = {f"table, look-ahead {depth}": table_misses(ids, capacity, counted_from, depth) for depth in (0, 1, 4, 8)}
+    looked_up = sum(len(batch) for batch in asked[counted_from:])
+    results = {
+        **ours,
+        "perfect-frequency oracle": oracle_misses(asked, capacity, counted_from, by_row),
+        "LRU": lru_misses(asked, capacity, counted_from),
+        "LFU": priority_misses(asked, capacity, counted_from, belady=False),
+        "Belady": priority_misses(asked, capacity, counted_from, belady=True),
+    }
+    oracle = results["perfect-frequency oracle"]
+    print(
+        f"misses: {num_rows:,} rows, {capacity:,} in RAM, {num_batches} batches of {BATCH_IDS} ids, the second half "
+        f"counted: {looked_up:,} distinct rows asked for"
+    )
+    for name, count in results.items():
+        print(f"  {name:26}{count:10,}  {count / looked_up:7.2%}  {count / oracle:.3f}x the oracle")
+    return list(ours.values())[-1] / oracle
+
+
+def precision(_: argparse.Namespace) -> float:
+    """Fit a hidden table of dot products through each precision; return the largest loss over that of float32."""
+    num_rows, width = 20_000, 16
+    truth = np.random.default_rng(3).normal(size=(num_rows, width)).astype(np.float32) * 0.1
+    ids = [batch[:4096] for batch in batches("skewed", num_rows, 600, seed=4)]
+    losses = {}
+    for name in ("float32", "bfloat16", "int8"):
+        folder = Path(tempfile.mkdtemp())
+        settings = {"host_rows": num_rows // 10, "folder": folder, "cold_precision": name}
+        with Table(width=width, optimizer=Adagrad(learning_rate=0.02), **settings) as table:  # type: ignore[arg-type]
+            recent = []
+            for number, batch in enumerate(ids):
+                error = table.lookup(batch) - truth[batch]
+                table.update(batch, error)
+                if number >= 500:
+                    recent.append(float((error**2).mean()))
+            losses[name] = float(np.mean(recent))
+            disk_bytes = table.stats().disk_bytes / max(table.stats().disk_rows, 1)
+        shutil.rmtree(folder, ignore_errors=True)
+        print(f"  {name:9} squared error {losses[name]:.3e}, {disk_bytes:.0f} bytes on disk a cold row")
+    return max(losses.values()) / losses["float32"]
+
+
+def resident_bytes() -> int:
+    """Return the resident set of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def large(args: argparse.Namespace) -> float:
+    """Train a table much larger than its budget; return the growth of RSS over the budget."""
+    width = 64
+    num_rows = int(args.gigabytes * 1e9 / (8 * width))
+    budget = int(args.gigabytes * 1e8)
+    folder = Path(tempfile.mkdtemp(dir=args.folder))
+    gradients = np.full((BATCH_IDS, width), 0.01, dtype=np.float32)
+    try:
+        with Table(width=width, host_bytes=1 << 26) as warm:  # compile before the memory is looked at
+            table_step(warm)(np.arange(BATCH_IDS), gradients)
+        ids = batches("skewed", num_rows, args.batches)
+        before = resident_bytes()
+        peak = 0
+        start = time.perf_counter()
+        with Table(width=width, host_bytes=budget, folder=folder) as table:
+            step = table_step(table)
+            for first in range(0, num_rows, BATCH_IDS):
+                step(np.arange(first, first + BATCH_IDS), gradients)
+                peak = max(peak, resident_bytes())
+            filled_s = time.perf_counter() - start
+            for batch in ids:
+                step(batch, gradients)
+                peak = max(peak, resident_bytes())
+            stats = table.stats()
+        seconds = time.perf_counter() - start
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(
+        f"large: {stats.num_rows:,} rows of {8 * width} bytes = {format_bytes(stats.num_rows * 8 * width)}, budget "
+        f"{format_bytes(budget)}; the table reports {format_bytes(stats.memory_bytes)}; RSS before "
+        f"{format_bytes(before)}, at most {format_bytes(peak)}; on disk {format_bytes(stats.disk_bytes)}; made in "
+        f"{filled_s:.0f} s, then {args.batches} skewed batches in {seconds - filled_s:.0f} s"
+    )
+    return (peak - before) / budget
+
+
+def main() -> None:
+    """Run one benchmark and print its ratio last."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("which", choices=["host", "cold", "misses", "precision", "large"])
+    parser.add_argument("--rows", type=int, default=405_528)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--gigabytes", type=float, default=5.0)
+    parser.add_argument("--folder", default=None, help="where `large` puts its rows")
+    args = parser.parse_args()
+    ratio = {"host": host, "cold": cold, "misses": misses, "precision": precision, "large": large}[args.which](args)
+    print(f"ratio {ratio:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""`dovetail table`: what a checkpoint of an embedding table holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from dovetail.cli.output import errors_shown, print_json, print_line
+from dovetail.units import format_bytes
+
+if TYPE_CHECKING:
+    from dovetail.embedding.inspect import Summary
+
+BAR_WIDTH = 40
+
+
+def table(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The folder that table.save was given.")],
+    hot: Annotated[int, typer.Option(min=0, help="How many of the most used keys to show.")] = 10,
+    plot: Annotated[Path | None, typer.Option(help="Draw the access counts: a .png, .svg or .html file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check an embedding table's checkpoint, and say what it holds: rows, tiers, hot keys, a histogram."""
+    from dovetail.embedding.inspect import inspect
+
+    with errors_shown(as_json=as_json):
+        summary = inspect(path, num_hot=hot)
+        if plot is not None:
+            _draw(summary, plot)
+    if as_json:
+        print_json(msgspec.json.encode(summary))
+    else:
+        _show(summary)
+
+
+def _show(summary: Summary) -> None:
+    """Print a summary for people."""
+    optimizer = dict(summary.optimizer)
+    name = optimizer.pop("name")
+    settings = ", ".join(f"{key} {value:g}" for key, value in optimizer.items())
+    print_line(f"rows       {summary.rows:,} of width {summary.width}, every checksum right")
+    print_line(f"tiers      {summary.host_rows:,} rows were in RAM and {summary.disk_rows:,} on disk")
+    print_line(f"optimizer  {name} ({settings})")
+    print_line(f"shard      {summary.shard} of {summary.num_shards}, seed {summary.seed}, step {summary.step:,}")
+    print_line(f"values     up to {summary.largest_value:.4g}, {summary.num_not_finite:,} not finite")
+    print_line("chain")
+    for link in summary.chain:
+        print_line(f"  {link.name}  {link.rows:,} rows, {link.tombstones:,} tombstones, {format_bytes(link.bytes)}")
+    if summary.hot_keys:
+        print_line("hot keys   " + ", ".join(f"{key} ({count})" for key, count in summary.hot_keys))
+    print_line("rows by access count")
+    most = max((rows for _, rows in summary.rows_by_count), default=0)
+    for label, rows in summary.rows_by_count:
+        print_line(f"  {label:>9}  {rows:>12,}  {'#' * round(BAR_WIDTH * rows / most)}".rstrip())
+
+
+def _draw(summary: Summary, path: Path) -> None:
+    """Write the histogram as a picture."""
+    from dovetail.charts.figure import axes_in_inches, new_figure, save_figure, write_title
+    from dovetail.charts.palette import INK, MUTED
+
+    labels = [label for label, _ in summary.rows_by_count]
+    figure = new_figure(8.0, 4.5)
+    write_title(figure, "Rows by access count", f"{summary.rows:,} rows, step {summary.step:,}", left=0.9)
+    axes = axes_in_inches(figure, left=0.9, bottom=0.8, width=6.8, height=2.7)
+    axes.set_axis_on()
+    axes.bar(range(len(labels)), [rows for _, rows in summary.rows_by_count], color=INK)
+    axes.set_xticks(range(len(labels)), labels, color=MUTED, fontsize=8)
+    axes.set_xlabel("aged access count", color=MUTED)
+    axes.set_ylabel("rows", color=MUTED)
+    save_figure(figure, path)
