@@ -109,7 +109,7 @@ def test_an_estimate_is_overhead_and_the_slower_of_arithmetic_and_memory(clicks)
     estimate = estimate_layer(sizes, gpu, is_embedding=False, network_bytes_per_s=1e9)
 
     assert estimate is not None
-    assert estimate.compute_s == pytest.approx(1.5e-4 + 3 * sizes.forward_flops / 0.4e9)
+    assert estimate.compute_s == pytest.approx(6e-5 + 3 * sizes.forward_flops / 0.6e9)
     assert estimate.source == "estimated"
     unknown = ResourceType(name="cpu", price_per_hour=1.0)
     assert estimate_layer(sizes, unknown, is_embedding=False, network_bytes_per_s=1e9) is None

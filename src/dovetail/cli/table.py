@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from dovetail.cli.output import errors_shown, print_json, print_line
@@ -31,6 +30,8 @@ def table(
         if plot is not None:
             _draw(summary, plot)
     if as_json:
+        import msgspec
+
         print_json(msgspec.json.encode(summary))
     else:
         _show(summary)
