@@ -6,9 +6,10 @@
     python benchmarks/table.py precision            # what bfloat16 and int8 rows on disk do to a loss
     python benchmarks/table.py large --gigabytes 5  # a table ten times its budget, RSS watched
 
-`cold` needs `pip install lmdb rocksdict`; what is not installed is left out. Skewed keys follow the curve fitted to the
-public histogram of 887 M look-ups (`dovetail.data.clicks.popularity`), spread over all of int64. A step is one
-look-up of a batch and one update with a gradient for every id; times are medians over steps after a warm-up. One
+`cold` needs `pip install lmdb rocksdict`, and `host` shows FBGEMM where `fbgemm-gpu-cpu` of the torch in use (1.8.0 for
+2.13) is installed, best in an environment of its own; what is not installed is left out. Skewed keys follow the curve
+fitted to a public histogram of 887 M look-ups (`dovetail.data.clicks.popularity`), spread over all of int64. A step is
+one look-up of a batch and one update with a gradient for every id; times are medians over steps after a warm-up. One
 thread.
 """
 
@@ -34,6 +35,7 @@ from numpy.typing import NDArray
 
 from dovetail.data.clicks.popularity import FITTED, row_shares
 from dovetail.embedding import Adagrad, Table
+from dovetail.embedding.record import RecordLayout
 from dovetail.embedding.row_kernels import adagrad
 from dovetail.units import format_bytes
 
@@ -122,6 +124,25 @@ def torch_sparse(num_rows: int, width: int) -> Step:
     return step
 
 
+def fbgemm_step(num_rows: int, width: int) -> Step:
+    """Return a step of FBGEMM's table for the CPU: one id a bag, its exact Adagrad."""
+    from fbgemm_gpu import split_table_batched_embeddings_ops_training as training
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+
+    layer = training.SplitTableBatchedEmbeddingBagsCodegen(
+        [(num_rows, width, EmbeddingLocation.HOST, training.ComputeDevice.CPU)],
+        optimizer=EmbOptimType.EXACT_ADAGRAD,
+        learning_rate=0.05,
+    )
+    offsets = torch.arange(BATCH_IDS + 1)
+
+    def step(ids: Keys, gradients: NDArray[np.float32]) -> None:
+        layer(torch.from_numpy(ids), offsets).backward(torch.from_numpy(gradients))
+
+    return step
+
+
 def table_step(table: Table) -> Step:
     """Return a step of the table."""
 
@@ -156,6 +177,11 @@ def host(args: argparse.Namespace) -> float:
             f"  {kind:8} table {rates[0]:.2f}, plain tensor, same kernel {rates[1]:.2f} (ratio {limit / ours:.2f}), "
             f"nn.Embedding + torch Adagrad {rates[2]:.2f} (ratio {users / ours:.1f})"
         )
+        try:
+            theirs = median_s(fbgemm_step(args.rows, args.width), ids, args.width, 10)
+            print(f"  {kind:8} FBGEMM {BATCH_IDS / theirs / 1e6:.2f} (the table is {theirs / ours:.2f}x as fast)")
+        except ImportError:
+            print(f"  {kind:8} FBGEMM not installed")
     return min(ratios)
 
 
@@ -387,9 +413,9 @@ def precision(_: argparse.Namespace) -> float:
                 if number >= 500:
                     recent.append(float((error**2).mean()))
             losses[name] = float(np.mean(recent))
-            disk_bytes = table.stats().disk_bytes / max(table.stats().disk_rows, 1)
         shutil.rmtree(folder, ignore_errors=True)
-        print(f"  {name:9} squared error {losses[name]:.3e}, {disk_bytes:.0f} bytes on disk a cold row")
+        record_bytes = 4 * RecordLayout(width=width, state_width=width, precision=name).words  # type: ignore[arg-type]
+        print(f"  {name:9} squared error {losses[name]:.3e}, {record_bytes} bytes on disk a cold row")
     return max(losses.values()) / losses["float32"]
 
 

@@ -24,7 +24,7 @@ from dovetail.embedding.host_tier import (
 from dovetail.embedding.index import probe
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def find_slots(index_keys, index_places, keys, slots):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write the slot of each key, or -1 where its row is not in the host tier; return how many are not."""
     missing = 0
@@ -39,7 +39,7 @@ def find_slots(index_keys, index_places, keys, slots):  # type: ignore[no-untype
     return missing
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def hold_slots(lines, slots, operation):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Keep rows from being evicted while `operation` runs."""
     for i in range(len(slots)):
@@ -47,7 +47,7 @@ def hold_slots(lines, slots, operation):  # type: ignore[no-untyped-def]  # prag
             lines[slots[i], HELD] = operation
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def count_slots(lines, slots, stamp, step):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Hold rows under `stamp` and count one access each, however often they occur; return how many rows there are."""
     counted = 0
@@ -62,7 +62,7 @@ def count_slots(lines, slots, stamp, step):  # type: ignore[no-untyped-def]  # p
     return counted
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def need_slots(lines, slots, batch):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Keep rows until `batch`, as long as there is room elsewhere."""
     for i in range(len(slots)):
@@ -70,7 +70,7 @@ def need_slots(lines, slots, batch):  # type: ignore[no-untyped-def]  # pragma: 
             lines[slots[i], NEEDED] = max(lines[slots[i], NEEDED], batch)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def gather(rows, slots, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Copy the values at `slots`, leaving out rows where the slot is -1."""
     width = out.shape[1]
@@ -81,7 +81,7 @@ def gather(rows, slots, out):  # type: ignore[no-untyped-def]  # pragma: no cove
                 out[i, j] = row[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def pool(rows, slots, begins, ends, mean, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write the sum, or the mean, of each bag's rows in the order of the bag; an empty bag gives zeros."""
     width = out.shape[1]
@@ -98,7 +98,7 @@ def pool(rows, slots, begins, ends, mean, out):  # type: ignore[no-untyped-def] 
                 total[j] /= np.float32(ends[bag] - begins[bag])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def sum_gradients(lines, slots, begins, ends, gradients, mean, stamp, unique, sums):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Sum the gradients of each row once, in the order of the batch; return how many rows there are.
 
@@ -124,7 +124,7 @@ def sum_gradients(lines, slots, begins, ends, gradients, mean, stamp, unique, su
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def add_at(sums, inverse, begins, ends, gradients, mean):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Sum gradients as `sum_gradients` does, where row numbers are known beforehand; `sums` must be -0.0 at first."""
     for bag in range(len(begins)):
@@ -134,7 +134,7 @@ def add_at(sums, inverse, begins, ends, gradients, mean):  # type: ignore[no-unt
                 sums[inverse[i], j] += gradients[bag, j] / divisor
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def mark_changed(lines, slots):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Say that rows differ from below and from the last checkpoint."""
     for i in range(len(slots)):
@@ -142,7 +142,7 @@ def mark_changed(lines, slots):  # type: ignore[no-untyped-def]  # pragma: no co
         lines[slots[i], STATE] = CHANGED
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def move_down(index_keys, index_places, seen, counts, states, lines, keys, slots, records):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Point the index at records below and hand over what the slots' lines know."""
     for i in range(len(keys)):
@@ -152,7 +152,7 @@ def move_down(index_keys, index_places, seen, counts, states, lines, keys, slots
         seen[position], counts[position], states[position] = line[SEEN], line[COUNT], line[STATE]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def move_up(index_keys, index_places, seen, counts, states, lines, keys, slots):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Point the index at slots, and hand over what it knew; the record below stays as a copy."""
     for i in range(len(keys)):
@@ -164,7 +164,7 @@ def move_up(index_keys, index_places, seen, counts, states, lines, keys, slots):
         index_places[position] = slots[i] + 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def repoint(index_keys, index_places, lines, keys, records):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Follow rows whose records were moved within the tier below."""
     for i in range(len(keys)):
@@ -175,7 +175,7 @@ def repoint(index_keys, index_places, lines, keys, records):  # type: ignore[no-
             index_places[position] = -(records[i] + 1)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def age(index_places, counts, lines, top):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Halve all access counts."""
     for position in range(len(index_places)):
@@ -184,7 +184,7 @@ def age(index_places, counts, lines, top):  # type: ignore[no-untyped-def]  # pr
         lines[slot, COUNT] >>= 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def begin_cut(index_places, states, lines, top, everything):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Mark what a checkpoint has to write: every row, or those changed since the last one; return how many."""
     count = 0
@@ -199,7 +199,7 @@ def begin_cut(index_places, states, lines, top, everything):  # type: ignore[no-
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def find_pending(index_keys, index_places, states, lines, start, keys):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Collect keys still to be written from position `start` on; return how many and where the search ended."""
     count = 0
@@ -215,7 +215,7 @@ def find_pending(index_keys, index_places, states, lines, start, keys):  # type:
     return count, position
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def describe(index_keys, index_places, seen, counts, states, lines, keys, places, saw, counted, state):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write where rows lie and what is known of them; a place of 0 is a key without a row."""
     for i in range(len(keys)):
@@ -229,7 +229,7 @@ def describe(index_keys, index_places, seen, counts, states, lines, keys, places
             saw[i], counted[i], state[i] = seen[position], counts[position], states[position]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def set_known(index_keys, index_places, seen, counts, states, lines, keys, saw, counted, state):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Set what is known of rows that there are."""
     for i in range(len(keys)):
@@ -242,7 +242,7 @@ def set_known(index_keys, index_places, seen, counts, states, lines, keys, saw, 
             seen[position], counts[position], states[position] = saw[i], counted[i], state[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def find_expired(index_keys, index_places, seen, counts, lines, before, below, start, keys):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Collect keys last seen before step `before` or counted less than `below`; return how many and where it ended."""
     count = 0
@@ -261,7 +261,7 @@ def find_expired(index_keys, index_places, seen, counts, lines, before, below, s
     return count, position
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def all_keys(index_keys, index_places, keys):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write every key there is."""
     count = 0

@@ -35,12 +35,11 @@ class HostTier:
         self.reserved = reserved
         self.capacity = reserved
         self.row_bytes = row_width * 4
-        self._memory = mmap.mmap(-1, max(reserved * self.row_bytes, mmap.PAGESIZE))
-        numbers = np.frombuffer(self._memory, dtype=np.float32)
-        self.rows = numbers[: reserved * row_width].reshape(reserved, row_width)
-        self.lines = np.zeros((reserved, 8), dtype=np.int32)
-        self.keys = np.zeros(reserved, dtype=np.int64)
-        self._free = np.zeros(reserved, dtype=np.int32)
+        self._ranges = [_reserve(reserved * size_bytes) for size_bytes in (self.row_bytes, 32, 8, 4)]
+        self.rows = np.frombuffer(self._ranges[0], np.float32)[: reserved * row_width].reshape(reserved, row_width)
+        self.lines = np.frombuffer(self._ranges[1], np.int32)[: reserved * 8].reshape(reserved, 8)
+        self.keys = np.frombuffer(self._ranges[2], np.int64)[:reserved]
+        self._free = np.frombuffer(self._ranges[3], np.int32)[:reserved]
         self._num_free = 0
         self.top = 0
         self.hand = 0
@@ -110,15 +109,26 @@ class HostTier:
             self.top, self._num_free = compact(
                 self.rows, self.lines, self.keys, self._free, self.top, capacity, index_keys, index_places
             )
-            start = -(-capacity * self.row_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-            if start < len(self._memory):
-                self._memory.madvise(mmap.MADV_DONTNEED, start, len(self._memory) - start)
+            for memory, size_bytes in zip(self._ranges, (self.row_bytes, 32, 8, 4), strict=True):
+                _hand_back(memory, capacity * size_bytes)
         self.capacity = capacity
 
     def close(self) -> None:
         """Let go of the memory."""
         self.rows = np.empty((0, self.row_bytes // 4), dtype=np.float32)
         self.capacity = self.top = self._num_free = 0
+
+
+def _reserve(size_bytes: int) -> mmap.mmap:
+    """Return a range of zeros that takes memory as it is written."""
+    return mmap.mmap(-1, max(size_bytes, mmap.PAGESIZE))
+
+
+def _hand_back(memory: mmap.mmap, used_bytes: int) -> None:
+    """Let the system have the pages behind `used_bytes`; they read as zeros again."""
+    start = -(-used_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    if start < len(memory):
+        memory.madvise(mmap.MADV_DONTNEED, start, len(memory) - start)
 
 
 @njit(cache=True, nogil=True, inline="always")

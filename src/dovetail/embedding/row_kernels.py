@@ -1,7 +1,8 @@
 """Row optimizers as serial kernels that let other threads run.
 
 Each takes the rows (values, then optimizer state), which of them to change, one gradient a row, and the settings as
-float32 numbers. All arithmetic is in float32, in the order written: a plain NumPy twin gives the same bits.
+float32 numbers. Divisions follow IEEE 754 without a check for zero, so that the loops run on vectors. All arithmetic is
+in float32, in the order written: a plain NumPy twin gives the same bits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _ONE = np.float32(1)
 _ZERO = np.float32(0)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def sgd(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
     """W -= rate g."""
     rate = settings[0]
@@ -23,7 +24,7 @@ def sgd(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-def
             row[j] -= rate * gradients[i, j]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def adagrad(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
     """S += g g; w -= rate g / (sqrt(s) + epsilon)."""
     rate, epsilon = settings[0], settings[1]
@@ -36,7 +37,7 @@ def adagrad(rows, slots, gradients, width, settings):  # type: ignore[no-untyped
             row[j] -= rate * g / (np.sqrt(total) + epsilon)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def row_wise_adagrad(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
     """S += sum(g g) / width; w -= rate g / (sqrt(s) + epsilon): one number of state a row."""
     rate, epsilon = settings[0], settings[1]
@@ -52,7 +53,7 @@ def row_wise_adagrad(rows, slots, gradients, width, settings):  # type: ignore[n
             row[j] -= rate * gradients[i, j] / divisor
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def adam(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Lazy Adam: a row's moments and powers of beta move only when the row has a gradient."""
     rate, beta1, beta2, epsilon = settings[0], settings[1], settings[2], settings[3]
@@ -70,7 +71,7 @@ def adam(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-de
             row[j] -= rate * (first / left1) / (np.sqrt(second / left2) + epsilon)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def ftrl(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
     """FTRL-Proximal (McMahan et al., 2013).
 

@@ -78,6 +78,7 @@ class Table:
             key_log=self._log,
         )
         self._settings = self.optimizer.settings()
+        self._sums = np.empty((0, width), dtype=np.float32)
         self._lock = threading.RLock()
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-table")
         self._writing_back = False
@@ -203,7 +204,7 @@ class Table:
             slots = store.hold(keys, insert=True)
             if slots is not None:
                 unique = np.empty(len(keys), dtype=np.int32)
-                sums = np.empty((len(keys), self.width), dtype=np.float32)
+                sums = self._sums_for(len(keys))
                 count = kernels.sum_gradients(
                     *(store.host.lines, slots, begins, ends, gradients, mode == "mean", store.operation + 1),
                     *(unique, sums),
@@ -215,6 +216,12 @@ class Table:
                 kernels.add_at(sums, inverse, begins, ends, gradients, mode == "mean")
                 self._apply_in_turn(distinct, sums)
             store.step += 1
+
+    def _sums_for(self, num_rows: int) -> NDArray[np.float32]:
+        """Return room for the sums of a batch, the same memory each time."""
+        if len(self._sums) < num_rows:
+            self._sums = np.empty((num_rows, self.width), dtype=np.float32)
+        return self._sums[:num_rows]
 
     def _apply_in_turn(self, keys: NDArray[np.int64], sums: NDArray[np.float32]) -> None:
         """Step distinct rows, in parts where they do not fit at once."""
