@@ -1,22 +1,13 @@
 """How fast bytes move: over loopback, to a device and back, and between two hosts.
 
-Between hosts one side serves and the other measures. Both speak in frames of 16 bytes, magic + version + kind + size:
-
-    GREETING            the first frame of each side
-    PUSH n, n bytes     answered by DONE once all n bytes have arrived
-    PULL n              answered by DATA n and n bytes
-    GOODBYE             the last frame of whoever measures
-
-Whatever else arrives ends that visit, never the server, and every wait has a deadline.
+Between hosts one side serves and the other measures, over `link_wire`.
 """
 
 from __future__ import annotations
 
-import enum
 import os
 import socket
 import statistics
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dovetail.errors import DovetailError
+from dovetail.profiler.link_wire import MOST_BYTES, Kind, StrangerError, Wire, left_s
 
 if TYPE_CHECKING:
     import torch
@@ -31,13 +23,6 @@ if TYPE_CHECKING:
     from dovetail.spec import Link
 
 DEFAULT_PORT = 7711
-VERSION = 1
-MAGIC = b"DVLK"
-HEADER = struct.Struct("!4sHHQ")
-MOST_BYTES = 64 << 20
-"""The largest transfer that is asked for, and the largest a server agrees to."""
-
-CHUNK_BYTES = 1 << 20
 NUM_ROUND_TRIPS = 50
 LONG_ENOUGH_S = 0.1
 """Transfers grow until one takes this long: on a slow link a burst that goes through at once then hardly counts."""
@@ -49,10 +34,6 @@ VISIT_S = 120.0
 
 class LinkError(DovetailError):
     """A link that cannot be measured: nobody answers, somebody else does, or it stalls."""
-
-
-class _StrangerError(Exception):
-    """The other side does not speak this protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +110,13 @@ def measure_link(
     place = f"{host}:{port}"
     try:
         with _connected(host, port, timeout_s=timeout_s) as connection:
-            wire = _Wire(connection, timeout_s=timeout_s, until_s=time.monotonic() + deadline_s)
+            wire = Wire(connection, timeout_s=timeout_s, until_s=time.monotonic() + deadline_s)
             wire.greet()
             there = _speed(wire.push, num_repeats=num_repeats, num_hops=2)
             back = _speed(wire.pull, num_repeats=num_repeats, num_hops=2)
-            wire.send(_Kind.GOODBYE)
+            wire.send(Kind.GOODBYE)
             return LinkSpeeds(there=there, back=back)
-    except _StrangerError as stranger:
+    except StrangerError as stranger:
         raise LinkError(
             f"{place} does not answer as `dovetail link serve` does: {stranger}",
             hint="check the port, and that both hosts have the same Dovetail",
@@ -220,102 +201,6 @@ def _largest(transfer: Callable[[int], float]) -> int:
     return min(size, MOST_BYTES)
 
 
-class _Kind(enum.IntEnum):
-    GREETING = 1
-    PUSH = 2
-    DONE = 3
-    PULL = 4
-    DATA = 5
-    GOODBYE = 6
-
-
-class _Wire:
-    """A connection that carries frames; each must be through within `timeout_s`, and all before `until_s`."""
-
-    def __init__(self, connection: socket.socket, *, timeout_s: float, until_s: float) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection = connection
-        self._timeout_s = timeout_s
-        self._until_s = until_s
-        self._payload = memoryview(os.urandom(CHUNK_BYTES))  # random: a link that compresses gains nothing
-        self._space = memoryview(bytearray(CHUNK_BYTES))
-
-    def greet(self) -> None:
-        """Say who is speaking, and hear the same: each side then knows the other's version."""
-        self.send(_Kind.GREETING)
-        self.expect(_Kind.GREETING)
-
-    def push(self, num_bytes: int) -> float:
-        """Send a payload and return the seconds until the other side has said that it is there."""
-        start_s = time.perf_counter()
-        self.send(_Kind.PUSH, num_bytes, payload=True)
-        self.expect(_Kind.DONE)
-        return time.perf_counter() - start_s
-
-    def pull(self, num_bytes: int) -> float:
-        """Ask for a payload and return the seconds until all of it is here."""
-        start_s = time.perf_counter()
-        self.send(_Kind.PULL, num_bytes)
-        self.take(self.expect(_Kind.DATA))
-        return time.perf_counter() - start_s
-
-    def send(self, kind: _Kind, size: int = 0, *, payload: bool = False) -> None:
-        """Send a header, and `size` bytes after it where it has a payload."""
-        deadline_s = self._deadline_s()
-        self._send(HEADER.pack(MAGIC, VERSION, kind, size), deadline_s)
-        for sent in range(0, size if payload else 0, CHUNK_BYTES):
-            self._send(self._payload[: size - sent], deadline_s)
-
-    def receive(self) -> tuple[int, int]:
-        """Return kind and size of the next frame, or refuse a stranger's."""
-        header = bytearray(HEADER.size)
-        self._receive(memoryview(header), self._deadline_s())
-        magic, version, kind, size = HEADER.unpack(header)
-        if magic != MAGIC:
-            raise _StrangerError(f"it sent {bytes(header)!r}")
-        if version != VERSION:
-            raise _StrangerError(f"it speaks version {version} of the protocol, not {VERSION}")
-        if size > MOST_BYTES:
-            raise _StrangerError(f"it wants to move {size} bytes at once, more than {MOST_BYTES}")
-        return kind, size
-
-    def expect(self, kind: _Kind) -> int:
-        """Return the size of the next frame, which must be of this kind."""
-        received, size = self.receive()
-        if received != kind:
-            raise _StrangerError(f"it sent a frame of kind {received} where {kind} belongs")
-        return size
-
-    def take(self, num_bytes: int) -> None:
-        """Receive a payload and forget it."""
-        deadline_s = self._deadline_s()
-        for taken in range(0, num_bytes, CHUNK_BYTES):
-            self._receive(self._space[: num_bytes - taken], deadline_s)
-
-    def _deadline_s(self) -> float:
-        return min(time.monotonic() + self._timeout_s, self._until_s)
-
-    def _send(self, content: bytes | memoryview, deadline_s: float) -> None:
-        self._connection.settimeout(_left_s(deadline_s))
-        self._connection.sendall(content)
-
-    def _receive(self, space: memoryview, deadline_s: float) -> None:
-        while space:
-            self._connection.settimeout(_left_s(deadline_s))
-            received = self._connection.recv_into(space)
-            if received == 0:
-                raise ConnectionResetError("it closed the connection")
-            space = space[received:]
-
-
-def _left_s(deadline_s: float) -> float:
-    """Return the seconds until a deadline; past it, it is too late."""
-    left_s = deadline_s - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError
-    return left_s
-
-
 def _serve(
     listener: socket.socket, *, until_s: float, num_visits: int | None, timeout_s: float, tell: Callable[[str], None]
 ) -> int:
@@ -323,7 +208,7 @@ def _serve(
     served = 0
     while served != num_visits:
         try:
-            listener.settimeout(_left_s(until_s))
+            listener.settimeout(left_s(until_s))
             connection, address = listener.accept()
         except TimeoutError:
             break
@@ -332,7 +217,7 @@ def _serve(
                 _answer(connection, timeout_s=timeout_s, until_s=min(until_s, time.monotonic() + VISIT_S))
             served += 1
             tell(f"measured by {_shown(address)}")
-        except _StrangerError as stranger:
+        except StrangerError as stranger:
             tell(f"turned {_shown(address)} away: {stranger}")
         except TimeoutError:
             tell(f"gave {_shown(address)} up: it stopped answering")
@@ -343,19 +228,19 @@ def _serve(
 
 def _answer(connection: socket.socket, *, timeout_s: float, until_s: float) -> None:
     """Answer one visitor until it says goodbye."""
-    _Wire(connection, timeout_s=min(timeout_s, GREETING_S), until_s=until_s).greet()
-    wire = _Wire(connection, timeout_s=timeout_s, until_s=until_s)
+    Wire(connection, timeout_s=min(timeout_s, GREETING_S), until_s=until_s).greet()
+    wire = Wire(connection, timeout_s=timeout_s, until_s=until_s)
     while True:
         match wire.receive():
-            case (_Kind.PUSH, size):
+            case (Kind.PUSH, size):
                 wire.take(size)
-                wire.send(_Kind.DONE)
-            case (_Kind.PULL, size):
-                wire.send(_Kind.DATA, size, payload=True)
-            case (_Kind.GOODBYE, _):
+                wire.send(Kind.DONE)
+            case (Kind.PULL, size):
+                wire.send(Kind.DATA, size, payload=True)
+            case (Kind.GOODBYE, _):
                 return
             case (kind, _):
-                raise _StrangerError(f"it asked for kind {kind}")
+                raise StrangerError(f"it asked for kind {kind}")
 
 
 def _listener(host: str, port: int) -> socket.socket:
