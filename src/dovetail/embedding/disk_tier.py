@@ -22,8 +22,15 @@ from numpy.typing import NDArray
 from dovetail.embedding.errors import DamagedFileError, storage_error
 from dovetail.embedding.record import RecordLayout
 
-SEGMENT_BYTES = 8 << 20
+LARGEST_SEGMENT_BYTES = 64 << 20
+"""Each segment is an open file: at the usual limit of 1024 of them, there is room for 64 GB of cold rows."""
+SMALLEST_SEGMENT_BYTES = 64 << 10
+MOST_MOVED = 4096
+"""Records moved within the log in one go."""
 _pread: Any = types.ExternalFunction("pread", types.int64(types.int32, types.uintp, types.uintp, types.int64))
+
+
+Moved = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]
 
 
 @dataclass(slots=True)
@@ -43,7 +50,7 @@ class DiskTier:
 
     parent: Path
     layout: RecordLayout
-    segment_bytes: int = SEGMENT_BYTES
+    segment_bytes: int = LARGEST_SEGMENT_BYTES
     folder: Path = field(init=False)
     segments: dict[int, Segment] = field(init=False, default_factory=dict)
     _spare_numbers: list[int] = field(init=False, default_factory=list)
@@ -145,10 +152,10 @@ class DiskTier:
         number = min(full, key=lambda n: self.segments[n].num_lives)
         return number if self.segments[number].num_lives * 2 < self.segment_records else None
 
-    def move_out(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
-        """Append the living records of a segment again; return their keys, old numbers and new numbers."""
+    def move_out(self, number: int) -> Moved:
+        """Append some of the living records of a segment again; return their keys, old numbers and new numbers."""
         segment = self.segments[number]
-        positions = np.flatnonzero(segment.lives)
+        positions = np.flatnonzero(segment.lives)[:MOST_MOVED]
         records = np.empty((len(positions), self.layout.words), dtype=np.uint32)
         if read_records(segment.descriptor, positions, records, self.record_bytes) < len(positions):
             raise DamagedFileError(f"{segment.path}: is cut short", hint="load the last checkpoint; check the disk")
@@ -157,7 +164,7 @@ class DiskTier:
         return keys, old, self.append(records)
 
     def retire(self, number: int, old: NDArray[np.int32]) -> None:
-        """Delete a segment whose living records `old` were moved out."""
+        """Let go of records that were moved out, and of the segment once nothing in it lives."""
         self.release(old)
         if number in self.segments and self.segments[number].num_lives == 0:
             self._drop(number)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import batch_kernels as kernels
-from dovetail.embedding.disk_tier import SEGMENT_BYTES, DiskTier
+from dovetail.embedding.disk_tier import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES, DiskTier
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.first_values import fill_first_values, first_values
 from dovetail.embedding.host_tier import CHANGED, DIRTY, HOME, SEEN, SLOT_BYTES, STATE, TAKEN, HostTier
@@ -48,7 +48,7 @@ class Store:
         host_rows: int | None,
         folder: Path | None,
         cold_precision: Precision,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int | None = None,
         key_log: KeyLog | None = None,
     ) -> None:
         """Make an empty store."""
@@ -65,6 +65,8 @@ class Store:
                 hint=f"give at least {self.index.used_bytes + self.slot_bytes}",
             )
         self.host = HostTier(min(reserved, host_rows or reserved, 2**31 - 2), self.row_width)
+        if segment_bytes is None:
+            segment_bytes = min(max(host_bytes // 8, SMALLEST_SEGMENT_BYTES), LARGEST_SEGMENT_BYTES)
         self.disk = DiskTier(folder, layout, segment_bytes) if folder is not None else None
         self.key_log = key_log
         self.operation = 0
@@ -227,9 +229,10 @@ class Store:
             number = disk.most_dead()
             if number is None:
                 return
-            keys, old, new = disk.move_out(number)
-            kernels.repoint(self.index.keys, self.index.places, self.host.lines, keys, new)
-            disk.retire(number, old)
+            while number in disk.segments:
+                keys, old, new = disk.move_out(number)
+                kernels.repoint(self.index.keys, self.index.places, self.host.lines, keys, new)
+                disk.retire(number, old)
 
     def known(self, keys: NDArray[np.int64]) -> Known:
         """Return what is known of rows."""

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from dovetail.embedding import batch_kernels as kernels
 from dovetail.embedding.arrays import as_bags, as_gradients, as_keys
 from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
-from dovetail.embedding.disk_tier import SEGMENT_BYTES
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import shard_of
 from dovetail.embedding.host_tier import PENDING, SAVED
@@ -52,7 +51,7 @@ class Table:
         num_shards: int = 1,
         ageing_lookups: int | None = None,
         key_log: str | Path | None = None,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int | None = None,
     ) -> None:
         """Make an empty table; first values are uniform within `scale`, by default 1 / (3 sqrt(width))."""
         if width < 1 or not 0 <= shard < num_shards or (host_rows is not None and host_rows < 1):
@@ -439,7 +438,7 @@ class Table:
         cold_precision: Precision = "float32",
         ageing_lookups: int | None = None,
         key_log: str | Path | None = None,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int | None = None,
     ) -> Table:
         """Return a table with the rows of the newest checkpoint in `path`, or in several: one of each old shard.
 
