@@ -223,3 +223,39 @@ def test_cold_rows_in_few_bits_are_near_and_right_on_average(tmp_path, precision
     assert np.abs(error).max() > 0
     assert abs(error.mean()) < 4 * np.abs(error).std() / np.sqrt(error.size)
     assert (state == 0).all()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of its own of 400 kB; skipped where mounting is not allowed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(folder)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this user may not mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=30)
+
+
+def test_a_full_and_then_read_only_disk_keeps_what_was_acknowledged(tmp_path, small_disk):
+    with trained(tmp_path) as table:
+        first = table.save(small_disk / "saved")
+        rows = table.rows(np.arange(30))
+        table.lookup(np.arange(20_000))
+        with pytest.raises(StorageError, match="No space left"):
+            table.save(small_disk / "saved", kind="delta")
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, timeout=30)
+        with pytest.raises(StorageError, match="Read-only"):
+            table.save(small_disk / "saved")
+        assert table.rows(np.arange(30)).tobytes() == rows.tobytes()
+    with Table.load(small_disk / "saved") as again:
+        assert [entry.name for entry in (small_disk / "saved").iterdir()] == [first.name]
+        assert again.rows(np.arange(30)).tobytes() == rows.tobytes()
+
+
+def test_a_read_only_disk_for_cold_rows_is_refused(small_disk):
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, timeout=30)
+    with pytest.raises(StorageError, match="Read-only"):
+        Table(width=4, folder=small_disk / "rows")
