@@ -61,6 +61,9 @@ def test_evaluation_makes_no_rows_and_shows_first_values():
         lambda table: TableEmbedding(table, num_slots=2, first_slot=2),
         lambda table: TableEmbedding(table, num_slots=2)(torch.tensor([1]), torch.tensor([0, 1])),
         lambda table: TableEmbedding(table)(torch.tensor([1]), torch.tensor([0, 2])),
+        lambda table: TableEmbedding(table).look_up(torch.tensor([1]), torch.tensor([0, 5])),
+        lambda table: table.lookup_bags([1], np.array([0]), np.array([9])),
+        lambda table: table.update_bags([1], np.array([-1]), np.array([1]), np.ones((1, 2))),
     ],
 )
 def test_bags_that_do_not_fit_are_refused(wrong):

@@ -24,6 +24,17 @@ def as_gradients(gradients: ArrayLike, num_rows: int, width: int) -> NDArray[np.
     return array
 
 
+def check_bags(begins: NDArray[np.int64], ends: NDArray[np.int64], num_keys: int) -> None:
+    """Refuse bags that reach beyond the keys."""
+    if begins.shape != ends.shape or (
+        len(begins) and (begins.min() < 0 or ends.max() > num_keys or (ends < begins).any())
+    ):
+        raise TableError(
+            f"bags from {begins.min(initial=0)} to {ends.max(initial=0)} do not lie within {num_keys} keys",
+            hint=f"each begins at 0 or later, ends where it begins or later, and at {num_keys} at most",
+        )
+
+
 def as_bags(offsets: ArrayLike, num_keys: int, mode: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where each bag begins and ends; offsets have one number more than there are bags."""
     array = np.ascontiguousarray(offsets, dtype=np.int64)

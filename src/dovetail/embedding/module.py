@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dovetail.embedding.arrays import as_bags
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.table import Mode, Table
 
@@ -69,8 +70,8 @@ class TableEmbedding(nn.Module):
 
     def look_up(self, ids: Tensor, offsets: Tensor) -> Tensor:
         """Return one pooled vector a bag: float [len(offsets) - 1, width]."""
-        places = _numpy(offsets)
-        return self._pooled(_numpy(ids), places[:-1], places[1:])
+        begins, ends = as_bags(_numpy(offsets), ids.shape[0], self.mode)
+        return self._pooled(_numpy(ids), begins, ends)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return one vector an id, whatever the shape of `ids`."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dovetail.embedding import batch_kernels as kernels
-from dovetail.embedding.arrays import as_bags, as_gradients, as_keys
+from dovetail.embedding.arrays import as_bags, as_gradients, as_keys, check_bags
 from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import shard_of
@@ -123,6 +123,8 @@ class Table:
         insert: bool = True,
     ) -> NDArray[np.float32]:
         """Return one vector a bag, where bag b is keys[begins[b]:ends[b]]."""
+        keys = self._own(as_keys(keys))
+        check_bags(begins, ends, len(keys))
         out = np.empty((len(begins), self.width), dtype=np.float32)
         with self._lock:
             self._open()
@@ -197,6 +199,9 @@ class Table:
         mode: Mode = "sum",
     ) -> None:
         """Step the rows of bags, where bag b is keys[begins[b]:ends[b]]; every key lies in one bag."""
+        keys = self._own(as_keys(keys))
+        check_bags(begins, ends, len(keys))
+        gradients = as_gradients(gradients, len(begins), self.width)
         with self._lock:
             self._open()
             store = self._store
