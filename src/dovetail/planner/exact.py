@@ -70,6 +70,7 @@ class CheapestSearch:
         self.questions = 0
         self._polished: set[bytes] = set()
         self._stride, self._pause, self._rest = 4.0, 1, 0
+        self._passed_rate = math.inf  # the least bound of the ranges that were passed at once
 
     def run(self) -> Found | None:
         """Return the cheapest plan and its bound, or None where there is provably no plan at the floor.
@@ -97,7 +98,7 @@ class CheapestSearch:
                 hint="raise --time-limit, or ease the limits",
             )
         remaining = open_intervals[0].rate if open_intervals else math.inf
-        bound = min(self.best_rate * (1 - STEP), settled_rate, unsettled_rate, remaining)
+        bound = min(self.best_rate * (1 - STEP), settled_rate, unsettled_rate, self._passed_rate, remaining)
         return Found(path=self.best_path, rate=self.best_rate, rate_bound=bound)
 
     def _spread(self) -> tuple[list[Interval], float]:
@@ -164,7 +165,9 @@ class CheapestSearch:
             return start
         width = max(math.log(hourly / self.best_rate / start), STEP)
         end = start * math.exp(min(self._stride * width, math.log(high / start)))
-        if self._is_settled(self.hourly.bound_between(start, end)):
+        rate = self.hourly.bound_between(start, end)
+        if self._is_settled(rate):
+            self._passed_rate = min(self._passed_rate, rate)
             self._stride, self._pause = self._stride * 2, 1
             return end
         self._stride, self._pause = max(self._stride / 2, 2.0), min(2 * self._pause, 32)
