@@ -224,3 +224,17 @@ def test_a_closed_table_says_so(tmp_path):
     with pytest.raises(TableError, match="closed"):
         table.lookup([1])
     assert not list(tmp_path.iterdir())
+
+
+def test_write_back_beside_the_caller_changes_no_bit(tmp_path):
+    random = np.random.default_rng(2)
+    model = DictTable(width=4, optimizer=Adagrad())
+    with Table(width=4, host_rows=1200, folder=tmp_path) as table:
+        for _ in range(15):
+            keys = random.integers(0, 3000, 500)
+            gradients = random.normal(size=(500, 4)).astype(np.float32)
+            assert table.lookup(keys).tobytes() == model.lookup(keys.tolist()).tobytes()
+            table.update(keys, gradients)
+            model.update(keys.tolist(), gradients)
+        assert_same(table, model)
+        assert table.stats().num_evicted > 0
