@@ -170,7 +170,8 @@ def test_a_full_disk_is_an_error_and_loses_nothing(tmp_path):
     assert done.stdout == "went on\n", done.stderr
 
 
-def test_threads_at_once_give_the_rows_of_a_dict(tmp_path):
+@pytest.mark.parametrize("num_batches", [60, pytest.param(6000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_threads_at_once_give_the_rows_of_a_dict(tmp_path, num_batches):
     # Each thread owns some keys, so the outcome does not depend on who comes first; tiers and batches are shared.
     model = DictTable(width=4, optimizer=Adagrad())
     failures = []
@@ -178,7 +179,7 @@ def test_threads_at_once_give_the_rows_of_a_dict(tmp_path):
     def work(table, number):
         random = np.random.default_rng(number)
         try:
-            for _ in range(60):
+            for _ in range(num_batches):
                 keys = random.integers(0, 80, 25) * 4 + number
                 table.prefetch(random.integers(0, 320, 25), ahead=2)
                 table.lookup(keys)
@@ -190,14 +191,17 @@ def test_threads_at_once_give_the_rows_of_a_dict(tmp_path):
         threads = [threading.Thread(target=work, args=(table, number)) for number in range(4)]
         for thread in threads:
             thread.start()
-        for kind in ("full", "delta", "delta"):
-            table.save(tmp_path / "saved", kind=kind)
+        table.save(tmp_path / "saved")
+        for _ in range(num_batches // 30):  # checkpoints beside training, all along
+            table.save(tmp_path / "saved", kind="delta")
+            threads[0].join(0.1)
         for thread in threads:
-            thread.join(60)
+            thread.join(500)
+            assert not thread.is_alive()
         assert not failures
         for number in range(4):
             random = np.random.default_rng(number)
-            for _ in range(60):
+            for _ in range(num_batches):
                 keys = (random.integers(0, 80, 25) * 4 + number).tolist()
                 random.integers(0, 320, 25)
                 model.lookup(keys)
