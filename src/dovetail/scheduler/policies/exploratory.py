@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.scheduler.policies.doubling import double_while_it_saves
+from dovetail.scheduler.policies.growing import grow_while_it_saves
 from dovetail.scheduler.policies.seats import seat_in_order
 from dovetail.scheduler.view import Allocation, ClusterView, allocation
 
@@ -44,7 +44,7 @@ class Exploratory:
                 break
         seats = np.array(others[: int(room.sum())], np.int64)
         seat_types, seat_workers = seat_in_order(seats, view.speed, view.type, view.workers, room)
-        double_while_it_saves(seats, seat_types, seat_workers, view.speed, view.left, room)
+        grow_while_it_saves(seats, seat_types, seat_workers, view.speed, view.left, room, True)
         return allocation(
             np.concatenate((np.array(rows, np.int64), seats)),
             np.concatenate((np.array(types, np.int64), seat_types)),
