@@ -7,8 +7,8 @@ Every round draws plans from the policy, prices them, and moves the policy towar
 
 with R = - log cost. Three things are ours: plans dearer than the baseline teach nothing (there are so many ways to be
 dear that pushing away from each drowns the way to be cheap; on twelve problems of 16 layers x 16 types the median fell
-from 4.5% above the optimum to 2.8% with most of that push gone, and to 0.2% with none and twice the plans a round, which
-were not tried apart); the entropy weight `e` falls to zero over the rounds, so that the policy first looks
+from 4.5% above the optimum to 2.8% with most of that push gone, and to 0.2% with none and twice the plans a round, two
+changes not tried apart); the entropy weight `e` falls to zero over the rounds, so that the policy first looks
 around and then decides; and the last term keeps what was found. At use each layer takes its most likely type.
 """
 
