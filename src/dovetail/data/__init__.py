@@ -1,6 +1,6 @@
 """Training data: made, read from files, or a user's own; in batches, in an order anyone can work out.
 
-What compiles kernels or reads files is imported when it is first asked for.
+Every name is imported when it is first asked for: who only hands out leases needs neither torch nor compilers.
 """
 
 from __future__ import annotations
@@ -8,20 +8,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dovetail.data.bad_rows import BadRow, BadRows
-from dovetail.data.batch import FIELDS, Batch, concatenate
-from dovetail.data.cache import DecodedCache
-from dovetail.data.errors import BadRowsError, DataError
-from dovetail.data.items import ItemPool, items_of
-from dovetail.data.leases import Lease, LeaseBook
-from dovetail.data.loader import Loader
-from dovetail.data.order import Order
-from dovetail.data.schema import CRITEO_SCHEMA, Schema, Slot
-from dovetail.data.source import Source
-
 if TYPE_CHECKING:
+    from dovetail.data.bad_rows import BadRow, BadRows
+    from dovetail.data.batch import FIELDS, Batch, concatenate
+    from dovetail.data.cache import DecodedCache
     from dovetail.data.clicks import Clicks, Matches
+    from dovetail.data.errors import BadRowsError, DataError
+    from dovetail.data.items import ItemPool, items_of
+    from dovetail.data.leases import Lease, LeaseBook
     from dovetail.data.load import load_data
+    from dovetail.data.loader import Loader
+    from dovetail.data.order import Order
+    from dovetail.data.schema import CRITEO_SCHEMA, Schema, Slot
+    from dovetail.data.source import Source
 
 __all__ = [
     "CRITEO_SCHEMA",
@@ -47,11 +46,25 @@ __all__ = [
     "load_data",
 ]
 
-_ON_DEMAND = {"Clicks": "dovetail.data.clicks", "Matches": "dovetail.data.clicks", "load_data": "dovetail.data.load"}
+_HOME = {
+    "bad_rows": ("BadRow", "BadRows"),
+    "batch": ("FIELDS", "Batch", "concatenate"),
+    "cache": ("DecodedCache",),
+    "clicks": ("Clicks", "Matches"),
+    "errors": ("BadRowsError", "DataError"),
+    "items": ("ItemPool", "items_of"),
+    "leases": ("Lease", "LeaseBook"),
+    "load": ("load_data",),
+    "loader": ("Loader",),
+    "order": ("Order",),
+    "schema": ("CRITEO_SCHEMA", "Schema", "Slot"),
+    "source": ("Source",),
+}
+_MODULE_OF = {name: f"dovetail.data.{module}" for module, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Import a name of this package that is not there yet."""
-    if name not in _ON_DEMAND:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module `dovetail.data` has no attribute `{name}`")
-    return getattr(importlib.import_module(_ON_DEMAND[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)

@@ -6,11 +6,40 @@ and gives the same tensor.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dovetail.models.errors import ModelError
+
+_ROWS_ELSEWHERE: ContextVar[bool] = ContextVar("rows_elsewhere", default=False)
+
+
+class RowSource(Protocol):
+    """Rows that lie elsewhere, such as on parameter servers, and are fetched as they are looked up."""
+
+    def look_up(self, keys: Tensor, offsets: Tensor, mode: str) -> Tensor:
+        """Return one pooled vector a bag; gradients find their way back to the rows."""
+        ...
+
+    def rows(self, keys: Tensor) -> Tensor:
+        """Return one vector a key, whatever the shape of `keys`."""
+        ...
+
+
+@contextmanager
+def rows_elsewhere() -> Iterator[None]:
+    """Build models whose tables take no memory here: each needs a `row_source` before it is used."""
+    token = _ROWS_ELSEWHERE.set(True)
+    try:
+        yield
+    finally:
+        _ROWS_ELSEWHERE.reset(token)
 
 
 class SlotEmbedding(nn.Module):
@@ -42,7 +71,9 @@ class SlotEmbedding(nn.Module):
             raise ModelError(f"an embedding pools by `{mode}`", hint="choose `sum` or `mean`")
         self.num_rows, self.width, self.mode = num_rows, width, mode
         self.num_slots, self.first_slot, self.last_slot = num_slots, first_slot, last_slot
-        self.weight = nn.Parameter(torch.empty(num_rows, width))
+        self.row_source: RowSource | None = None
+        place = "meta" if _ROWS_ELSEWHERE.get() else None
+        self.weight = nn.Parameter(torch.empty(num_rows, width, device=place))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -57,12 +88,16 @@ class SlotEmbedding(nn.Module):
 
     def look_up(self, ids: Tensor, offsets: Tensor) -> Tensor:
         """Return one pooled vector a bag: float [len(offsets) - 1, width]."""
+        if self.row_source is not None:
+            return self.row_source.look_up(ids % self.num_rows, offsets, self.mode)
         return functional.embedding_bag(
             ids % self.num_rows, self.weight, offsets, mode=self.mode, sparse=True, include_last_offset=True
         )
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return one vector an id, whatever the shape of `ids`."""
+        if self.row_source is not None:
+            return self.row_source.rows(ids % self.num_rows)
         return functional.embedding(ids % self.num_rows, self.weight, sparse=True)
 
     def extra_repr(self) -> str:
