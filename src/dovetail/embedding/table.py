@@ -221,6 +221,11 @@ class Table:
                 self._apply_in_turn(distinct, sums)
             store.step += 1
 
+    def set_rate_factor(self, factor: float) -> None:
+        """Have the following updates use `factor` times the optimizer's learning rate, as a schedule asks."""
+        with self._lock:
+            self._settings[0] = self.optimizer.settings()[0] * np.float32(factor)
+
     def _sums_for(self, num_rows: int) -> NDArray[np.float32]:
         """Return room for the sums of a batch, the same memory each time."""
         if len(self._sums) < num_rows:
