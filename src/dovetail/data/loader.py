@@ -130,18 +130,20 @@ class Loader:
     def _batch_at(self, position: int) -> Batch | None:
         """Return the batch that begins at a position, or None past the end."""
         end = self._end_of(position)
-        if end <= position:
-            return None
+        return self.read(position, end) if end > position else None
+
+    def read(self, first: int, last: int) -> Batch:
+        """Return the samples at positions `first` up to but not including `last`, whatever was handed out so far."""
         pieces = []
-        for stretch in self._order.stretches(position, end):
+        for stretch in self._order.stretches(first, last):
             if self._order.shuffle:
                 block = self._block(stretch.first_sample, stretch.last_sample)
                 pieces.append(
                     _picked(block, stretch.first_sample, stretch.last_sample, torch.from_numpy(stretch.picks))
                 )
             else:
-                first = stretch.first_sample + int(stretch.picks[0])
-                pieces.append(self._read(first, first + len(stretch.picks)))
+                begin = stretch.first_sample + int(stretch.picks[0])
+                pieces.append(self._read(begin, begin + len(stretch.picks)))
         batch = concatenate(pieces)
         if self._order.epoch and self._order.num_samples:
             batch = batch.with_sample_ids(batch.sample_ids + self._order.epoch * self._order.num_samples)
