@@ -46,3 +46,16 @@ def as_bags(offsets: ArrayLike, num_keys: int, mode: str) -> tuple[NDArray[np.in
             hint=f"they start with 0, never fall, and end with {num_keys}",
         )
     return array[:-1], array[1:]
+
+
+def in_bag_order(
+    keys: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the keys of the bags, bag after bag, and where each bag lies among them."""
+    lengths = ends - begins
+    new_ends = np.cumsum(lengths)
+    new_begins = new_ends - lengths
+    if np.array_equal(new_begins, begins) and (new_ends[-1] if len(ends) else 0) == len(keys):
+        return keys, begins, ends
+    shifts = np.repeat(begins - new_begins, lengths)
+    return keys[shifts + np.arange(len(shifts))], new_begins, new_ends

@@ -1,4 +1,4 @@
-"""Kernels over one batch: find its rows, count them, pool them, sum their gradients, and move them between tiers."""
+"""Kernels over rows that are found: count, pool, sum gradients, age, expire, and what checkpoints need."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from numba import njit
 
 from dovetail.embedding.host_tier import (
     CHANGED,
-    CLEAN,
     COUNT,
     DIRTY,
     FREE,
-    HELD,
     HOME,
-    MARK,
     MOST_COUNTED,
     NEEDED,
     PENDING,
@@ -22,6 +19,7 @@ from dovetail.embedding.host_tier import (
     TAKEN,
 )
 from dovetail.embedding.index import probe
+from dovetail.embedding.memory_hints import AHEAD, hint_row
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -40,29 +38,6 @@ def find_slots(index_keys, index_places, keys, slots):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def hold_slots(lines, slots, operation):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Keep rows from being evicted while `operation` runs."""
-    for i in range(len(slots)):
-        if slots[i] >= 0:
-            lines[slots[i], HELD] = operation
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def count_slots(lines, slots, stamp, step):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Hold rows under `stamp` and count one access each, however often they occur; return how many rows there are."""
-    counted = 0
-    for i in range(len(slots)):
-        if slots[i] >= 0:
-            line = lines[slots[i]]
-            if line[HELD] != stamp:
-                line[HELD] = stamp
-                line[SEEN] = step
-                line[COUNT] = min(line[COUNT] + 1, MOST_COUNTED)
-                counted += 1
-    return counted
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def need_slots(lines, slots, batch):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Keep rows until `batch`, as long as there is room elsewhere."""
     for i in range(len(slots)):
@@ -71,14 +46,63 @@ def need_slots(lines, slots, batch):  # type: ignore[no-untyped-def]  # pragma: 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def count_rows(lines, slots, step):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Count one access for each of some distinct rows."""
+    for i in range(len(slots)):
+        line = lines[slots[i]]
+        line[SEEN] = step
+        line[COUNT] = min(line[COUNT] + 1, MOST_COUNTED)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def gather(rows, slots, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Copy the values at `slots`, leaving out rows where the slot is -1."""
     width = out.shape[1]
     for i in range(len(slots)):
+        if i + AHEAD < len(slots) and slots[i + AHEAD] >= 0:
+            hint_row(rows, slots[i + AHEAD], width)
         if slots[i] >= 0:
             row = rows[slots[i]]
             for j in range(width):
                 out[i, j] = row[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sum_gradients(codes, begins, ends, gradients, mean, sums):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Sum the gradients of each distinct row, in the order of the batch.
+
+    Bag b has the ids begins[b] to ends[b], and each of them gets the bag's gradient (divided by their number for a
+    mean). An id's code is the number u of its row, or -u - 1 where the row comes first.
+    """
+    width = gradients.shape[1]
+    for bag in range(len(begins)):
+        gradient = gradients[bag]
+        divisor = np.float32(ends[bag] - begins[bag]) if mean else np.float32(1)
+        for i in range(begins[bag], ends[bag]):
+            if codes[i] < 0:
+                total = sums[-codes[i] - 1]
+                for j in range(width):
+                    total[j] = gradient[j] / divisor
+            elif mean:
+                total = sums[codes[i]]
+                for j in range(width):
+                    total[j] += gradient[j] / divisor
+            else:
+                total = sums[codes[i]]
+                for j in range(width):
+                    total[j] += gradient[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def mark_changed(lines, slots, num_living, segment_records):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Say that rows differ from the last checkpoint and from below, where their records die."""
+    for i in range(len(slots)):
+        line = lines[slots[i]]
+        line[STATE] = CHANGED
+        line[TAKEN] = DIRTY
+        if line[HOME] >= 0:
+            num_living[line[HOME] // segment_records] -= 1
+            line[HOME] = -1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -99,32 +123,6 @@ def pool(rows, slots, begins, ends, mean, out):  # type: ignore[no-untyped-def] 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def sum_gradients(lines, slots, begins, ends, gradients, mean, stamp, unique, sums):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Sum the gradients of each row once, in the order of the batch; return how many rows there are.
-
-    Bag b has the ids begins[b] to ends[b], and each of them gets the bag's gradient (divided by their number for a
-    mean). `unique` gets the slots, `sums` the sums.
-    """
-    count = 0
-    width = gradients.shape[1]
-    for bag in range(len(begins)):
-        divisor = np.float32(ends[bag] - begins[bag]) if mean else np.float32(1)
-        for i in range(begins[bag], ends[bag]):
-            line = lines[slots[i]]
-            if line[HELD] != stamp:
-                line[HELD] = stamp
-                line[MARK] = count
-                unique[count] = slots[i]
-                for j in range(width):
-                    sums[count, j] = gradients[bag, j] / divisor
-                count += 1
-            else:
-                for j in range(width):
-                    sums[line[MARK], j] += gradients[bag, j] / divisor
-    return count
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def add_at(sums, inverse, begins, ends, gradients, mean):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Sum gradients as `sum_gradients` does, where row numbers are known beforehand; `sums` must be -0.0 at first."""
     for bag in range(len(begins)):
@@ -132,47 +130,6 @@ def add_at(sums, inverse, begins, ends, gradients, mean):  # type: ignore[no-unt
         for i in range(begins[bag], ends[bag]):
             for j in range(gradients.shape[1]):
                 sums[inverse[i], j] += gradients[bag, j] / divisor
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def mark_changed(lines, slots):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Say that rows differ from below and from the last checkpoint."""
-    for i in range(len(slots)):
-        lines[slots[i], TAKEN] = DIRTY
-        lines[slots[i], STATE] = CHANGED
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def move_down(index_keys, index_places, seen, counts, states, lines, keys, slots, records):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Point the index at records below and hand over what the slots' lines know."""
-    for i in range(len(keys)):
-        position = probe(index_keys, index_places, keys[i])
-        line = lines[slots[i]]
-        index_places[position] = -(records[i] + 1)
-        seen[position], counts[position], states[position] = line[SEEN], line[COUNT], line[STATE]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def move_up(index_keys, index_places, seen, counts, states, lines, keys, slots):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Point the index at slots, and hand over what it knew; the record below stays as a copy."""
-    for i in range(len(keys)):
-        position = probe(index_keys, index_places, keys[i])
-        line = lines[slots[i]]
-        line[HOME] = -index_places[position] - 1
-        line[SEEN], line[COUNT], line[STATE] = seen[position], counts[position], states[position]
-        line[TAKEN] = CLEAN
-        index_places[position] = slots[i] + 1
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def repoint(index_keys, index_places, lines, keys, records):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Follow rows whose records were moved within the tier below."""
-    for i in range(len(keys)):
-        position = probe(index_keys, index_places, keys[i])
-        if index_places[position] > 0:
-            lines[index_places[position] - 1, HOME] = records[i]
-        else:
-            index_places[position] = -(records[i] + 1)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

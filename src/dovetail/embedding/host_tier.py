@@ -59,26 +59,34 @@ class HostTier:
         """Return the bytes of all slots up to the highest one in use."""
         return self.top * (self.row_bytes + SLOT_BYTES)
 
-    def take(self, keys: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return a free slot for each key, its line cleared."""
-        slots = np.empty(len(keys), dtype=np.int32)
-        reused = min(len(keys), self._num_free)
+    def take(self, num_rows: int) -> NDArray[np.int32]:
+        """Return free slots."""
+        slots = np.empty(num_rows, dtype=np.int32)
+        reused = min(num_rows, self._num_free)
         self._num_free -= reused
         slots[:reused] = self._free[self._num_free : self._num_free + reused]
-        fresh = len(keys) - reused
-        slots[reused:] = np.arange(self.top, self.top + fresh)
-        self.top += fresh
+        slots[reused:] = np.arange(self.top, self.top + num_rows - reused)
+        self.top += num_rows - reused
+        return slots
+
+    def give_back(self, slots: NDArray[np.int32]) -> None:
+        """Take slots back whose lines say that they are free."""
+        self._free[self._num_free : self._num_free + len(slots)] = slots
+        self._num_free += len(slots)
+
+    def write(self, keys: NDArray[np.int64], rows: NDArray[np.float32]) -> NDArray[np.int32]:
+        """Keep rows, and return the slot of each."""
+        slots = self.take(len(keys))
+        self.rows[slots] = rows
+        self.begin(keys, slots)
+        return slots
+
+    def begin(self, keys: NDArray[np.int64], slots: NDArray[np.int32]) -> None:
+        """Say whose rows lie at slots, and nothing more of them."""
         self.lines[slots] = 0
         self.lines[slots, HOME] = -1
         self.lines[slots, TAKEN] = CLEAN
         self.keys[slots] = keys
-        return slots
-
-    def write(self, keys: NDArray[np.int64], rows: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Keep rows, and return the slot of each."""
-        slots = self.take(keys)
-        self.rows[slots] = rows
-        return slots
 
     def read(self, keys: NDArray[np.int64], places: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return copies of the rows at slots."""
@@ -87,8 +95,7 @@ class HostTier:
     def release(self, places: NDArray[np.int32]) -> None:
         """Free slots."""
         self.lines[places, TAKEN] = FREE
-        self._free[self._num_free : self._num_free + len(places)] = places
-        self._num_free += len(places)
+        self.give_back(places)
 
     def victims(self, wanted: int, operation: int, batch: int) -> NDArray[np.int32]:
         """Return up to `wanted` slots to evict: the least counted that nobody holds and no known batch needs.

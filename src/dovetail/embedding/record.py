@@ -4,7 +4,9 @@
 
 Values are kept in float32, or, where a table is told so, in bfloat16 (two a word) or int8 (four a word, after one
 float32 scale), rounded up or down by chance so that the mean stays; the chance is a hash of the row's own bits. State
-is always float32. The checksum takes in every word by a step that loses nothing, so a single flipped bit always shows.
+is always float32. The checksum is a sum of words times odd 64-bit factors, one a place: words of one place that differ
+in whatever bits give other sums, so a single flipped bit always shows, and so does any damage to one word; of damage to
+several words about one in 2**32 would pass.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import GOLDEN, mix
+from dovetail.embedding.memory_hints import AHEAD, hint_row
 from dovetail.errors import did_you_mean
 
 HEADER_WORDS = 4
@@ -57,52 +60,73 @@ class RecordLayout:
         """Return the words of a record."""
         return HEADER_WORDS + self.value_words + self.state_width
 
-    def encode(self, keys: NDArray[np.int64], rows: NDArray[np.float32]) -> NDArray[np.uint32]:
-        """Return the records of rows: uint32 [len(keys), words]."""
-        records = np.zeros((len(keys), self.words), dtype=np.uint32)
-        encode_all(records, keys, np.ascontiguousarray(rows), self.width, self.value_words, self.code)
-        return records
-
-    def decode(self, keys: NDArray[np.int64], records: NDArray[np.uint32], rows: NDArray[np.float32]) -> int:
-        """Write rows from records; return the position of the first damaged one, or -1."""
-        return int(decode_all(records, keys, rows, self.width, self.value_words, self.code))
+    def factors(self) -> NDArray[np.uint64]:
+        """Return what the checksum multiplies each word by: odd numbers, and zero for the checksum's own words."""
+        factors = np.zeros(self.words, dtype=np.uint64)
+        fill_factors(factors)
+        return factors
 
 
 @njit(cache=True, nogil=True)
-def checksum_of(record):  # type: ignore[no-untyped-def]  # pragma: no cover
+def fill_factors(factors):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write the factors of the checksum."""
+    for i in range(len(factors)):
+        factors[i] = mix(np.uint64(i + 1) * GOLDEN) | np.uint64(1)
+    factors[2], factors[3] = np.uint64(0), np.uint64(0)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def checksum_of(record, factors):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Return 64 bits that change with any bit of the record outside the checksum's own words."""
-    total = GOLDEN
-    for i in range(len(record)):
-        if i < 2 or i > 3:
-            total = mix(total ^ np.uint64(record[i]))
-    return total
+    total = np.uint64(0)
+    for i in range(len(factors)):
+        total += np.uint64(record[i]) * factors[i]
+    return mix(total + GOLDEN)
 
 
-@njit(cache=True, nogil=True)
-def encode_all(records, keys, rows, width, value_words, code):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Write records."""
-    bits = rows.view(np.uint32)
+@njit(cache=True, nogil=True, error_model="numpy")
+def is_whole(record, factors):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Say whether a record has its checksum."""
+    return np.uint64(record[2]) | (np.uint64(record[3]) << _32) == checksum_of(record, factors)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def encode_rows(records, keys, rows, slots, width, value_words, code, factors):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write the records of the rows at `slots`."""
+    all_bits = rows.view(np.uint32)
     for i in range(len(keys)):
-        record = records[i]
+        if i + AHEAD < len(keys):
+            hint_row(rows, slots[i + AHEAD], rows.shape[1])
+        record, bits = records[i], all_bits[slots[i]]
         key = np.uint64(keys[i])
         record[0], record[1] = np.uint32(key & _LOW_32), np.uint32(key >> _32)
+        record[2], record[3] = np.uint32(0), np.uint32(0)
         if code == _FLOAT32:
             for j in range(width):
-                record[HEADER_WORDS + j] = bits[i, j]
-        elif code == _BFLOAT16:
-            for j in range(width):
-                chance = np.uint32(mix((key + np.uint64(j + 1) * GOLDEN) ^ np.uint64(bits[i, j])) >> _32) & _LOW_16
-                word = np.uint32(bits[i, j])
-                low = word & _LOW_16
-                if np.isfinite(rows[i, j]) and low + chance > _LOW_16:
-                    word += np.uint32(0x10000)
-                record[HEADER_WORDS + j // 2] |= (word >> np.uint32(16)) << np.uint32(16 * (j % 2))
+                record[HEADER_WORDS + j] = bits[j]
         else:
-            _encode_int8(record, key, rows[i], bits[i], width)
+            for j in range(value_words):
+                record[HEADER_WORDS + j] = np.uint32(0)
+            if code == _BFLOAT16:
+                _encode_bfloat16(record, key, rows[slots[i]], bits, width)
+            else:
+                _encode_int8(record, key, rows[slots[i]], bits, width)
         for j in range(width, rows.shape[1]):
-            record[HEADER_WORDS + value_words + j - width] = bits[i, j]
-        total = checksum_of(record)
+            record[HEADER_WORDS + value_words + j - width] = bits[j]
+        total = checksum_of(record, factors)
         record[2], record[3] = np.uint32(total & _LOW_32), np.uint32(total >> _32)
+
+
+@njit(cache=True, nogil=True)
+def _encode_bfloat16(record, key, row, bits, width):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write the upper halves of values, rounded up with the chance that the lower half says."""
+    for j in range(width):
+        chance = np.uint32(mix((key + np.uint64(j + 1) * GOLDEN) ^ np.uint64(bits[j])) >> _32) & _LOW_16
+        word = np.uint32(bits[j])
+        low = word & _LOW_16
+        if np.isfinite(row[j]) and low + chance > _LOW_16:
+            word += np.uint32(0x10000)
+        record[HEADER_WORDS + j // 2] |= (word >> np.uint32(16)) << np.uint32(16 * (j % 2))
 
 
 @njit(cache=True, nogil=True)
@@ -121,27 +145,24 @@ def _encode_int8(record, key, row, bits, width):  # type: ignore[no-untyped-def]
         record[HEADER_WORDS + 1 + j // 4] |= (np.uint32(whole & 255) & _LOW_8) << np.uint32(8 * (j % 4))
 
 
-@njit(cache=True, nogil=True)
-def decode_all(records, keys, rows, width, value_words, code):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Write rows from records; stop at the first whose key or checksum is wrong and return its position, else -1."""
-    bits = rows.view(np.uint32)
-    for i in range(len(keys)):
-        record = records[i]
-        total = np.uint64(record[2]) | (np.uint64(record[3]) << _32)
-        key = np.uint64(record[0]) | (np.uint64(record[1]) << _32)
-        if key != np.uint64(keys[i]) or total != checksum_of(record):
-            return i
-        if code == _FLOAT32:
-            for j in range(width):
-                bits[i, j] = record[HEADER_WORDS + j]
-        elif code == _BFLOAT16:
-            for j in range(width):
-                bits[i, j] = ((record[HEADER_WORDS + j // 2] >> np.uint32(16 * (j % 2))) & _LOW_16) << np.uint32(16)
-        else:
-            scale = record[HEADER_WORDS : HEADER_WORDS + 1].view(np.float32)[0]
-            for j in range(width):
-                byte = np.int64((record[HEADER_WORDS + 1 + j // 4] >> np.uint32(8 * (j % 4))) & _LOW_8)
-                rows[i, j] = np.float32(byte - 256 if byte > 127 else byte) * scale
-        for j in range(width, rows.shape[1]):
-            bits[i, j] = record[HEADER_WORDS + value_words + j - width]
-    return -1
+@njit(cache=True, nogil=True, error_model="numpy")
+def decode_row(record, key, row, width, value_words, code, factors):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write a row from its record; return False, and write nothing, where the key or the checksum is wrong."""
+    found = np.uint64(record[0]) | (np.uint64(record[1]) << _32)
+    if found != np.uint64(key) or not is_whole(record, factors):
+        return False
+    bits = row.view(np.uint32)
+    if code == _FLOAT32:
+        for j in range(width):
+            bits[j] = record[HEADER_WORDS + j]
+    elif code == _BFLOAT16:
+        for j in range(width):
+            bits[j] = ((record[HEADER_WORDS + j // 2] >> np.uint32(16 * (j % 2))) & _LOW_16) << np.uint32(16)
+    else:
+        scale = record[HEADER_WORDS : HEADER_WORDS + 1].view(np.float32)[0]
+        for j in range(width):
+            byte = np.int64((record[HEADER_WORDS + 1 + j // 4] >> np.uint32(8 * (j % 4))) & _LOW_8)
+            row[j] = np.float32(byte - 256 if byte > 127 else byte) * scale
+    for j in range(width, len(row)):
+        bits[j] = record[HEADER_WORDS + value_words + j - width]
+    return True

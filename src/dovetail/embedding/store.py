@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import batch_kernels as kernels
-from dovetail.embedding.disk_tier import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES, DiskTier
+from dovetail.embedding import move_kernels as moves
+from dovetail.embedding.disk_tier import LARGEST_SEGMENT_BYTES, MOST_AT_ONCE, SMALLEST_SEGMENT_BYTES, DiskTier
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.first_values import fill_first_values, first_values
 from dovetail.embedding.host_tier import CHANGED, DIRTY, HOME, SEEN, SLOT_BYTES, STATE, TAKEN, HostTier
@@ -20,9 +21,8 @@ from dovetail.embedding.row_optimizer import RowOptimizer
 from dovetail.units import format_bytes
 
 FIRST_INDEX_SIZE = 64
-MOST_AT_ONCE = 4096
-"""Rows moved between tiers in one go: what bounds the buffers."""
 NO_ROWS = np.empty(0, dtype=np.int32)
+NO_RECORDS = np.zeros(1, dtype=np.int64)
 
 
 class Known(NamedTuple):
@@ -32,6 +32,25 @@ class Known(NamedTuple):
     seen: NDArray[np.int32]
     counts: NDArray[np.int32]
     states: NDArray[np.int32]
+
+
+class Held(NamedTuple):
+    """Where the rows of a batch lie: a slot and a code a key, and the distinct slots; see `move_kernels.resolve`."""
+
+    slots: NDArray[np.int32]
+    codes: NDArray[np.int32]
+    unique: NDArray[np.int32]
+
+
+class Found(NamedTuple):
+    """What a search for a batch found: rows in the host tier, and keys whose rows are not there."""
+
+    held: Held
+    num_unique: int
+    num_new: int
+    absent: NDArray[np.int32]
+    absent_at: NDArray[np.int64]
+    below: NDArray[np.int64]
 
 
 class Store:
@@ -70,8 +89,9 @@ class Store:
         self.disk = DiskTier(folder, layout, segment_bytes) if folder is not None else None
         self.key_log = key_log
         self.operation = 0
-        self._moves = 0
-        self._held_moves, self._held_keys, self._held_slots = 0, np.empty(0, dtype=np.int64), NO_ROWS
+        self._num_shifts = 0
+        self._held_stays, self._held_by = False, 0
+        self._held_keys, self._held = np.empty(0, dtype=np.int64), Held(*(NO_ROWS,) * 3)
         self.step = 0
         self.batch = 0
         self.num_fetched = 0
@@ -83,61 +103,85 @@ class Store:
         """Return the RAM in use: index, slots, and the lists of the tier below."""
         return self.index.used_bytes + self.host.used_bytes + (self.disk.memory_bytes if self.disk else 0)
 
-    def hold(self, keys: NDArray[np.int64], *, insert: bool) -> NDArray[np.int32] | None:
-        """Return the slot of each key with its row brought up, or None where they do not all fit at once.
+    def hold(self, keys: NDArray[np.int64], *, insert: bool) -> Held | None:
+        """Return where the rows of a batch lie with all of them brought up, or None where they do not fit at once.
 
         A key without a row gets one with its first values, or the slot -1 where `insert` is off. No row returned is
-        evicted before the next call.
+        evicted before the next call, nor by `write_back` after it.
         """
-        self.operation = self.operation % (2**31 - 8) + 2
-        if self._moves == self._held_moves and np.array_equal(keys, self._held_keys):
-            return self._held_slots  # an update comes after a look-up of the same keys, mostly
-        slots = np.empty(len(keys), dtype=np.int32)
-        if kernels.find_slots(self.index.keys, self.index.places, keys, slots):
-            kernels.hold_slots(self.host.lines, slots, self.operation)
-            if not self.bring(np.unique(keys[slots < 0]), insert=insert):
+        if self._held_stays and np.array_equal(keys, self._held_keys):
+            return self._held  # an update comes after a look-up of the same keys, mostly
+        found = self._resolve(keys)
+        if found.num_new and insert:
+            if not self._create_absent(keys, found):
                 return None
-            missing = kernels.find_slots(self.index.keys, self.index.places, keys, slots)
-            if missing:
-                return slots
-        self._held_moves, self._held_keys, self._held_slots = self._moves, keys.copy(), slots
-        return slots
+            found = self._resolve(keys)
+        if len(found.below):
+            shifts = self._num_shifts
+            if not self._make_room(len(found.below)):
+                return None
+            if self._num_shifts != shifts:
+                found = self._resolve(keys)
+            for start in range(0, len(found.below), MOST_AT_ONCE):
+                self._fetch(found.below[start : start + MOST_AT_ONCE])
+        held = self._settle(found)
+        if not found.num_new or insert:
+            self._held_stays, self._held_by, self._held_keys, self._held = True, self.operation, keys.copy(), held
+        return held
 
-    def bring(self, keys: NDArray[np.int64], *, insert: bool) -> bool:
-        """Bring rows that are not in the host tier into it, making those that do not exist where `insert` says so."""
-        positions = self.index.find(keys)
-        below, new = keys[positions >= 0], keys[positions < 0]
-        if not insert:
-            new = new[:0]
-        if len(new) and not self._make_room_in_index(len(new)):
-            return False
-        if not self._make_room(len(below) + len(new)):
-            return False
-        for start in range(0, len(below), MOST_AT_ONCE):
-            self._fetch(below[start : start + MOST_AT_ONCE])
-        if len(new):
-            self._create(new)
-        return True
-
-    def _fetch(self, keys: NDArray[np.int64]) -> None:
-        """Bring rows up from the tier below."""
-        disk = self._below()
-        records = -self.index.places[self.index.find(keys)] - 1
-        slots = self.host.write(keys, disk.read(keys, records))
+    def _resolve(self, keys: NDArray[np.int64]) -> Found:
+        """Find the rows of a batch, and hold those in the host tier under this operation."""
+        # A new number each time: marks of an earlier search may be out of date.
+        self.operation = self.operation % (2**31 - 8) + 1
         index = self.index
-        kernels.move_up(
-            *(index.keys, index.places, index.seen, index.counts, index.states), self.host.lines, keys, slots
+        slots, codes, unique, absent = (np.empty(len(keys), dtype=np.int32) for _ in range(4))
+        absent_at, below = (np.empty(len(keys), dtype=np.int64) for _ in range(2))
+        num_unique, num_absent, num_below, num_new = moves.resolve(
+            *(index.keys, index.places, index.states, self.host.lines, keys, self.operation),
+            *(slots, codes, unique, absent, absent_at, below),
         )
-        self.num_fetched += len(keys)
+        return Found(
+            Held(slots, codes, unique),
+            *(num_unique, num_new, absent[:num_absent], absent_at[:num_absent], below[:num_below]),
+        )
 
-    def _create(self, keys: NDArray[np.int64]) -> None:
-        """Make rows with their first values."""
-        slots = self.host.take(keys)
-        fill_first_values(self.host.rows, slots, keys, self.width, self.seed, self.scale, self.first_state)
-        self.index.insert(keys, slots + np.int32(1))
+    def _settle(self, found: Found) -> Held:
+        """Say where the rows lie that were brought up."""
+        slots, codes, unique = found.held
+        num_unique = moves.settle(
+            *(self.index.places, self.host.lines, self.operation, found.absent, found.absent_at),
+            *(slots, codes, unique, found.num_unique),
+        )
+        return Held(slots, codes, unique[:num_unique])
+
+    def _fetch(self, positions: NDArray[np.int64]) -> None:
+        """Bring rows up from the tier below, given their positions in the index."""
+        disk, index, host = self._below(), self.index, self.host
+        slots = host.take(len(positions))
+        try:
+            disk.read_into(index.keys[positions], -index.places[positions] - 1, host.rows, slots)
+        except BaseException:
+            host.release(slots)
+            raise
+        moves.move_up(
+            *(index.keys, index.places, index.seen, index.counts, index.states),
+            *(host.lines, host.keys, positions, slots),
+        )
+        self.num_fetched += len(positions)
+
+    def _create_absent(self, keys: NDArray[np.int64], found: Found) -> bool:
+        """Make rows for the keys that have none, with their first values; False where they do not fit."""
+        new = np.unique(keys[found.absent[found.absent_at < 0]])
+        if not self._make_room_in_index(len(new)) or not self._make_room(len(new) + len(found.below)):
+            return False
+        slots = self.host.take(len(new))
+        fill_first_values(self.host.rows, slots, new, self.width, self.seed, self.scale, self.first_state)
+        self.index.insert(new, slots + np.int32(1))
+        self.host.begin(new, slots)
         self.host.lines[slots, TAKEN] = DIRTY
         self.host.lines[slots, STATE] = CHANGED
         self.host.lines[slots, SEEN] = self.step
+        return True
 
     def _make_room_in_index(self, num_new: int) -> bool:
         """Grow the index where it would get too full, the host tier giving up what it takes; False as in `_fit`."""
@@ -154,7 +198,7 @@ class Store:
 
         False where rows in use leave no room for that.
         """
-        lists = self.disk.memory_bytes + 2 * self.disk.segment_records if self.disk else 0
+        lists = 2 * self.disk.memory_bytes if self.disk else 0
         capacity = min((self.host_bytes - index_bytes - lists) // self.slot_bytes, self.host.reserved)
         if capacity < 1:
             raise TableError(
@@ -165,14 +209,15 @@ class Store:
         if capacity < self.host.num_rows and not self._evict(self.host.num_rows - capacity):
             return False
         self.host.shrink(capacity, self.index.keys, self.index.places)
-        self._moves += 1
+        self._num_shifts += 1
+        self._held_stays = False
         return True
 
     def _make_room(self, wanted: int) -> bool:
         """Free slots until `wanted` rows fit, a few more than needed; False where rows in use leave no room."""
         if wanted <= self.host.num_free:
             return True
-        tight = self.disk is not None and self.memory_bytes + self.disk.segment_records > self.host_bytes
+        tight = self.disk is not None and self.memory_bytes + self.disk.memory_bytes > self.host_bytes
         if tight and not self._fit(self.index.used_bytes):
             return False
         short = wanted - self.host.num_free
@@ -181,8 +226,7 @@ class Store:
         return self._evict(short)
 
     def write_back(self, num_rows: int) -> None:
-        """Evict some rows ahead of need."""
-        self.operation = self.operation % (2**31 - 8) + 2
+        """Evict some rows ahead of need, none of the last batch."""
         if self.disk is not None:
             self._evict(min(num_rows, self.host.num_rows), exactly=False)
 
@@ -205,34 +249,33 @@ class Store:
     def _move_down(self, slots: NDArray[np.int32]) -> None:
         """Write rows that differ from their copies below, and free their slots."""
         disk, index, host = self._below(), self.index, self.host
-        keys = host.keys[slots]
-        homes = host.lines[slots, HOME].copy()
-        dirty = host.lines[slots, TAKEN] == DIRTY
-        if dirty.any():
-            stale = homes[dirty]
-            homes[dirty] = disk.write(keys[dirty], host.rows[slots[dirty]])
-            disk.release(stale[stale >= 0])
-            self.num_written += int(dirty.sum())
-        kernels.move_down(
-            *(index.keys, index.places, index.seen, index.counts, index.states), host.lines, keys, slots, homes
+        keys = np.empty(len(slots), dtype=np.int64)
+        num_dirty = moves.dirty_first(host.lines, host.keys, slots, keys)
+        records = disk.write_from(keys[:num_dirty], host.rows, slots[:num_dirty])
+        moves.move_down(
+            *(index.keys, index.places, index.seen, index.counts, index.states, host.lines, keys, slots, records)
         )
-        host.release(slots)
-        self._moves += 1
+        host.give_back(slots)
+        self._held_stays &= self.operation == self._held_by
+        self.num_written += num_dirty
         self.num_evicted += len(slots)
         if self.key_log is not None:
             self.key_log.add(self.step, "evicted", keys)
 
     def _compact_below(self) -> None:
-        """Empty segments that are mostly dead, a few at a time."""
-        disk = self._below()
-        for _ in range(4):
-            number = disk.most_dead()
-            if number is None:
-                return
-            while number in disk.segments:
-                keys, old, new = disk.move_out(number)
-                kernels.repoint(self.index.keys, self.index.places, self.host.lines, keys, new)
-                disk.retire(number, old)
+        """Clear segments until enough of the log lives."""
+        disk, index, host = self._below(), self.index, self.host
+        while (part := disk.part_to_clear()) is not None:
+            living = np.empty(len(part.keys), dtype=np.int32)
+            count = moves.find_living(index.keys, index.places, host.lines, part.keys, part.first, living)
+            records = disk.move_out(part, living[:count])
+            moves.repoint(index.keys, index.places, host.lines, part.keys[living[:count]], records)
+            disk.cleared(part, count)
+
+    def change(self, slots: NDArray[np.int32]) -> None:
+        """Say that rows in the host tier were changed: their records below are dead."""
+        living = self.disk.segments.num_living if self.disk else NO_RECORDS
+        kernels.mark_changed(self.host.lines, slots, living, self.disk.segment_records if self.disk else 1)
 
     def known(self, keys: NDArray[np.int64]) -> Known:
         """Return what is known of rows."""
@@ -262,14 +305,14 @@ class Store:
 
     def put(self, keys: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
         """Set whole rows of distinct keys, making those that do not exist."""
-        slots = self.hold(keys, insert=True)
-        if slots is None:
+        held = self.hold(keys, insert=True)
+        if held is None:
             middle = len(keys) // 2
             self.put(keys[:middle], rows[:middle])
             self.put(keys[middle:], rows[middle:])
             return
-        self.host.rows[slots] = rows
-        kernels.mark_changed(self.host.lines, slots)
+        self.host.rows[held.slots] = rows
+        self.change(held.unique)
 
     def remove(self, keys: NDArray[np.int64]) -> None:
         """Delete rows of distinct keys; keys without a row are left out."""
@@ -282,7 +325,7 @@ class Store:
             self.disk.release(np.concatenate([-places[places < 0] - 1, homes[homes >= 0]]).astype(np.int32))
         self.host.release(slots.astype(np.int32))
         self.index.remove(keys)
-        self._moves += 1
+        self._held_stays = False
 
     def keys(self) -> NDArray[np.int64]:
         """Return every key that has a row."""

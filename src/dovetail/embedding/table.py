@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dovetail.embedding import batch_kernels as kernels
-from dovetail.embedding.arrays import as_bags, as_gradients, as_keys, check_bags
+from dovetail.embedding.arrays import as_bags, as_gradients, as_keys, check_bags, in_bag_order
 from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
+from dovetail.embedding.disk_tier import MOST_AT_ONCE
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import shard_of
 from dovetail.embedding.host_tier import PENDING, SAVED
@@ -23,7 +24,7 @@ from dovetail.embedding.record import Precision
 from dovetail.embedding.row_optimizer import Adagrad, RowOptimizer, described, make_row_optimizer
 from dovetail.embedding.snapshot import Snapshot
 from dovetail.embedding.stats import TableStats
-from dovetail.embedding.store import MOST_AT_ONCE, Known, Store
+from dovetail.embedding.store import Held, Known, Store
 
 Mode = Literal["sum", "mean"]
 
@@ -128,10 +129,10 @@ class Table:
         out = np.empty((len(begins), self.width), dtype=np.float32)
         with self._lock:
             self._open()
-            slots = self._store.hold(keys, insert=insert)
-            if slots is not None and (insert or not len(slots) or slots.min() >= 0):
-                self._count(slots)
-                kernels.pool(self._store.host.rows, slots, begins, ends, mode == "mean", out)
+            held = self._store.hold(keys, insert=insert)
+            if held is not None and (insert or not len(keys) or held.slots.min() >= 0):
+                self._count(held)
+                kernels.pool(self._store.host.rows, held.slots, begins, ends, mode == "mean", out)
             else:
                 values = np.empty((len(keys), self.width), dtype=np.float32)
                 self._lookup_into(keys, values, insert=insert)
@@ -142,11 +143,11 @@ class Table:
 
     def _lookup_into(self, keys: NDArray[np.int64], out: NDArray[np.float32], *, insert: bool) -> None:
         """Write the values of keys; where they do not fit at once, each distinct key in turn."""
-        slots = self._store.hold(keys, insert=insert)
-        if slots is not None:
-            self._count(slots)
-            kernels.gather(self._store.host.rows, slots, out)
-            if not insert and (absent := slots < 0).any():
+        held = self._store.hold(keys, insert=insert)
+        if held is not None:
+            self._count(held)
+            kernels.gather(self._store.host.rows, held.slots, out)
+            if not insert and (absent := held.slots < 0).any():
                 out[absent] = self._store.first_rows(keys[absent])
             return
         unique, inverse = np.unique(keys, return_inverse=True)
@@ -156,12 +157,11 @@ class Table:
             self._lookup_into(unique[part], values[part], insert=insert)
         out[:] = values[inverse]
 
-    def _count(self, slots: NDArray[np.int32]) -> None:
+    def _count(self, held: Held) -> None:
         """Count one access for every row looked up."""
-        store = self._store
-        counted = kernels.count_slots(store.host.lines, slots, store.operation + 1, store.step)
-        self._counted += counted
-        self._num_looked_up += counted
+        kernels.count_rows(self._store.host.lines, held.unique, self._store.step)
+        self._counted += len(held.unique)
+        self._num_looked_up += len(held.unique)
 
     def _after_lookup(self) -> None:
         """Go on to the next batch: age the counts where it is time, and make room beside the caller's work."""
@@ -180,8 +180,11 @@ class Table:
     def update(self, keys: ArrayLike, gradients: ArrayLike) -> None:
         """Step the rows of `keys` by their gradients, float32 [len(keys), width]; those of equal keys are summed."""
         keys = self._own(as_keys(keys))
+        gradients = as_gradients(gradients, len(keys), self.width)
         places = np.arange(len(keys) + 1, dtype=np.int64)
-        self.update_bags(keys, places[:-1], places[1:], as_gradients(gradients, len(keys), self.width))
+        with self._lock:
+            self._open()
+            self._update(keys, places[:-1], places[1:], gradients, mean=False)
 
     def update_pooled(self, keys: ArrayLike, offsets: ArrayLike, gradients: ArrayLike, *, mode: Mode = "sum") -> None:
         """Step the rows of bags by the gradients of their pooled vectors, float32 [bags, width]."""
@@ -201,25 +204,33 @@ class Table:
         """Step the rows of bags, where bag b is keys[begins[b]:ends[b]]; every key lies in one bag."""
         keys = self._own(as_keys(keys))
         check_bags(begins, ends, len(keys))
+        keys, begins, ends = in_bag_order(keys, begins, ends)
         gradients = as_gradients(gradients, len(begins), self.width)
         with self._lock:
             self._open()
-            store = self._store
-            slots = store.hold(keys, insert=True)
-            if slots is not None:
-                unique = np.empty(len(keys), dtype=np.int32)
-                sums = self._sums_for(len(keys))
-                count = kernels.sum_gradients(
-                    *(store.host.lines, slots, begins, ends, gradients, mode == "mean", store.operation + 1),
-                    *(unique, sums),
-                )
-                self._apply(unique[:count], sums[:count])
-            else:
-                distinct, inverse = np.unique(keys, return_inverse=True)
-                sums = np.full((len(distinct), self.width), -0.0, dtype=np.float32)
-                kernels.add_at(sums, inverse, begins, ends, gradients, mode == "mean")
-                self._apply_in_turn(distinct, sums)
-            store.step += 1
+            self._update(keys, begins, ends, gradients, mean=mode == "mean")
+
+    def _update(
+        self,
+        keys: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        gradients: NDArray[np.float32],
+        *,
+        mean: bool,
+    ) -> None:
+        """Step the rows of bags, one after the other, that hold all keys."""
+        held = self._store.hold(keys, insert=True)
+        if held is not None:
+            sums = self._sums_for(len(held.unique))
+            kernels.sum_gradients(held.codes, begins, ends, gradients, mean, sums)
+            self._apply(held.unique, sums)
+        else:
+            distinct, inverse = np.unique(keys, return_inverse=True)
+            sums = np.full((len(distinct), self.width), -0.0, dtype=np.float32)
+            kernels.add_at(sums, inverse, begins, ends, gradients, mean)
+            self._apply_in_turn(distinct, sums)
+        self._store.step += 1
 
     def set_rate_factor(self, factor: float) -> None:
         """Have the following updates use `factor` times the optimizer's learning rate, as a schedule asks."""
@@ -234,9 +245,9 @@ class Table:
 
     def _apply_in_turn(self, keys: NDArray[np.int64], sums: NDArray[np.float32]) -> None:
         """Step distinct rows, in parts where they do not fit at once."""
-        slots = self._store.hold(keys, insert=True)
-        if slots is not None:
-            self._apply(slots, sums)
+        held = self._store.hold(keys, insert=True)
+        if held is not None:
+            self._apply(held.slots, sums)
             return
         middle = len(keys) // 2
         self._apply_in_turn(keys[:middle], sums[:middle])
@@ -248,7 +259,7 @@ class Table:
         if self._snapshot is not None:
             self._keep_for_snapshot(host.keys[slots])
         type(self.optimizer).kernel(host.rows, slots, sums, self.width, self._settings)
-        kernels.mark_changed(host.lines, slots)
+        self._store.change(slots)
 
     # -- look-ahead and write-back ---------------------------------------------------------------------------------
 
@@ -291,10 +302,10 @@ class Table:
                 if self._closed:
                     return fetched
                 before = self._store.num_fetched
-                slots = self._store.hold(part, insert=False)
-                if slots is None:
+                held = self._store.hold(part, insert=False)
+                if held is None:
                     return fetched
-                kernels.need_slots(self._store.host.lines, slots, self._store.batch + ahead)
+                kernels.need_slots(self._store.host.lines, held.unique, self._store.batch + ahead)
                 fetched += self._store.num_fetched - before
         return fetched
 

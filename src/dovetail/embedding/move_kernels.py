@@ -1,0 +1,156 @@
+"""Kernels that find the rows of a batch and move rows between tiers: one pass each, no sorting."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from dovetail.embedding.hashing import place_of
+from dovetail.embedding.host_tier import CLEAN, COUNT, DIRTY, FREE, HELD, HOME, MARK, NEEDED, SEEN, STATE, TAKEN
+from dovetail.embedding.index import probe
+from dovetail.embedding.memory_hints import AHEAD, fetch_soon
+
+_LISTED = np.uint8(4)
+"""A bit of an index state, set only within `resolve`: the row is on the list already."""
+
+
+@njit(cache=True, nogil=True, inline="always")
+def hint_probe(index_keys, index_places, key):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Ask for the memory where the search for `key` begins."""
+    home = place_of(key, len(index_keys))
+    fetch_soon(np.uintp(index_keys.ctypes.data + 8 * home))
+    fetch_soon(np.uintp(index_places.ctypes.data + 4 * home))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def resolve(  # type: ignore[no-untyped-def]  # pragma: no cover
+    index_keys, index_places, states, lines, keys, operation, slots, codes, unique, absent, absent_at, below
+):
+    """Find the rows of a batch and hold those in the host tier.
+
+    `slots` gets each key's slot or -1, `unique` the distinct slots, `codes` each key's number u among these, as -u - 1
+    where the key comes first. `absent` gets the keys that have no slot, `absent_at` their positions in the index (-1:
+    no row), `below` the distinct positions. Returns how many there are of: unique, absent, below, keys without a row.
+    """
+    num_unique, num_absent, num_below, num_new = 0, 0, 0, 0
+    for i in range(len(keys)):
+        if i + AHEAD < len(keys):
+            hint_probe(index_keys, index_places, keys[i + AHEAD])
+        position = probe(index_keys, index_places, keys[i])
+        place = index_places[position] if position >= 0 else 0
+        if place > 0:
+            slots[i] = place - 1
+            line = lines[place - 1]
+            if line[HELD] == operation:
+                codes[i] = line[MARK]
+            else:
+                line[HELD] = operation
+                line[MARK] = num_unique
+                codes[i] = -num_unique - 1
+                unique[num_unique] = place - 1
+                num_unique += 1
+            continue
+        slots[i] = -1
+        absent[num_absent] = i
+        absent_at[num_absent] = position if place < 0 else -1
+        num_absent += 1
+        if place == 0:
+            num_new += 1
+        elif not states[position] & _LISTED:
+            states[position] |= _LISTED
+            below[num_below] = position
+            num_below += 1
+    for i in range(num_below):
+        states[below[i]] &= ~_LISTED
+    return num_unique, num_absent, num_below, num_new
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def settle(index_places, lines, operation, absent, absent_at, slots, codes, unique, num_unique):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Finish what `resolve` began once rows were brought up; return how many distinct ones there are in all."""
+    for i in range(len(absent)):
+        if absent_at[i] < 0:
+            continue
+        slot = index_places[absent_at[i]] - 1
+        slots[absent[i]] = slot
+        line = lines[slot]
+        if line[HELD] == operation:
+            codes[absent[i]] = line[MARK]
+        else:
+            line[HELD] = operation
+            line[MARK] = num_unique
+            codes[absent[i]] = -num_unique - 1
+            unique[num_unique] = slot
+            num_unique += 1
+    return num_unique
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def move_up(index_keys, index_places, seen, counts, states, lines, host_keys, positions, slots):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Point the index at slots, and hand over what it knew; the record below stays as a copy."""
+    for i in range(len(positions)):
+        position, slot = positions[i], slots[i]
+        line = lines[slot]
+        line[HOME] = -index_places[position] - 1
+        line[COUNT], line[SEEN], line[STATE] = counts[position], seen[position], states[position]
+        line[HELD], line[NEEDED], line[MARK], line[TAKEN] = 0, 0, 0, CLEAN
+        host_keys[slot] = index_keys[position]
+        index_places[position] = slot + 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def dirty_first(lines, host_keys, slots, keys):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Put slots whose rows differ from below in front, and write their keys; return how many there are."""
+    count = 0
+    for i in range(len(slots)):
+        slot = slots[i]
+        if lines[slot, TAKEN] == DIRTY:
+            slots[i], slots[count] = slots[count], slot
+            count += 1
+    for i in range(len(slots)):
+        keys[i] = host_keys[slots[i]]
+    return count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def move_down(index_keys, index_places, seen, counts, states, lines, keys, slots, records):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Point the index at records below, hand over what the slots' lines know, and free the slots.
+
+    `records` has those of the first slots; the others' are the copies that lie below already.
+    """
+    for i in range(len(keys)):
+        if i + AHEAD < len(keys):
+            hint_probe(index_keys, index_places, keys[i + AHEAD])
+        position = probe(index_keys, index_places, keys[i])
+        line = lines[slots[i]]
+        index_places[position] = -(records[i] if i < len(records) else line[HOME]) - 1
+        seen[position], counts[position], states[position] = line[SEEN], line[COUNT], line[STATE]
+        line[TAKEN] = FREE
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def find_living(index_keys, index_places, lines, keys, first_record, living):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write which of the records from `first_record` on the index still points at; return how many."""
+    count = 0
+    for i in range(len(keys)):
+        if i + AHEAD < len(keys):
+            hint_probe(index_keys, index_places, keys[i + AHEAD])
+        position = probe(index_keys, index_places, keys[i])
+        if position >= 0:
+            place = index_places[position]
+            record = lines[place - 1, HOME] if place > 0 else -place - 1
+            if record == first_record + i:
+                living[count] = i
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def repoint(index_keys, index_places, lines, keys, records):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Follow rows whose records were moved within the tier below."""
+    for i in range(len(keys)):
+        position = probe(index_keys, index_places, keys[i])
+        if index_places[position] > 0:
+            lines[index_places[position] - 1, HOME] = records[i]
+        else:
+            index_places[position] = -(records[i] + 1)
