@@ -8,6 +8,7 @@
     │   └── BadRowsError        more rows are broken than were allowed
     ├── ModelError              a model cannot be built, cut or trained (dovetail.models)
     ├── LinkError               a link cannot be measured (dovetail.profiler)
+    ├── HostError               a host of a test bed cannot be made (dovetail.testbed)
     └── MissingExtraError       an optional dependency is not installed
 
 Each says what is wrong, with the values, and the way out.
