@@ -1,0 +1,91 @@
+"""Steps of a run in virtual time: workers whose true speeds the dispatcher does not know, with noise on every task."""
+
+import heapq
+import random
+from dataclasses import dataclass, field
+
+from dovetail.runtime.dispatch import WorkerShare, WorkerSpeed, grant, plan_step, seconds_left
+
+
+@dataclass
+class Machine:
+    """A worker as it really is, and what the dispatcher has learnt about it."""
+
+    name: str
+    samples_per_s: float
+    fixed_s: float = 0.02
+    piece_fixed_s: float = 0.002
+    speed: WorkerSpeed = field(default_factory=WorkerSpeed)
+    guess: float | None = None
+
+    def share(self):
+        return WorkerShare(
+            name=self.name,
+            fixed_s=self.speed.fixed_s,
+            samples_per_s=self.speed.samples_per_s or self.guess,
+            piece_fixed_s=self.speed.piece_fixed_s,
+        )
+
+
+@dataclass
+class Step:
+    """How one step went."""
+
+    seconds: float
+    idle: float
+    samples: int
+    tasks: int
+
+
+class Cluster:
+    """Machines that run steps of one batch each."""
+
+    def __init__(self, machines, *, batch=16384, noise=0.1, tail=0.06, seed=0):
+        self.machines = {machine.name: machine for machine in machines}
+        self.batch, self.noise, self.tail = batch, noise, tail
+        self.random = random.Random(seed)
+
+    def step(self):
+        shares = {name: machine.share() for name, machine in self.machines.items()}
+        plan = plan_step(self.batch, list(shares.values()), tail=self.tail)
+        now_s, running, idle, busy_s = 0.0, [], set(self.machines), dict.fromkeys(self.machines, 0.0)
+        expected_end_s, done, tasks = {}, 0, 0
+        remaining = plan.tail_samples
+
+        def start(name, samples, *, piece):
+            nonlocal tasks
+            machine, share = self.machines[name], shares[name]
+            compute_s = samples / machine.samples_per_s * (1 + self.random.uniform(-self.noise, self.noise))
+            fixed_s = machine.piece_fixed_s if piece else machine.fixed_s
+            heapq.heappush(running, (now_s + compute_s + fixed_s, name, samples, compute_s, fixed_s, piece))
+            believed_s = share.piece_fixed_s if piece else share.fixed_s
+            expected_end_s[name] = now_s + (believed_s + samples / share.samples_per_s if share.samples_per_s else 0.0)
+            busy_s[name] += compute_s + fixed_s
+            idle.discard(name)
+            tasks += 1
+
+        def hand_out():
+            """Offer the tail to all that are free, the fastest first, until nobody takes more."""
+            nonlocal remaining
+            for name in sorted(idle, key=lambda name: -(shares[name].samples_per_s or 0)):
+                others = [(shares[other], max(expected_end_s[other] - now_s, 0.01 * now_s)) for _, other, *_ in running]
+                left_s = seconds_left(remaining, others)
+                if samples := grant(shares[name], remaining, left_s, step_s=plan.step_s):
+                    remaining -= samples
+                    start(name, samples, piece=True)
+                    return True
+            return False
+
+        for name, samples in plan.main.items():
+            if samples:
+                start(name, samples, piece=False)
+        while running or remaining:
+            while remaining and hand_out():
+                pass
+            now_s, name, samples, compute_s, fixed_s, piece = heapq.heappop(running)
+            done += samples
+            self.machines[name].speed.add(samples, compute_s, fixed_s, piece=piece)
+            shares[name] = self.machines[name].share()
+            idle.add(name)
+        idle_part = 1 - sum(busy_s.values()) / (now_s * len(busy_s))
+        return Step(seconds=now_s, idle=idle_part, samples=done, tasks=tasks)
