@@ -1,0 +1,150 @@
+"""Steps of a run in `sync`: each a global batch cut into tasks, committed when every server has every task.
+
+Pure: the loop tells what happened and sends what comes back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from dovetail.runtime.dispatch import StepPlan
+
+
+@dataclass(slots=True)
+class StepTask:
+    """A part of a step that one worker pushes at once; where the worker is lost, another does all of it again."""
+
+    number: int
+    worker: str
+    ranges: list[tuple[int, int]]
+    is_open: bool
+    handed_s: float
+    accepted: set[str] = field(default_factory=set)
+    """Servers that have its gradients."""
+    samples: int = 0
+    loss: float = 0.0
+    doubled: bool = False
+    """Handed to a second worker, because the first is late."""
+
+    @property
+    def num_positions(self) -> int:
+        """Return how many positions it covers."""
+        return sum(last - first for first, last in self.ranges)
+
+
+@dataclass(slots=True)
+class Step:
+    """One global batch: positions `first` up to but not including `last` of an epoch."""
+
+    number: int
+    epoch: int
+    first: int
+    last: int
+    plan: StepPlan
+    tasks: dict[int, StepTask] = field(default_factory=dict)
+    planned: dict[str, StepTask] = field(default_factory=dict)
+    """Tasks that wait for their workers to be free."""
+    orphans: deque[StepTask] = field(default_factory=deque)
+    """Tasks whose workers are lost."""
+    next_number: int = 0
+    tail: int = 0
+    """The first position that nobody has taken."""
+    begun_s: float = 0.0
+    norms: dict[str, float] = field(default_factory=dict)
+    committed: set[str] | None = None
+    """Servers that have applied it; None before it is decided."""
+
+    @classmethod
+    def cut(cls, number: int, *, epoch: int, first: int, last: int, plan: StepPlan, now_s: float) -> Step:
+        """Return a step with a task planned for each worker that gets a main share."""
+        step = cls(number, epoch, first, last, plan, begun_s=now_s)
+        position = first
+        for worker, samples in plan.main.items():
+            if samples:
+                step.planned[worker] = step._new_task(worker, (position, position + samples), now_s)
+                position += samples
+        step.tail = position
+        return step
+
+    @property
+    def num_positions(self) -> int:
+        """Return how many positions the step covers."""
+        return self.last - self.first
+
+    @property
+    def tail_left(self) -> int:
+        """Return how many positions nobody has taken yet."""
+        return self.last - self.tail
+
+    def task_for(self, worker: str, now_s: float) -> StepTask | None:
+        """Return the next task of a free worker: its own, one whose worker is lost, or None."""
+        task = self.planned.pop(worker, None)
+        if task is None and self.orphans:
+            task = self.orphans.popleft()
+            task.worker = worker
+            task.is_open = False
+        if task is not None:
+            task.handed_s = now_s
+            task.is_open = task.is_open and self.tail_left > 0
+            self.tasks[task.number] = task
+        return task
+
+    def extend(self, task: StepTask, samples: int) -> tuple[int, int]:
+        """Give a task the next positions of the tail."""
+        piece = (self.tail, min(self.last, self.tail + samples))
+        self.tail = piece[1]
+        task.ranges.append(piece)
+        return piece
+
+    def new_tail_task(self, worker: str, samples: int, now_s: float) -> StepTask:
+        """Return a task from the tail for a worker that has none of its own."""
+        piece = (self.tail, min(self.last, self.tail + samples))
+        self.tail = piece[1]
+        task = self._new_task(worker, piece, now_s)
+        self.tasks[task.number] = task
+        return task
+
+    def drop_worker(self, worker: str, num_servers: int) -> None:
+        """Have others do what a lost worker has not finished."""
+        if worker in self.planned:
+            self.orphans.append(self.planned.pop(worker))
+        for task in self.tasks.values():
+            if task.worker == worker and len(task.accepted) < num_servers and task not in self.orphans:
+                self.orphans.append(task)
+
+    def accept(self, server: str, number: int, samples: int, loss: float) -> None:
+        """Note that a server has a task's gradients."""
+        task = self.tasks.get(number)
+        if task is not None:
+            task.accepted.add(server)
+            task.samples, task.loss = samples, loss
+
+    def is_whole(self, num_servers: int) -> bool:
+        """Say whether every server has the gradients of every position."""
+        return (
+            self.tail_left == 0
+            and not self.planned
+            and all(len(task.accepted) >= num_servers for task in self.tasks.values())
+            and all(len(task.accepted) >= num_servers for task in self.orphans)
+        )
+
+    def open_tasks(self, num_servers: int) -> list[StepTask]:
+        """Return the tasks that workers are at."""
+        return [task for task in self.tasks.values() if len(task.accepted) < num_servers and task not in self.orphans]
+
+    @property
+    def samples(self) -> int:
+        """Return the samples that were there: broken ones are left out."""
+        return sum(task.samples for task in self.tasks.values())
+
+    @property
+    def loss(self) -> float:
+        """Return the sum of the losses."""
+        return sum(task.loss for task in self.tasks.values())
+
+    def _new_task(self, worker: str, positions: tuple[int, int], now_s: float) -> StepTask:
+        """Return a task with a number of its own."""
+        task = StepTask(self.next_number, worker, [positions], is_open=True, handed_s=now_s)
+        self.next_number += 1
+        return task

@@ -1,0 +1,73 @@
+"""What every process of a run has: a name, the blueprint, its keys, and a line to the coordinator."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from dovetail.runtime.blueprint import Blueprint, ServerSpec
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.messages import Message
+from dovetail.runtime.transport import Caller, Codec, KeyRing, Listener
+
+HEARTBEAT_S = 0.5
+COORDINATOR_PATIENCE_S = 60.0
+"""How long a process goes on without a word from the coordinator, which may be coming back."""
+KEYS = "keys"
+
+
+class Process:
+    """One process of a run: `name` says which."""
+
+    def __init__(self, folder: Path, name: str, *, is_local: bool = True) -> None:
+        """Read the blueprint in the run's folder; `is_local` says whether the servers' host is this process's own."""
+        self.folder, self.name, self.is_local = folder, name, is_local
+        self.process_id = os.getpid()
+        self.blueprint = Blueprint.read(folder)
+        self.codec = Codec(Message)
+        self.keys = KeyRing(folder / KEYS)
+
+    @property
+    def lanes(self) -> Path | None:
+        """Return the folder of shared memory, where this process can use it."""
+        return Path(self.blueprint.lanes) if self.blueprint.lanes is not None and self.is_local else None
+
+    def log(self, text: str) -> None:
+        """Write a line to this process's log, which is its stderr."""
+        print(f"{time.strftime('%H:%M:%S')} {self.name}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def listen(self, addresses: Sequence[str]) -> Listener:
+        """Return the socket that others call."""
+        return Listener(
+            addresses, codec=self.codec, keys=self.keys, name=self.name, lanes=self.lanes, log=self.log
+        )
+
+    def call(self, spec: ServerSpec, *, suffix: str = "", lane_bytes: int = 0) -> Caller:
+        """Return a line to another process; with `lane_bytes`, large arrays go through shared memory."""
+        return Caller(
+            spec.local_address if self.is_local else spec.address,
+            codec=self.codec,
+            keys=self.keys,
+            name=self.name,
+            peer=spec.name,
+            identity=f"{self.name}/{self.process_id}{suffix}".encode(),
+            lanes=self.lanes if lane_bytes else None,
+            lane_bytes=max(lane_bytes, 1 << 16),
+        )
+
+    def call_coordinator(self) -> Caller:
+        """Return the line to the coordinator."""
+        return self.call(self.blueprint.coordinator)
+
+    @staticmethod
+    def check_coordinator(heard_s: float) -> None:
+        """Give up where the coordinator has been silent for too long."""
+        silent_s = time.monotonic() - heard_s
+        if silent_s > COORDINATOR_PATIENCE_S:
+            raise TrainingError(
+                f"the coordinator has been silent for {silent_s:.0f} s",
+                hint="start again with: dovetail train --resume",
+            )

@@ -1,0 +1,289 @@
+"""The process of a parameter server: messages in, answers out, one thread over one shard."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from dovetail.errors import DovetailError
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.checkpoint import checksums_in, table_folder
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.messages import (
+    Accepted,
+    Adopt,
+    Alive,
+    Commit,
+    Committed,
+    Hello,
+    Load,
+    Norm,
+    NormIs,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Ready,
+    Save,
+    Saved,
+    SaveFailed,
+    ServerStats,
+    Stale,
+    Stop,
+    WhoAreYou,
+)
+from dovetail.runtime.process import HEARTBEAT_S, Process
+from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.transport import Letter, Listener, Refused
+
+
+class ServerLoop:
+    """One server: answers workers, and does what the coordinator says."""
+
+    def __init__(self, process: Process, number: int) -> None:
+        """Listen, and say hello to the coordinator."""
+        blueprint: Blueprint = process.blueprint
+        self._process, self._number = process, number
+        self._name = process.name
+        self._sync = blueprint.run.training.mode == "sync"
+        self._scale = 1.0 / blueprint.batch if blueprint.run.training.reduction == "mean" else 1.0
+        spec = blueprint.servers[number]
+        cold = blueprint.run.servers.folder
+        rows = Path(cold) / process.name if cold is not None else process.folder / "rows" / process.name
+        self._shard = Shard(blueprint, number, rows)
+        self._listener: Listener = process.listen([spec.address, spec.local_address])
+        self._coordinator = process.call_coordinator()
+        self._generation = 0
+        self._parked: list[tuple[Letter, float]] = []
+        self._saving: tuple[Save, list[Future[Any]]] | None = None
+        self._busy_s = 0.0
+        self._last_beat_s = 0.0
+        self._heard_s = time.monotonic()
+        self._stopped = False
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        poller = zmq.Poller()
+        poller.register(self._listener.socket, zmq.POLLIN)
+        poller.register(self._coordinator.socket, zmq.POLLIN)
+        self._say_hello()
+        try:
+            while not self._stopped:
+                poller.poll(20 if self._saving else 100)
+                self._beat()
+                # The coordinator first: a commit answers workers that wait.
+                while (letter := self._coordinator.receive(0)) is not None:
+                    self._heard_s = time.monotonic()
+                    self._from_coordinator(letter.message)
+                for _ in range(16):
+                    if (letter := self._listener.receive(0)) is None:
+                        break
+                    start_s = time.perf_counter()
+                    self._from_worker(letter)
+                    self._busy_s += time.perf_counter() - start_s
+                self._finish_saving()
+                self._process.check_coordinator(self._heard_s)
+        finally:
+            self._shard.close()
+            self._listener.close()
+            self._coordinator.close()
+
+    def _say_hello(self) -> None:
+        """Tell the coordinator what this server holds."""
+        self._coordinator.send(
+            Hello(
+                role="server",
+                name=self._name,
+                process_id=self._process.process_id,
+                generation=self._generation,
+                version=self._shard.version,
+            )
+        )
+
+    def _beat(self) -> None:
+        """Send a sign of life, now and then."""
+        now_s = time.monotonic()
+        if now_s - self._last_beat_s < HEARTBEAT_S:
+            return
+        self._last_beat_s = now_s
+        self._coordinator.send(Alive(name=self._name))
+        stats = [table.stats() for table in self._shard.tables]
+        self._coordinator.send(
+            ServerStats(
+                name=self._name,
+                rows=sum(each.num_rows for each in stats),
+                memory_bytes=sum(each.memory_bytes for each in stats) + 4 * self._shard.values.nbytes,
+                pulled_keys=self._shard.pulled_keys,
+                pushed_keys=self._shard.pushed_keys,
+                busy_s=self._busy_s,
+            )
+        )
+
+    # -- the coordinator -----------------------------------------------------------------------------------------------
+
+    def _from_coordinator(self, message: object) -> None:
+        """Do what the coordinator says."""
+        if isinstance(message, Commit):
+            self._commit(message)
+        elif isinstance(message, Norm):
+            square = self._shard.norm_square()
+            self._coordinator.send(
+                NormIs(name=self._name, generation=message.generation, step=message.step, square=square)
+            )
+        elif isinstance(message, Load):
+            self._drop_saving()
+            self._shard.load(Path(message.folder))
+            self._become(message.generation)
+        elif isinstance(message, Adopt):
+            self._shard.discard()
+            self._become(message.generation)
+        elif isinstance(message, Save):
+            self._save(message)
+        elif isinstance(message, WhoAreYou):
+            self._say_hello()
+        elif isinstance(message, Stop):
+            self._stopped = True
+
+    def _become(self, generation: int) -> None:
+        """Go on as a generation: whoever waits for an older one is told."""
+        self._generation = generation
+        for letter, _ in self._parked:
+            self._listener.reply(letter, Stale(generation=generation))
+        self._parked.clear()
+        self._coordinator.send(Ready(name=self._name, generation=generation, version=self._shard.version))
+
+    def _commit(self, message: Commit) -> None:
+        """Apply a step, once, and answer those who wait for it."""
+        if message.step == self._shard.version:
+            start_s = time.perf_counter()
+            self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
+            self._busy_s += time.perf_counter() - start_s
+            parked, self._parked = self._parked, []
+            for letter, since_s in parked:
+                self._from_worker(letter, since_s)
+        self._coordinator.send(Committed(name=self._name, generation=message.generation, step=message.step))
+
+    def _save(self, message: Save) -> None:
+        """Begin to write a checkpoint."""
+        if not self._sync:
+            self._shard.forget_tasks()  # the coordinator saves when every task handed out is done
+        self._drop_saving()
+        try:
+            self._saving = (message, self._shard.save(Path(message.folder)))
+        except (DovetailError, OSError) as error:
+            self._save_failed(message, error)
+
+    def _drop_saving(self) -> None:
+        """Wait for a checkpoint under way that nobody wants any more."""
+        if self._saving is not None:
+            for future in self._saving[1]:
+                future.exception()
+            self._saving = None
+
+    def _finish_saving(self) -> None:
+        """Tell the coordinator when a checkpoint is on disk."""
+        if self._saving is None or not all(future.done() for future in self._saving[1]):
+            return
+        message, futures = self._saving
+        self._saving = None
+        try:
+            for future in futures:
+                future.result()
+            folder = Path(message.folder)
+            files = checksums_in(folder, only=f"dense-{self._number}.safetensors")
+            for position in range(len(self._shard.tables)):
+                files |= checksums_in(folder, only=f"{table_folder(position, self._number)}/**/*")
+        except (DovetailError, OSError) as error:
+            self._save_failed(message, error)
+            return
+        rows = {
+            spec.name: len(table)
+            for spec, table in zip(self._process.blueprint.tables, self._shard.tables, strict=True)
+        }
+        self._coordinator.send(
+            Saved(name=self._name, generation=message.generation, step=message.step, files=files, rows=rows)
+        )
+
+    def _save_failed(self, message: Save, error: Exception) -> None:
+        """Report a checkpoint that could not be written; training goes on."""
+        hint = error.hint if isinstance(error, DovetailError) else "check the disk"
+        self._coordinator.send(SaveFailed(name=self._name, step=message.step, error=str(error), hint=hint))
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def _from_worker(self, letter: Letter, since_s: float | None = None) -> None:
+        """Answer a worker, that waits `since_s`; a request that makes no sense is its problem, not the run's."""
+        message = letter.message
+        if not isinstance(message, Pull | Push):
+            return
+        if message.generation != self._generation:
+            self._listener.reply(letter, Stale(generation=self._generation))
+            return
+        try:
+            if isinstance(message, Pull):
+                self._pull(letter, message, time.monotonic() if since_s is None else since_s)
+            else:
+                self._push(letter, message)
+        except (TrainingError, ValueError, IndexError) as error:
+            self._listener.reply(letter, Refused(reason=f"{type(error).__name__}: {error}"))
+
+    def _pull(self, letter: Letter, message: Pull, since_s: float) -> None:
+        """Send parameters, or keep the request until the step it asks for is applied."""
+        if message.version > self._shard.version:
+            self._parked.append((letter, since_s))
+            return
+        parked_s = time.monotonic() - since_s
+        arrays = self._shard.pull(message.tables, letter.arrays, dense=message.dense)  # type: ignore[arg-type]
+        self._listener.reply(letter, Pulled(version=self._shard.version, parked_s=parked_s), arrays)
+
+    def _push(self, letter: Letter, message: Push) -> None:
+        """Take in gradients; tell the coordinator when a task counts."""
+        if len(letter.arrays) != 2 * len(message.tables) + message.dense:
+            raise TrainingError(
+                f"{message.worker} pushed {len(letter.arrays)} arrays for {len(message.tables)} tables", hint="a bug"
+            )
+        rows = [
+            (table, letter.arrays[2 * position], letter.arrays[2 * position + 1])
+            for position, table in enumerate(message.tables)
+        ]
+        dense = letter.arrays[-1] if message.dense else None
+        if self._sync:
+            late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
+            counts = not late and self._shard.push(
+                message.step, message.task, message.worker, rows=rows, dense=dense, last=message.last
+            )
+        else:
+            late = self._shard.counts(0, message.task)
+            counts = self._shard.apply(
+                message.task,
+                message.worker,
+                rows=rows,
+                dense=dense,
+                last=message.last,
+                scale=self._scale,
+                factor=message.factor,
+            )
+        self._listener.reply(letter, Pushed(applied_before=late))
+        if counts or (late and message.last):
+            self._coordinator.send(
+                Accepted(
+                    name=self._name,
+                    generation=message.generation,
+                    step=message.step,
+                    task=message.task,
+                    samples=message.samples,
+                    loss=message.loss,
+                )
+            )
+
+
+def serve(process: Process) -> None:
+    """Run the server whose name the process has."""
+    number = next(
+        position for position, spec in enumerate(process.blueprint.servers) if spec.name == process.name
+    )
+    ServerLoop(process, number).run()

@@ -1,0 +1,242 @@
+"""What one server keeps: its rows of every table and its slice of the dense parameters, and how steps change them.
+
+No sockets and no clock: `loop` brings messages here. One thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.embedding import Checkpoint, Table, make_row_optimizer
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.checkpoint import RunCheckpoint, load_dense, save_dense, table_folder
+from dovetail.runtime.dense_kernels import add_into, sum_of_squares
+from dovetail.runtime.dense_optimizer import make_dense_optimizer
+
+Keys = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class TaskGradients:
+    """Gradients of one attempt at a task, until its last part is there."""
+
+    rows: list[tuple[int, Keys, Floats]] = field(default_factory=list)
+    num_parts: int = 0
+
+
+class Shard:
+    """The parameters of one server, and the gradients that wait for the step to be committed."""
+
+    def __init__(self, blueprint: Blueprint, number: int, folder: Path) -> None:
+        """Make an empty shard; `load` fills it. Cold rows go into `folder`."""
+        self._blueprint, self._number, self._folder = blueprint, number, folder
+        settings = dict(blueprint.optimizer)
+        self._optimizer = make_dense_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
+        self._slice = blueprint.dense_slice(number)
+        size = self._slice.stop - self._slice.start
+        self.keeps_dense = blueprint.run.training.dense == "ps"
+        self.values = np.zeros(size if self.keeps_dense else 0, dtype=np.float32)
+        self._state: dict[str, Floats] = {}
+        self._total = np.zeros_like(self.values)
+        self.tables: list[Table] = []
+        self.version = -1
+        self._dense_steps = 0
+        self._accepted: set[tuple[int, int]] = set()
+        """(step, task) in sync, (0, task) else: what counts already."""
+        self._parts: dict[tuple[int, int, str], TaskGradients] = {}
+        self._waiting: list[tuple[int, TaskGradients]] = []
+        self.pulled_keys = 0
+        self.pushed_keys = 0
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def load(self, folder: Path) -> None:
+        """Take up the state of a checkpoint, whatever number of servers wrote it."""
+        checkpoint = RunCheckpoint.read(folder)
+        self.discard()
+        self._accepted.clear()
+        for table in self.tables:
+            table.close()
+        self.tables = [self._load_table(checkpoint, folder, position) for position in range(len(self._blueprint.tables))]
+        if self.keeps_dense:
+            values, state = load_dense(folder, checkpoint)
+            self.values = values[self._slice].copy()
+            self._state = (
+                {name: vector[self._slice].copy() for name, vector in state.items()}
+                if state
+                else self._optimizer.first_state(len(self.values))
+            )
+            self._total = np.zeros_like(self.values)
+        self._dense_steps = checkpoint.dense_steps
+        self.version = checkpoint.step
+
+    def _load_table(self, checkpoint: RunCheckpoint, folder: Path, position: int) -> Table:
+        """Return one table with this server's rows."""
+        spec = self._blueprint.tables[position]
+        budget = self._blueprint.run.servers.host_bytes // max(1, len(self._blueprint.tables))
+        cold = self._folder / f"table-{position}"
+        if not checkpoint.num_servers:
+            optimizer = dict(self._blueprint.row_optimizer)
+            return Table(
+                width=spec.width,
+                optimizer=make_row_optimizer(str(optimizer.pop("name")), **optimizer),  # type: ignore[arg-type]
+                seed=table_seed(self._blueprint.run.training.seed, position),
+                scale=spec.scale,
+                host_bytes=budget,
+                folder=cold,
+                shard=self._number,
+                num_shards=self._blueprint.num_servers,
+            )
+        return Table.load(
+            [folder / table_folder(position, server) for server in range(checkpoint.num_servers)],
+            host_bytes=budget,
+            folder=cold,
+            shard=self._number,
+            num_shards=self._blueprint.num_servers,
+        )
+
+    def save(self, folder: Path) -> list[Future[Checkpoint]]:
+        """Write dense parameters now and begin to write the rows as they are now; the futures say when they are there."""
+        if self.keeps_dense:
+            save_dense(folder, self._number, self._slice.start, self.values, self._state)
+        return [
+            table.save_beside(folder / table_folder(position, self._number))
+            for position, table in enumerate(self.tables)
+        ]
+
+    @property
+    def dense_steps(self) -> int:
+        """Return how often the dense parameters were updated."""
+        return self._dense_steps
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def pull(self, tables: Sequence[int], keys: Sequence[Keys], *, dense: bool) -> list[Floats]:
+        """Return the rows of keys of each table, then this server's dense parameters where asked for."""
+        found = []
+        for position, wanted in zip(tables, keys, strict=True):
+            found.append(self.tables[position].lookup(wanted))
+            self.pulled_keys += len(wanted)
+        return [*found, self.values] if dense else found
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+
+    def push(
+        self, step: int, task: int, worker: str, *, rows: Sequence[tuple[int, Keys, Floats]], dense: Floats | None,
+        last: bool,
+    ) -> bool:  # fmt: skip
+        """Take in a part of a task's gradients for a step to come; True once the task counts, by its last part.
+
+        A second attempt at a task that counts already changes nothing (and is not refused: its work is done).
+        """
+        if (step, task) in self._accepted:
+            return False
+        gradients = self._parts.setdefault((step, task, worker), TaskGradients())
+        gradients.rows.extend((position, keys.copy(), values.copy()) for position, keys, values in rows)
+        if not last:
+            return False
+        if dense is not None:
+            add_into(self._total, dense)
+        self._accepted.add((step, task))
+        self._waiting.append((task, gradients))
+        for key in [key for key in self._parts if key[:2] == (step, task)]:
+            del self._parts[key]
+        return True
+
+    def counts(self, step: int, task: int) -> bool:
+        """Say whether a task counts already."""
+        return (step, task) in self._accepted
+
+    def norm_square(self) -> float:
+        """Return the sum of squares of the step's dense gradient."""
+        return float(sum_of_squares(self._total))
+
+    def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
+        """Apply what waits as one step: one update of every table and of the dense parameters."""
+        self._waiting.sort(key=lambda entry: entry[0])  # so that sums do not depend on who was first
+        gradients = [part for _, task in self._waiting for part in task.rows]
+        for position, table in enumerate(self.tables):
+            mine = [(keys, values) for table_number, keys, values in gradients if table_number == position]
+            if mine:
+                keys = mine[0][0] if len(mine) == 1 else np.concatenate([keys for keys, _ in mine])
+                values = mine[0][1] if len(mine) == 1 else np.concatenate([values for _, values in mine])
+                self._update_rows(table, keys, values, scale=scale, factor=factor)
+        if self.keeps_dense and len(self.values):
+            self._update_dense(self._total, scale=dense_scale, factor=factor)
+            self._total[:] = 0
+        self._waiting.clear()
+        self._parts.clear()
+        self._accepted.clear()
+        self.version += 1
+
+    def apply(
+        self, task: int, worker: str, *, rows: Sequence[tuple[int, Keys, Floats]], dense: Floats | None, last: bool,
+        scale: float, factor: float,
+    ) -> bool:  # fmt: skip
+        """Take in a part of a task's gradients and, with the last, apply them at once (ssp and async)."""
+        if (0, task) in self._accepted:
+            return False
+        gradients = self._parts.setdefault((0, task, worker), TaskGradients())
+        gradients.rows.extend(
+            rows if last else [(position, keys.copy(), values.copy()) for position, keys, values in rows]
+        )
+        if not last:
+            return False
+        for position, keys, values in gradients.rows:
+            self._update_rows(self.tables[position], keys, values.copy(), scale=scale, factor=factor)
+        if dense is not None and self.keeps_dense:
+            self._update_dense(dense, scale=scale, factor=factor)
+        self._accepted.add((0, task))
+        for key in [key for key in self._parts if key[1] == task]:
+            del self._parts[key]
+        self.version += 1
+        return True
+
+    def _update_rows(self, table: Table, keys: Keys, gradients: Floats, *, scale: float, factor: float) -> None:
+        """Step rows by their gradients times `scale`."""
+        gradients *= np.float32(scale)
+        table.set_rate_factor(factor)
+        table.update(keys, gradients)
+        self.pushed_keys += len(keys)
+
+    def _update_dense(self, gradients: Floats, *, scale: float, factor: float) -> None:
+        """Step the dense parameters by their gradients times `scale`."""
+        self._dense_steps += 1
+        self._optimizer.step(
+            self.values,
+            gradients,
+            self._state,
+            step_number=self._dense_steps,
+            scale=scale,
+            factor=factor,
+            clip_value=self._blueprint.run.optimizer.clip_value,
+        )
+
+    def discard(self) -> None:
+        """Throw away gradients that were not committed; in ssp and async what is applied stays applied."""
+        self._waiting.clear()
+        self._parts.clear()
+        self._total[:] = 0
+        if self._blueprint.run.training.mode == "sync":
+            self._accepted.clear()
+
+    def forget_tasks(self) -> None:
+        """Forget which tasks were applied: none of them will come again."""
+        self._accepted.clear()
+
+    def close(self) -> None:
+        """Give back memory and files."""
+        for table in self.tables:
+            table.close()
+
+
+def table_seed(seed: int, position: int) -> int:
+    """Return the seed of a table's first values: unlike tables of one run begin unlike."""
+    return seed * 1_000_003 + position

@@ -1,0 +1,117 @@
+"""The thread that talks with the coordinator: signs of life, tasks in, reports out."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import psutil
+import zmq
+from numpy.typing import NDArray
+
+from dovetail.errors import DovetailError
+from dovetail.runtime.messages import Alive, Failed, Hello, Message, Stop, WhoAreYou
+from dovetail.runtime.process import HEARTBEAT_S, Process
+from dovetail.runtime.transport import Letter
+
+Arrays = tuple[NDArray[np.generic], ...]
+
+
+class Control:
+    """The line to the coordinator, which one thread owns; others `tell` it what to say."""
+
+    def __init__(self, process: Process, heed: Callable[[Message], None], most_samples: Callable[[], int | None]) -> None:
+        """Open the line; `heed` is called with every message of the coordinator, in this thread."""
+        self._process, self._heed, self._most_samples = process, heed, most_samples
+        self._line = process.call_coordinator()
+        self._outbox: queue.SimpleQueue[tuple[Message, Arrays]] = queue.SimpleQueue()
+        context = zmq.Context.instance()
+        self._wake_lock = threading.Lock()
+        self._woken = context.socket(zmq.PAIR)
+        self._waker = context.socket(zmq.PAIR)
+        place = f"inproc://control-{id(self)}"
+        self._woken.bind(place)
+        self._waker.connect(place)
+        self.generation = 0
+        self.stopped = threading.Event()
+        self.problem: DovetailError | None = None
+
+    def tell(self, message: Message, arrays: Arrays = ()) -> None:
+        """Send a message, from any thread."""
+        self._outbox.put((message, arrays))
+        with self._wake_lock:
+            if not self._waker.closed:
+                self._waker.send(b"", zmq.NOBLOCK)
+
+    def run(self) -> None:
+        """Pass messages until told to stop."""
+        poller = zmq.Poller()
+        poller.register(self._line.socket, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
+        heard_s = time.monotonic()
+        beat_s = 0.0
+        self._say_hello()
+        try:
+            while not self.stopped.is_set():
+                poller.poll(200)
+                while self._woken.poll(0):
+                    self._woken.recv()
+                while not self._outbox.empty():
+                    self._line.send(*self._outbox.get())
+                while (letter := self._line.receive(0)) is not None:
+                    heard_s = time.monotonic()
+                    self._receive(letter)
+                if time.monotonic() - beat_s > HEARTBEAT_S:
+                    beat_s = time.monotonic()
+                    self._line.send(Alive(name=self._process.name, most_samples=self._most_samples()))
+                self._process.check_coordinator(heard_s)
+        except DovetailError as problem:
+            self.fail(problem)
+        finally:
+            while not self._outbox.empty():
+                self._line.send(*self._outbox.get())
+            self.stopped.set()
+            self._line.close()
+            with self._wake_lock:
+                self._woken.close()
+                self._waker.close()
+
+    def fail(self, problem: DovetailError) -> None:
+        """End the worker, and tell the coordinator why."""
+        if self.problem is None:
+            self.problem = problem
+        self.tell(Failed(name=self._process.name, error=str(problem), hint=problem.hint))
+        self.stopped.set()
+
+    def _receive(self, letter: Letter) -> None:
+        """Heed a message of the coordinator."""
+        message = letter.message
+        if isinstance(message, Stop):
+            self.stopped.set()
+        elif isinstance(message, WhoAreYou):
+            self._say_hello()
+        elif not isinstance(message, Alive):
+            self._heed(message)
+
+    def _say_hello(self) -> None:
+        """Tell the coordinator who this is."""
+        self._line.send(
+            Hello(
+                role="worker",
+                name=self._process.name,
+                process_id=self._process.process_id,
+                generation=self.generation,
+                most_samples=self._most_samples(),
+            )
+        )
+
+
+def free_memory_bytes(limit_bytes: int | None) -> int:
+    """Return the memory that this process may still take."""
+    free = int(psutil.virtual_memory().available)
+    if limit_bytes is None:
+        return free
+    return max(0, min(free, limit_bytes - int(psutil.Process().memory_info().rss)))

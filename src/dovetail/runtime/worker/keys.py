@@ -1,0 +1,75 @@
+"""The keys of a micro-batch: each once, grouped by the server that owns it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from dovetail.embedding.hashing import mix, owners
+
+Keys = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """Distinct keys of one look-up in a table, those of server s at `bounds[s]` up to `bounds[s + 1]`.
+
+    `keys[places]` are the keys in the order in which they were asked for.
+    """
+
+    table: int
+    asked: Keys
+    keys: Keys
+    places: NDArray[np.int32]
+    bounds: tuple[int, ...]
+
+    def of_server(self, server: int) -> slice:
+        """Return where the keys of a server lie."""
+        return slice(self.bounds[server], self.bounds[server + 1])
+
+
+def look_up(table: int, asked: Keys, num_servers: int) -> LookUp:
+    """Return the look-up of `asked`, which may hold keys several times."""
+    size = 1 << max(4, int(2 * len(asked)).bit_length())
+    keys = np.empty(len(asked), dtype=np.int64)
+    places = np.empty(len(asked), dtype=np.int32)
+    count = distinct(asked, np.full(size, -1, dtype=np.int32), keys, places)
+    keys = keys[:count]
+    if num_servers == 1:
+        return LookUp(table, asked, keys, places, (0, count))
+    owner = np.empty(count, dtype=np.int64)
+    owners(keys, num_servers, owner)
+    order = np.argsort(owner, kind="stable").astype(np.int32)
+    place_of = np.empty(count, dtype=np.int32)
+    place_of[order] = np.arange(count, dtype=np.int32)
+    bounds = np.searchsorted(owner[order], np.arange(num_servers + 1))
+    return LookUp(table, asked, keys[order], place_of[places], tuple(int(bound) for bound in bounds))
+
+
+@njit(cache=True, nogil=True)
+def distinct(asked, heads, keys, places):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write each key once, and for every key asked for where it was written; return how many there are.
+
+    `heads` has a power of two of entries, at least twice as many as keys, all -1.
+    """
+    mask = len(heads) - 1
+    count = 0
+    for i in range(len(asked)):
+        key = asked[i]
+        at = np.int64(mix(np.uint64(key)) & np.uint64(mask))
+        while True:
+            place = heads[at]
+            if place < 0:
+                heads[at] = count
+                keys[count] = key
+                places[i] = count
+                count += 1
+                break
+            if keys[place] == key:
+                places[i] = place
+                break
+            at = (at + 1) & mask
+    return count

@@ -1,0 +1,120 @@
+"""The lines from one thread of a worker to all servers: parameters in, gradients out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.messages import Pull, Pulled, Push, Pushed, Stale
+from dovetail.runtime.process import Process
+from dovetail.runtime.transport import Caller, Letter, Refused
+from dovetail.runtime.worker.keys import LookUp
+
+Floats = NDArray[np.float32]
+LOOK_S = 0.05
+"""How often a thread that waits for a server looks whether it should still wait."""
+
+
+class Abandoned(Exception):  # noqa: N818 - nothing went wrong: the run goes on elsewhere
+    """The request is not wanted any more: the run has gone back, or ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Rows of each look-up, dense parameters where asked for, and how long the servers made us wait for a step."""
+
+    rows: list[Floats]
+    dense: Floats | None
+    parked_s: float
+
+
+class Lines:
+    """One line to each server; one thread uses them. `wanted(generation)` says whether to go on waiting."""
+
+    def __init__(self, process: Process, purpose: str, wanted: Callable[[int], bool]) -> None:
+        """Open the lines."""
+        blueprint = process.blueprint
+        self._process, self._wanted = process, wanted
+        self._servers = blueprint.servers
+        self._widths = [table.width for table in blueprint.tables]
+        self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
+        rows_bytes = blueprint.run.training.micro_batch * 64 * max([16, *self._widths]) * 4
+        lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
+        self._callers: list[Caller] = [
+            process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in self._servers
+        ]
+
+    def pull(self, generation: int, version: int, look_ups: Sequence[LookUp], *, dense: bool) -> Answer:
+        """Return rows and dense parameters as they are after at least `version` steps."""
+        tables = tuple(wanted.table for wanted in look_ups)
+        message = Pull(generation=generation, version=version, tables=tables, dense=dense)
+        requests = [
+            caller.send(message, [wanted.keys[wanted.of_server(number)] for wanted in look_ups])
+            for number, caller in enumerate(self._callers)
+        ]
+        rows = [np.empty((len(wanted.keys), self._widths[wanted.table]), dtype=np.float32) for wanted in look_ups]
+        vector = np.empty(self._process.blueprint.dense_size, dtype=np.float32) if dense else None
+        parked_s = 0.0
+        for number, request in enumerate(requests):
+            letter = self._await(number, request, generation)
+            if not isinstance(letter.message, Pulled):
+                raise self._unexpected(number, letter)
+            for position, wanted in enumerate(look_ups):
+                rows[position][wanted.of_server(number)] = letter.arrays[position]
+            if vector is not None:
+                vector[self._slices[number]] = letter.arrays[-1]
+            parked_s = max(parked_s, letter.message.parked_s)
+        return Answer(rows, vector, parked_s)
+
+    def push(
+        self, message: Push, gradients: Sequence[tuple[LookUp, Floats]], dense: Floats | None
+    ) -> None:
+        """Send gradients to the servers that own them, and wait until they have them."""
+        requests = []
+        for number, caller in enumerate(self._callers):
+            arrays: list[NDArray[np.generic]] = []
+            for wanted, values in gradients:
+                mine = wanted.of_server(number)
+                arrays += [wanted.keys[mine], values[mine]]
+            if dense is not None:
+                arrays.append(dense[self._slices[number]])
+            requests.append(caller.send(message, arrays))
+        for number, request in enumerate(requests):
+            letter = self._await(number, request, message.generation)
+            if not isinstance(letter.message, Pushed):
+                raise self._unexpected(number, letter)
+
+    def _await(self, number: int, request: int, generation: int) -> Letter:
+        """Return the answer to a request, which has no deadline of its own: the coordinator watches the servers."""
+        caller = self._callers[number]
+        while True:
+            letter = caller.receive(LOOK_S)
+            if letter is not None and letter.request == request:
+                if isinstance(letter.message, Stale):
+                    raise Abandoned
+                return letter
+            if not self._wanted(generation):
+                raise Abandoned
+
+    def _unexpected(self, number: int, letter: Letter) -> TrainingError:
+        """Return the complaint about an answer that makes no sense."""
+        reason = letter.message.reason if isinstance(letter.message, Refused) else type(letter.message).__name__
+        return TrainingError(
+            f"{self._servers[number].name} refused a request of {self._process.name}: {reason}",
+            hint="all processes of a run must have the same version of Dovetail",
+        )
+
+    def close(self) -> None:
+        """Close the lines."""
+        for caller in self._callers:
+            caller.close()
+
+
+def now_s() -> float:
+    """Return the time that spans of all processes are told in."""
+    return time.time()

@@ -1,0 +1,290 @@
+"""The process of a worker: its main thread computes, others fetch, send and talk."""
+
+from __future__ import annotations
+
+import math
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from dovetail.data.source import Source
+from dovetail.errors import DovetailError
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.messages import Assign, Close, Extend, Message, More, Reset, Span
+from dovetail.runtime.process import Process
+from dovetail.runtime.worker.control import Control, free_memory_bytes
+from dovetail.runtime.worker.fetch import Fetcher
+from dovetail.runtime.worker.keys import LookUp
+from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
+from dovetail.runtime.worker.memory import saved_bytes
+from dovetail.runtime.worker.model import ServedModel, build_chain
+from dovetail.runtime.worker.row_source import Rows
+from dovetail.runtime.worker.score_counts import ScoreCounts
+from dovetail.runtime.worker.send import Gradients, Sender
+from dovetail.runtime.worker.task import Fetched, Part, Task, cut
+from dovetail.spec.run import RunWorker
+
+SWITCH_S = 0.0005
+"""How soon a thread that wants to run Python may: the threads of a worker take turns within one step."""
+
+
+class WorkerLoop:
+    """One worker."""
+
+    def __init__(self, process: Process, settings: RunWorker, source: Source, own: nn.Module | None) -> None:
+        """Build the model and the threads' parts."""
+        sys.setswitchinterval(SWITCH_S)
+        torch.set_num_threads(settings.threads)
+        self._process, self._settings = process, settings
+        run = process.blueprint.run
+        device = torch.device(settings.device)
+        self._rows = Rows(process.blueprint.num_servers, device)
+        self._model = ServedModel(build_chain(run, source.schema, own), self._rows, device)
+        self._micro_batch = run.training.micro_batch
+        self._scores = ScoreCounts() if process.blueprint.metric == "auc" else None
+        self._lock = threading.Lock()
+        self._tasks: dict[tuple[int, int], Task] = {}
+        self._generation = 0
+        self._idle_s = 0.0
+        self._idle_spans: list[Span] = []
+        self._control = Control(process, self._heed, self._most_samples)
+        self._fetcher = Fetcher(process, source, self._model, self._wanted)
+        self._sender = Sender(process, self._wanted, self._control.tell)
+        self._lines = Lines(process, "compute", self._wanted)
+        self._wake: queue.Queue[Fetched | None] = self._fetcher.ready  # type: ignore[assignment]
+
+    def run(self) -> None:
+        """Compute until told to stop."""
+        threads = [
+            threading.Thread(target=self._guarded, args=(part.run,), name=f"dovetail-{name}")
+            for name, part in (("control", self._control), ("fetch", self._fetcher), ("send", self._sender))
+        ]
+        for thread in threads:
+            thread.start()
+        self._guarded(self._compute)
+        self._control.stopped.set()
+        self._fetcher.parts.put(None)
+        self._sender.gradients.put(None)
+        for thread in threads:
+            thread.join(10)
+        self._lines.close()
+        if self._control.problem is not None:
+            raise self._control.problem
+
+    def _guarded(self, work: Callable[[], Any]) -> None:
+        """Run a thread's work; what goes wrong ends the worker, with a word to the coordinator."""
+        try:
+            work()
+        except DovetailError as problem:
+            self._control.fail(problem)
+        except Exception as problem:
+            self._control.fail(
+                TrainingError(
+                    f"worker {self._process.name}: {type(problem).__name__}: {problem}",
+                    hint="run the model on one batch in one process to see where it fails",
+                )
+            )
+            raise
+
+    # -- messages of the coordinator, in the control thread ------------------------------------------------------------
+
+    def _heed(self, message: Message) -> None:
+        """Do what the coordinator says."""
+        if isinstance(message, Reset):
+            with self._lock:
+                self._generation = message.generation
+                self._control.generation = message.generation
+                self._tasks.clear()
+        elif isinstance(message, Assign):
+            self._take(message)
+        elif isinstance(message, Extend):
+            with self._lock:
+                task = self._tasks.get((message.step, message.task))
+                if task is not None and message.generation == self._generation:
+                    task.asked_for_more = False
+                    self._add_parts(task, message.first, message.last)
+        elif isinstance(message, Close):
+            with self._lock:
+                task = self._tasks.get((message.step, message.task))
+                if task is not None and message.generation == self._generation:
+                    task.closed = True
+            self._nudge()
+
+    def _take(self, message: Assign) -> None:
+        """Begin a task."""
+        with self._lock:
+            if message.generation != self._generation:
+                return
+            task = Task(message, closed=not message.is_open)
+            self._tasks[message.step, message.task] = task
+            for first, last in message.ranges:
+                self._add_parts(task, first, last)
+
+    def _add_parts(self, task: Task, first: int, last: int) -> None:
+        """Have positions fetched, in micro-batches that fit the memory."""
+        for begin, end in cut(first, last, self._most_at_once()):
+            self._fetcher.parts.put(Part(task, task.parts_known, begin, end))
+            task.parts_known += 1
+
+    def _nudge(self) -> None:
+        """Have the main thread look at its task again."""
+        try:
+            self._wake.put_nowait(None)
+        except queue.Full:
+            pass  # it has something to look at already
+
+    def _wanted(self, generation: int) -> bool:
+        """Say whether work of a generation still counts."""
+        return generation == self._generation and not self._control.stopped.is_set()
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    def _most_samples(self) -> int | None:
+        """Return how many samples fit the free memory; None before it is known what one takes."""
+        each = self._model.bytes_per_sample
+        if not each:
+            return None
+        return max(1, int(free_memory_bytes(self._settings.memory_bytes) * 0.8 / each))
+
+    def _most_at_once(self) -> int:
+        """Return how many samples a micro-batch may have: those being fetched, computed and sent fit the memory."""
+        most = self._most_samples()
+        return self._micro_batch if most is None else max(1, min(self._micro_batch, most // 4))
+
+    # -- the main thread -----------------------------------------------------------------------------------------------
+
+    def _compute(self) -> None:
+        """Compute what is fetched; push what is whole."""
+        while not self._control.stopped.is_set():
+            start_s, begin_s = time.perf_counter(), now_s()
+            try:
+                fetched: Fetched | None = self._wake.get(timeout=0.1)
+            except queue.Empty:
+                fetched = None
+            waited_s = time.perf_counter() - start_s
+            if fetched is None:
+                self._idle(begin_s, waited_s)
+                self._finish()
+            elif self._wanted(fetched.part.task.assign.generation):
+                self._account(fetched, begin_s, waited_s)
+                try:
+                    self._compute_part(fetched)
+                except Abandoned:
+                    self._model.gradients.zero_()
+
+    def _account(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
+        """Tell waiting for others from waiting for one's own fetch."""
+        task, own_s = fetched.part.task, min(waited_s, fetched.fetch_s)
+        if fetched.part.number == 0:
+            task.fixed_s += own_s
+            self._model.gradients.zero_()  # whatever an abandoned task left behind
+        else:
+            task.compute_s += own_s
+        self._idle(begin_s, waited_s - own_s)
+        task.wait_s += self._idle_s
+        task.spans += self._idle_spans
+        self._idle_s, self._idle_spans = 0.0, []
+
+    def _idle(self, begin_s: float, seconds: float) -> None:
+        """Note time in which there was nothing to do."""
+        self._idle_s += seconds
+        if seconds > 0.0005:
+            last = self._idle_spans[-1] if self._idle_spans else None
+            if last is not None and begin_s - last.end_s < 0.001:
+                self._idle_spans[-1] = Span("wait", last.start_s, begin_s + seconds, last.step)
+            else:
+                self._idle_spans.append(Span("wait", begin_s, begin_s + seconds, 0))
+
+    def _compute_part(self, fetched: Fetched) -> None:
+        """Compute the gradients of a micro-batch; ask for more work while that goes on."""
+        task, assign = fetched.part.task, fetched.part.task.assign
+        start_s, begin_s = time.perf_counter(), now_s()
+        if fetched.dense is not None:
+            self._model.values.copy_(torch.from_numpy(fetched.dense))
+            task.fixed_s += time.perf_counter() - start_s
+            start_s = time.perf_counter()
+        self._ask_for_more(task)
+        gradients = self._gradients(fetched)
+        task.compute_s += time.perf_counter() - start_s
+        task.spans.append(Span("compute", begin_s, now_s(), assign.step))
+        with self._lock:
+            task.parts_computed += 1
+            whole = task.is_whole
+        if whole:
+            self._push_last(task, gradients)
+        elif gradients:
+            self._sender.gradients.put(Gradients(task, gradients, None, last=False))
+
+    def _ask_for_more(self, task: Task) -> None:
+        """Ask before the last known part of an open task is computed, so that the answer is there in time."""
+        with self._lock:
+            runs_out = task.parts_computed == task.parts_known - 1
+            asks = runs_out and not task.closed and not task.asked_for_more
+            task.asked_for_more = task.asked_for_more or asks
+        if asks:
+            assign = task.assign
+            self._control.tell(More(generation=assign.generation, step=assign.step, task=assign.task))
+
+    def _gradients(self, fetched: Fetched) -> list[tuple[LookUp, NDArray[np.float32]]]:
+        """Run the model forward and backward; return the gradients of rows, those of dense parameters add up."""
+        task, batch = fetched.part.task, fetched.batch
+        if not batch.num_samples:
+            return []
+        generation = task.assign.generation
+        version = task.assign.step if self._process.blueprint.run.training.mode == "sync" else 0
+        self._rows.begin(
+            fetched.rows, lambda wanted: self._lines.pull(generation, version, [wanted], dense=False).rows[0]
+        )
+        batch = batch if self._model.device.type == "cpu" else batch.to(self._model.device)
+        if self._model.bytes_per_sample:
+            loss, scores = self._model.loss_and_scores(batch)
+        else:
+            with saved_bytes(self._model.values) as saved:
+                loss, scores = self._model.loss_and_scores(batch)
+            rows_bytes = 2 * sum(rows.nbytes for _, rows in fetched.rows)
+            self._model.bytes_per_sample = (saved.total + batch.num_bytes + rows_bytes) / batch.num_samples
+        total = float(loss.detach())
+        if not math.isfinite(total):
+            raise TrainingError(
+                f"the loss is {total} on {self._process.name} at step {task.assign.step}",
+                hint="lower the learning rate, clip gradients, or look for broken samples",
+            )
+        loss.backward()  # type: ignore[no-untyped-call]
+        task.samples += batch.num_samples
+        task.loss += total
+        if self._scores is not None and scores is not None:
+            self._scores.add(scores, batch.labels)
+        found = [(leaf.wanted, leaf.gradients) for leaf in self._rows.leaves]
+        return [(wanted, gradients) for wanted, gradients in found if gradients is not None]
+
+    def _finish(self) -> None:
+        """Push tasks that turned out to be whole after their last part was computed."""
+        with self._lock:
+            whole = [task for task in self._tasks.values() if task.is_whole]
+        for task in whole:
+            self._push_last(task, [])
+
+    def _push_last(self, task: Task, gradients: list[tuple[LookUp, NDArray[np.float32]]]) -> None:
+        """Send the last gradients of a task, the dense ones with them."""
+        with self._lock:
+            if self._tasks.pop((task.assign.step, task.assign.task), None) is None:
+                return
+        dense = None
+        if len(self._model.gradients):
+            dense = self._model.gradients.cpu().numpy().copy()
+            self._model.gradients.zero_()
+        counts = self._scores.take() if self._scores is not None else ()
+        self._sender.gradients.put(Gradients(task, gradients, dense, last=True, counts=counts))
+
+
+def work(process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None) -> None:
+    """Run a worker until the run is over."""
+    WorkerLoop(process, settings, source, own).run()

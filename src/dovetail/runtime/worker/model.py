@@ -1,0 +1,199 @@
+"""A model made ready for servers: its tables lie there, its dense parameters in one vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dovetail.data.batch import Batch
+from dovetail.data.schema import Schema
+from dovetail.models.chain import Chain
+from dovetail.models.embedding import SlotEmbedding, rows_elsewhere, select_slots
+from dovetail.models.load import as_chain, load_model
+from dovetail.runtime.blueprint import DenseEntry, TableSpec
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.worker.row_source import RemoteRows, Rows
+from dovetail.spec.run import Run
+
+AskedKeys = Callable[[Batch], Tensor]
+
+
+def build_chain(run: Run, schema: Schema, own: nn.Module | None = None) -> Chain:
+    """Return the run's model, its tables without memory; `own` is a module that the user made."""
+    if own is not None:
+        return as_chain(own, loss=run.model.loss)
+    with rows_elsewhere():
+        options = {"schema": schema, **run.model.options}
+        return load_model(run.model.name, seed=run.training.seed, loss=run.model.loss, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class SparseModule:
+    """A layer whose weight is a table on the servers."""
+
+    name: str
+    module: SlotEmbedding | nn.Embedding | nn.EmbeddingBag
+
+    def spec(self) -> TableSpec:
+        """Return the table."""
+        num_rows, width = self.module.weight.shape
+        return TableSpec(name=self.name, width=width, num_rows=num_rows, scale=1.0 / 3.0 / math.sqrt(width))
+
+
+def sparse_modules(chain: Chain) -> list[SparseModule]:
+    """Return the layers whose rows lie on servers: Dovetail's, and PyTorch's with sparse gradients."""
+    found = []
+    for name, module in chain.named_modules():
+        if isinstance(module, SlotEmbedding):
+            found.append(SparseModule(name, module))
+        elif isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            if module.padding_idx is not None or getattr(module, "max_norm", None) is not None:
+                raise TrainingError(
+                    f"layer `{name}` has padding_idx or max_norm, which servers do not know",
+                    hint="build it without them, or with sparse=False as a dense parameter",
+                )
+            if isinstance(module, nn.EmbeddingBag) and module.mode == "max":
+                raise TrainingError(f"layer `{name}` pools by max", hint="choose mode sum or mean")
+            found.append(SparseModule(name, module))
+    return found
+
+
+def dense_parameters(chain: Chain) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters that are not tables, each once, under the names they have in the model."""
+    sparse = {id(each.module.weight) for each in sparse_modules(chain)}
+    found = []
+    for name, parameter in chain.named_parameters():
+        if id(parameter) in sparse or not parameter.requires_grad:
+            continue
+        if parameter.dtype != torch.float32:
+            raise TrainingError(
+                f"parameter `{name}` is {str(parameter.dtype).removeprefix('torch.')}", hint="servers keep float32"
+            )
+        found.append((name, parameter))
+    for name, module in chain.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:  # noqa: SLF001
+            raise TrainingError(
+                f"layer `{name}` averages over a batch that is spread over workers",
+                hint="use nn.LayerNorm, or track_running_stats=False",
+            )
+    return found
+
+
+def dense_entries(chain: Chain) -> tuple[DenseEntry, ...]:
+    """Return where each dense parameter lies in the one vector."""
+    entries, offset = [], 0
+    for name, parameter in dense_parameters(chain):
+        entries.append(DenseEntry(name=name, shape=tuple(parameter.shape), offset=offset))
+        offset += parameter.numel()
+    return tuple(entries)
+
+
+def dense_values(chain: Chain) -> NDArray[np.float32]:
+    """Return the dense parameters as one vector."""
+    parts = [parameter.detach().reshape(-1) for _, parameter in dense_parameters(chain)]
+    return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
+
+
+class ServedModel:
+    """A chain whose dense parameters and their gradients are views of two vectors, and whose rows come from `rows`."""
+
+    def __init__(self, chain: Chain, rows: Rows, device: torch.device) -> None:
+        """Take the chain over."""
+        self.chain, self.rows, self.device = chain, rows, device
+        self._sparse = sparse_modules(chain)
+        dense = dense_parameters(chain)
+        size = sum(parameter.numel() for _, parameter in dense)
+        self.values = torch.empty(size, device=device)
+        self.gradients = torch.zeros(size, device=device)
+        offset = 0
+        with torch.no_grad():
+            for _, parameter in dense:
+                part = slice(offset, offset + parameter.numel())
+                self.values[part] = parameter.detach().reshape(-1).to(device)
+                parameter.data = self.values[part].view(parameter.shape)
+                parameter.grad = self.gradients[part].view(parameter.shape)
+                offset = part.stop
+        for buffer_owner in chain.modules():
+            for name, buffer in buffer_owner.named_buffers(recurse=False):
+                setattr(buffer_owner, name, buffer.to(device))
+        for table, each in enumerate(self._sparse):
+            _serve(each.module, RemoteRows(table, rows))
+        self._asked = self._keys_known_ahead()
+        self.loss_name = chain.blocks[-1].name
+        self.bytes_per_sample = 0.0
+
+    def asked(self, batch: Batch) -> list[tuple[int, NDArray[np.int64]]]:
+        """Return (table, keys) of the look-ups that a batch alone decides, so that they can be made ahead."""
+        return [(table, np.ascontiguousarray(keys(batch).numpy())) for table, keys in self._asked]
+
+    def _keys_known_ahead(self) -> list[tuple[int, AskedKeys]]:
+        """Return the tables whose layer reads the batch's ids and nothing else."""
+        known: list[tuple[int, AskedKeys]] = []
+        for block in self.chain.blocks:
+            if block.after or block.reads != ("ids", "offsets"):
+                continue
+            for table, each in enumerate(self._sparse):
+                module = each.module
+                if module is block.module and isinstance(module, SlotEmbedding):
+                    known.append((table, _asked_by_slots(module)))
+                elif module is block.module:
+                    known.append((table, _ids))
+        return known
+
+    def loss_and_scores(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Return the loss, summed over samples, and the model's answers where they are on the way to it."""
+        kept = self.chain.run(batch, keep=(self.chain.scores, self.loss_name))
+        return kept[self.loss_name], kept.get(self.chain.scores)
+
+
+def _asked_by_slots(module: SlotEmbedding) -> AskedKeys:
+    """Return the keys that a layer will ask for."""
+
+    def asked(batch: Batch) -> Tensor:
+        ids, _ = select_slots(batch.ids, batch.offsets, module.num_slots, module.first_slot, module.last_slot)
+        return ids % module.num_rows
+
+    return asked
+
+
+def _ids(batch: Batch) -> Tensor:
+    """Return a batch's ids."""
+    return batch.ids
+
+
+def _serve(module: SlotEmbedding | nn.Embedding | nn.EmbeddingBag, source: RemoteRows) -> None:
+    """Have a layer take its rows from servers, and let go of its own weight."""
+    if isinstance(module, SlotEmbedding):
+        module.row_source = source
+    elif isinstance(module, nn.EmbeddingBag):
+        module.forward = MethodType(_bag_forward(source), module)  # type: ignore[method-assign]
+    else:
+        module.forward = MethodType(lambda _, ids: source.rows(ids), module)  # type: ignore[method-assign]
+    module.weight = nn.Parameter(module.weight.detach().to("meta"), requires_grad=False)
+
+
+def _bag_forward(source: RemoteRows) -> Callable[..., Tensor]:
+    """Return the forward of an `nn.EmbeddingBag` over servers."""
+
+    def forward(module: nn.EmbeddingBag, ids: Tensor, offsets: Tensor | None = None, weights: Any = None) -> Tensor:
+        if weights is not None:
+            raise TrainingError("per_sample_weights are not known to servers", hint="multiply after the look-up")
+        if ids.dim() == 2:
+            offsets = torch.arange(0, ids.numel() + 1, ids.shape[1])
+            ids = ids.reshape(-1)
+        elif offsets is None or not module.include_last_offset:
+            raise TrainingError(
+                "an nn.EmbeddingBag gets no offsets that end with the number of ids",
+                hint="build it with include_last_offset=True",
+            )
+        return source.look_up(ids, offsets, module.mode)
+
+    return forward

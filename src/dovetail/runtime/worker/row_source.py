@@ -1,0 +1,153 @@
+"""Rows of embedding tables that lie on servers, as tensors that gradients flow back to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from dovetail.runtime.worker.keys import Keys, LookUp, look_up
+
+Floats = NDArray[np.float32]
+Fetch = Callable[[LookUp], Floats]
+
+
+class Leaf:
+    """Rows of one look-up, as the model sees them; after the backward pass `gradients` is theirs."""
+
+    def __init__(self, wanted: LookUp, rows: Floats, device: torch.device) -> None:
+        """Make the tensor."""
+        self.wanted = wanted
+        self.tensor = torch.from_numpy(rows).to(device).requires_grad_(torch.is_grad_enabled())
+
+    @property
+    def gradients(self) -> Floats | None:
+        """Return the sum of each row's gradients over the samples, or None where the loss does not depend on it."""
+        gradient = self.tensor.grad
+        return None if gradient is None else gradient.detach().cpu().contiguous().numpy()
+
+
+class Rows:
+    """The rows of the micro-batch that is being computed: those fetched ahead, and those fetched when needed."""
+
+    def __init__(self, num_servers: int, device: torch.device) -> None:
+        """Start with no micro-batch."""
+        self.num_servers, self.device = num_servers, device
+        self._ahead: dict[int, list[tuple[LookUp, Floats]]] = {}
+        self._fetch: Fetch | None = None
+        self.leaves: list[Leaf] = []
+
+    def begin(self, ahead: list[tuple[LookUp, Floats]], fetch: Fetch) -> None:
+        """Start a micro-batch with rows that are here already; `fetch` gets others."""
+        self._ahead = {}
+        for wanted, rows in ahead:
+            self._ahead.setdefault(wanted.table, []).append((wanted, rows))
+        self._fetch, self.leaves = fetch, []
+
+    def leaf(self, table: int, keys: Keys) -> Leaf:
+        """Return the rows of some keys."""
+        waiting = self._ahead.get(table, [])
+        for position, (wanted, rows) in enumerate(waiting):
+            if wanted.asked is keys or np.array_equal(wanted.asked, keys):
+                del waiting[position]
+                break
+        else:
+            if self._fetch is None:
+                raise RuntimeError("rows are looked up outside of a micro-batch")
+            wanted = look_up(table, keys, self.num_servers)
+            rows = self._fetch(wanted)
+        leaf = Leaf(wanted, rows, self.device)
+        self.leaves.append(leaf)
+        return leaf
+
+
+class RemoteRows:
+    """One table as a model's `row_source`."""
+
+    def __init__(self, table: int, rows: Rows) -> None:
+        """Keep which table this is."""
+        self._table, self._rows = table, rows
+
+    def look_up(self, keys: Tensor, offsets: Tensor, mode: str) -> Tensor:
+        """Return one pooled vector a bag."""
+        leaf = self._rows.leaf(self._table, _numpy(keys))
+        if leaf.tensor.device.type == "cpu":
+            pooled: Tensor = _Pool.apply(leaf.tensor, leaf.wanted.places, _numpy(offsets), mode == "mean")  # type: ignore[no-untyped-call]
+            return pooled
+        places = torch.from_numpy(leaf.wanted.places).to(leaf.tensor.device, torch.int64)
+        return functional.embedding_bag(
+            places, leaf.tensor, offsets.to(leaf.tensor.device), mode=mode, include_last_offset=True
+        )
+
+    def rows(self, keys: Tensor) -> Tensor:
+        """Return one vector a key, whatever the shape of `keys`."""
+        leaf = self._rows.leaf(self._table, _numpy(keys.reshape(-1)))
+        places = torch.from_numpy(leaf.wanted.places).to(leaf.tensor.device, torch.int64)
+        return functional.embedding(places.view(keys.shape), leaf.tensor)
+
+
+class _Pool(torch.autograd.Function):
+    """Bags of rows, summed or averaged, in host memory."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: NDArray[np.int32], offsets: Keys, mean: bool) -> Tensor:
+        """Return one vector a bag."""
+        ctx.places, ctx.offsets, ctx.mean, ctx.shape = places, offsets, mean, rows.shape
+        pooled = np.empty((len(offsets) - 1, rows.shape[1]), dtype=np.float32)
+        pool(rows.detach().numpy(), places, offsets, mean, pooled)
+        return torch.from_numpy(pooled)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the sum of the gradients of each row."""
+        sums = np.zeros(ctx.shape, dtype=np.float32)
+        spread(gradients[0].contiguous().numpy(), ctx.places, ctx.offsets, ctx.mean, sums)
+        return torch.from_numpy(sums), None, None, None
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def pool(rows, places, offsets, mean, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write the sum, or the mean, of the rows of each bag."""
+    width = rows.shape[1]
+    for bag in range(len(offsets) - 1):
+        begin, end = offsets[bag], offsets[bag + 1]
+        if end == begin + 1:
+            row = rows[places[begin]]
+            for j in range(width):
+                out[bag, j] = row[j]
+            continue
+        for j in range(width):
+            out[bag, j] = np.float32(0)
+        for i in range(begin, end):
+            row = rows[places[i]]
+            for j in range(width):
+                out[bag, j] += row[j]
+        if mean and end > begin:
+            for j in range(width):
+                out[bag, j] /= np.float32(end - begin)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def spread(gradients, places, offsets, mean, sums):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Add the gradient of each bag to the sums of its rows."""
+    width = sums.shape[1]
+    for bag in range(len(offsets) - 1):
+        gradient = gradients[bag]
+        share = np.float32(1)
+        if mean and offsets[bag + 1] > offsets[bag]:
+            share = np.float32(1) / np.float32(offsets[bag + 1] - offsets[bag])
+        for i in range(offsets[bag], offsets[bag + 1]):
+            total = sums[places[i]]
+            for j in range(width):
+                total[j] += share * gradient[j]
+
+
+def _numpy(tensor: Tensor) -> Keys:
+    """Return a tensor of keys or offsets as int64 numbers in host memory."""
+    return np.ascontiguousarray(tensor.detach().to("cpu", torch.int64).numpy())
