@@ -84,7 +84,7 @@ class DiskTier:
     @property
     def used_bytes(self) -> int:
         """Return the bytes of all files."""
-        return int(self.segments.num_records.sum()) * self.record_bytes
+        return self.segments.num_kept * self.record_bytes
 
     @property
     def memory_bytes(self) -> int:
@@ -138,7 +138,7 @@ class DiskTier:
         """Return the next neighbours to move out of a segment, or None while enough of the log lives."""
         segments = self.segments
         segments.drop_dead()
-        if self._clearing >= 0 and segments.descriptors[self._clearing] < 0:
+        if self._clearing >= 0 and not segments.num_records[self._clearing]:
             self._clearing, self._num_cleared = -1, 0
         closed = int(segments.num_records.sum()) - segments.num_open_records - self._num_cleared
         if closed <= 2 * self.num_rows:

@@ -11,13 +11,12 @@ import mmap
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import carray, njit, types  # type: ignore[attr-defined]
 
-from dovetail.embedding.memory_hints import AHEAD, LINE_BYTES, fetch_soon
+from dovetail.embedding.memory_hints import AHEAD, LINE_BYTES, fetch_soon, words_at
 from dovetail.embedding.record import decode_row, is_whole
 
 _pread: Any = types.ExternalFunction("pread", types.int64(types.int32, types.uintp, types.uintp, types.int64))
-_memcpy: Any = types.ExternalFunction("memcpy", types.uintp(types.uintp, types.uintp, types.uintp))
 _lseek: Any = types.ExternalFunction("lseek", types.int64(types.int32, types.int64, types.int32))
 _preadv2: Any = types.ExternalFunction(
     "preadv2", types.int64(types.int32, types.uintp, types.int32, types.int64, types.int32)
@@ -86,13 +85,15 @@ def read_rows(  # type: ignore[no-untyped-def]  # pragma: no cover
         number = records[i] // segment_records
         offset = (records[i] - number * segment_records) * record_bytes
         if addresses[number] != 0:
-            _memcpy(np.uintp(target), np.uintp(addresses[number] + offset), record_bytes)
+            record = carray(words_at(np.uintp(addresses[number] + offset)), words)
         elif _preadv2(descriptors[number], vector.ctypes.data, 1, offset, _NO_WAIT) != record_bytes:
             _advise(descriptors[number], offset, record_bytes, _WILL_NEED)
             put_off[num_put_off] = i
             num_put_off += 1
             continue
-        if not decode_row(scratch, keys[i], rows[slots[i]], width, value_words, code, factors):
+        else:
+            record = scratch
+        if not decode_row(record, keys[i], rows[slots[i]], width, value_words, code, factors):
             return i, DAMAGED
     for i in put_off[:num_put_off]:
         number = records[i] // segment_records

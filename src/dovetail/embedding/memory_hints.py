@@ -1,4 +1,4 @@
-"""Hints to the processor: ask for memory a little before it is read."""
+"""Memory by its address: ask for it a little before it is read, read it as words, copy it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 LINE_BYTES = 64
 """Bytes that one hint brings in."""
-AHEAD = 16
+AHEAD = 20
 """Rows between a hint and its use: memory takes about as long as the work on so many."""
 
 
@@ -29,7 +29,19 @@ def _fetch_soon(_typing: Any, _address: Any) -> Any:
     return types.void(types.uintp), generate
 
 
+def _words_at(_typing: Any, _address: Any) -> Any:
+    """Return an address as a pointer to uint32 words."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return _Words(types.uintp), generate
+
+
+_Words: Any = types.CPointer(types.uint32)  # type: ignore[no-untyped-call]
 fetch_soon: Any = intrinsic(_fetch_soon)
+words_at: Any = intrinsic(_words_at)
+copy_bytes: Any = types.ExternalFunction("memcpy", types.uintp(types.uintp, types.uintp, types.uintp))
 
 
 @njit(cache=True, nogil=True, inline="always")

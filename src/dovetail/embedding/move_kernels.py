@@ -22,6 +22,27 @@ def hint_probe(index_keys, index_places, key):  # type: ignore[no-untyped-def]  
     fetch_soon(np.uintp(index_places.ctypes.data + 4 * home))
 
 
+@njit(cache=True, nogil=True, inline="always")
+def hint_known(index_places, seen, counts, position):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Ask for what the index knows of a row."""
+    fetch_soon(np.uintp(index_places.ctypes.data + 4 * position))
+    fetch_soon(np.uintp(seen.ctypes.data + 4 * position))
+    fetch_soon(np.uintp(counts.ctypes.data + 2 * position))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def hold(lines, slot, operation, i, codes, unique, num_unique):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Hold a row and number it where key i is the first that asks for it; return how many are numbered."""
+    if lines[slot, HELD] == operation:
+        codes[i] = lines[slot, MARK]
+        return num_unique
+    lines[slot, HELD] = operation
+    lines[slot, MARK] = num_unique
+    codes[i] = -num_unique - 1
+    unique[num_unique] = slot
+    return num_unique + 1
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def resolve(  # type: ignore[no-untyped-def]  # pragma: no cover
     index_keys, index_places, states, lines, keys, operation, slots, codes, unique, absent, absent_at, below
@@ -32,29 +53,25 @@ def resolve(  # type: ignore[no-untyped-def]  # pragma: no cover
     where the key comes first. `absent` gets the keys that have no slot, `absent_at` their positions in the index (-1:
     no row), `below` the distinct positions. Returns how many there are of: unique, absent, below, keys without a row.
     """
+    # One loop each for the index, the lines and the rest: each waits for one kind of memory, asked for ahead.
     num_unique, num_absent, num_below, num_new = 0, 0, 0, 0
     for i in range(len(keys)):
         if i + AHEAD < len(keys):
             hint_probe(index_keys, index_places, keys[i + AHEAD])
         position = probe(index_keys, index_places, keys[i])
         place = index_places[position] if position >= 0 else 0
-        if place > 0:
-            slots[i] = place - 1
-            line = lines[place - 1]
-            if line[HELD] == operation:
-                codes[i] = line[MARK]
-            else:
-                line[HELD] = operation
-                line[MARK] = num_unique
-                codes[i] = -num_unique - 1
-                unique[num_unique] = place - 1
-                num_unique += 1
-            continue
-        slots[i] = -1
+        slots[i] = max(place, 0) - 1
         absent[num_absent] = i
         absent_at[num_absent] = position if place < 0 else -1
-        num_absent += 1
-        if place == 0:
+        num_absent += place <= 0
+    for i in range(len(keys)):
+        if i + AHEAD < len(keys):
+            fetch_soon(np.uintp(lines.ctypes.data + lines.strides[0] * np.int64(max(slots[i + AHEAD], 0))))
+        if slots[i] >= 0:
+            num_unique = hold(lines, slots[i], operation, i, codes, unique, num_unique)
+    for i in range(num_absent):
+        position = absent_at[i]
+        if position < 0:
             num_new += 1
         elif not states[position] & _LISTED:
             states[position] |= _LISTED
@@ -73,15 +90,7 @@ def settle(index_places, lines, operation, absent, absent_at, slots, codes, uniq
             continue
         slot = index_places[absent_at[i]] - 1
         slots[absent[i]] = slot
-        line = lines[slot]
-        if line[HELD] == operation:
-            codes[absent[i]] = line[MARK]
-        else:
-            line[HELD] = operation
-            line[MARK] = num_unique
-            codes[absent[i]] = -num_unique - 1
-            unique[num_unique] = slot
-            num_unique += 1
+        num_unique = hold(lines, slot, operation, absent[i], codes, unique, num_unique)
     return num_unique
 
 
@@ -89,6 +98,8 @@ def settle(index_places, lines, operation, absent, absent_at, slots, codes, uniq
 def move_up(index_keys, index_places, seen, counts, states, lines, host_keys, positions, slots):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Point the index at slots, and hand over what it knew; the record below stays as a copy."""
     for i in range(len(positions)):
+        if i + AHEAD < len(positions):
+            hint_known(index_places, seen, counts, positions[i + AHEAD])
         position, slot = positions[i], slots[i]
         line = lines[slot]
         line[HOME] = -index_places[position] - 1
@@ -121,6 +132,7 @@ def move_down(index_keys, index_places, seen, counts, states, lines, keys, slots
     for i in range(len(keys)):
         if i + AHEAD < len(keys):
             hint_probe(index_keys, index_places, keys[i + AHEAD])
+            hint_known(index_places, seen, counts, place_of(keys[i + AHEAD], len(index_keys)))
         position = probe(index_keys, index_places, keys[i])
         line = lines[slots[i]]
         index_places[position] = -(records[i] if i < len(records) else line[HOME]) - 1

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import GOLDEN, mix
-from dovetail.embedding.memory_hints import AHEAD, hint_row
+from dovetail.embedding.memory_hints import AHEAD, copy_bytes, hint_row
 from dovetail.errors import did_you_mean
 
 HEADER_WORDS = 4
@@ -102,8 +102,7 @@ def encode_rows(records, keys, rows, slots, width, value_words, code, factors): 
         record[0], record[1] = np.uint32(key & _LOW_32), np.uint32(key >> _32)
         record[2], record[3] = np.uint32(0), np.uint32(0)
         if code == _FLOAT32:
-            for j in range(width):
-                record[HEADER_WORDS + j] = bits[j]
+            copy_bytes(record[HEADER_WORDS:].ctypes.data, bits.ctypes.data, 4 * len(bits))
         else:
             for j in range(value_words):
                 record[HEADER_WORDS + j] = np.uint32(0)
@@ -111,8 +110,8 @@ def encode_rows(records, keys, rows, slots, width, value_words, code, factors): 
                 _encode_bfloat16(record, key, rows[slots[i]], bits, width)
             else:
                 _encode_int8(record, key, rows[slots[i]], bits, width)
-        for j in range(width, rows.shape[1]):
-            record[HEADER_WORDS + value_words + j - width] = bits[j]
+            for j in range(width, len(bits)):
+                record[HEADER_WORDS + value_words + j - width] = bits[j]
         total = checksum_of(record, factors)
         record[2], record[3] = np.uint32(total & _LOW_32), np.uint32(total >> _32)
 
@@ -151,11 +150,11 @@ def decode_row(record, key, row, width, value_words, code, factors):  # type: ig
     found = np.uint64(record[0]) | (np.uint64(record[1]) << _32)
     if found != np.uint64(key) or not is_whole(record, factors):
         return False
-    bits = row.view(np.uint32)
     if code == _FLOAT32:
-        for j in range(width):
-            bits[j] = record[HEADER_WORDS + j]
-    elif code == _BFLOAT16:
+        copy_bytes(row.ctypes.data, record[HEADER_WORDS:].ctypes.data, 4 * len(row))
+        return True
+    bits = row.view(np.uint32)
+    if code == _BFLOAT16:
         for j in range(width):
             bits[j] = ((record[HEADER_WORDS + j // 2] >> np.uint32(16 * (j % 2))) & _LOW_16) << np.uint32(16)
     else:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from dovetail.embedding.memory_hints import AHEAD, hint_row
+
 _ONE = np.float32(1)
 _ZERO = np.float32(0)
 
@@ -19,6 +21,8 @@ def sgd(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-def
     """W -= rate g."""
     rate = settings[0]
     for i in range(len(slots)):
+        if i + AHEAD < len(slots):
+            hint_row(rows, slots[i + AHEAD], rows.shape[1])
         row = rows[slots[i]]
         for j in range(width):
             row[j] -= rate * gradients[i, j]
@@ -29,6 +33,8 @@ def adagrad(rows, slots, gradients, width, settings):  # type: ignore[no-untyped
     """S += g g; w -= rate g / (sqrt(s) + epsilon)."""
     rate, epsilon = settings[0], settings[1]
     for i in range(len(slots)):
+        if i + AHEAD < len(slots):
+            hint_row(rows, slots[i + AHEAD], rows.shape[1])
         row = rows[slots[i]]
         for j in range(width):
             g = gradients[i, j]
@@ -42,6 +48,8 @@ def row_wise_adagrad(rows, slots, gradients, width, settings):  # type: ignore[n
     """S += sum(g g) / width; w -= rate g / (sqrt(s) + epsilon): one number of state a row."""
     rate, epsilon = settings[0], settings[1]
     for i in range(len(slots)):
+        if i + AHEAD < len(slots):
+            hint_row(rows, slots[i + AHEAD], rows.shape[1])
         row = rows[slots[i]]
         square = _ZERO
         for j in range(width):
@@ -58,6 +66,8 @@ def adam(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-de
     """Lazy Adam: a row's moments and powers of beta move only when the row has a gradient."""
     rate, beta1, beta2, epsilon = settings[0], settings[1], settings[2], settings[3]
     for i in range(len(slots)):
+        if i + AHEAD < len(slots):
+            hint_row(rows, slots[i + AHEAD], rows.shape[1])
         row = rows[slots[i]]
         # The state holds 1 - beta ** t, so that a first state of zeros is t = 0.
         left1 = row[3 * width] * beta1 + (_ONE - beta1)
@@ -79,6 +89,8 @@ def ftrl(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-de
     """
     rate, beta, l1, l2 = settings[0], settings[1], settings[2], settings[3]
     for i in range(len(slots)):
+        if i + AHEAD < len(slots):
+            hint_row(rows, slots[i + AHEAD], rows.shape[1])
         row = rows[slots[i]]
         for j in range(width):
             g = gradients[i, j]

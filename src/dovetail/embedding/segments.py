@@ -33,7 +33,12 @@ class Segments:
         self.num_living = np.zeros(_FIRST_SIZE, dtype=np.int64)
         self._addresses = np.zeros(_FIRST_SIZE, dtype=np.int64)
         self._in_memory = np.zeros(_FIRST_SIZE, dtype=np.int64)
-        self._last = -1
+        self._last = self._spare = -1
+
+    @property
+    def num_kept(self) -> int:
+        """Return how many records all files have room for or hold."""
+        return int(self.num_records.sum()) + (self.segment_records if self._spare >= 0 else 0)
 
     @property
     def memory_bytes(self) -> int:
@@ -94,14 +99,19 @@ class Segments:
 
     def most_dead(self) -> int:
         """Return the full segment with the fewest living records."""
-        living = np.where(self.descriptors >= 0, self.num_living, np.iinfo(np.int64).max)
+        living = np.where(self.num_records > 0, self.num_living, np.iinfo(np.int64).max)
         living[self._last] = np.iinfo(np.int64).max
         return int(living.argmin())
 
     def drop_dead(self) -> None:
-        """Delete full segments in which nothing lives."""
+        """Delete full segments in which nothing lives, but for one to be written over: cheaper than a new file."""
         for number in np.flatnonzero((self.descriptors >= 0) & (self.num_living == 0)).tolist():
-            if number != self._last:
+            if number in (self._last, self._spare):
+                continue
+            if self._spare < 0:
+                self._spare = number
+                self.num_records[number] = 0
+            else:
                 self._close(number)
                 self.path(number).unlink(missing_ok=True)
 
@@ -109,7 +119,7 @@ class Segments:
         """Close the files."""
         for number in np.flatnonzero(self.descriptors >= 0).tolist():
             self._close(number)
-        self._last = -1
+        self._last = self._spare = -1
 
     def _close(self, number: int) -> None:
         """Let go of a segment."""
@@ -130,6 +140,9 @@ class Segments:
     def _with_room(self) -> int:
         """Return the segment that takes the next record."""
         if self._last >= 0 and self.num_records[self._last] < self.segment_records:
+            return self._last
+        if self._spare >= 0:
+            self._last, self._spare = self._spare, -1
             return self._last
         free = np.flatnonzero(self.descriptors < 0)
         number = int(free[0]) if len(free) else len(self.descriptors)

@@ -107,7 +107,7 @@ class Store:
         """Return where the rows of a batch lie with all of them brought up, or None where they do not fit at once.
 
         A key without a row gets one with its first values, or the slot -1 where `insert` is off. No row returned is
-        evicted before the next call, nor by `write_back` after it.
+        evicted before the next call.
         """
         if self._held_stays and np.array_equal(keys, self._held_keys):
             return self._held  # an update comes after a look-up of the same keys, mostly
@@ -122,8 +122,7 @@ class Store:
                 return None
             if self._num_shifts != shifts:
                 found = self._resolve(keys)
-            for start in range(0, len(found.below), MOST_AT_ONCE):
-                self._fetch(found.below[start : start + MOST_AT_ONCE])
+            self._fetch(found.below)
         held = self._settle(found)
         if not found.num_new or insert:
             self._held_stays, self._held_by, self._held_keys, self._held = True, self.operation, keys.copy(), held
@@ -157,9 +156,12 @@ class Store:
     def _fetch(self, positions: NDArray[np.int64]) -> None:
         """Bring rows up from the tier below, given their positions in the index."""
         disk, index, host = self._below(), self.index, self.host
+        records = -index.places[positions] - 1
+        order = np.argsort(records)  # neighbours on disk are neighbours in the tables of pages
+        records, positions = records[order], positions[order]
         slots = host.take(len(positions))
         try:
-            disk.read_into(index.keys[positions], -index.places[positions] - 1, host.rows, slots)
+            disk.read_into(index.keys[positions], records, host.rows, slots)
         except BaseException:
             host.release(slots)
             raise
@@ -225,8 +227,10 @@ class Store:
             return False
         return self._evict(short)
 
-    def write_back(self, num_rows: int) -> None:
-        """Evict some rows ahead of need, none of the last batch."""
+    def write_back(self, num_rows: int, *, done_with: int) -> None:
+        """Evict some rows ahead of need; those of the last batch may go where that was operation `done_with`."""
+        if self.operation == done_with:
+            self.operation = self.operation % (2**31 - 8) + 1
         if self.disk is not None:
             self._evict(min(num_rows, self.host.num_rows), exactly=False)
 

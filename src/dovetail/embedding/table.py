@@ -87,6 +87,7 @@ class Table:
         self._tombstones: list[NDArray[np.int64]] = []
         self._ageing_lookups = ageing_lookups
         self._counted = 0
+        self._step_looked_up = -1
         self._num_looked_up = 0
         self._num_expired = 0
         self._closed = False
@@ -164,16 +165,16 @@ class Table:
         self._num_looked_up += len(held.unique)
 
     def _after_lookup(self) -> None:
-        """Go on to the next batch: age the counts where it is time, and make room beside the caller's work."""
+        """Go on to the next batch: age the counts where it is time, and make room where no update will."""
         store = self._store
         store.batch += 1
         period = self._ageing_lookups or 64 * store.host.capacity
         if self._counted >= period:
             kernels.age(store.index.places, store.index.counts, store.host.lines, store.host.top)
             self._counted -= period
-        capacity = store.host.capacity
-        if store.disk is not None and capacity >= 1024 and store.host.num_free < capacity >> 7:
+        if store.step == self._step_looked_up:
             self._write_back_soon()
+        self._step_looked_up = store.step
 
     # -- updates ---------------------------------------------------------------------------------------------------
 
@@ -231,6 +232,7 @@ class Table:
             kernels.add_at(sums, inverse, begins, ends, gradients, mean)
             self._apply_in_turn(distinct, sums)
         self._store.step += 1
+        self._write_back_soon()
 
     def set_rate_factor(self, factor: float) -> None:
         """Have the following updates use `factor` times the optimizer's learning rate, as a schedule asks."""
@@ -310,17 +312,24 @@ class Table:
         return fetched
 
     def _write_back_soon(self) -> None:
-        """Have some of the least used rows written beside the caller's work."""
-        if not self._writing_back:
+        """Have some of the least used rows written beside the caller's work, where there is little room."""
+        store = self._store
+        capacity = store.host.capacity
+        full = store.disk is not None and capacity >= 1024 and store.host.num_free < capacity >> 7
+        if full and not self._writing_back:
             self._writing_back = True
-            self._background.submit(self._write_back)
+            self._background.submit(self._write_back, store.operation)
 
-    def _write_back(self) -> None:
-        """Evict in parts until a little room is free."""
+    def _write_back(self, done_with: int) -> None:
+        """Evict until a little room is free; not now, where somebody is at work on the table."""
         try:
-            with self._lock:
-                if not self._closed:
-                    self._store.write_back(min(MOST_AT_ONCE, self._store.host.capacity >> 6))
+            if self._lock.acquire(blocking=False):
+                try:
+                    if not self._closed:
+                        num_rows = min(MOST_AT_ONCE, self._store.host.capacity >> 6)
+                        self._store.write_back(num_rows, done_with=done_with)
+                finally:
+                    self._lock.release()
         finally:
             self._writing_back = False
 
