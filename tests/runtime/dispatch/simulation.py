@@ -4,7 +4,7 @@ import heapq
 import random
 from dataclasses import dataclass, field
 
-from dovetail.runtime.dispatch import WorkerShare, WorkerSpeed, grant, plan_step, seconds_left
+from dovetail.runtime.dispatch import WorkerSpeed, grant, plan_step, seconds_left
 
 
 @dataclass
@@ -19,12 +19,7 @@ class Machine:
     guess: float | None = None
 
     def share(self):
-        return WorkerShare(
-            name=self.name,
-            fixed_s=self.speed.fixed_s,
-            samples_per_s=self.speed.samples_per_s or self.guess,
-            piece_fixed_s=self.speed.piece_fixed_s,
-        )
+        return self.speed.share(self.name, first_guess=self.guess)
 
 
 @dataclass
@@ -35,17 +30,20 @@ class Step:
     idle: float
     samples: int
     tasks: int
+    main: dict[str, int]
 
 
 class Cluster:
-    """Machines that run steps of one batch each."""
+    """Machines that run steps of one batch each; `stalls` says how many times longer a machine's next task takes."""
 
-    def __init__(self, machines, *, batch=16384, noise=0.1, tail=0.06, seed=0):
+    def __init__(self, machines, *, batch=16384, noise=0.1, tail=None, seed=0):
         self.machines = {machine.name: machine for machine in machines}
         self.batch, self.noise, self.tail = batch, noise, tail
         self.random = random.Random(seed)
+        self.stalls = {}
 
-    def step(self):
+    def step(self, *, leaver=None):
+        """Run one step; `leaver` is gone in the middle of its main task, which then nobody has done."""
         shares = {name: machine.share() for name, machine in self.machines.items()}
         plan = plan_step(self.batch, list(shares.values()), tail=self.tail)
         now_s, running, idle, busy_s = 0.0, [], set(self.machines), dict.fromkeys(self.machines, 0.0)
@@ -56,6 +54,7 @@ class Cluster:
             nonlocal tasks
             machine, share = self.machines[name], shares[name]
             compute_s = samples / machine.samples_per_s * (1 + self.random.uniform(-self.noise, self.noise))
+            compute_s *= 0.5 if name == leaver else self.stalls.pop(name, 1.0)
             fixed_s = machine.piece_fixed_s if piece else machine.fixed_s
             heapq.heappush(running, (now_s + compute_s + fixed_s, name, samples, compute_s, fixed_s, piece))
             believed_s = share.piece_fixed_s if piece else share.fixed_s
@@ -83,9 +82,22 @@ class Cluster:
             while remaining and hand_out():
                 pass
             now_s, name, samples, compute_s, fixed_s, piece = heapq.heappop(running)
+            if name == leaver:
+                remaining += samples
+                del self.machines[name], busy_s[name]
+                continue
             done += samples
             self.machines[name].speed.add(samples, compute_s, fixed_s, piece=piece)
             shares[name] = self.machines[name].share()
             idle.add(name)
         idle_part = 1 - sum(busy_s.values()) / (now_s * len(busy_s))
-        return Step(seconds=now_s, idle=idle_part, samples=done, tasks=tasks)
+        return Step(seconds=now_s, idle=idle_part, samples=done, tasks=tasks, main=plan.main)
+
+    def best_s(self):
+        """Return how long a step takes without noise, waits and pieces, by trying times."""
+        low_s, high_s = 0.0, 1e6
+        for _ in range(100):
+            t = (low_s + high_s) / 2
+            done = sum(m.samples_per_s * max(0.0, t - m.fixed_s) for m in self.machines.values())
+            low_s, high_s = (t, high_s) if done < self.batch else (low_s, t)
+        return high_s

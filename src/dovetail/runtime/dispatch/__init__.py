@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.runtime.dispatch.speed import WorkerSpeed, first_guess
 from dovetail.runtime.dispatch.split import WorkerShare, check_shares, split
-from dovetail.runtime.dispatch.tail import StepPlan, grant, plan_step, seconds_left
+from dovetail.runtime.dispatch.tail import StepPlan, grant, plan_step, seconds_left, tail_part
 
 __all__ = [
     "StepPlan",
@@ -16,4 +16,5 @@ __all__ = [
     "plan_step",
     "seconds_left",
     "split",
+    "tail_part",
 ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from statistics import median
+
+from dovetail.runtime.dispatch.split import WorkerShare
 
 FOLLOWED = 0.4
 """How much of the way to what was last seen the fit goes with each task."""
@@ -12,6 +15,16 @@ CHANGED = 0.15
 """How far two tasks in a row must lie from the fit, on one side of it, for the worker to have changed."""
 ALIKE = 0.3
 """How far the two may lie apart and still say the same."""
+FIRST_ERROR = 0.05
+"""How far predictions are taken to be off before any was made."""
+MOST_ERROR = 0.3
+"""What a prediction that was off by more counts as: a worker that changed was not noisy."""
+ERROR_FOLLOWED = 0.2
+"""How much of the way to the last error the mean error goes with each task."""
+FADED = 0.99
+"""What is left of the cost of a piece with each task that is none."""
+LEAST_S = 1e-9
+"""The shortest time that a clock shows."""
 
 
 class Followed:
@@ -26,6 +39,13 @@ class Followed:
         """Start with nothing seen."""
         self._last: deque[float] = deque(maxlen=3)
         self.value: float | None = None
+
+    @property
+    def doubted(self) -> float | None:
+        """Return what was last seen where it lies far from the value: an outlier or the start of a change."""
+        if self.value is None or abs(self._last[-1] - self.value) <= CHANGED * self.value:
+            return None
+        return self._last[-1]
 
     def add(self, seen: float) -> None:
         """Take in one number."""
@@ -53,8 +73,8 @@ class WorkerSpeed:
 
     A task tells the part of its time that grows with its samples (`compute_s`) from the part that does not
     (`fixed_s`: parameters in, gradients out, overhead), so each is followed by itself. Small pieces of a step's tail
-    say little about the speed: they are counted together with the next task, and their own fixed cost, which is
-    smaller where the parameters are already there, is `piece_fixed_s`.
+    say little about the speed: they are counted together until they are a quarter of a task. Their own fixed cost,
+    which is smaller where the parameters are already there, is `piece_fixed_s`.
     """
 
     def __init__(self) -> None:
@@ -64,20 +84,31 @@ class WorkerSpeed:
         self._piece_fixed = Followed()
         self._waiting_samples = 0
         self._waiting_s = 0.0
-        self._last_samples = 0
+        self._enough_samples = 0.0
+        self._enough_s = 0.0
+        self._tasks_since_piece = 0
         self.num_tasks = 0
+        self.error = FIRST_ERROR
 
     def add(self, samples: int, compute_s: float, fixed_s: float, *, piece: bool = False) -> None:
-        """Take in a task; `piece` says that it was a small one from the tail of a step."""
-        if samples <= 0 or compute_s <= 0:
+        """Take in a task; `piece` says that it was a small one from the tail of a step.
+
+        A task without samples, or with times that no clock shows, says nothing and is left out.
+        """
+        if samples <= 0 or not LEAST_S <= compute_s < math.inf or not 0 <= fixed_s < math.inf:
             return
         self.num_tasks += 1
-        (self._piece_fixed if piece else self._fixed).add(max(fixed_s, 0.0))
+        predicted_s = self.seconds(samples)
+        if not piece and predicted_s is not None:
+            off = min(abs((fixed_s + compute_s) / predicted_s - 1), MOST_ERROR)
+            self.error += ERROR_FOLLOWED * (off - self.error)
+        (self._piece_fixed if piece else self._fixed).add(fixed_s)
+        self._tasks_since_piece = 0 if piece else self._tasks_since_piece + 1
         self._waiting_samples += samples
         self._waiting_s += compute_s
         if not piece:
-            self._last_samples = samples
-        if not piece or self._waiting_samples * 4 >= self._last_samples:
+            self._enough_samples, self._enough_s = samples / 4, compute_s / 4
+        if self._waiting_samples >= self._enough_samples or self._waiting_s >= self._enough_s:
             self._rate.add(self._waiting_samples / self._waiting_s)
             self._waiting_samples, self._waiting_s = 0, 0.0
 
@@ -98,14 +129,44 @@ class WorkerSpeed:
 
     @property
     def piece_fixed_s(self) -> float:
-        """Return what a small piece costs whatever its size; as a task while no piece has been seen."""
-        return self.fixed_s if self._piece_fixed.value is None else self._piece_fixed.value
+        """Return what a small piece costs whatever its size; as a task while no piece has been seen.
+
+        It fades with every task since the last piece, so that pieces taken for too dear are tried again.
+        """
+        seen_s = self.fixed_s if self._piece_fixed.value is None else self._piece_fixed.value
+        return seen_s * FADED**self._tasks_since_piece
+
+    @property
+    def sure_samples_per_s(self) -> float | None:
+        """Return what the worker surely does: less than the fit where its last task was much slower."""
+        doubted = self._rate.doubted
+        return self._rate.value if doubted is None or self._rate.value is None else min(self._rate.value, doubted)
 
     def seconds(self, samples: int) -> float | None:
         """Predict how long a task takes, or None while the speed is not known; no samples take no time."""
         if self._rate.value is None:
             return None
         return self.fixed_s + samples / self._rate.value if samples > 0 else 0.0
+
+    def share(
+        self,
+        name: str,
+        *,
+        most_samples: int | None = None,
+        pinned: float | None = None,
+        first_guess: float | None = None,
+    ) -> WorkerShare:
+        """Return what a split needs of the worker; `first_guess` are its samples per second until they are known."""
+        return WorkerShare(
+            name=name,
+            fixed_s=self.fixed_s,
+            samples_per_s=self.samples_per_s or first_guess,
+            most_samples=most_samples,
+            share=pinned,
+            piece_fixed_s=self.piece_fixed_s,
+            sure_samples_per_s=self.sure_samples_per_s,
+            error=self.error,
+        )
 
 
 def first_guess(cores: float, others: Iterable[tuple[WorkerSpeed, float]]) -> float | None:

@@ -20,7 +20,11 @@ class WorkerShare:
 
     b samples take it `fixed_s + b / samples_per_s`. `samples_per_s = None` is not known yet: the median of the known
     ones stands in, and where none is known all are taken for equal. `most_samples` fit into its memory at once.
-    `share` is a fraction of the batch pinned by hand. A piece of the tail costs `piece_fixed_s`, by default `fixed_s`.
+    `share` is a fraction of the batch pinned by hand.
+
+    The tail of a step asks more: a piece costs `piece_fixed_s` whatever its size (`fixed_s` where it is None); the
+    worker surely does `sure_samples_per_s`, less than its speed where its last task was slow; and its predictions are
+    off by the part `error` on average.
     """
 
     name: str
@@ -29,6 +33,8 @@ class WorkerShare:
     most_samples: int | None = None
     share: float | None = None
     piece_fixed_s: float | None = None
+    sure_samples_per_s: float | None = None
+    error: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no worker is."""
