@@ -1,0 +1,50 @@
+"""What can go wrong between processes.
+
+DovetailError
+├── WireError             bytes from a peer, or for one, that are not a letter
+├── PeerLost              a process did not answer in time
+├── CallAbandoned         whoever waited for an answer does not want it any more
+├── KeyRingError          a key is missing, broken or readable by others
+└── ListenError           an address cannot be listened at
+"""
+
+from __future__ import annotations
+
+from dovetail.errors import DovetailError
+
+SAME_VERSION = "all processes of a run must have the same version of Dovetail"
+
+
+class WireError(DovetailError):
+    """Bytes that are not a letter; `request` is its number where that much could be read, else 0."""
+
+    def __init__(self, message: str, *, hint: str = SAME_VERSION, request: int = 0) -> None:
+        """Say what is wrong with the bytes."""
+        super().__init__(message, hint=hint)
+        self.request = request
+
+
+class PeerLost(DovetailError):  # noqa: N818 - what happened, as whoever catches it would say it
+    """The process `peer` did not answer in time."""
+
+    def __init__(self, peer: str, message: str) -> None:
+        """Name the process."""
+        super().__init__(f"{peer} {message}", hint=f"see whether {peer} still runs, and what its log says last")
+        self.peer = peer
+
+
+class CallAbandoned(DovetailError):  # noqa: N818 - nothing went wrong
+    """The answer of `peer` is not wanted any more."""
+
+    def __init__(self, peer: str) -> None:
+        """Name the process that was asked."""
+        super().__init__(f"the call to {peer} was given up", hint="nothing to do: the run goes on elsewhere")
+        self.peer = peer
+
+
+class KeyRingError(DovetailError):
+    """A key that is missing, broken or readable by others."""
+
+
+class ListenError(DovetailError):
+    """An address that cannot be listened at."""

@@ -1,0 +1,140 @@
+"""The side that is called: one socket for any number of callers, each known by its key."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from dovetail.runtime.transport.arrays import Array
+from dovetail.runtime.transport.envelope import MAX_FRAME_BYTES, Codec, LaneReference, Letter, Refused
+from dovetail.runtime.transport.errors import ListenError, WireError
+from dovetail.runtime.transport.gate import Gate
+from dovetail.runtime.transport.keys import KeyRing
+from dovetail.runtime.transport.lanes import SMALLEST_BYTES, LaneShelf
+from dovetail.runtime.transport.sockets import prepare, receive_frames
+from dovetail.runtime.transport.sparing_log import SparingLog
+
+LOGGER = logging.getLogger(__name__)
+
+
+class Listener:
+    """Receives letters at its addresses and answers them; one thread uses it."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        codec: Codec,
+        keys: KeyRing,
+        name: str,
+        lanes: Path | None = None,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        log: Callable[[str], None] = LOGGER.warning,
+    ) -> None:
+        """Listen as process `name`; `log` is also called from a thread of the listener's own.
+
+        A `context` that is given must have no other Listener in it: ZeroMQ has one authenticator for each.
+        """
+        self._codec = codec.limited_to(max_frame_bytes)
+        self._context = zmq.Context() if context is None else context
+        self._owns_context = context is None
+        self._log = SparingLog(log)
+        self._shelf = LaneShelf(lanes) if lanes is not None else None
+        self._find_lane = self._shelf.find if self._shelf is not None else None
+        self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        """For a `zmq.Poller`; only `receive` and `send` may use it otherwise."""
+        self._gate: Gate | None = None
+        try:
+            prepare(self.socket, max_frame_bytes)
+            self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+            self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            self.socket.curve_publickey, self.socket.curve_secretkey = keys.own(name)
+            self.socket.curve_server = True
+            self._gate = Gate(self.socket, keys, self._log, max_frame_bytes)
+            self.addresses = tuple(self._bind(address) for address in addresses)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def refusals(self) -> Counter[str]:
+        """How many strangers and broken letters were refused, by kind."""
+        return self._log.counts
+
+    def receive(self, timeout_s: float) -> Letter | None:
+        """Return the next good letter, or None where none came in time; a bad one is refused and logged."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            frames = receive_frames(self.socket, timeout_s)
+            if frames is None:
+                return None
+            letter = self._open(frames)
+            if letter is not None:
+                return letter
+            timeout_s = deadline_s - time.monotonic()
+
+    def send(self, to: bytes, message: Any, arrays: Sequence[Array] = (), request: int = 0) -> bool:
+        """Send a message; return whether the peer is there to take it."""
+        return self._send(to, self._codec.pack(request, message, arrays))
+
+    def reply(self, letter: Letter, message: Any, arrays: Sequence[Array] = ()) -> bool:
+        """Answer a letter, through its own lane where it has one; its views are void afterwards."""
+        reference = None
+        if letter.lane is not None and arrays and sum(array.nbytes for array in arrays) >= SMALLEST_BYTES:
+            offsets = letter.lane.place(arrays)
+            if offsets is not None:
+                reference = LaneReference(letter.lane.name, offsets)
+        return self._send(letter.sender, self._codec.pack(letter.request, message, arrays, lane=reference))
+
+    def close(self) -> None:
+        """Stop listening; what was just sent is still delivered."""
+        if self._gate is not None:
+            self._gate.close()
+            self._gate = None
+        self.socket.close()
+        if self._shelf is not None:
+            self._shelf.close()
+        if self._owns_context:
+            self._context.term()
+
+    def _bind(self, address: str) -> str:
+        """Listen at an address, and return it with its port."""
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            raise ListenError(
+                f"cannot listen at {address}: {error.strerror}",
+                hint="another process may have the port, or the path is too long (107 bytes) or its folder missing",
+            ) from None
+        return str(self.socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+
+    def _open(self, frames: list[zmq.Frame]) -> Letter | None:
+        """Return the letter in the frames; where there is none, refuse it."""
+        sender = frames[0].bytes
+        try:
+            return self._codec.unpack([frame.buffer for frame in frames[1:]], sender=sender, lanes=self._find_lane)
+        except WireError as error:
+            owner = frames[-1].get("User-Id")
+            who = f"{sender.decode(errors='backslashreplace')} (key of {owner})"
+            self._log.say("bad letter", (owner, str(error)[:60]), f"refused a letter of {who}: {error}")
+            self.send(sender, Refused(str(error)), request=error.request)
+            return None
+
+    def _send(self, to: bytes, frames: Sequence[Any]) -> bool:
+        """Send frames to a peer, unless it has gone or does not read."""
+        try:
+            self.socket.send_multipart([to, *frames], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            why = "is gone" if error.errno == zmq.EHOSTUNREACH else "does not read what it is sent"
+            self._log.say("peer gone", to, f"{to.decode(errors='backslashreplace')} {why}: a message for it is dropped")
+            return False
+        return True

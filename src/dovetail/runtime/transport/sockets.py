@@ -1,0 +1,34 @@
+"""What our sockets have in common."""
+
+from __future__ import annotations
+
+import zmq
+
+LINGER_MS = 500
+"""How long a closing socket tries to deliver what was just sent; a peer that is gone costs that much once."""
+OVERHEAD_BYTES = 256
+"""What encryption and the header may add to a frame of the largest size."""
+
+
+def prepare(socket: zmq.Socket[bytes], max_frame_bytes: int) -> None:
+    """Set what holds for both ends; heartbeats are the application's own, dead hosts are TCP's."""
+    socket.linger = LINGER_MS
+    socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes + OVERHEAD_BYTES)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, 0)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 10)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, 3)
+
+
+def receive_frames(socket: zmq.Socket[bytes], timeout_s: float) -> list[zmq.Frame] | None:
+    """Return the frames of the next message, or None where none came in time."""
+    try:
+        if timeout_s <= 0:
+            return socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        timeout_ms = max(1, int(timeout_s * 1000))
+        if socket.rcvtimeo != timeout_ms:
+            socket.rcvtimeo = timeout_ms
+        return socket.recv_multipart(copy=False)
+    except zmq.Again:
+        return None

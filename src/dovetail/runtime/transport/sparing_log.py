@@ -1,0 +1,36 @@
+"""A log that does not repeat itself: a stranger who knocks ten times a second is worth a line now and then."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+QUIET_S = 10.0
+MOST_KNOWN = 1024
+
+
+class SparingLog:
+    """Writes a line for something that keeps happening once in `quiet_s`, and counts all of it in `counts`."""
+
+    def __init__(self, log: Callable[[str], None], *, quiet_s: float = QUIET_S) -> None:
+        """Write to `log`, which more than one thread may call."""
+        self._log, self._quiet_s = log, quiet_s
+        self._written_s: dict[Hashable, float] = {}
+        self._left_out: Counter[Hashable] = Counter()
+        self.counts: Counter[str] = Counter()
+        """How often each kind of thing happened."""
+
+    def say(self, kind: str, who: Hashable, text: str) -> None:
+        """Count a thing of this kind and write it down, unless the same `who` did it a moment ago."""
+        self.counts[kind] += 1
+        key, now_s = (kind, who), time.monotonic()
+        if now_s - self._written_s.get(key, -self._quiet_s) < self._quiet_s:
+            self._left_out[key] += 1
+            return
+        if len(self._written_s) >= MOST_KNOWN:  # Whoever makes up new names must not fill our memory.
+            self._written_s.clear()
+            self._left_out.clear()
+        self._written_s[key] = now_s
+        left_out = self._left_out.pop(key, 0)
+        self._log(f"{text} (and {left_out} more like it before)" if left_out else text)
