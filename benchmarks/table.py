@@ -2,21 +2,23 @@
 
     python benchmarks/table.py host                 # all rows in RAM, against a plain tensor; ratio last
     python benchmarks/table.py cold                 # a tenth of the rows in RAM, against LMDB and RocksDB
+    python benchmarks/table.py confined             # the same where the page cache counts as RAM
     python benchmarks/table.py misses               # fetches, against LRU, LFU, Belady and a perfect-frequency oracle
     python benchmarks/table.py precision            # what bfloat16 and int8 rows on disk do to a loss
     python benchmarks/table.py large --gigabytes 5  # a table ten times its budget, RSS watched
 
-`cold` needs `pip install lmdb rocksdict`, and `host` shows FBGEMM where `fbgemm-gpu-cpu` of the torch in use (1.8.0 for
-2.13) is installed, best in an environment of its own; what is not installed is left out. Skewed keys follow the curve
-fitted to a public histogram of 887 M look-ups (`dovetail.data.clicks.popularity`), spread over all of int64. A step is
-one look-up of a batch and one update with a gradient for every id; times are medians over steps after a warm-up. One
-thread.
+`cold` and `confined` need `pip install lmdb rocksdict`, and `host` shows FBGEMM where `fbgemm-gpu-cpu` of the torch in
+use (1.8.0 for 2.13) is installed, best in an environment of its own; what is not installed is left out. Skewed keys
+follow the curve fitted to a public histogram of 887 M look-ups (`dovetail.data.clicks.popularity`), spread over all of
+int64. A step is one look-up of a batch and one update with a gradient for every id; times are medians over steps after
+a warm-up. One thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import heapq
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -24,6 +26,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = "1"
@@ -38,6 +41,7 @@ from dovetail.embedding import Adagrad, Table
 from dovetail.embedding.record import RecordLayout
 from dovetail.embedding.row_kernels import adagrad
 from dovetail.units import format_bytes
+from table_engines import ENGINES, GROUPS, Engine, can_confine, confine, forget_pages
 
 torch.set_num_threads(1)
 Keys = NDArray[np.int64]
@@ -185,102 +189,135 @@ def host(args: argparse.Namespace) -> float:
     return min(ratios)
 
 
-def engine_step(
-    get: Callable[[list[bytes]], list[bytes | None]], put: Callable[[list[tuple[bytes, bytes]]], None], width: int
-) -> Step:
-    """Return a step that keeps rows in a key-value engine and applies the same kernel to them."""
-    settings = Adagrad().settings()
-
-    def rows_of(names: list[bytes]) -> NDArray[np.float32]:
-        blank = bytes(8 * width)
-        found = b"".join(value or blank for value in get(names))
-        return np.frombuffer(bytearray(found), dtype=np.float32).reshape(-1, 2 * width)
-
-    def step(ids: Keys, gradients: NDArray[np.float32]) -> None:
-        unique, inverse = np.unique(as_keys(ids), return_inverse=True)
-        names = [key.tobytes() for key in unique]
-        rows_of(names)[inverse, :width]
-        sums = np.zeros((len(unique), width), dtype=np.float32)
-        np.add.at(sums, inverse, gradients)
-        rows = rows_of(names)
-        adagrad(rows, np.arange(len(unique), dtype=np.int32), sums, width, settings)
-        put([(name, row.tobytes()) for name, row in zip(names, rows, strict=True)])
-
-    return step
+def budget_bytes(args: argparse.Namespace) -> int:
+    """Return what a tenth of the rows and the index of all of them take."""
+    return int(args.rows * (8 * args.width + 44) * 0.1) + int(args.rows / 0.8 * 1.5 * 19)
 
 
-def lmdb_step(folder: Path, width: int, _: int) -> Step:
-    """Return a step on LMDB: no syncing, writes straight into the map, sorted keys."""
-    import lmdb
-
-    store = lmdb.open(str(folder), map_size=1 << 36, sync=False, writemap=True, metasync=False, map_async=True)
-
-    def get(names: list[bytes]) -> list[bytes | None]:
-        with store.begin() as transaction:
-            return [transaction.get(name) for name in names]
-
-    def put(items: list[tuple[bytes, bytes]]) -> None:
-        with store.begin(write=True) as transaction, transaction.cursor() as cursor:
-            cursor.putmulti(items)
-
-    return engine_step(get, put, width)
+def cold_table(args: argparse.Namespace, folder: Path) -> Table:
+    """Return a table of which a tenth lies in RAM."""
+    table = Table(width=args.width, host_bytes=4 * budget_bytes(args), host_rows=args.rows // 10, folder=folder)
+    fill(table, args.rows)
+    return table
 
 
-def rocksdb_step(folder: Path, width: int, cache_bytes: int) -> Step:
-    """Return a step on RocksDB: no write-ahead log, a block cache of the table's budget, batched reads and writes."""
-    import rocksdict
+def filled(engine: Engine, args: argparse.Namespace) -> Engine:
+    """Write every row into an engine."""
+    gradients = np.ones((BATCH_IDS, args.width), dtype=np.float32)
+    for start in range(0, args.rows, BATCH_IDS):
+        engine.step(as_keys(np.arange(start, start + BATCH_IDS) % args.rows), gradients)
+    return engine
 
-    options = rocksdict.Options(raw_mode=True)
-    blocks = rocksdict.BlockBasedOptions()
-    blocks.set_block_cache(rocksdict.Cache(cache_bytes))
-    blocks.set_bloom_filter(10, False)
-    options.set_block_based_table_factory(blocks)
-    options.set_write_buffer_size(max(cache_bytes // 4, 1 << 20))
-    store = rocksdict.Rdict(str(folder), options)
-    write = rocksdict.WriteOptions()
-    write.disable_wal = True
 
-    def put(items: list[tuple[bytes, bytes]]) -> None:
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        for name, value in items:
-            batch.put(name, value)
-        store.write(batch, write)
-
-    return engine_step(store.__getitem__, put, width) if False else engine_step(store.get, put, width)
+def engine_step(engine: Engine, *, reads_again: bool) -> Step:
+    """Return a step on an engine."""
+    return lambda ids, gradients: engine.step(as_keys(ids), gradients, reads_again=reads_again)
 
 
 def cold(args: argparse.Namespace) -> float:
-    """Compare with key-value engines, a tenth of the rows in RAM; return the worse ratio to them."""
-    budget = int(args.rows * (8 * args.width + 44) * 0.1) + int(args.rows / 0.8 * 1.5 * 19)
+    """Compare with key-value engines, a tenth of the rows in RAM, all taking turns; return the worse ratio to them."""
+    budget = budget_bytes(args)
     print(
         f"cold: {args.rows:,} rows of {args.width}, skewed, {args.rows // 10:,} rows in RAM and an index: "
-        f"{format_bytes(budget)}; thousand ids/s"
+        f"{format_bytes(budget)}; the page cache is free for all; thousand ids/s, medians of {args.rounds} rounds"
     )
-    ids = batches("skewed", args.rows, 60)
+    ids = batches("skewed", args.rows, 100 + 24 * args.rounds)
     folder = Path(tempfile.mkdtemp())
-    ratios = []
+    engines: dict[str, Engine] = {}
+    sides: dict[str, Step] = {}
     try:
-        with Table(width=args.width, host_bytes=4 * budget, host_rows=args.rows // 10, folder=folder / "t") as table:
-            fill(table, args.rows)
-            ours = median_s(table_step(table), ids, args.width, 30)
-            stats = table.stats()
-        print(f"  table   {BATCH_IDS / ours / 1e3:8.0f}   (RAM {format_bytes(stats.memory_bytes)})")
-        for name, make in (("lmdb", lmdb_step), ("rocksdb", rocksdb_step)):
+        table = cold_table(args, folder / "table")
+        sides["table"] = table_step(table)
+        median_s(sides["table"], ids[:100], args.width, 0)
+        for name, make in ENGINES.items():
             try:
-                (folder / name).mkdir()
-                step = make(folder / name, args.width, budget)
+                engines[name] = filled(make(folder / name, args.width, budget), args)
             except ImportError:
-                print(f"  {name:8}not installed")
+                print(f"  {name:24}not installed")
                 continue
-            gradients = np.ones((BATCH_IDS, args.width), dtype=np.float32)
-            for start in range(0, args.rows, BATCH_IDS):
-                step(np.arange(start, start + BATCH_IDS) % args.rows, gradients)
-            theirs = median_s(step, ids[:20], args.width, 5)
-            ratios.append(theirs / ours)
-            print(f"  {name:8}{BATCH_IDS / theirs / 1e3:8.0f}   the table is {theirs / ours:.1f}x as fast")
+            sides[name] = engine_step(engines[name], reads_again=True)
+            sides[f"{name}, rows kept"] = engine_step(engines[name], reads_again=False)
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for number in range(args.rounds):
+            part = ids[100 + 24 * number :]
+            for name, step in sides.items():
+                seconds[name].append(median_s(step, part[: 24 if name == "table" else 8], args.width, 2))
+        stats = table.stats()
+        table.close()
+    finally:
+        for engine in engines.values():
+            engine.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    return report(seconds, f"(RAM {format_bytes(stats.memory_bytes)}, files {format_bytes(stats.disk_bytes)})")
+
+
+def report(seconds: dict[str, list[float]], about: str) -> float:
+    """Print how fast each side is; return the table's speed over the faster engine's that reads again."""
+    ours = np.array(seconds["table"])
+    print(f"  {'table':24}{BATCH_IDS / np.median(ours) / 1e3:8.0f}   {about}")
+    ratios = []
+    for name, theirs in seconds.items():
+        if name != "table":
+            ratio = float(np.median(np.array(theirs) / ours))
+            print(f"  {name:24}{BATCH_IDS / np.median(theirs) / 1e3:8.0f}   the table is {ratio:.1f}x as fast")
+            ratios += [] if "kept" in name else [ratio]
+    return min(ratios, default=float("nan"))
+
+
+def confined_side(name: str, args: argparse.Namespace, limit_bytes: int, results: Any) -> None:
+    """Time one side in a process of its own that gets `limit_bytes` of memory, page cache included."""
+    ids = batches("skewed", args.rows, 60)
+    folder = Path(tempfile.mkdtemp(dir=args.folder))
+    group = f"dovetail-benchmark-{os.getpid()}"
+    gradients = np.zeros((BATCH_IDS, args.width), dtype=np.float32)
+    try:
+        if name == "table":
+            with Table(width=args.width, host_rows=2000, folder=folder / "warm") as warm:
+                table_step(warm)(ids[0][:9000], gradients[:9000])  # compile outside
+            confine(group, limit_bytes)
+            with cold_table(args, folder / "table") as table:
+                seconds = median_s(table_step(table), ids, args.width, 30)
+        else:
+            filled(ENGINES[name](folder / name, args.width, budget_bytes(args)), args).close()
+            forget_pages(folder)
+            confine(group, limit_bytes)
+            engine = ENGINES[name](folder / name, args.width, budget_bytes(args))
+            seconds = median_s(engine_step(engine, reads_again=True), ids[: args.confined_steps], args.width, 3)
+            engine.close()
+        used = int((GROUPS / group / "memory.max_usage_in_bytes").read_text())
+        results.put((name, seconds, used))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return min(ratios, default=float("nan"))
+
+
+def confined(args: argparse.Namespace) -> float:
+    """Compare with key-value engines where the page cache counts too; return the worse ratio to them."""
+    limit_bytes = budget_bytes(args) + (args.working_megabytes << 20)
+    if not can_confine():
+        print("this user may not limit the memory of processes (cgroup v1)")
+        return float("nan")
+    print(
+        f"confined: {args.rows:,} rows of {args.width}, skewed; each side in a process that may take "
+        f"{format_bytes(limit_bytes)} more, page cache included; thousand ids/s"
+    )
+    spawn = multiprocessing.get_context("spawn")
+    seconds: dict[str, list[float]] = {}
+    for name in ("table", *ENGINES):
+        results = spawn.Queue()
+        process = spawn.Process(target=confined_side, args=(name, args, limit_bytes, results))
+        process.start()
+        process.join()
+        group = GROUPS / f"dovetail-benchmark-{process.pid}"
+        if group.exists():
+            (group / "memory.force_empty").write_text("0")
+            group.rmdir()
+        if process.exitcode:
+            print(f"  {name:24}ended with status {process.exitcode}")
+            continue
+        _, took_s, used = results.get()
+        seconds[name] = [took_s]
+        print(f"  {name:24}{took_s * 1e3:8.1f} ms a step, at most {format_bytes(used)} taken")
+    return report(seconds, "") if "table" in seconds else float("nan")
 
 
 def distinct(ids: list[Keys]) -> list[list[int]]:
@@ -460,18 +497,30 @@ def large(args: argparse.Namespace) -> float:
     return (peak - before) / budget
 
 
+BENCHMARKS = {
+    "host": host,
+    "cold": cold,
+    "confined": confined,
+    "misses": misses,
+    "precision": precision,
+    "large": large,
+}
+
+
 def main() -> None:
     """Run one benchmark and print its ratio last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", choices=["host", "cold", "misses", "precision", "large"])
+    parser.add_argument("which", choices=list(BENCHMARKS))
     parser.add_argument("--rows", type=int, default=405_528)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--batches", type=int, default=200)
     parser.add_argument("--gigabytes", type=float, default=5.0)
-    parser.add_argument("--folder", default=None, help="where `large` puts its rows")
+    parser.add_argument("--folder", default=None, help="where `large` and `confined` put their rows")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each side of `cold`")
+    parser.add_argument("--working-megabytes", type=int, default=48, help="memory of `confined` beside the budget")
+    parser.add_argument("--confined-steps", type=int, default=8, help="steps of the engines in `confined`")
     args = parser.parse_args()
-    ratio = {"host": host, "cold": cold, "misses": misses, "precision": precision, "large": large}[args.which](args)
-    print(f"ratio {ratio:.3f}")
+    print(f"ratio {BENCHMARKS[args.which](args):.3f}")
 
 
 if __name__ == "__main__":

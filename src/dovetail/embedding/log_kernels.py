@@ -34,21 +34,28 @@ CUT_SHORT, DAMAGED = 1, 2
 
 @njit(cache=True, nogil=True)
 def find_in_memory(descriptors, addresses, num_records, record_bytes, usable):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Write the address of each mapped segment that is whole and in the page cache, 0 for the others."""
+    """Write the address of each mapped segment that is in the page cache as a whole, 0 for the others."""
     span = np.zeros(2, dtype=np.uint64)
     found = np.zeros(5, dtype=np.uint64)
     for number in range(len(descriptors)):
         usable[number] = 0
-        if addresses[number] == 0 or num_records[number] == 0:
-            continue
         size_bytes = num_records[number] * record_bytes
-        if _lseek(descriptors[number], 0, _FROM_THE_END) < size_bytes:
+        if addresses[number] == 0 or size_bytes == 0:
             continue
         span[1] = size_bytes
         if _syscall(_CACHESTAT, descriptors[number], span.ctypes.data, found.ctypes.data, 0) != 0:
             return
         if np.int64(found[0]) * _PAGE_BYTES >= size_bytes:
             usable[number] = addresses[number]
+
+
+@njit(cache=True, nogil=True)
+def leave_out_short(descriptors, num_records, record_bytes, usable):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Set the address of files that were cut short to 0: reading beyond their end would end the process."""
+    for number in range(len(descriptors)):
+        size_bytes = num_records[number] * record_bytes
+        if usable[number] != 0 and _lseek(descriptors[number], 0, _FROM_THE_END) < size_bytes:
+            usable[number] = 0
 
 
 @njit(cache=True, nogil=True)

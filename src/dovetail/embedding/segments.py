@@ -5,14 +5,17 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import time
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding.errors import storage_error
-from dovetail.embedding.log_kernels import find_in_memory
+from dovetail.embedding.log_kernels import find_in_memory, leave_out_short
 
+LOOK_EVERY_S = 0.02
+"""How long to believe that a segment is in the page cache; the system rarely takes pages back sooner."""
 _FIRST_SIZE = 16
 _libc = ctypes.CDLL(None)
 _libc.mmap.restype = ctypes.c_void_p
@@ -34,6 +37,7 @@ class Segments:
         self._addresses = np.zeros(_FIRST_SIZE, dtype=np.int64)
         self._in_memory = np.zeros(_FIRST_SIZE, dtype=np.int64)
         self._last = self._spare = -1
+        self._looked_s = 0.0
 
     @property
     def num_kept(self) -> int:
@@ -90,11 +94,16 @@ class Segments:
     def in_memory(self, *, look: bool) -> NDArray[np.int64]:
         """Return the addresses of segments that can be read there, 0 for the others; all are 0 without a look."""
         if not look:
+            self._looked_s = 0.0
             self._in_memory[:] = 0
             return self._in_memory
-        for number in np.flatnonzero((self.descriptors >= 0) & (self._addresses == 0)).tolist():
-            self._map(number)
-        find_in_memory(self.descriptors, self._addresses, self.num_records, self.record_bytes, self._in_memory)
+        now_s = time.monotonic()
+        if now_s - self._looked_s > LOOK_EVERY_S:
+            for number in np.flatnonzero((self.descriptors >= 0) & (self._addresses == 0)).tolist():
+                self._map(number)
+            find_in_memory(self.descriptors, self._addresses, self.num_records, self.record_bytes, self._in_memory)
+            self._looked_s = now_s
+        leave_out_short(self.descriptors, self.num_records, self.record_bytes, self._in_memory)
         return self._in_memory
 
     def most_dead(self) -> int:
