@@ -58,6 +58,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     coordinator: ServerSpec
     servers: tuple[ServerSpec, ...]
+    timeline: bool = False
+    """Whether every worker's spans are kept."""
     lanes: str | None
     """The folder of shared memory; None where there is none."""
 

@@ -102,7 +102,9 @@ def publish(partial: Path, manifest: RunCheckpoint) -> Path:
 def all_in(run_folder: Path) -> list[Path]:
     """Return the whole checkpoints of a run, oldest first."""
     return sorted(
-        path for path in (run_folder / FOLDER).glob("step-*") if path.suffix != ".partial" and (path / MANIFEST).is_file()
+        path
+        for path in (run_folder / FOLDER).glob("step-*")
+        if path.suffix != ".partial" and (path / MANIFEST).is_file()
     )
 
 

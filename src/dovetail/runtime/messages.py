@@ -20,7 +20,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=T
 # -- everyone and the coordinator --------------------------------------------------------------------------------------
 
 
-class Hello(_Message):
+class Hello(_Message, frozen=True):
     """I am here: the first message of a process, and the answer to `WhoAreYou`."""
 
     role: Role
@@ -33,24 +33,24 @@ class Hello(_Message):
     """Of a worker: samples whose task fits its free memory."""
 
 
-class WhoAreYou(_Message):
+class WhoAreYou(_Message, frozen=True):
     """The coordinator does not know the sender (it came back, or gave the sender up): say hello again."""
 
 
-class Alive(_Message):
+class Alive(_Message, frozen=True):
     """A sign of life."""
 
     name: str
     most_samples: int | None = None
 
 
-class Stop(_Message):
+class Stop(_Message, frozen=True):
     """The run is over, or has failed: end."""
 
     reason: str = ""
 
 
-class Failed(_Message):
+class Failed(_Message, frozen=True):
     """A process cannot go on."""
 
     name: str
@@ -61,7 +61,7 @@ class Failed(_Message):
 # -- coordinator and servers -------------------------------------------------------------------------------------------
 
 
-class Load(_Message):
+class Load(_Message, frozen=True):
     """Take up the state of a checkpoint."""
 
     generation: int
@@ -69,13 +69,13 @@ class Load(_Message):
     folder: str
 
 
-class Adopt(_Message):
+class Adopt(_Message, frozen=True):
     """Keep your state, throw away what is under way, and go on as `generation`."""
 
     generation: int
 
 
-class Ready(_Message):
+class Ready(_Message, frozen=True):
     """A server has done what `Load` or `Adopt` asked for."""
 
     name: str
@@ -83,7 +83,7 @@ class Ready(_Message):
     version: int
 
 
-class Accepted(_Message):
+class Accepted(_Message, frozen=True):
     """A server has all gradients of a task (in ssp and async: has applied them)."""
 
     name: str
@@ -95,14 +95,14 @@ class Accepted(_Message):
     norm_square: float = 0.0
 
 
-class Norm(_Message):
+class Norm(_Message, frozen=True):
     """Tell the sum of squares of your part of the step's dense gradient."""
 
     generation: int
     step: int
 
 
-class NormIs(_Message):
+class NormIs(_Message, frozen=True):
     """The answer to `Norm`."""
 
     name: str
@@ -111,7 +111,7 @@ class NormIs(_Message):
     square: float
 
 
-class Commit(_Message):
+class Commit(_Message, frozen=True):
     """Apply the step: its gradients times `scale`, with `factor` times the learning rates."""
 
     generation: int
@@ -121,7 +121,7 @@ class Commit(_Message):
     factor: float
 
 
-class Committed(_Message):
+class Committed(_Message, frozen=True):
     """A server has applied a step."""
 
     name: str
@@ -129,7 +129,7 @@ class Committed(_Message):
     step: int
 
 
-class Save(_Message):
+class Save(_Message, frozen=True):
     """Write your part of the checkpoint into `folder`, as it is now; go on meanwhile."""
 
     generation: int
@@ -137,7 +137,7 @@ class Save(_Message):
     folder: str
 
 
-class Saved(_Message):
+class Saved(_Message, frozen=True):
     """A server's part of a checkpoint is on disk: its files, with their checksums."""
 
     name: str
@@ -147,7 +147,7 @@ class Saved(_Message):
     rows: dict[str, int]
 
 
-class SaveFailed(_Message):
+class SaveFailed(_Message, frozen=True):
     """A server could not write its part of a checkpoint."""
 
     name: str
@@ -156,7 +156,7 @@ class SaveFailed(_Message):
     hint: str
 
 
-class ServerStats(_Message):
+class ServerStats(_Message, frozen=True):
     """What a server holds and has done."""
 
     name: str
@@ -170,13 +170,13 @@ class ServerStats(_Message):
 # -- coordinator and workers -------------------------------------------------------------------------------------------
 
 
-class Reset(_Message):
+class Reset(_Message, frozen=True):
     """Throw away what is under way and go on as `generation`."""
 
     generation: int
 
 
-class Assign(_Message):
+class Assign(_Message, frozen=True):
     """A task: compute the gradients of these positions of the epoch's order with the parameters after `step` steps.
 
     While the task is `open`, ask for `More` before the last part is computed.
@@ -191,7 +191,7 @@ class Assign(_Message):
     factor: float = 1.0
 
 
-class More(_Message):
+class More(_Message, frozen=True):
     """The worker is about to run out of work."""
 
     generation: int
@@ -199,7 +199,7 @@ class More(_Message):
     task: int
 
 
-class Extend(_Message):
+class Extend(_Message, frozen=True):
     """More positions for the task."""
 
     generation: int
@@ -209,8 +209,16 @@ class Extend(_Message):
     last: int
 
 
-class Close(_Message):
+class Close(_Message, frozen=True):
     """There is no more for this task: push its gradients."""
+
+    generation: int
+    step: int
+    task: int
+
+
+class Recall(_Message, frozen=True):
+    """Put a task back that waits for its step: something else comes first, then it is given out again."""
 
     generation: int
     step: int
@@ -226,7 +234,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     step: int
 
 
-class Done(_Message):
+class Done(_Message, frozen=True):
     """A task is pushed to all servers. Arrays: counts of clicked and other samples by score, where there are any."""
 
     name: str
@@ -244,7 +252,7 @@ class Done(_Message):
     spans: tuple[Span, ...] = ()
 
 
-class JoinRing(_Message):
+class JoinRing(_Message, frozen=True):
     """Form a ring with these workers for this generation; the first keeps the meeting place."""
 
     generation: int
@@ -257,7 +265,7 @@ class JoinRing(_Message):
     """The checkpoint to load dense parameters from, where `source` is empty."""
 
 
-class RingMeets(_Message):
+class RingMeets(_Message, frozen=True):
     """The first member of a ring says where the others find it."""
 
     name: str
@@ -265,14 +273,14 @@ class RingMeets(_Message):
     meeting: str
 
 
-class InRing(_Message):
+class InRing(_Message, frozen=True):
     """A worker has joined the ring and has the dense parameters."""
 
     name: str
     generation: int
 
 
-class Reduced(_Message):
+class Reduced(_Message, frozen=True):
     """A worker holds the sum of the dense gradients of a step."""
 
     name: str
@@ -280,7 +288,7 @@ class Reduced(_Message):
     step: int
 
 
-class RingBroken(_Message):
+class RingBroken(_Message, frozen=True):
     """A worker could not finish a collective."""
 
     name: str
@@ -289,7 +297,7 @@ class RingBroken(_Message):
     error: str
 
 
-class Apply(_Message):
+class Apply(_Message, frozen=True):
     """The step is committed: update the dense parameters with the reduced gradient."""
 
     generation: int
@@ -298,7 +306,7 @@ class Apply(_Message):
     factor: float
 
 
-class SaveDense(_Message):
+class SaveDense(_Message, frozen=True):
     """Write the dense parameters of a ring into `folder`."""
 
     generation: int
@@ -309,7 +317,7 @@ class SaveDense(_Message):
 # -- coordinator and launcher ------------------------------------------------------------------------------------------
 
 
-class Died(_Message):
+class Died(_Message, frozen=True):
     """The launcher saw a process end."""
 
     name: str
@@ -318,7 +326,7 @@ class Died(_Message):
     comes_back: bool
 
 
-class Status(_Message):
+class Status(_Message, frozen=True):
     """How does the run go?"""
 
 
@@ -336,10 +344,10 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     samples: int
 
 
-class Report(_Message):
+class Report(_Message, frozen=True):
     """How the run goes."""
 
-    state: str
+    state: Literal["starting", "running", "going back", "saving", "done", "failed"]
     generation: int
     step: int
     epoch: int
@@ -354,11 +362,13 @@ class Report(_Message):
     servers: tuple[str, ...]
     events: tuple[str, ...]
     """What happened since the last report: deaths, restarts, checkpoints."""
+    lost: tuple[tuple[str, int], ...] = ()
+    """Processes, with their ids, that are not heard of any more: to be ended and started again."""
     error: str = ""
     hint: str = ""
 
 
-class SaveNow(_Message):
+class SaveNow(_Message, frozen=True):
     """Write a checkpoint as soon as a step is over, then stop where `stop` says so."""
 
     stop: bool = False
@@ -367,7 +377,7 @@ class SaveNow(_Message):
 # -- workers and servers -----------------------------------------------------------------------------------------------
 
 
-class Pull(_Message):
+class Pull(_Message, frozen=True):
     """Rows of these tables, one array of distinct keys each, and the dense parameters where `dense`.
 
     Answered once the server has applied `version` steps.
@@ -379,7 +389,7 @@ class Pull(_Message):
     dense: bool
 
 
-class Pulled(_Message):
+class Pulled(_Message, frozen=True):
     """Arrays: the rows of each table, then the dense parameters."""
 
     version: int
@@ -387,7 +397,7 @@ class Pulled(_Message):
     """How long the server waited for the step before it could answer."""
 
 
-class Push(_Message):
+class Push(_Message, frozen=True):
     """Gradients of a task, summed over samples: for each table distinct keys and their gradients, then the dense ones.
 
     A task's gradients may come in several parts; the `last` part has the dense ones, and how many parts there were.
@@ -406,13 +416,13 @@ class Push(_Message):
     factor: float = 1.0
 
 
-class Pushed(_Message):
+class Pushed(_Message, frozen=True):
     """The gradients arrived; `applied_before` where another attempt at the task was first."""
 
     applied_before: bool = False
 
 
-class Stale(_Message):
+class Stale(_Message, frozen=True):
     """The request is of another generation, or the task is not the worker's any more."""
 
     generation: int
@@ -421,7 +431,7 @@ class Stale(_Message):
 Message = (
     Hello | WhoAreYou | Alive | Stop | Failed
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed | Save | Saved | SaveFailed | ServerStats
-    | Reset | Assign | More | Extend | Close | Done
+    | Reset | Assign | More | Extend | Close | Recall | Done
     | JoinRing | RingMeets | InRing | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
     | Pull | Pulled | Push | Pushed | Stale

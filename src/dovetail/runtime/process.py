@@ -41,9 +41,7 @@ class Process:
 
     def listen(self, addresses: Sequence[str]) -> Listener:
         """Return the socket that others call."""
-        return Listener(
-            addresses, codec=self.codec, keys=self.keys, name=self.name, lanes=self.lanes, log=self.log
-        )
+        return Listener(addresses, codec=self.codec, keys=self.keys, name=self.name, lanes=self.lanes, log=self.log)
 
     def call(self, spec: ServerSpec, *, suffix: str = "", lane_bytes: int = 0) -> Caller:
         """Return a line to another process; with `lane_bytes`, large arrays go through shared memory."""

@@ -20,7 +20,7 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A table of the file: unknown keys are errors."""
 
 
-class RunModel(_Table):
+class RunModel(_Table, frozen=True):
     """The model to train."""
 
     name: Annotated[str, Meta(description="ctr-dnn, 2emb, dlrm, matchnet, nce, or package.module:function")]
@@ -34,7 +34,7 @@ class RunModel(_Table):
         check_name(self)
 
 
-class RunData(_Table):
+class RunData(_Table, frozen=True):
     """The data to train on."""
 
     name: Annotated[str, Meta(description="clicks, criteo, csv, parquet, or package.module:function")] = "clicks"
@@ -53,7 +53,7 @@ class RunData(_Table):
             check_whole_number(self, "samples", at_least=1)
 
 
-class RunTraining(_Table):
+class RunTraining(_Table, frozen=True):
     """How the workers train together."""
 
     batch: Annotated[int | None, Meta(description="samples of one step over all workers; absent: the model's own")] = (
@@ -91,7 +91,7 @@ class RunTraining(_Table):
             )
 
 
-class RunSchedule(_Table):
+class RunSchedule(_Table, frozen=True):
     """How the learning rate changes."""
 
     name: Annotated[str, Meta(description="constant, warmup, inverse-sqrt, linear or cosine")] = "constant"
@@ -107,7 +107,7 @@ class RunSchedule(_Table):
         return {name: value for name, value in given.items() if value is not None}
 
 
-class RunOptimizer(_Table):
+class RunOptimizer(_Table, frozen=True):
     """What updates the parameters, on the servers."""
 
     name: Annotated[
@@ -135,7 +135,7 @@ class RunOptimizer(_Table):
                 check_number(self, name, above=0.0)
 
 
-class RunServers(_Table):
+class RunServers(_Table, frozen=True):
     """The parameter servers."""
 
     count: Annotated[int, Meta(description="how many servers share the parameters, at least 1")] = 1
@@ -153,7 +153,7 @@ class RunServers(_Table):
             check_number(self, "cores", above=0.0)
 
 
-class RunWorker(_Table):
+class RunWorker(_Table, frozen=True):
     """A worker, or several alike."""
 
     name: Annotated[str, Meta(description="the worker's name; with a count, the first part of their names")] = "worker"
@@ -182,7 +182,7 @@ class RunWorker(_Table):
             check_number(self, "cores", above=0.0)
 
 
-class RunCheckpoint(_Table):
+class RunCheckpoint(_Table, frozen=True):
     """When the state of the run is kept; it always is at the end."""
 
     every_steps: Annotated[int | None, Meta(description="steps (in ssp and async: tasks) from one to the next")] = None
@@ -198,7 +198,7 @@ class RunCheckpoint(_Table):
         check_whole_number(self, "keep", at_least=1)
 
 
-class RunNetwork(_Table):
+class RunNetwork(_Table, frozen=True):
     """How the processes reach each other."""
 
     address: Annotated[str, Meta(description="the address that coordinator and servers listen on")] = "127.0.0.1"
@@ -208,7 +208,7 @@ class RunNetwork(_Table):
     ] = False
 
 
-class RunFaults(_Table):
+class RunFaults(_Table, frozen=True):
     """What happens when processes die."""
 
     restarts: Annotated[int, Meta(description="how often each process is started again, at least 0")] = 100
@@ -221,7 +221,7 @@ class RunFaults(_Table):
         check_number(self, "patience_s", above=0.0)
 
 
-class Run(_Table):
+class Run(_Table, frozen=True):
     """A whole run file."""
 
     model: RunModel

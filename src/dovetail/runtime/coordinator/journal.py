@@ -25,9 +25,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     step: int
     position: int
-    gaps: tuple[tuple[int, int], ...] = ()
     next_task: int = 0
-    checkpoint: str = ""
+    tasks: tuple[tuple[int, int, int, int], ...] = ()
     samples_done: int = 0
 
 
@@ -57,6 +56,8 @@ class Past(msgspec.Struct, kw_only=True):
     commit: CommitLine | None = None
     position: int = 0
     next_task: int = 0
+    made: list[tuple[int, int, int, int]] = msgspec.field(default_factory=list)
+    """All tasks made since the start, done or not."""
     tasks: dict[int, tuple[int, int, int, int]] = msgspec.field(default_factory=dict)
 
 
@@ -78,12 +79,18 @@ class Journal:
         past: Past | None = None
         for line in self._lines():
             if line.start is not None:
-                past = Past(start=line.start, position=line.start.position, next_task=line.start.next_task)
+                past = Past(
+                    start=line.start,
+                    position=line.start.position,
+                    next_task=line.start.next_task,
+                    tasks={task[0]: task for task in line.start.tasks},
+                )
             elif past is not None and line.commit is not None:
                 past.commit, past.position = line.commit, line.commit.position
             elif past is not None and line.task is not None:
                 past.tasks[line.task[0]] = line.task
                 past.next_task = max(past.next_task, line.task[0] + 1)
+                past.made.append(line.task)
             elif past is not None and line.done is not None:
                 past.tasks.pop(line.done, None)
         return past

@@ -77,13 +77,14 @@ class Step:
         """Return how many positions nobody has taken yet."""
         return self.last - self.tail
 
-    def task_for(self, worker: str, now_s: float) -> StepTask | None:
+    def task_for(self, worker: str, num_servers: int, now_s: float) -> StepTask | None:
         """Return the next task of a free worker: its own, one whose worker is lost, or None."""
         task = self.planned.pop(worker, None)
-        if task is None and self.orphans:
-            task = self.orphans.popleft()
-            task.worker = worker
-            task.is_open = False
+        while task is None and self.orphans:
+            orphan = self.orphans.popleft()
+            if len(orphan.accepted) < num_servers and not (orphan.doubled and orphan.worker == worker):
+                task = orphan
+                task.worker, task.is_open = worker, False
         if task is not None:
             task.handed_s = now_s
             task.is_open = task.is_open and self.tail_left > 0
@@ -104,6 +105,13 @@ class Step:
         task = self._new_task(worker, piece, now_s)
         self.tasks[task.number] = task
         return task
+
+    def orphan_tail(self, now_s: float) -> None:
+        """Make the rest of the tail a task for whoever is free next: nobody who is at work will ask for it."""
+        task = self._new_task("", (self.tail, self.last), now_s)
+        task.is_open = False
+        self.tail = self.last
+        self.orphans.append(task)
 
     def drop_worker(self, worker: str, num_servers: int) -> None:
         """Have others do what a lost worker has not finished."""

@@ -283,7 +283,5 @@ class ServerLoop:
 
 def serve(process: Process) -> None:
     """Run the server whose name the process has."""
-    number = next(
-        position for position, spec in enumerate(process.blueprint.servers) if spec.name == process.name
-    )
+    number = next(position for position, spec in enumerate(process.blueprint.servers) if spec.name == process.name)
     ServerLoop(process, number).run()

@@ -64,7 +64,9 @@ class Shard:
         self._accepted.clear()
         for table in self.tables:
             table.close()
-        self.tables = [self._load_table(checkpoint, folder, position) for position in range(len(self._blueprint.tables))]
+        self.tables = [
+            self._load_table(checkpoint, folder, position) for position in range(len(self._blueprint.tables))
+        ]
         if self.keeps_dense:
             values, state = load_dense(folder, checkpoint)
             self.values = values[self._slice].copy()

@@ -23,7 +23,9 @@ Arrays = tuple[NDArray[np.generic], ...]
 class Control:
     """The line to the coordinator, which one thread owns; others `tell` it what to say."""
 
-    def __init__(self, process: Process, heed: Callable[[Message], None], most_samples: Callable[[], int | None]) -> None:
+    def __init__(
+        self, process: Process, heed: Callable[[Message], None], most_samples: Callable[[], int | None]
+    ) -> None:
         """Open the line; `heed` is called with every message of the coordinator, in this thread."""
         self._process, self._heed, self._most_samples = process, heed, most_samples
         self._line = process.call_coordinator()

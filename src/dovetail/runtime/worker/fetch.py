@@ -13,7 +13,7 @@ from dovetail.runtime.process import Process
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.task import Fetched, Part
+from dovetail.runtime.worker.task import Fetched, Part, Task
 
 AHEAD = 2
 """Micro-batches that are ready before they are needed."""
@@ -22,13 +22,11 @@ AHEAD = 2
 class Fetcher:
     """Turns parts into micro-batches with their parameters, one after the other."""
 
-    def __init__(
-        self, process: Process, source: Source, model: ServedModel, wanted: Callable[[int], bool]
-    ) -> None:
+    def __init__(self, process: Process, source: Source, model: ServedModel, wanted: Callable[[Task], bool]) -> None:
         """Make the lines; `run` is the thread."""
         run = process.blueprint.run
         self._process, self._model, self._wanted = process, model, wanted
-        self._lines = Lines(process, "fetch", wanted)
+        self._lines = Lines(process, "fetch")
         self._sync = run.training.mode == "sync"
         self._dense_on_servers = run.training.dense == "ps" and bool(process.blueprint.dense)
         self._source, self._data, self._seed = source, run.data, run.training.seed
@@ -40,7 +38,7 @@ class Fetcher:
         """Get parts ready until there is None."""
         try:
             while (part := self.parts.get()) is not None:
-                if self._wanted(part.task.assign.generation):
+                if self._wanted(part.task):
                     try:
                         self._put(self._fetch(part))
                     except Abandoned:
@@ -54,7 +52,7 @@ class Fetcher:
             try:
                 self.ready.put(fetched, timeout=0.1)
             except queue.Full:
-                if not self._wanted(fetched.part.task.assign.generation):
+                if not self._wanted(fetched.part.task):
                     return
             else:
                 return
@@ -69,7 +67,9 @@ class Fetcher:
         dense = self._dense_on_servers and part.number == 0
         begin_s = now_s()
         version = assign.step if self._sync else 0
-        answer = self._lines.pull(assign.generation, version, look_ups, dense=dense)
+        answer = self._lines.pull(
+            assign.generation, version, look_ups, dense=dense, wanted=lambda: self._wanted(part.task)
+        )
         part.task.spans.append(Span("fetch", begin_s + answer.parked_s, now_s(), assign.step))
         seconds = time.perf_counter() - start_s - answer.parked_s
         rows = list(zip(look_ups, answer.rows, strict=True))

@@ -34,12 +34,12 @@ class Answer:
 
 
 class Lines:
-    """One line to each server; one thread uses them. `wanted(generation)` says whether to go on waiting."""
+    """One line to each server; one thread uses them. `wanted()` of a request says whether to go on waiting."""
 
-    def __init__(self, process: Process, purpose: str, wanted: Callable[[int], bool]) -> None:
+    def __init__(self, process: Process, purpose: str) -> None:
         """Open the lines."""
         blueprint = process.blueprint
-        self._process, self._wanted = process, wanted
+        self._process = process
         self._servers = blueprint.servers
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
@@ -49,47 +49,53 @@ class Lines:
             process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in self._servers
         ]
 
-    def pull(self, generation: int, version: int, look_ups: Sequence[LookUp], *, dense: bool) -> Answer:
+    def pull(
+        self, generation: int, version: int, look_ups: Sequence[LookUp], *, dense: bool, wanted: Callable[[], bool]
+    ) -> Answer:
         """Return rows and dense parameters as they are after at least `version` steps."""
-        tables = tuple(wanted.table for wanted in look_ups)
+        tables = tuple(each.table for each in look_ups)
         message = Pull(generation=generation, version=version, tables=tables, dense=dense)
         requests = [
-            caller.send(message, [wanted.keys[wanted.of_server(number)] for wanted in look_ups])
+            caller.send(message, [each.keys[each.of_server(number)] for each in look_ups])
             for number, caller in enumerate(self._callers)
         ]
-        rows = [np.empty((len(wanted.keys), self._widths[wanted.table]), dtype=np.float32) for wanted in look_ups]
+        rows = [np.empty((len(each.keys), self._widths[each.table]), dtype=np.float32) for each in look_ups]
         vector = np.empty(self._process.blueprint.dense_size, dtype=np.float32) if dense else None
         parked_s = 0.0
         for number, request in enumerate(requests):
-            letter = self._await(number, request, generation)
+            letter = self._await(number, request, wanted)
             if not isinstance(letter.message, Pulled):
                 raise self._unexpected(number, letter)
-            for position, wanted in enumerate(look_ups):
-                rows[position][wanted.of_server(number)] = letter.arrays[position]
+            for position, each in enumerate(look_ups):
+                rows[position][each.of_server(number)] = letter.arrays[position]
             if vector is not None:
                 vector[self._slices[number]] = letter.arrays[-1]
             parked_s = max(parked_s, letter.message.parked_s)
         return Answer(rows, vector, parked_s)
 
     def push(
-        self, message: Push, gradients: Sequence[tuple[LookUp, Floats]], dense: Floats | None
+        self,
+        message: Push,
+        gradients: Sequence[tuple[LookUp, Floats]],
+        dense: Floats | None,
+        wanted: Callable[[], bool],
     ) -> None:
         """Send gradients to the servers that own them, and wait until they have them."""
         requests = []
         for number, caller in enumerate(self._callers):
             arrays: list[NDArray[np.generic]] = []
-            for wanted, values in gradients:
-                mine = wanted.of_server(number)
-                arrays += [wanted.keys[mine], values[mine]]
+            for look_up, values in gradients:
+                mine = look_up.of_server(number)
+                arrays += [look_up.keys[mine], values[mine]]
             if dense is not None:
                 arrays.append(dense[self._slices[number]])
             requests.append(caller.send(message, arrays))
         for number, request in enumerate(requests):
-            letter = self._await(number, request, message.generation)
+            letter = self._await(number, request, wanted)
             if not isinstance(letter.message, Pushed):
                 raise self._unexpected(number, letter)
 
-    def _await(self, number: int, request: int, generation: int) -> Letter:
+    def _await(self, number: int, request: int, wanted: Callable[[], bool]) -> Letter:
         """Return the answer to a request, which has no deadline of its own: the coordinator watches the servers."""
         caller = self._callers[number]
         while True:
@@ -98,7 +104,7 @@ class Lines:
                 if isinstance(letter.message, Stale):
                     raise Abandoned
                 return letter
-            if not self._wanted(generation):
+            if not wanted():
                 raise Abandoned
 
     def _unexpected(self, number: int, letter: Letter) -> TrainingError:

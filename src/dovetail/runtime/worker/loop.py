@@ -18,7 +18,7 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.errors import DovetailError
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Assign, Close, Extend, Message, More, Reset, Span
+from dovetail.runtime.messages import Assign, Close, Extend, Message, More, Recall, Reset, Span
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.control import Control, free_memory_bytes
 from dovetail.runtime.worker.fetch import Fetcher
@@ -58,7 +58,7 @@ class WorkerLoop:
         self._control = Control(process, self._heed, self._most_samples)
         self._fetcher = Fetcher(process, source, self._model, self._wanted)
         self._sender = Sender(process, self._wanted, self._control.tell)
-        self._lines = Lines(process, "compute", self._wanted)
+        self._lines = Lines(process, "compute")
         self._wake: queue.Queue[Fetched | None] = self._fetcher.ready  # type: ignore[assignment]
 
     def run(self) -> None:
@@ -111,6 +111,11 @@ class WorkerLoop:
                 if task is not None and message.generation == self._generation:
                     task.asked_for_more = False
                     self._add_parts(task, message.first, message.last)
+        elif isinstance(message, Recall):
+            with self._lock:
+                task = self._tasks.pop((message.step, message.task), None)
+                if task is not None:
+                    task.recalled = True
         elif isinstance(message, Close):
             with self._lock:
                 task = self._tasks.get((message.step, message.task))
@@ -141,9 +146,9 @@ class WorkerLoop:
         except queue.Full:
             pass  # it has something to look at already
 
-    def _wanted(self, generation: int) -> bool:
-        """Say whether work of a generation still counts."""
-        return generation == self._generation and not self._control.stopped.is_set()
+    def _wanted(self, task: Task) -> bool:
+        """Say whether work on a task still counts."""
+        return task.assign.generation == self._generation and not task.recalled and not self._control.stopped.is_set()
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
@@ -173,7 +178,7 @@ class WorkerLoop:
             if fetched is None:
                 self._idle(begin_s, waited_s)
                 self._finish()
-            elif self._wanted(fetched.part.task.assign.generation):
+            elif self._wanted(fetched.part.task):
                 self._account(fetched, begin_s, waited_s)
                 try:
                     self._compute_part(fetched)
@@ -241,7 +246,10 @@ class WorkerLoop:
         generation = task.assign.generation
         version = task.assign.step if self._process.blueprint.run.training.mode == "sync" else 0
         self._rows.begin(
-            fetched.rows, lambda wanted: self._lines.pull(generation, version, [wanted], dense=False).rows[0]
+            fetched.rows,
+            lambda look_up: self._lines.pull(
+                generation, version, [look_up], dense=False, wanted=lambda: self._wanted(task)
+            ).rows[0],
         )
         batch = batch if self._model.device.type == "cpu" else batch.to(self._model.device)
         if self._model.bytes_per_sample:

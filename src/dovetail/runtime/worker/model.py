@@ -79,7 +79,7 @@ def dense_parameters(chain: Chain) -> list[tuple[str, nn.Parameter]]:
             )
         found.append((name, parameter))
     for name, module in chain.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:  # noqa: SLF001
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
             raise TrainingError(
                 f"layer `{name}` averages over a batch that is spread over workers",
                 hint="use nn.LayerNorm, or track_running_stats=False",

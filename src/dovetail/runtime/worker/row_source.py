@@ -53,16 +53,15 @@ class Rows:
     def leaf(self, table: int, keys: Keys) -> Leaf:
         """Return the rows of some keys."""
         waiting = self._ahead.get(table, [])
-        for position, (wanted, rows) in enumerate(waiting):
-            if wanted.asked is keys or np.array_equal(wanted.asked, keys):
-                del waiting[position]
-                break
+        found = next((pair for pair in waiting if np.array_equal(pair[0].asked, keys)), None)
+        if found is not None:
+            self._ahead[table] = [pair for pair in waiting if pair is not found]
         else:
             if self._fetch is None:
                 raise RuntimeError("rows are looked up outside of a micro-batch")
             wanted = look_up(table, keys, self.num_servers)
-            rows = self._fetch(wanted)
-        leaf = Leaf(wanted, rows, self.device)
+            found = (wanted, self._fetch(wanted))
+        leaf = Leaf(*found, self.device)
         self.leaves.append(leaf)
         return leaf
 

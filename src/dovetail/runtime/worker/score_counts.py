@@ -12,7 +12,7 @@ from torch import Tensor
 from dovetail.models.metrics import click_scores
 
 NUM_BINS = 4096
-EVERY_S = 1.0
+EVERY_S = 0.25
 
 Counts = tuple[NDArray[np.int64], ...]
 

@@ -36,19 +36,19 @@ class Sender:
     def __init__(
         self,
         process: Process,
-        wanted: Callable[[int], bool],
+        wanted: Callable[[Task], bool],
         tell: Callable[[Done, tuple[NDArray[np.int64], ...]], None],
     ) -> None:
         """Make the lines; `tell` reports a task that is done."""
         self._process, self._wanted, self._tell = process, wanted, tell
-        self._lines = Lines(process, "send", wanted)
+        self._lines = Lines(process, "send")
         self.gradients: queue.SimpleQueue[Gradients | None] = queue.SimpleQueue()
 
     def run(self) -> None:
         """Send until there is None."""
         try:
             while (gradients := self.gradients.get()) is not None:
-                if self._wanted(gradients.task.assign.generation):
+                if self._wanted(gradients.task):
                     try:
                         self._send(gradients)
                     except Abandoned:
@@ -76,6 +76,7 @@ class Sender:
             ),
             gradients.rows,
             gradients.dense,
+            lambda: self._wanted(task),
         )
         task.parts_pushed += 1
         end_s = now_s()

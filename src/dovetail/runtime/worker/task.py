@@ -30,6 +30,7 @@ class Task:
     fixed_s: float = 0.0
     wait_s: float = 0.0
     asked_for_more: bool = False
+    recalled: bool = False
     spans: list[Span] = field(default_factory=list)
 
     @property

@@ -1,0 +1,204 @@
+"""Figures of a run as it goes: speed, loss, AUC, each worker's share and idle time; for people and for files."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.runtime.messages import Done, ServerStats, WorkerStatus
+
+METRICS = "metrics.jsonl"
+TIMELINE = "timeline.jsonl"
+TENSORBOARD = "tensorboard"
+EVERY_S = 1.0
+WINDOW = 8
+"""Seconds over which shares and idle times are told."""
+RECENT = 0.95
+"""What counts by score keep of their weight from one second to the next."""
+
+
+@dataclass(slots=True)
+class WorkerWindow:
+    """What a worker did in the last seconds."""
+
+    samples: list[int] = field(default_factory=lambda: [0])
+    busy_s: list[float] = field(default_factory=lambda: [0.0])
+    idle_s: list[float] = field(default_factory=lambda: [0.0])
+    compute_s: list[float] = field(default_factory=lambda: [0.0])
+    total_samples: int = 0
+    total_busy_s: float = 0.0
+    total_idle_s: float = 0.0
+
+    def add(self, done: Done) -> None:
+        """Take in a task."""
+        self.samples[-1] += done.samples
+        self.compute_s[-1] += done.compute_s
+        self.busy_s[-1] += done.compute_s + done.fixed_s
+        self.idle_s[-1] += done.wait_s
+        self.total_samples += done.samples
+        self.total_busy_s += done.compute_s + done.fixed_s
+        self.total_idle_s += done.wait_s
+
+    def turn(self) -> None:
+        """Begin the next second."""
+        for series in (self.samples, self.busy_s, self.idle_s, self.compute_s):
+            series.append(0)  # type: ignore[attr-defined]
+            del series[:-WINDOW]
+
+    @property
+    def idle(self) -> float:
+        """Return the part of the time in which it waited."""
+        total_s = sum(self.busy_s) + sum(self.idle_s)
+        return sum(self.idle_s) / total_s if total_s else 0.0
+
+    @property
+    def samples_per_s(self) -> float:
+        """Return its speed while it computes."""
+        seconds = sum(self.compute_s)
+        return sum(self.samples) / seconds if seconds else 0.0
+
+
+class Metrics:
+    """Collects figures and writes a line a second."""
+
+    def __init__(self, folder: Path, *, timeline: bool) -> None:
+        """Open the files; a run that goes on adds to them."""
+        self._lines = (folder / METRICS).open("ab", buffering=0)
+        self._timeline = (folder / TIMELINE).open("ab") if timeline else None
+        self._board = _tensorboard(folder / TENSORBOARD)
+        self.workers: dict[str, WorkerWindow] = {}
+        self.auc = math.nan
+        self.loss = math.nan
+        self.samples_per_s = 0.0
+        self._counts = np.zeros((2, 1))
+        self._samples: list[int] = [0]
+        self._losses: list[float] = [0.0]
+        self._turned_s: list[float] = []
+
+    def add_step(self, samples: int, loss: float) -> None:
+        """Take in a step, or a task where each counts by itself."""
+        self._samples[-1] += samples
+        self._losses[-1] += loss
+
+    def add_task(self, done: Done, counts: tuple[NDArray[Any], ...]) -> None:
+        """Take in what a worker says of a task."""
+        self.workers.setdefault(done.name, WorkerWindow()).add(done)
+        if len(counts) == 2:
+            both = np.stack(counts).astype(np.float64)
+            self._counts = both + (self._counts if self._counts.shape == both.shape else 0.0)
+        if self._timeline is not None:
+            for span in done.spans:
+                line = msgspec.json.encode([done.name, span.kind, span.start_s, span.end_s, span.step])
+                self._timeline.write(line + b"\n")
+
+    def turn(self, now_s: float, facts: dict[str, Any], servers: dict[str, ServerStats]) -> None:
+        """Close a second: write its line."""
+        self._turned_s.append(now_s)
+        del self._turned_s[: -WINDOW - 1]
+        if len(self._turned_s) > 1:
+            span_s = self._turned_s[-1] - self._turned_s[0]
+            self.samples_per_s = sum(self._samples[-len(self._turned_s) + 1 :]) / span_s
+        if sum(self._samples):
+            self.loss = sum(self._losses) / sum(self._samples)
+        self.auc = area(self._counts)
+        self._counts *= RECENT
+        total = sum(sum(window.samples) for window in self.workers.values())
+        line = {
+            **facts,
+            "samples_per_s": round(self.samples_per_s, 1),
+            "loss": _number(self.loss),
+            "auc": _number(self.auc),
+            "workers": {
+                name: {
+                    "share": round(sum(window.samples) / total, 4) if total else 0.0,
+                    "samples_per_s": round(window.samples_per_s, 1),
+                    "idle": round(window.idle, 4),
+                }
+                for name, window in self.workers.items()
+            },
+            "servers": {
+                name: {"rows": stats.rows, "pushed_keys": stats.pushed_keys, "busy_s": round(stats.busy_s, 3)}
+                for name, stats in servers.items()
+            },
+        }
+        self._lines.write(msgspec.json.encode(line) + b"\n")
+        self._write_board(line)
+        if self._timeline is not None:
+            self._timeline.flush()
+        self._samples.append(0)
+        self._losses.append(0.0)
+        del self._samples[:-WINDOW], self._losses[:-WINDOW]
+        for window in self.workers.values():
+            window.turn()
+
+    def _write_board(self, line: dict[str, Any]) -> None:
+        """Write the figures for TensorBoard."""
+        step = int(line["samples"])
+        for name in ("samples_per_s", "loss", "auc"):
+            if line[name] is not None:
+                self._board.add_scalar(name, line[name], step)
+        for worker, figures in line["workers"].items():
+            self._board.add_scalar(f"share/{worker}", figures["share"], step)
+            self._board.add_scalar(f"idle/{worker}", figures["idle"], step)
+
+    def worker_status(self, name: str, state: str) -> WorkerStatus:
+        """Return how a worker does."""
+        window = self.workers.get(name, WorkerWindow())
+        total = sum(sum(each.samples) for each in self.workers.values())
+        return WorkerStatus(
+            name=name,
+            state=state,
+            share=sum(window.samples) / total if total else 0.0,
+            samples_per_s=window.samples_per_s,
+            idle=window.idle,
+            samples=window.total_samples,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return each worker's part in the whole."""
+        total = sum(window.total_samples for window in self.workers.values())
+        return {
+            name: {
+                "samples": window.total_samples,
+                "share": round(window.total_samples / total, 4) if total else 0.0,
+                "busy_s": round(window.total_busy_s, 3),
+                "idle_s": round(window.total_idle_s, 3),
+                "idle": round(window.total_idle_s / max(1e-9, window.total_busy_s + window.total_idle_s), 4),
+            }
+            for name, window in sorted(self.workers.items())
+        }
+
+    def close(self) -> None:
+        """Close the files."""
+        self._lines.close()
+        self._board.close()
+        if self._timeline is not None:
+            self._timeline.close()
+
+
+def area(counts: NDArray[np.float64]) -> float:
+    """Return the area under the ROC curve from counts of clicked and other samples by rising score."""
+    clicked, quiet = counts
+    pairs = clicked.sum() * quiet.sum()
+    if not pairs:
+        return math.nan
+    below = np.cumsum(quiet) - quiet
+    return float((clicked * (below + quiet / 2)).sum() / pairs)
+
+
+def _number(value: float) -> float | None:
+    """Return a number as JSON has it: nothing where there is none."""
+    return round(value, 6) if math.isfinite(value) else None
+
+
+def _tensorboard(folder: Path) -> Any:
+    """Return a writer of TensorBoard's files."""
+    from tensorboardX import SummaryWriter  # noqa: PLC0415 - slow to import, and only the coordinator needs it
+
+    return SummaryWriter(str(folder), flush_secs=5)

@@ -1,0 +1,1 @@
+"""Starting a run: its folder, its keys, its processes; and starting again what dies."""

@@ -1,0 +1,89 @@
+"""Where each process of a run begins."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import DovetailError
+from dovetail.runtime.process import Process
+
+PR_SET_PDEATHSIG = 1
+
+
+def begin(folder: Path, name: str) -> None:
+    """Write to the process's own log from now on, and end when whoever started it does."""
+    log = os.open(folder / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+    faulthandler.enable()
+
+
+def guarded(name: str, function: Any, *arguments: Any) -> int:
+    """Run a process's function; return its exit status, with what went wrong in the log."""
+    try:
+        function(*arguments)
+    except DovetailError as error:
+        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr, flush=True)  # noqa: T201
+        return 1
+    except Exception:
+        print(f"{time.strftime('%H:%M:%S')} {name} failed", file=sys.stderr)  # noqa: T201
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def run_worker(folder: str, name: str, model: Any, source: Any) -> None:
+    """Be a worker; called in a process that has torch already."""
+    path = Path(folder)
+    begin(path, name)
+    sys.exit(guarded(name, _work, path, name, model, source))
+
+
+def _work(folder: Path, name: str, model: Any, source: Any) -> None:
+    """Enter the worker's host, then work."""
+    from dovetail.runtime.launch.prepare import load_source  # noqa: PLC0415 - only workers need torch
+    from dovetail.runtime.worker.loop import work  # noqa: PLC0415
+    from dovetail.spec.run import RunWorker  # noqa: PLC0415
+    from dovetail.testbed.namespaces import enter  # noqa: PLC0415
+
+    process = Process(folder, name)
+    settings = dict(process.blueprint.run.each_worker()).get(name, RunWorker())
+    if settings.netns is not None:
+        enter(settings.netns)
+        process.is_local = False
+    work(process, settings, load_source(process.blueprint.run, source), model)
+
+
+def main() -> int:
+    """Be the coordinator or a server: neither imports torch."""
+    folder, name = Path(sys.argv[1]), sys.argv[2]
+    begin(folder, name)
+    return guarded(name, _serve, folder, name)
+
+
+def _serve(folder: Path, name: str) -> None:
+    """Run the role that a name stands for."""
+    from dovetail.runtime.coordinator.loop import coordinate  # noqa: PLC0415 - only the role that is asked for
+    from dovetail.runtime.server.loop import serve  # noqa: PLC0415
+
+    process = Process(folder, name)
+    if name == process.blueprint.coordinator.name:
+        coordinate(process)
+    else:
+        serve(process)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
