@@ -56,7 +56,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.table.save(self.folder / "saved")
         self.saved = saved_copy(self.model)
 
-    @precondition(lambda self: self.saved is not None and self.table._base is not None)
+    @precondition(lambda self: self.saved is not None and self.table._saver.base is not None)
     @rule(keys=KEYS)
     def save_delta_while_training(self, keys):
         future = self.table.save_beside(self.folder / "saved", kind="delta")

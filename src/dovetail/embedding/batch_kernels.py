@@ -19,7 +19,7 @@ from dovetail.embedding.host_tier import (
     TAKEN,
 )
 from dovetail.embedding.index import probe
-from dovetail.embedding.memory_hints import AHEAD, hint_row
+from dovetail.embedding.raw_memory import AHEAD, hint_row
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

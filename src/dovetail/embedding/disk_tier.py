@@ -84,7 +84,7 @@ class DiskTier:
     @property
     def used_bytes(self) -> int:
         """Return the bytes of all files."""
-        return self.segments.num_kept * self.record_bytes
+        return self.segments.used_bytes
 
     @property
     def memory_bytes(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import carray, njit, types  # type: ignore[attr-defined]
 
-from dovetail.embedding.memory_hints import AHEAD, LINE_BYTES, fetch_soon, words_at
+from dovetail.embedding.raw_memory import AHEAD, LINE_BYTES, fetch_soon, words_at
 from dovetail.embedding.record import decode_row, is_whole
 
 _pread: Any = types.ExternalFunction("pread", types.int64(types.int32, types.uintp, types.uintp, types.int64))

@@ -8,7 +8,7 @@ from numba import njit
 from dovetail.embedding.hashing import place_of
 from dovetail.embedding.host_tier import CLEAN, COUNT, DIRTY, FREE, HELD, HOME, MARK, NEEDED, SEEN, STATE, TAKEN
 from dovetail.embedding.index import probe
-from dovetail.embedding.memory_hints import AHEAD, fetch_soon
+from dovetail.embedding.raw_memory import AHEAD, fetch_soon
 
 _LISTED = np.uint8(4)
 """A bit of an index state, set only within `resolve`: the row is on the list already."""

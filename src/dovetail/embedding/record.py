@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import GOLDEN, mix
-from dovetail.embedding.memory_hints import AHEAD, copy_bytes, hint_row
+from dovetail.embedding.raw_memory import AHEAD, copy_bytes, hint_row
 from dovetail.errors import did_you_mean
 
 HEADER_WORDS = 4

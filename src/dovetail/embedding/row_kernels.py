@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dovetail.embedding.memory_hints import AHEAD, hint_row
+from dovetail.embedding.raw_memory import AHEAD, hint_row
 
 _ONE = np.float32(1)
 _ZERO = np.float32(0)

@@ -34,20 +34,21 @@ class Segments:
         self.descriptors = np.full(_FIRST_SIZE, -1, dtype=np.int32)
         self.num_records = np.zeros(_FIRST_SIZE, dtype=np.int64)
         self.num_living = np.zeros(_FIRST_SIZE, dtype=np.int64)
+        self._lengths = np.zeros(_FIRST_SIZE, dtype=np.int64)
         self._addresses = np.zeros(_FIRST_SIZE, dtype=np.int64)
         self._in_memory = np.zeros(_FIRST_SIZE, dtype=np.int64)
         self._last = self._spare = -1
         self._looked_s = 0.0
 
     @property
-    def num_kept(self) -> int:
-        """Return how many records all files have room for or hold."""
-        return int(self.num_records.sum()) + (self.segment_records if self._spare >= 0 else 0)
+    def used_bytes(self) -> int:
+        """Return the bytes of all files, what is about to be written over included."""
+        return int(self._lengths.sum()) * self.record_bytes
 
     @property
     def memory_bytes(self) -> int:
         """Return the RAM of the lists."""
-        return self.descriptors.nbytes + 4 * self.num_records.nbytes
+        return self.descriptors.nbytes + 5 * self.num_records.nbytes
 
     @property
     def num_open_records(self) -> int:
@@ -71,6 +72,7 @@ class Segments:
             first = number * self.segment_records + start
             numbers[done : done + len(part)] = np.arange(first, first + len(part))
             self.num_records[number] += len(part)
+            self._lengths[number] = max(self._lengths[number], self.num_records[number])
             parts.append((number, len(part)))
             done += len(part)
         for number, size in parts:
@@ -136,7 +138,7 @@ class Segments:
             _libc.munmap(int(self._addresses[number]), self.segment_records * self.record_bytes)
         os.close(int(self.descriptors[number]))
         self.descriptors[number] = -1
-        self.num_records[number] = self.num_living[number] = 0
+        self.num_records[number] = self.num_living[number] = self._lengths[number] = 0
         self._addresses[number] = self._in_memory[number] = 0
 
     def _map(self, number: int) -> None:
@@ -170,7 +172,7 @@ class Segments:
         """Make room for as many segments again."""
         size = len(self.descriptors)
         self.descriptors = np.concatenate([self.descriptors, np.full(size, -1, dtype=np.int32)])
-        for name in ("num_records", "num_living", "_addresses", "_in_memory"):
+        for name in ("num_records", "num_living", "_lengths", "_addresses", "_in_memory"):
             setattr(self, name, np.concatenate([getattr(self, name), np.zeros(size, dtype=np.int64)]))
 
     def _write_at(self, number: int, start: int, records: NDArray[np.uint32]) -> None:

@@ -88,6 +88,7 @@ class Store:
             segment_bytes = min(max(host_bytes // 8, SMALLEST_SEGMENT_BYTES), LARGEST_SEGMENT_BYTES)
         self.disk = DiskTier(folder, layout, segment_bytes) if folder is not None else None
         self.key_log = key_log
+        self.closed = False
         self.operation = 0
         self._num_shifts = 0
         self._held_stays, self._held_by = False, 0
@@ -331,6 +332,19 @@ class Store:
         self.index.remove(keys)
         self._held_stays = False
 
+    def find_expired(self, before: int, below: int) -> NDArray[np.int64]:
+        """Return the keys of rows last seen before the step `before` or counted less than `below`."""
+        index = self.index
+        found: list[NDArray[np.int64]] = []
+        start = 0
+        while start < index.size:
+            keys = np.empty(MOST_AT_ONCE, dtype=np.int64)
+            count, start = kernels.find_expired(
+                *(index.keys, index.places, index.seen, index.counts, self.host.lines, before, below, start, keys)
+            )
+            found.append(keys[:count].copy())
+        return np.concatenate(found)
+
     def keys(self) -> NDArray[np.int64]:
         """Return every key that has a row."""
         keys = np.empty(self.index.num_rows, dtype=np.int64)
@@ -340,6 +354,11 @@ class Store:
     def first_rows(self, keys: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the values that rows of `keys` begin with."""
         return first_values(keys, width=self.width, seed=self.seed, scale=self.scale)
+
+    def must_be_open(self) -> None:
+        """Refuse work after `close`."""
+        if self.closed:
+            raise TableError("the table is closed", hint="make a new one, or load its checkpoint")
 
     def _below(self) -> DiskTier:
         """Return the tier below, which there must be."""

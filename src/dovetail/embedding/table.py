@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -14,17 +14,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from dovetail.embedding import batch_kernels as kernels
 from dovetail.embedding.arrays import as_bags, as_gradients, as_keys, check_bags, in_bag_order
+from dovetail.embedding.background import Background
 from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
 from dovetail.embedding.disk_tier import MOST_AT_ONCE
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import shard_of
-from dovetail.embedding.host_tier import PENDING, SAVED
 from dovetail.embedding.key_log import KeyLog
+from dovetail.embedding.loading import fill, find_chains
 from dovetail.embedding.record import Precision
 from dovetail.embedding.row_optimizer import Adagrad, RowOptimizer, described, make_row_optimizer
-from dovetail.embedding.snapshot import Snapshot
+from dovetail.embedding.saving import Saver
 from dovetail.embedding.stats import TableStats
-from dovetail.embedding.store import Held, Known, Store
+from dovetail.embedding.store import Held, Store
 
 Mode = Literal["sum", "mean"]
 
@@ -33,8 +34,8 @@ class Table:
     """Rows of `width` values and their optimizer state, made on first use, for any int64 keys.
 
     The rows in RAM (at most `host_rows`, where given) and the index of all rows stay within `host_bytes`; the others
-    lie in `folder`. Where a row lies
-    never shows in its bits (but for `cold_precision` below float32). Any thread may call any method.
+    lie in `folder`. Where a row lies never shows in its bits (but for `cold_precision` below float32). Any thread may
+    call any method.
     """
 
     def __init__(
@@ -80,17 +81,13 @@ class Table:
         self._settings = self.optimizer.settings()
         self._sums = np.empty((0, width), dtype=np.float32)
         self._lock = threading.RLock()
-        self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-table")
-        self._writing_back = False
-        self._snapshot: Snapshot | None = None
-        self._base: Checkpoint | None = None
-        self._tombstones: list[NDArray[np.int64]] = []
+        self._background = Background(self._store, self._lock)
+        self._saver = Saver(self._store, self._lock)
         self._ageing_lookups = ageing_lookups
         self._counted = 0
         self._step_looked_up = -1
         self._num_looked_up = 0
         self._num_expired = 0
-        self._closed = False
 
     # -- look-ups --------------------------------------------------------------------------------------------------
 
@@ -102,7 +99,7 @@ class Table:
         keys = self._own(as_keys(keys))
         out = np.empty((len(keys), self.width), dtype=np.float32)
         with self._lock:
-            self._open()
+            self._store.must_be_open()
             self._lookup_into(keys, out, insert=insert)
             self._after_lookup()
         return out
@@ -129,7 +126,7 @@ class Table:
         check_bags(begins, ends, len(keys))
         out = np.empty((len(begins), self.width), dtype=np.float32)
         with self._lock:
-            self._open()
+            self._store.must_be_open()
             held = self._store.hold(keys, insert=insert)
             if held is not None and (insert or not len(keys) or held.slots.min() >= 0):
                 self._count(held)
@@ -173,7 +170,7 @@ class Table:
             kernels.age(store.index.places, store.index.counts, store.host.lines, store.host.top)
             self._counted -= period
         if store.step == self._step_looked_up:
-            self._write_back_soon()
+            self._background.write_back_soon()
         self._step_looked_up = store.step
 
     # -- updates ---------------------------------------------------------------------------------------------------
@@ -184,7 +181,7 @@ class Table:
         gradients = as_gradients(gradients, len(keys), self.width)
         places = np.arange(len(keys) + 1, dtype=np.int64)
         with self._lock:
-            self._open()
+            self._store.must_be_open()
             self._update(keys, places[:-1], places[1:], gradients, mean=False)
 
     def update_pooled(self, keys: ArrayLike, offsets: ArrayLike, gradients: ArrayLike, *, mode: Mode = "sum") -> None:
@@ -208,7 +205,7 @@ class Table:
         keys, begins, ends = in_bag_order(keys, begins, ends)
         gradients = as_gradients(gradients, len(begins), self.width)
         with self._lock:
-            self._open()
+            self._store.must_be_open()
             self._update(keys, begins, ends, gradients, mean=mode == "mean")
 
     def _update(
@@ -232,7 +229,7 @@ class Table:
             kernels.add_at(sums, inverse, begins, ends, gradients, mean)
             self._apply_in_turn(distinct, sums)
         self._store.step += 1
-        self._write_back_soon()
+        self._background.write_back_soon()
 
     def set_rate_factor(self, factor: float) -> None:
         """Have the following updates use `factor` times the optimizer's learning rate, as a schedule asks."""
@@ -258,12 +255,11 @@ class Table:
     def _apply(self, slots: NDArray[np.int32], sums: NDArray[np.float32]) -> None:
         """Step distinct rows in the host tier; what a checkpoint under way still needs is kept first."""
         host = self._store.host
-        if self._snapshot is not None:
-            self._keep_for_snapshot(host.keys[slots])
+        self._saver.keep_at(slots)
         type(self.optimizer).kernel(host.rows, slots, sums, self.width, self._settings)
         self._store.change(slots)
 
-    # -- look-ahead and write-back ---------------------------------------------------------------------------------
+    # -- look-ahead ------------------------------------------------------------------------------------------------
 
     def prefetch(self, keys: ArrayLike, *, ahead: int = 1) -> Future[int]:
         """Bring rows up in the background and keep them for the next `ahead` look-ups; the result counts the fetches.
@@ -271,7 +267,7 @@ class Table:
         Keys without a row are left alone; where rows do not fit, the rest stays below.
         """
         keys = self._own(as_keys(keys))
-        return self._background.submit(self._prefetch, keys, ahead)
+        return self._background.prefetch(keys, ahead)
 
     def prepare(self, upcoming: Sequence[ArrayLike]) -> Future[int]:
         """Get ready for the look-ups after the next one, in the background; the result counts the fetches.
@@ -279,59 +275,7 @@ class Table:
         Rows of `upcoming` that are in RAM are kept for as long as they are needed and there is room; those of the
         first are fetched.
         """
-        batches = [self._own(as_keys(keys)) for keys in upcoming]
-        return self._background.submit(self._prepare, batches)
-
-    def _prepare(self, batches: list[NDArray[np.int64]]) -> int:
-        """Mark what is needed, then fetch for the first batch."""
-        for distance, keys in enumerate(batches):
-            slots = np.empty(len(keys), dtype=np.int32)
-            with self._lock:
-                if self._closed:
-                    return 0
-                store = self._store
-                kernels.find_slots(store.index.keys, store.index.places, keys, slots)
-                kernels.need_slots(store.host.lines, slots, store.batch + distance + 2)
-        return self._prefetch(batches[0], 2) if batches else 0
-
-    def _prefetch(self, keys: NDArray[np.int64], ahead: int) -> int:
-        """Fetch in parts, so that nobody waits long."""
-        unique = np.unique(keys)
-        fetched = 0
-        for start in range(0, len(unique), MOST_AT_ONCE):
-            part = unique[start : start + MOST_AT_ONCE]
-            with self._lock:
-                if self._closed:
-                    return fetched
-                before = self._store.num_fetched
-                held = self._store.hold(part, insert=False)
-                if held is None:
-                    return fetched
-                kernels.need_slots(self._store.host.lines, held.unique, self._store.batch + ahead)
-                fetched += self._store.num_fetched - before
-        return fetched
-
-    def _write_back_soon(self) -> None:
-        """Have some of the least used rows written beside the caller's work, where there is little room."""
-        store = self._store
-        capacity = store.host.capacity
-        full = store.disk is not None and capacity >= 1024 and store.host.num_free < capacity >> 7
-        if full and not self._writing_back:
-            self._writing_back = True
-            self._background.submit(self._write_back, store.operation)
-
-    def _write_back(self, done_with: int) -> None:
-        """Evict until a little room is free; not now, where somebody is at work on the table."""
-        try:
-            if self._lock.acquire(blocking=False):
-                try:
-                    if not self._closed:
-                        num_rows = min(MOST_AT_ONCE, self._store.host.capacity >> 6)
-                        self._store.write_back(num_rows, done_with=done_with)
-                finally:
-                    self._lock.release()
-        finally:
-            self._writing_back = False
+        return self._background.prepare([self._own(as_keys(keys)) for keys in upcoming])
 
     # -- the life of a row -----------------------------------------------------------------------------------------
 
@@ -340,34 +284,19 @@ class Table:
 
         Returns their keys; the next checkpoint has a tombstone for each.
         """
-        found: list[NDArray[np.int64]] = []
         with self._lock:
-            self._open()
-            store = self._store
-            before = -1 if max_age_steps is None else store.step - max_age_steps
-            below = -1 if min_count is None else min_count
-            start = 0
-            while start < store.index.size:
-                keys = np.empty(MOST_AT_ONCE, dtype=np.int64)
-                count, start = kernels.find_expired(
-                    *(store.index.keys, store.index.places, store.index.seen, store.index.counts),
-                    *(store.host.lines, before, below, start, keys),
-                )
-                found.append(keys[:count].copy())
-            expired = np.concatenate(found)
-            for first in range(0, len(expired), MOST_AT_ONCE):
-                self._remove(expired[first : first + MOST_AT_ONCE])
+            self._store.must_be_open()
+            step = self._store.step
+            before = -1 if max_age_steps is None else step - max_age_steps
+            expired = self._store.find_expired(before, -1 if min_count is None else min_count)
+            for start in range(0, len(expired), MOST_AT_ONCE):
+                part = expired[start : start + MOST_AT_ONCE]
+                self._saver.bury(part)
+                self._store.remove(part)
+            self._num_expired += len(expired)
             if self._log is not None:
-                self._log.add(store.step, "expired", expired)
+                self._log.add(step, "expired", expired)
         return expired
-
-    def _remove(self, keys: NDArray[np.int64]) -> None:
-        """Delete rows, leaving tombstones for the next checkpoint and rows for the one under way."""
-        if self._snapshot is not None:
-            self._keep_for_snapshot(keys)
-        self._store.remove(keys)
-        self._tombstones.append(keys)
-        self._num_expired += len(keys)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -381,14 +310,7 @@ class Table:
         A `delta` holds the rows changed, and tombstones for those expired, since the last checkpoint of this table.
         """
         with self._lock:
-            self._open()
-            if self._snapshot is not None:
-                raise TableError("a checkpoint is being written", hint="wait for its result() before the next one")
-            if kind == "delta" and (self._base is None or self._base.folder != Path(path)):
-                raise TableError(
-                    f"{path}: there is no full checkpoint of this table to add to", hint='save kind="full" first'
-                )
-            store = self._store
+            self._store.must_be_open()
             settings = Settings(
                 width=self.width,
                 optimizer=described(self.optimizer),
@@ -396,64 +318,9 @@ class Table:
                 scale=self.scale,
                 shard=self.shard,
                 num_shards=self.num_shards,
-                step=store.step,
+                step=self._store.step,
             )
-            snapshot = Snapshot.begin(
-                Path(path), kind=kind, settings=settings, base=self._base if kind == "delta" else None
-            )
-            snapshot.tombstones = np.concatenate([*self._tombstones, np.empty(0, dtype=np.int64)])
-            snapshot.num_pending = kernels.begin_cut(
-                store.index.places, store.index.states, store.host.lines, store.host.top, kind == "full"
-            )
-            snapshot.host_rows = store.host.num_rows
-            snapshot.disk_rows = store.index.num_rows - store.host.num_rows
-            self._tombstones = []
-            self._snapshot = snapshot
-            self._base = None
-        future: Future[Checkpoint] = Future()
-        thread = threading.Thread(target=self._write, args=(snapshot, future), name="dovetail-checkpoint", daemon=True)
-        thread.start()
-        return future
-
-    def _write(self, snapshot: Snapshot, future: Future[Checkpoint]) -> None:
-        """Write what is pending, part by part, each taken under the lock and written outside of it."""
-        try:
-            start = 0
-            while snapshot.num_pending:
-                with self._lock:
-                    self._open()
-                    index = self._store.index
-                    keys = np.empty(MOST_AT_ONCE, dtype=np.int64)
-                    count, start = kernels.find_pending(
-                        index.keys, index.places, index.states, self._store.host.lines, start, keys
-                    )
-                    self._keep_for_snapshot(keys[:count])
-                    if start >= index.size:
-                        start = 0
-                snapshot.flush()
-            checkpoint = snapshot.commit()
-            with self._lock:
-                self._snapshot, self._base = None, checkpoint
-            future.set_result(checkpoint)
-        except BaseException as error:
-            with self._lock:
-                self._snapshot = None
-            snapshot.abandon()
-            future.set_exception(error)
-
-    def _keep_for_snapshot(self, keys: NDArray[np.int64]) -> None:
-        """Hand rows that the checkpoint under way still has to write to it."""
-        snapshot = self._snapshot
-        if snapshot is None:
-            return
-        known = self._store.known(keys)
-        pending = (known.places != 0) & (known.states == PENDING)
-        if not pending.any():
-            return
-        keys = keys[pending]
-        snapshot.add(keys, self._store.peek(keys), known.seen[pending], known.counts[pending])
-        saved = np.full(len(keys), SAVED, dtype=np.int32)
-        self._store.set_known(keys, Known(known.places[pending], known.seen[pending], known.counts[pending], saved))
+            return self._saver.begin(Path(path), kind, settings)
 
     @classmethod
     def load(
@@ -474,17 +341,7 @@ class Table:
 
         Budgets and shards may differ from those of the table that was saved: only keys of `shard` are taken.
         """
-        paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
-        chains = [Checkpoint.newest(each) for each in paths]
-        settings = chains[0][-1].settings
-        for chain in chains[1:]:
-            settings.must_match(chain[-1].settings)
-        old = sorted({(chain[-1].settings.shard, chain[-1].settings.num_shards) for chain in chains})
-        if old != [(number, len(chains)) for number in range(len(chains))]:
-            raise TableError(
-                f"the checkpoints hold the shards {', '.join(f'{number} of {total}' for number, total in old)}",
-                hint="give one checkpoint of each shard of one table",
-            )
+        settings, chains = find_chains(path)
         optimizer = dict(settings.optimizer)
         table = cls(
             width=settings.width,
@@ -503,51 +360,30 @@ class Table:
         )
         try:
             for chain in chains:
-                table._fill(chain)
+                fill(table._store, chain, shard=shard, num_shards=num_shards)
         except BaseException:
             table.close()
             raise
         return table
-
-    def _fill(self, chain: Sequence[Checkpoint]) -> None:
-        """Take in a full checkpoint and its deltas, oldest first."""
-        store = self._store
-        for checkpoint in chain:
-            for part in checkpoint.parts():
-                if len(part.tombstones):
-                    store.remove(np.unique(part.tombstones))
-                for start in range(0, len(part.keys), MOST_AT_ONCE):
-                    piece = slice(start, start + MOST_AT_ONCE)
-                    mine = shard_of(part.keys[piece], self.num_shards) == self.shard
-                    keys = part.keys[piece][mine]
-                    store.put(keys, part.rows[piece][mine])
-                    known = Known(
-                        store.known(keys).places,
-                        part.seen[piece][mine],
-                        part.counts[piece][mine],
-                        np.full(len(keys), SAVED, dtype=np.int32),
-                    )
-                    store.set_known(keys, known)
-        store.step = max(store.step, chain[-1].settings.step)
 
     # -- the rest --------------------------------------------------------------------------------------------------
 
     def rows(self, keys: ArrayLike) -> NDArray[np.float32]:
         """Return whole rows, values then optimizer state, moving and counting nothing; zeros where there is no row."""
         with self._lock:
-            self._open()
+            self._store.must_be_open()
             return self._store.peek(as_keys(keys))
 
     def keys(self) -> NDArray[np.int64]:
         """Return every key that has a row, in no order."""
         with self._lock:
-            self._open()
+            self._store.must_be_open()
             return self._store.keys()
 
     def counts(self, keys: ArrayLike) -> NDArray[np.int32]:
         """Return the aged access count of each key's row."""
         with self._lock:
-            self._open()
+            self._store.must_be_open()
             return self._store.known(as_keys(keys)).counts
 
     def stats(self) -> TableStats:
@@ -582,10 +418,10 @@ class Table:
     def close(self) -> None:
         """Wait for background work, and give back memory and files; checkpoints stay."""
         with self._lock:
-            if self._closed:
+            if self._store.closed:
                 return
-            self._closed = True
-        self._background.shutdown(wait=True, cancel_futures=True)
+            self._store.closed = True
+        self._background.close()
         with self._lock:
             self._store.close()
             if self._log is not None:
@@ -600,11 +436,6 @@ class Table:
     ) -> None:
         """Close the table."""
         self.close()
-
-    def _open(self) -> None:
-        """Refuse work after `close`."""
-        if self._closed:
-            raise TableError("the table is closed", hint="make a new one, or load its checkpoint")
 
     def _own(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         """Refuse keys of other shards."""

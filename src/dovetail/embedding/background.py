@@ -1,0 +1,89 @@
+"""Work beside the caller's: rows are fetched before they are needed, and written back before room is."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.embedding import batch_kernels as kernels
+from dovetail.embedding.disk_tier import MOST_AT_ONCE
+from dovetail.embedding.store import Store
+
+FEWEST_ROWS = 1024
+"""A host tier of fewer rows is not written back ahead: a free slot is worth more than the wait."""
+
+
+class Background:
+    """One thread that works on a store under the store's lock."""
+
+    def __init__(self, store: Store, lock: threading.RLock) -> None:
+        """Start with nothing to do."""
+        self._store, self._lock = store, lock
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-table")
+        self._writing_back = False
+
+    def prefetch(self, keys: NDArray[np.int64], ahead: int) -> Future[int]:
+        """Bring rows up and keep them for the next `ahead` look-ups; the result counts the fetches."""
+        return self._pool.submit(self._prefetch, keys, ahead)
+
+    def prepare(self, batches: list[NDArray[np.int64]]) -> Future[int]:
+        """Keep what the batches after the next one need, and fetch for the first; the result counts the fetches."""
+        return self._pool.submit(self._prepare, batches)
+
+    def write_back_soon(self) -> None:
+        """Have some of the least used rows written, where there is little room."""
+        store = self._store
+        capacity = store.host.capacity
+        full = store.disk is not None and capacity >= FEWEST_ROWS and store.host.num_free < capacity >> 7
+        if full and not self._writing_back:
+            self._writing_back = True
+            self._pool.submit(self._write_back, store.operation)
+
+    def close(self) -> None:
+        """Wait for what is under way, and leave the rest."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _prepare(self, batches: list[NDArray[np.int64]]) -> int:
+        """Mark what is needed, then fetch for the first batch."""
+        for distance, keys in enumerate(batches):
+            slots = np.empty(len(keys), dtype=np.int32)
+            with self._lock:
+                if self._store.closed:
+                    return 0
+                store = self._store
+                kernels.find_slots(store.index.keys, store.index.places, keys, slots)
+                kernels.need_slots(store.host.lines, slots, store.batch + distance + 2)
+        return self._prefetch(batches[0], 2) if batches else 0
+
+    def _prefetch(self, keys: NDArray[np.int64], ahead: int) -> int:
+        """Fetch in parts, so that nobody waits long."""
+        unique = np.unique(keys)
+        fetched = 0
+        for start in range(0, len(unique), MOST_AT_ONCE):
+            part = unique[start : start + MOST_AT_ONCE]
+            with self._lock:
+                if self._store.closed:
+                    return fetched
+                before = self._store.num_fetched
+                held = self._store.hold(part, insert=False)
+                if held is None:
+                    return fetched
+                kernels.need_slots(self._store.host.lines, held.unique, self._store.batch + ahead)
+                fetched += self._store.num_fetched - before
+        return fetched
+
+    def _write_back(self, done_with: int) -> None:
+        """Evict until a little room is free; not now, where somebody is at work on the table."""
+        try:
+            if self._lock.acquire(blocking=False):
+                try:
+                    if not self._store.closed:
+                        num_rows = min(MOST_AT_ONCE, self._store.host.capacity >> 6)
+                        self._store.write_back(num_rows, done_with=done_with)
+                finally:
+                    self._lock.release()
+        finally:
+            self._writing_back = False

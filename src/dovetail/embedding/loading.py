@@ -1,0 +1,52 @@
+"""Loading checkpoints into a store: of one table or of all shards of one, into any shard of any number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dovetail.embedding.checkpoint import Checkpoint, Settings
+from dovetail.embedding.disk_tier import MOST_AT_ONCE
+from dovetail.embedding.errors import TableError
+from dovetail.embedding.hashing import shard_of
+from dovetail.embedding.host_tier import SAVED
+from dovetail.embedding.store import Known, Store
+
+
+def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[Settings, list[list[Checkpoint]]]:
+    """Return what the table in `path` is, and the newest checkpoint of each of its shards as a chain."""
+    paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+    chains = [Checkpoint.newest(each) for each in paths]
+    settings = chains[0][-1].settings
+    for chain in chains[1:]:
+        settings.must_match(chain[-1].settings)
+    old = sorted({(chain[-1].settings.shard, chain[-1].settings.num_shards) for chain in chains})
+    if old != [(number, len(chains)) for number in range(len(chains))]:
+        raise TableError(
+            f"the checkpoints hold the shards {', '.join(f'{number} of {total}' for number, total in old)}",
+            hint="give one checkpoint of each shard of one table",
+        )
+    return settings, chains
+
+
+def fill(store: Store, chain: Sequence[Checkpoint], *, shard: int, num_shards: int) -> None:
+    """Take in the rows of `shard` from a full checkpoint and its deltas, oldest first."""
+    for checkpoint in chain:
+        for part in checkpoint.parts():
+            if len(part.tombstones):
+                store.remove(np.unique(part.tombstones))
+            for start in range(0, len(part.keys), MOST_AT_ONCE):
+                piece = slice(start, start + MOST_AT_ONCE)
+                mine = shard_of(part.keys[piece], num_shards) == shard
+                keys = part.keys[piece][mine]
+                store.put(keys, part.rows[piece][mine])
+                known = Known(
+                    store.known(keys).places,
+                    part.seen[piece][mine],
+                    part.counts[piece][mine],
+                    np.full(len(keys), SAVED, dtype=np.int32),
+                )
+                store.set_known(keys, known)
+    store.step = max(store.step, chain[-1].settings.step)

@@ -1,0 +1,105 @@
+"""Saving a table while it is in use: marked rows are written part by part, and handed over before they change."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.embedding import batch_kernels as kernels
+from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
+from dovetail.embedding.disk_tier import MOST_AT_ONCE
+from dovetail.embedding.errors import TableError
+from dovetail.embedding.host_tier import PENDING, SAVED
+from dovetail.embedding.snapshot import Snapshot
+from dovetail.embedding.store import Known, Store
+
+
+class Saver:
+    """Writes checkpoints of a store in a thread of its own; whoever calls holds the store's lock."""
+
+    def __init__(self, store: Store, lock: threading.RLock) -> None:
+        """Begin without a checkpoint to add to."""
+        self._store, self._lock = store, lock
+        self.base: Checkpoint | None = None
+        self._snapshot: Snapshot | None = None
+        self._tombstones: list[NDArray[np.int64]] = []
+
+    def begin(self, path: Path, kind: Kind, settings: Settings) -> Future[Checkpoint]:
+        """Mark the rows to be written as they are now, and write them in the background."""
+        if self._snapshot is not None:
+            raise TableError("a checkpoint is being written", hint="wait for its result() before the next one")
+        if kind == "delta" and (self.base is None or self.base.folder != path):
+            raise TableError(
+                f"{path}: there is no full checkpoint of this table to add to", hint='save kind="full" first'
+            )
+        store = self._store
+        base = self.base if kind == "delta" else None
+        snapshot = Snapshot.begin(path, kind=kind, settings=settings, base=base)
+        snapshot.tombstones = np.concatenate([*self._tombstones, np.empty(0, dtype=np.int64)])
+        snapshot.num_pending = kernels.begin_cut(
+            store.index.places, store.index.states, store.host.lines, store.host.top, kind == "full"
+        )
+        snapshot.host_rows = store.host.num_rows
+        snapshot.disk_rows = store.index.num_rows - store.host.num_rows
+        self._tombstones = []
+        self._snapshot = snapshot
+        self.base = None
+        future: Future[Checkpoint] = Future()
+        thread = threading.Thread(target=self._write, args=(snapshot, future), name="dovetail-checkpoint", daemon=True)
+        thread.start()
+        return future
+
+    def keep(self, keys: NDArray[np.int64]) -> None:
+        """Hand rows that are about to change to the checkpoint under way, where it still has to write them."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
+        known = self._store.known(keys)
+        pending = (known.places != 0) & (known.states == PENDING)
+        if not pending.any():
+            return
+        keys = keys[pending]
+        snapshot.add(keys, self._store.peek(keys), known.seen[pending], known.counts[pending])
+        saved = np.full(len(keys), SAVED, dtype=np.int32)
+        self._store.set_known(keys, Known(known.places[pending], known.seen[pending], known.counts[pending], saved))
+
+    def keep_at(self, slots: NDArray[np.int32]) -> None:
+        """Do the same for rows at slots of the host tier."""
+        if self._snapshot is not None:
+            self.keep(self._store.host.keys[slots])
+
+    def bury(self, keys: NDArray[np.int64]) -> None:
+        """Leave tombstones for the next checkpoint, and the rows, which are about to go, for the one under way."""
+        self.keep(keys)
+        self._tombstones.append(keys)
+
+    def _write(self, snapshot: Snapshot, future: Future[Checkpoint]) -> None:
+        """Write what is pending, part by part, each taken under the lock and written outside of it."""
+        try:
+            start = 0
+            while snapshot.num_pending:
+                with self._lock:
+                    self._store.must_be_open()
+                    start = self._take_part(start)
+                snapshot.flush()
+            checkpoint = snapshot.commit()
+            with self._lock:
+                self._snapshot, self.base = None, checkpoint
+            future.set_result(checkpoint)
+        except BaseException as error:
+            with self._lock:
+                self._snapshot = None
+            snapshot.abandon()
+            future.set_exception(error)
+
+    def _take_part(self, start: int) -> int:
+        """Take pending rows from position `start` of the index on; return where to go on."""
+        index = self._store.index
+        keys = np.empty(MOST_AT_ONCE, dtype=np.int64)
+        count, end = kernels.find_pending(index.keys, index.places, index.states, self._store.host.lines, start, keys)
+        self.keep(keys[:count])
+        return int(end) if end < index.size else 0

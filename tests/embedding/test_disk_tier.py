@@ -1,0 +1,119 @@
+"""The log of cold rows: damage of any kind is found, wherever the system keeps the file."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.embedding import SGD, Adagrad, DamagedFileError, Table
+from dovetail.embedding.disk_tier import DiskTier
+from dovetail.embedding.record import RecordLayout
+from tests.embedding.twins import DictTable, assert_same
+
+
+def forget_pages(folder: Path) -> None:
+    """Have the system write the files and drop them from its page cache."""
+    for path in folder.rglob("*.segment"):
+        descriptor = os.open(path, os.O_RDWR)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+def test_any_flipped_bit_of_a_record_is_found(tmp_path, precision):
+    disk = DiskTier(tmp_path, RecordLayout(width=3, state_width=2, precision=precision), 1000)
+    rows = np.random.default_rng(0).normal(size=(2, 5)).astype(np.float32)
+    keys = np.array([7, -8])
+    places = disk.write(keys, rows)
+    before = disk.read(keys, places)
+    path = next(tmp_path.glob("*/*.segment"))
+    whole = path.read_bytes()
+
+    for bit in range(8 * disk.record_bytes, 16 * disk.record_bytes):
+        harmed = bytearray(whole)
+        harmed[bit // 8] ^= 1 << bit % 8
+        with path.open("r+b") as file:
+            file.write(harmed)
+        with pytest.raises(DamagedFileError, match="key -8"):
+            disk.read(keys, places)
+    path.write_bytes(whole)
+
+    assert disk.read(keys, places).tobytes() == before.tobytes()
+    disk.close()
+
+
+def test_a_file_cut_short_after_it_was_read_is_an_error_and_ends_nothing(tmp_path):
+    disk = DiskTier(tmp_path, RecordLayout(width=2, state_width=0), 1 << 20)
+    keys = np.arange(9000)
+    places = disk.write(keys, np.ones((9000, 2), dtype=np.float32))
+    for _ in range(3):  # through the mapping, where the system allows it
+        disk.read(keys, places)
+    os.truncate(next(tmp_path.glob("*/*.segment")), 5000)
+
+    with pytest.raises(DamagedFileError, match="cut short"):
+        disk.read(keys, places)
+    disk.close()
+
+
+def test_rows_that_left_the_page_cache_have_the_same_bits(tmp_path):
+    random = np.random.default_rng(3)
+    model = DictTable(width=4, optimizer=Adagrad())
+    with Table(width=4, host_rows=300, folder=tmp_path, segment_bytes=20_000) as table:
+        for step in range(30):
+            keys = random.integers(0, 2000, 250)
+            gradients = random.normal(size=(250, 4)).astype(np.float32)
+            if step % 3:
+                forget_pages(tmp_path)
+            assert table.lookup(keys).tobytes() == model.lookup(keys.tolist()).tobytes()
+            table.update(keys, gradients)
+            model.update(keys.tolist(), gradients)
+        assert table.stats().num_fetched > 1000
+        assert_same(table, model)
+
+
+@pytest.mark.parametrize("word", [0, 5])
+def test_a_damaged_record_is_found_when_its_segment_is_cleared(tmp_path, word):
+    layout = RecordLayout(width=4, state_width=4)
+    with Table(width=4, host_rows=10, folder=tmp_path, segment_bytes=4 * layout.words * 20) as table:
+        table.lookup(np.arange(200))
+        first = min(tmp_path.rglob("*.segment"))
+        records = np.fromfile(first, dtype=np.uint32).reshape(-1, layout.words)
+        hurt = int(records[3, 0])
+        records[3, word] ^= 4
+        with first.open("r+b") as file:
+            file.write(records.tobytes())
+
+        def change_all_others():
+            others = np.setdiff1d(np.arange(200), [hurt])
+            for key in np.random.default_rng(0).choice(others, 3000):  # until that segment has the fewest living rows
+                table.update([key], np.ones((1, 4)))
+
+        with pytest.raises(DamagedFileError, match=first.name):
+            change_all_others()
+
+
+def test_the_log_stays_within_twice_its_living_rows_and_a_little(tmp_path):
+    # The little: the segment being written, a spare one, one being cleared, and the rows of one batch.
+    random = np.random.default_rng(1)
+    with Table(width=4, host_rows=200, folder=tmp_path, segment_bytes=48 * 128) as table:
+        for _ in range(200):
+            table.update(random.integers(0, 2000, 150), np.ones((150, 4)))
+        stats = table.stats()
+
+        assert stats.disk_rows > 1500
+        assert stats.disk_bytes <= (2 * stats.disk_rows + 3 * 128 + 150) * 48
+        files = sum(path.stat().st_size for path in tmp_path.rglob("*.segment"))
+        assert files <= stats.disk_bytes
+
+
+def test_bags_in_any_order_take_the_gradients_of_their_keys():
+    keys = np.array([1, 2, 3, 1, 2], dtype=np.int64)
+    begins, ends = np.array([3, 0]), np.array([5, 2])
+    gradients = np.array([[1.0], [10.0]], dtype=np.float32)
+    with Table(width=1, optimizer=SGD(learning_rate=1.0), scale=0.0) as table:
+        table.update_bags(keys, begins, ends, gradients)
+
+        assert (-table.lookup([1, 2, 3])[:, 0]).tolist() == [11.0, 11.0, 0.0]
+        assert len(table) == 3
