@@ -212,9 +212,13 @@ class LocalRun:
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
+    def ask_to_stop(self) -> None:
+        """Have a checkpoint kept as soon as one can be cut, and the run end then: `wait` returns."""
+        self._need_line().send(SaveNow(stop=True))
+
     def stop(self, *, timeout_s: float = 60.0) -> None:
         """Keep a checkpoint as soon as one can be cut, then end the run."""
-        self._need_line().send(SaveNow(stop=True))
+        self.ask_to_stop()
         self.wait(timeout_s=timeout_s)
 
     def __exit__(
