@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.runtime.transport import Channel, DirectCaller, Letter
+from dovetail.runtime.transport import Channel, DirectCaller
 from tests.runtime.transport.makers import Ask, Site, Told, echo, serving
 
 pytestmark = pytest.mark.timeout(20)
@@ -56,19 +56,12 @@ def test_arrays_come_back_through_a_direct_call():
 
 
 def test_arrays_come_back_through_shared_memory(site: Site):
-    seen: list[bool] = []
-
-    def check(letter: Letter) -> Any:
-        seen.append(letter.lane is not None and not letter.arrays or letter.arrays[0].base is not None)
-        return echo(letter)
-
-    with serving(site.listener(lanes=site.lanes), check):
+    with serving(site.listener(lanes=site.lanes)):
         caller = site.caller(site.ipc, lanes=site.lanes)
         exchange(caller)
         assert len(list(site.lanes.iterdir())) == 1
         caller.close()
 
-    assert all(seen)
     assert list(site.lanes.iterdir()) == []
 
 

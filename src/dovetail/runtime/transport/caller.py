@@ -99,20 +99,17 @@ class Caller:
 
         Raise `PeerLost` when the time is over, `CallAbandoned` when `give_up()` says so.
         """
-        start_s = time.monotonic()
+        deadline_s = time.monotonic() + timeout_s
         request = self.send(message, arrays)
-        while (left_s := start_s + timeout_s - time.monotonic()) > 0:
-            letter = self._next(left_s if give_up is None else min(left_s, LOOK_S))
-            if letter is not None and self._answers(letter, request):
-                self._forget(letter.request or request, keep_lane=True)
-                return letter
-            if letter is not None:
-                self._held.append(letter)
-            if give_up is not None and give_up():
-                self._forget(request)
-                raise CallAbandoned(self._peer)
-        self._forget(request)
-        raise PeerLost(self._peer, f"did not answer {type(message).__name__} within {timeout_s:g} s")
+        try:
+            letter = self._await(request, deadline_s, give_up)
+            if letter is None:
+                raise PeerLost(self._peer, f"did not answer {type(message).__name__} within {timeout_s:g} s")
+        except BaseException:
+            self._forget(request)
+            raise
+        self._lane.free(request)
+        return letter
 
     def abandon(self) -> None:
         """Want no answer any more to anything that was sent: what still comes is dropped."""
@@ -124,6 +121,19 @@ class Caller:
         """Hang up, and remove the shared memory."""
         self.socket.close()
         self._lane.close()
+
+    def _await(self, request: int, deadline_s: float, give_up: Callable[[], bool] | None) -> Letter | None:
+        """Return the answer to a request, or None where it did not come in time; keep what else comes."""
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            letter = self._next(left_s if give_up is None else min(left_s, LOOK_S))
+            if letter is not None and self._answers(letter, request):
+                self._awaited.discard(request)
+                return letter
+            if letter is not None:
+                self._held.append(letter)
+            if give_up is not None and give_up():
+                raise CallAbandoned(self._peer)
+        return None
 
     def _next(self, timeout_s: float) -> Letter | None:
         """Return the next letter that somebody waits for, from the socket."""
@@ -148,10 +158,7 @@ class Caller:
         """Return whether a letter answers a request; a refusal without a number answers the one that is waited for."""
         return letter.request == request or (letter.request == 0 and isinstance(letter.message, Refused))
 
-    def _forget(self, request: int, *, keep_lane: bool = False) -> None:
-        """Wait for a request's answer no more; the peer may still be busy with its lane unless it has answered."""
+    def _forget(self, request: int) -> None:
+        """Wait for a request's answer no more; the peer may still be busy with its lane."""
         self._awaited.discard(request)
-        if keep_lane:
-            self._lane.free(request)
-        else:
-            self._lane.retire(request)
+        self._lane.retire(request)

@@ -76,7 +76,7 @@ class Gate:
                 self._zap.send_multipart(self._decide(self._zap.recv_multipart()))
             if self._monitor in ready:
                 event = parse_monitor_message(self._monitor.recv_multipart())
-                self._notice(int(event["event"]), int(event["value"]))
+                self._notice(int(event["event"]), int(event["value"]), event["endpoint"].decode(errors="replace"))
                 if event["event"] == zmq.EVENT_MONITOR_STOPPED:
                     poller.unregister(self._monitor)
 
@@ -92,19 +92,20 @@ class Gate:
             return [version, number, b"400", b"key not listed", b"", b""]
         return [version, number, b"200", b"", name.encode(), b""]
 
-    def _notice(self, event: int, value: int) -> None:
+    def _notice(self, event: int, value: int, endpoint: str) -> None:
         """Follow who is connected; what failed is told just before the connection ends."""
         if event == zmq.EVENT_ACCEPTED:
-            visitor = Visitor.at(value)
+            self._drop(value)
+            visitor = Visitor.at(value, endpoint)
             if visitor is not None:
-                self._drop(value)
                 self._visitors[value] = visitor
         elif event & FAILED:
             self._failure = (event, value)
         elif event == zmq.EVENT_DISCONNECTED:
             failure, self._failure = self._failure, None
             visitor = self._visitors.get(value)
-            self._explain(visitor, failure)
+            if visitor is not None:
+                self._explain(visitor, failure)
             self._drop(value)
 
     def _drop(self, descriptor: int) -> None:
@@ -113,9 +114,9 @@ class Gate:
         if visitor is not None:
             visitor.close()
 
-    def _explain(self, visitor: Visitor | None, failure: tuple[int, int] | None) -> None:
+    def _explain(self, visitor: Visitor, failure: tuple[int, int] | None) -> None:
         """Write down why a connection ended, unless its end was an ordinary one."""
-        where, host = (visitor.where, visitor.host) if visitor is not None else ("an address that is gone", "?")
+        where, host = visitor.where, visitor.host
         if failure is not None:
             event, value = failure
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -126,9 +127,9 @@ class Gate:
                 self._log.say("wrong server key", host, f"refused {where}: it has another key of this process")
             else:
                 self._log.say("broken handshake", host, f"refused {where}: its handshake failed or was never finished")
-        elif visitor is not None and not visitor.is_greeted():
+        elif not visitor.is_greeted():
             self._log.say("not a peer", host, f"refused {where}: it does not speak our protocol")
-        elif visitor is not None and visitor.was_cut_off():
+        elif visitor.was_cut_off():
             self._log.say(
                 "oversized",
                 host,

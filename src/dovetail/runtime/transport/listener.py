@@ -18,7 +18,7 @@ from dovetail.runtime.transport.gate import Gate
 from dovetail.runtime.transport.keys import KeyRing
 from dovetail.runtime.transport.lanes import SMALLEST_BYTES, LaneShelf
 from dovetail.runtime.transport.sockets import prepare, receive_frames
-from dovetail.runtime.transport.sparing_log import SparingLog
+from dovetail.runtime.transport.sparing_log import SparingLog, printable
 
 LOGGER = logging.getLogger(__name__)
 
@@ -57,6 +57,9 @@ class Listener:
             self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
             self.socket.curve_publickey, self.socket.curve_secretkey = keys.own(name)
             self.socket.curve_server = True
+            # Without these, whoever has any key may come in while the gate is not there.
+            self.socket.setsockopt(zmq.ZAP_DOMAIN, b"dovetail")
+            self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
             self._gate = Gate(self.socket, keys, self._log, max_frame_bytes)
             self.addresses = tuple(self._bind(address) for address in addresses)
         except BaseException:
@@ -79,6 +82,8 @@ class Listener:
             if letter is not None:
                 return letter
             timeout_s = deadline_s - time.monotonic()
+            if timeout_s <= 0:  # A flood of bad letters must not keep us here.
+                return None
 
     def send(self, to: bytes, message: Any, arrays: Sequence[Array] = (), request: int = 0) -> bool:
         """Send a message; return whether the peer is there to take it."""
@@ -121,10 +126,10 @@ class Listener:
         try:
             return self._codec.unpack([frame.buffer for frame in frames[1:]], sender=sender, lanes=self._find_lane)
         except WireError as error:
-            owner = frames[-1].get("User-Id")
+            owner, reason = frames[-1].get("User-Id"), printable(str(error))
             who = f"{sender.decode(errors='backslashreplace')} (key of {owner})"
-            self._log.say("bad letter", (owner, str(error)[:60]), f"refused a letter of {who}: {error}")
-            self.send(sender, Refused(str(error)), request=error.request)
+            self._log.say("bad letter", (owner, reason[:60]), f"refused a letter of {who}: {reason}")
+            self.send(sender, Refused(reason), request=error.request)
             return None
 
     def _send(self, to: bytes, frames: Sequence[Any]) -> bool:

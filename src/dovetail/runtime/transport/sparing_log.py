@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 
 QUIET_S = 10.0
 MOST_KNOWN = 1024
+MOST_CHARACTERS = 500
 
 
 class SparingLog:
@@ -33,4 +35,11 @@ class SparingLog:
             self._left_out.clear()
         self._written_s[key] = now_s
         left_out = self._left_out.pop(key, 0)
-        self._log(f"{text} (and {left_out} more like it before)" if left_out else text)
+        with contextlib.suppress(Exception):  # Whoever cannot write a log can still serve.
+            self._log(printable(f"{text} (and {left_out} more like it before)" if left_out else text))
+
+
+def printable(text: str) -> str:
+    """Return text that a stranger had a part in, so that it stays on one line of a log."""
+    text = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}..."
+    return "".join(character if character.isprintable() else "?" for character in text)

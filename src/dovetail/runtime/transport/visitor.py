@@ -7,12 +7,13 @@ nor who ended it. A duplicate of the descriptor can still be asked when ZeroMQ h
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
 
-GREETING_BYTES = 64 + 170
-"""What our side has sent in a CURVE handshake before the client has proven its key: greeting and WELCOME (RFC 26)."""
+GREETING_BYTES = 1 + 64 + 170
+"""Acknowledged to us in a CURVE handshake before the client has proven its key: SYN, greeting, WELCOME (RFC 26)."""
 BYTES_ACKED_AT = 120
 """Where `tcpi_bytes_acked` is in Linux's `struct tcp_info`."""
 
@@ -20,31 +21,32 @@ BYTES_ACKED_AT = 120
 class Visitor:
     """A connection that was accepted; close it when it has ended."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        """Note whose it is while that can be told."""
-        self._connection = connection
-        self.host, self.where = _name(connection)
+    def __init__(self, connection: socket.socket | None, host: str, where: str) -> None:
+        """Keep a connection of our own, or None where it ended before anybody could look."""
+        self._connection, self.host, self.where = connection, host, where
 
     @classmethod
-    def at(cls, descriptor: int) -> Visitor | None:
-        """Return the connection behind a descriptor, or None where it has already gone."""
+    def at(cls, descriptor: int, endpoint: str) -> Visitor | None:
+        """Return the connection that came to `endpoint`, or None where we can have no more open files.
+
+        Whoever was thrown out in the same moment has no address any more. (Rarely the descriptor is somebody else's
+        by then; the log then blames the wrong address, and nothing else depends on it.)
+        """
+        connection = None
         try:
-            copy = os.dup(descriptor)
-        except OSError:
-            return None
-        try:
-            connection = socket.socket(fileno=copy)
-        except OSError:
-            os.close(copy)
-            return None
-        try:
-            return cls(connection)
-        except OSError:
-            connection.close()
-            return None
+            connection = socket.socket(fileno=os.dup(descriptor))
+            return cls(connection, *_name(connection))
+        except OSError as error:
+            if connection is not None:
+                connection.close()
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                return None
+            return cls(None, endpoint, f"somebody at {endpoint}, gone before the address was known")
 
     def is_greeted(self) -> bool:
         """Return whether the handshake came to its end; where it cannot be told, yes."""
+        if self._connection is None:
+            return False  # A handshake takes longer than a look.
         if self._connection.family not in (socket.AF_INET, socket.AF_INET6):
             return True
         with contextlib.suppress(OSError, AttributeError, struct.error):
@@ -55,6 +57,8 @@ class Visitor:
 
     def was_cut_off(self) -> bool:
         """Return whether we ended the connection: the other side has not, or has sent what was never read."""
+        if self._connection is None:
+            return True
         try:
             return len(self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)) > 0
         except BlockingIOError:
@@ -64,7 +68,8 @@ class Visitor:
 
     def close(self) -> None:
         """Let go of the connection."""
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
 
 def _name(connection: socket.socket) -> tuple[str, str]:
