@@ -219,7 +219,7 @@ class Coordinator:
             known = self.servers.get(message.name)
             self.servers[message.name] = server_of(message, address, now_s, patience_s)
             if known is not None and known.process_id != message.process_id:
-                self._go_back(f"{message.name} came back without its state")
+                self.go_back(f"{message.name} came back without its state")
             elif self.state in ("starting", "going back"):
                 self._begin_when_servers_are_there()
         elif message.role == "worker":
@@ -257,7 +257,7 @@ class Coordinator:
         if isinstance(member, Server):
             self.servers.pop(member.name, None)
             if self.state not in ("done", "failed"):
-                self._go_back(f"{member.name} is lost: {how}")
+                self.go_back(f"{member.name} is lost: {how}")
         else:
             self.say(f"{member.name} is lost: {how}; its tasks go to others")
             self._drop_worker(member.name)
@@ -269,7 +269,7 @@ class Coordinator:
 
     # -- generations ---------------------------------------------------------------------------------------------------
 
-    def _go_back(self, reason: str) -> None:
+    def go_back(self, reason: str) -> None:
         """Return to the last checkpoint as a whole: no mixture of old and new shards."""
         self._past = None
         self._checkpoint = checkpoints.newest(self.folder)
@@ -287,9 +287,10 @@ class Coordinator:
     def restart_generation(self, reason: str) -> None:
         """Throw away the step under way and go on with the servers as they are."""
         self.say(reason)
+        self._past = self.work.past()
         self.generation += 1
         self.state, self._since_s = "going back", time.monotonic()
-        self._past = self.work.past()
+        self._saving.drop()
         for worker in self.workers.values():
             self.send(worker, Reset(generation=self.generation))
         for server in self.servers.values():
@@ -319,7 +320,12 @@ class Coordinator:
         return past.commit.step + 1 if past.commit is not None else past.start.step
 
     def _adopts(self, past: Past) -> bool:
-        """Say whether the servers hold what the journal says, or are one commit away from it."""
+        """Say whether the servers hold what the journal says, or are one commit away from it.
+
+        A ring goes back to the checkpoint: only the coordinator that is gone knew who holds which dense parameters.
+        """
+        if self.blueprint.run.training.dense == "ring":
+            return False
         if self.blueprint.run.training.mode != "sync":
             return all(server.generation == past.start.generation for server in self.servers.values())
         version = self._version_of(past)
@@ -329,7 +335,7 @@ class Coordinator:
         )
 
     def _commit_again(self, past: Past) -> None:
-        """Tell servers of the last commit, which some may not have heard of; those that have will not apply it again."""
+        """Tell servers of the last commit, which some may not have heard of; the others will not apply it again."""
         line = past.commit
         if line is not None:
             self.send_servers(
@@ -376,7 +382,10 @@ class Coordinator:
         """Keep the last state, then end."""
         self.state = "saving"
         self._stop_after_save = True
-        self._saving.want()
+        if checkpoints.RunCheckpoint.read(self._checkpoint).step == self.work.step:
+            self.saved(self._checkpoint, self.work.step)  # nothing was done since
+        else:
+            self._saving.want()
 
     def saved(self, folder: Path, step: int) -> None:
         """Note a checkpoint that is whole."""
@@ -397,8 +406,13 @@ class Coordinator:
 
     @property
     def extra_savers(self) -> int:
-        """Return how many beside the servers write parts of a checkpoint."""
-        return 0
+        """Return how many beside the servers write parts of a checkpoint: one member of a ring."""
+        return 1 if self.blueprint.run.training.dense == "ring" else 0
+
+    @property
+    def checkpoint_folder(self) -> str:
+        """Return where the newest checkpoint lies."""
+        return str(self._checkpoint.absolute())
 
     @property
     def stops_after_save(self) -> bool:

@@ -48,7 +48,7 @@ class WorkerWindow:
     def turn(self) -> None:
         """Begin the next second."""
         for series in (self.samples, self.busy_s, self.idle_s, self.compute_s):
-            series.append(0)  # type: ignore[attr-defined]
+            series.append(0)
             del series[:-WINDOW]
 
     @property

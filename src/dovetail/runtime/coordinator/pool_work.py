@@ -97,6 +97,9 @@ class PoolWork:
             samples_done=self._coordinator.samples_done,
         )
 
+    def save_dense(self, folder: str) -> None:
+        """Do nothing: the servers keep all parameters."""
+
     def manifest(self, *, files: dict[str, str]) -> RunCheckpoint:
         """Return the manifest of a checkpoint cut now: nothing is under way."""
         return RunCheckpoint(

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.checkpoint import RunCheckpoint
 from dovetail.runtime.deadline import Deadline
@@ -72,6 +74,7 @@ class Saving:
         coordinator.send_servers(
             Save(generation=coordinator.generation, step=step, folder=str(self._partial.absolute()))
         )
+        coordinator.work.save_dense(str(self._partial.absolute()))
 
     def saved(self, message: Saved) -> None:
         """Note a server's part; publish when all are there."""
@@ -81,7 +84,7 @@ class Saving:
         if len(self._files) < self._coordinator.blueprint.num_servers + self._coordinator.extra_savers:
             return
         files = {name: checksum for part in self._files.values() for name, checksum in sorted(part.items())}
-        manifest = RunCheckpoint(**{name: getattr(self._manifest, name) for name in self._manifest.__struct_fields__ if name != "files"}, files=files)  # fmt: skip
+        manifest = msgspec.structs.replace(self._manifest, files=files)
         try:
             folder = checkpoints.publish(self._partial, manifest)
         except OSError as error:

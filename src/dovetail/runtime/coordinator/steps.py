@@ -56,12 +56,14 @@ class Step:
     """Servers that have applied it; None before it is decided."""
 
     @classmethod
-    def cut(cls, number: int, *, epoch: int, first: int, last: int, plan: StepPlan, now_s: float) -> Step:
-        """Return a step with a task planned for each worker that gets a main share."""
+    def cut(
+        cls, number: int, *, epoch: int, first: int, last: int, plan: StepPlan, now_s: float, everyone: bool = False
+    ) -> Step:
+        """Return a step with a task planned for each worker that gets a main share, or for `everyone`."""
         step = cls(number, epoch, first, last, plan, begun_s=now_s)
         position = first
         for worker, samples in plan.main.items():
-            if samples:
+            if samples or everyone:
                 step.planned[worker] = step._new_task(worker, (position, position + samples), now_s)
                 position += samples
         step.tail = position

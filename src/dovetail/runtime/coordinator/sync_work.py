@@ -6,14 +6,18 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.checkpoint import RunCheckpoint
 from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
 from dovetail.runtime.coordinator.members import Member, Worker, shares_of
+from dovetail.runtime.coordinator.ring import RingMembers
 from dovetail.runtime.coordinator.steps import Step, StepTask
 from dovetail.runtime.dispatch import grant, plan_step, seconds_left
 from dovetail.runtime.messages import (
     Accepted,
+    Apply,
     Assign,
     Close,
     Commit,
@@ -25,6 +29,7 @@ from dovetail.runtime.messages import (
     Norm,
     NormIs,
     Recall,
+    SaveDense,
 )
 
 if TYPE_CHECKING:
@@ -49,12 +54,15 @@ class SyncWork:
         self._next_position = 0
         self._steps: dict[int, Step] = {}
         self._idle: set[str] = set()
+        self._ring = RingMembers(coordinator) if self._training.dense == "ring" else None
 
     # -- where it stands -----------------------------------------------------------------------------------------------
 
     def start(self, manifest: RunCheckpoint) -> None:
         """Stand where a checkpoint stands."""
         self._stand(manifest.step, manifest.position)
+        if self._ring is not None:
+            self._ring.forget()
 
     def go_on(self, past: Past) -> None:
         """Stand where the journal ends."""
@@ -69,8 +77,13 @@ class SyncWork:
         self._idle.clear()
 
     def past(self) -> Past:
-        """Return where it stands, with what is under way thrown away."""
-        return Past(start=self.as_start(), position=self.position)
+        """Return where it stands, with what is under way thrown away; a commit that was decided stands."""
+        start = self.as_start()
+        step = self._steps.get(self.step)
+        if step is not None and step.committed is not None:
+            position = self.position + step.num_positions
+            start = msgspec.structs.replace(start, step=self.step + 1, position=position)
+        return Past(start=start, position=start.position)
 
     def as_start(self) -> Start:
         """Return where it stands, for the journal."""
@@ -100,26 +113,52 @@ class SyncWork:
             self._coordinator.finish()
             return
         self._idle.update(self._coordinator.workers)
+        if self._ring is not None:
+            self._ring.dissolve()
+            self._form_ring(self._ring)
         self._advance_idle()
+
+    def _form_ring(self, ring: RingMembers) -> None:
+        """Have the workers form a ring once they are there."""
+        if not ring.members and self._coordinator.workers and self._coordinator.may_begin():
+            ring.form(self._coordinator.checkpoint_folder)
 
     def join(self, worker: Worker) -> None:
         """Hand out work to a worker that came later."""
+        if self._ring is not None and self._ring.members:
+            self._coordinator.restart_generation(f"{worker.name} joins the ring; the step under way begins again")
+            return
         self._idle.add(worker.name)
         self._advance_idle()
 
     def drop(self, name: str) -> None:
         """Have others do what a lost worker held."""
         self._idle.discard(name)
+        if self._ring is not None:
+            self._drop_from_ring(self._ring, name)
+            return
         for step in self._steps.values():
             step.drop_worker(name, self._num_servers)
         self._rescue()
         self._try_commit()
 
+    def _drop_from_ring(self, ring: RingMembers, name: str) -> None:
+        """Go on with a ring of those who are left; where none of them holds the dense parameters, go back."""
+        ring.dissolve()
+        ring.drop(name)
+        if ring.is_lost:
+            self._coordinator.go_back("no worker is left that holds the dense parameters")
+        else:
+            self._coordinator.restart_generation(f"the ring goes on without {name}; the step under way begins again")
+
     def look(self, now_s: float) -> None:
         """Begin where the first workers are there; have late tasks done by others too."""
+        if self._ring is not None:
+            self._form_ring(self._ring)
+            self._ring.look(now_s)
         self._advance_idle()
         step = self._steps.get(self.step)
-        if step is None or len(self._coordinator.workers) < 2:
+        if step is None or len(self._coordinator.workers) < 2 or self._ring is not None:
             return
         for task in step.open_tasks(self._num_servers):
             worker = self._coordinator.workers.get(task.worker)
@@ -142,7 +181,7 @@ class SyncWork:
             worker = self._coordinator.workers.get(name)
             if worker is None:
                 self._idle.discard(name)
-            elif self._coordinator.may_begin():
+            elif self._coordinator.may_begin() and (self._ring is None or self._ring.is_formed):
                 self._advance(worker)
 
     def _advance(self, worker: Worker) -> None:
@@ -189,7 +228,15 @@ class SyncWork:
         workers = sorted(self._coordinator.workers.values(), key=lambda worker: worker.name)
         shares = shares_of(workers, balance=self._training.balance)
         plan = plan_step(last - first, shares, tail=self._training.tail if self._training.balance else 0.0)
-        step = Step.cut(number, epoch=epoch, first=first, last=last, plan=plan, now_s=time.monotonic())
+        step = Step.cut(
+            number,
+            epoch=epoch,
+            first=first,
+            last=last,
+            plan=plan,
+            now_s=time.monotonic(),
+            everyone=self._ring is not None,
+        )
         self._steps[number] = step
         self._next_position += last - first
         return step
@@ -227,7 +274,7 @@ class SyncWork:
         """Have tasks of lost workers done: by who is free, by who asks next, or by who waits for the next step."""
         self._advance_idle()
         step = self._steps.get(self.step)
-        if step is None or any(task.is_open for task in step.open_tasks(self._num_servers)):
+        if step is None or self._ring is not None or any(task.is_open for task in step.open_tasks(self._num_servers)):
             return
         if step.tail_left and not step.planned:
             step.orphan_tail(time.monotonic())
@@ -261,6 +308,9 @@ class SyncWork:
         """Act on a message of a worker or server."""
         if isinstance(message, Accepted):
             self._accepted(message)
+        elif self._ring is not None and self._ring.heed(message):
+            self._advance_idle()
+            self._try_commit()
         elif isinstance(message, More) and isinstance(member, Worker):
             self._more(member, message)
         elif isinstance(message, Committed):
@@ -303,14 +353,17 @@ class SyncWork:
         step = self._steps.get(self.step)
         if step is None or step.committed is not None or not step.is_whole(self._num_servers):
             return
-        if self._clip_norm is not None and len(step.norms) < self._num_servers:
+        if self._ring is not None and not self._ring.has_reduced:
+            return
+        clips = self._clip_norm if self._ring is None else None  # members of a ring hold the whole gradient
+        if clips is not None and len(step.norms) < self._num_servers:
             self._coordinator.send_servers(Norm(generation=self._coordinator.generation, step=step.number))
             return
         scale = 1.0 / max(1, step.samples) if self._training.reduction == "mean" else 1.0
         dense_scale = scale
-        if self._clip_norm is not None:
+        if clips is not None:
             norm = math.sqrt(sum(step.norms.values())) * scale
-            dense_scale = scale * min(1.0, self._clip_norm / (norm + 1e-6))
+            dense_scale = scale * min(1.0, clips / (norm + 1e-6))
         self._commit(step, scale, dense_scale)
 
     def _norm_is(self, message: NormIs) -> None:
@@ -338,6 +391,21 @@ class SyncWork:
                 factor=factor,
             )
         )
+
+        if self._ring is not None:
+            self._ring.reduced.clear()
+            apply = Apply(generation=self._coordinator.generation, step=step.number, scale=dense_scale, factor=factor)
+            for name in self._ring.members:
+                if name in self._coordinator.workers:
+                    self._coordinator.send(self._coordinator.workers[name], apply)
+
+    def save_dense(self, folder: str) -> None:
+        """Have a member of the ring write the dense parameters."""
+        if self._ring is not None and self._ring.members:
+            worker = self._coordinator.workers[self._ring.members[0]]
+            self._coordinator.send(
+                worker, SaveDense(generation=self._coordinator.generation, step=self.step, folder=folder)
+            )
 
     def _committed(self, message: Committed) -> None:
         """Go on to the next step once every server has applied this one."""

@@ -61,6 +61,10 @@ class Work(Protocol):
         """Come to a point at which a checkpoint can be cut, and then call the coordinator's `cut`."""
         ...
 
+    def save_dense(self, folder: str) -> None:
+        """Have dense parameters written that servers do not keep."""
+        ...
+
     def manifest(self, *, files: dict[str, str]) -> RunCheckpoint:
         """Return the manifest of a checkpoint cut now."""
         ...

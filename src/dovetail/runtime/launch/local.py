@@ -106,7 +106,7 @@ class LocalRun:
     def _start_role(self, name: str) -> None:
         """Start the coordinator or a server."""
         environment = {**os.environ, **dict.fromkeys(THREADS, "1")}
-        handle = subprocess.Popen(
+        handle = subprocess.Popen(  # noqa: S603 - this interpreter, our own module
             [sys.executable, "-m", "dovetail.runtime.launch.entry", str(self.folder), name],
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -237,7 +237,7 @@ class ServerLoop:
             self._parked.append((letter, since_s))
             return
         parked_s = time.monotonic() - since_s
-        arrays = self._shard.pull(message.tables, letter.arrays, dense=message.dense)  # type: ignore[arg-type]
+        arrays = self._shard.pull(message.tables, letter.arrays, dense=message.dense)
         self._listener.reply(letter, Pulled(version=self._shard.version, parked_s=parked_s), arrays)
 
     def _push(self, letter: Letter, message: Push) -> None:

@@ -105,7 +105,7 @@ class Shard:
         )
 
     def save(self, folder: Path) -> list[Future[Checkpoint]]:
-        """Write dense parameters now and begin to write the rows as they are now; the futures say when they are there."""
+        """Write dense parameters now and begin to write the rows as they are now; futures say when they are there."""
         if self.keeps_dense:
             save_dense(folder, self._number, self._slice.start, self.values, self._state)
         return [

@@ -30,7 +30,7 @@ class Control:
         self._process, self._heed, self._most_samples = process, heed, most_samples
         self._line = process.call_coordinator()
         self._outbox: queue.SimpleQueue[tuple[Message, Arrays]] = queue.SimpleQueue()
-        context = zmq.Context.instance()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._wake_lock = threading.Lock()
         self._woken = context.socket(zmq.PAIR)
         self._waker = context.socket(zmq.PAIR)

@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,14 +20,32 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.errors import DovetailError
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Assign, Close, Extend, Message, More, Recall, Reset, Span
+from dovetail.runtime.messages import (
+    Apply,
+    Assign,
+    Close,
+    Extend,
+    InRing,
+    JoinRing,
+    Message,
+    More,
+    Recall,
+    Reduced,
+    Reset,
+    RingBroken,
+    RingMeets,
+    Saved,
+    SaveDense,
+    Span,
+)
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.control import Control, free_memory_bytes
 from dovetail.runtime.worker.fetch import Fetcher
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.memory import saved_bytes
-from dovetail.runtime.worker.model import ServedModel, build_chain
+from dovetail.runtime.worker.model import ServedModel, build_chain, dense_parameters
+from dovetail.runtime.worker.ring import Ring
 from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.score_counts import ScoreCounts
 from dovetail.runtime.worker.send import Gradients, Sender
@@ -50,6 +70,11 @@ class WorkerLoop:
         self._model = ServedModel(build_chain(run, source.schema, own), self._rows, device)
         self._micro_batch = run.training.micro_batch
         self._scores = ScoreCounts() if process.blueprint.metric == "auc" else None
+        self._ring: Ring | None = None
+        self._rings: queue.SimpleQueue[JoinRing] = queue.SimpleQueue()
+        if run.training.dense == "ring":
+            self._ring = Ring(process, self._model.values, self._model.gradients)
+            self._ring.watch([parameter for _, parameter in dense_parameters(self._model.chain)])
         self._lock = threading.Lock()
         self._tasks: dict[tuple[int, int], Task] = {}
         self._generation = 0
@@ -116,12 +141,35 @@ class WorkerLoop:
                 task = self._tasks.pop((message.step, message.task), None)
                 if task is not None:
                     task.recalled = True
+        elif isinstance(message, JoinRing | Apply | SaveDense):
+            self._heed_ring(message)
         elif isinstance(message, Close):
             with self._lock:
                 task = self._tasks.get((message.step, message.task))
                 if task is not None and message.generation == self._generation:
                     task.closed = True
             self._nudge()
+
+    def _heed_ring(self, message: JoinRing | Apply | SaveDense) -> None:
+        """Do what the coordinator says of the ring."""
+        if self._ring is None:
+            return
+        if isinstance(message, JoinRing):
+            self._rings.put(message)
+            self._nudge()
+        elif isinstance(message, Apply):
+            self._ring.apply(message)
+        else:
+            files = self._ring.save(Path(message.folder))
+            self._control.tell(
+                Saved(
+                    name=self._process.name,
+                    generation=message.generation,
+                    step=message.step,
+                    files=files,
+                    rows={},
+                )
+            )
 
     def _take(self, message: Assign) -> None:
         """Begin a task."""
@@ -132,6 +180,12 @@ class WorkerLoop:
             self._tasks[message.step, message.task] = task
             for first, last in message.ranges:
                 self._add_parts(task, first, last)
+            has_parts = task.parts_known > 0
+            task.asked_for_more = task.asked_for_more or not has_parts
+        if not has_parts and message.is_open:
+            self._control.tell(More(generation=message.generation, step=message.step, task=message.task))
+        elif not has_parts:
+            self._nudge()
 
     def _add_parts(self, task: Task, first: int, last: int) -> None:
         """Have positions fetched, in micro-batches that fit the memory."""
@@ -141,10 +195,8 @@ class WorkerLoop:
 
     def _nudge(self) -> None:
         """Have the main thread look at its task again."""
-        try:
+        with suppress(queue.Full):  # then it has something to look at already
             self._wake.put_nowait(None)
-        except queue.Full:
-            pass  # it has something to look at already
 
     def _wanted(self, task: Task) -> bool:
         """Say whether work on a task still counts."""
@@ -177,6 +229,7 @@ class WorkerLoop:
             waited_s = time.perf_counter() - start_s
             if fetched is None:
                 self._idle(begin_s, waited_s)
+                self._join_rings()
                 self._finish()
             elif self._wanted(fetched.part.task):
                 self._account(fetched, begin_s, waited_s)
@@ -265,6 +318,8 @@ class WorkerLoop:
                 f"the loss is {total} on {self._process.name} at step {task.assign.step}",
                 hint="lower the learning rate, clip gradients, or look for broken samples",
             )
+        if self._ring is not None and task.closed and task.parts_computed == task.parts_known - 1:
+            self._ring.overlap()
         loss.backward()  # type: ignore[no-untyped-call]
         task.samples += batch.num_samples
         task.loss += total
@@ -275,10 +330,12 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         """Push tasks that turned out to be whole after their last part was computed."""
-        with self._lock:
-            whole = [task for task in self._tasks.values() if task.is_whole]
-        for task in whole:
-            self._push_last(task, [])
+        while True:
+            with self._lock:
+                first = min(self._tasks.values(), key=lambda task: task.assign.step, default=None)
+                if first is None or not first.is_whole:
+                    return
+            self._push_last(first, [])
 
     def _push_last(self, task: Task, gradients: list[tuple[LookUp, NDArray[np.float32]]]) -> None:
         """Send the last gradients of a task, the dense ones with them."""
@@ -286,11 +343,56 @@ class WorkerLoop:
             if self._tasks.pop((task.assign.step, task.assign.task), None) is None:
                 return
         dense = None
-        if len(self._model.gradients):
+        if self._ring is None and len(self._model.gradients):
             dense = self._model.gradients.cpu().numpy().copy()
             self._model.gradients.zero_()
         counts = self._scores.take() if self._scores is not None else ()
         self._sender.gradients.put(Gradients(task, gradients, dense, last=True, counts=counts))
+        if self._ring is not None:
+            self._reduce(self._ring, task)
+
+    # -- the ring ------------------------------------------------------------------------------------------------------
+
+    def _join_rings(self) -> None:
+        """Take a place in a new ring."""
+        while self._ring is not None and not self._rings.empty():
+            message = self._rings.get()
+            if message.generation != self._generation:
+                continue
+            name, generation = self._process.name, message.generation
+            try:
+                if not message.meeting and len(message.members) > 1:
+                    meeting = self._ring.meet(len(message.members))
+                    self._control.tell(RingMeets(name=name, generation=generation, meeting=meeting))
+                    continue
+                self._ring.join(message, lambda: generation == self._generation)  # noqa: B023 - used at once
+                self._control.tell(InRing(name=name, generation=generation))
+            except Abandoned:
+                continue
+            except RuntimeError as problem:
+                self._ring_broken(generation, 0, problem)
+
+    def _reduce(self, ring: Ring, task: Task) -> None:
+        """Sum the dense gradients with the other members, and wait until the step is committed."""
+        assign = task.assign
+        start_s, begin_s = time.perf_counter(), now_s()
+        try:
+            ring.reduce(assign.step, lambda: self._wanted(task))
+            self._control.tell(Reduced(name=self._process.name, generation=assign.generation, step=assign.step))
+            ring.wait_applied(assign.step, lambda: self._wanted(task))
+        except Abandoned:
+            return
+        except RuntimeError as problem:
+            if self._wanted(task):
+                self._ring_broken(assign.generation, assign.step, problem)
+            return
+        self._idle_s += time.perf_counter() - start_s
+        self._idle_spans.append(Span("reduce", begin_s, now_s(), assign.step))
+
+    def _ring_broken(self, generation: int, step: int, problem: RuntimeError) -> None:
+        """Tell the coordinator that the ring does not hold."""
+        text = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
+        self._control.tell(RingBroken(name=self._process.name, generation=generation, step=step, error=text))
 
 
 def work(process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None) -> None:

@@ -1,0 +1,230 @@
+"""Dense parameters in a ring: gradients summed by all-reduce while the backward pass goes on, one update everywhere.
+
+A ring belongs to one generation of the run: it is never repaired, a new one is made. The update waits until the
+coordinator has committed the step, so that a step counts everywhere or nowhere.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+from numpy.typing import NDArray
+from torch import nn
+
+from dovetail.runtime.checkpoint import RunCheckpoint, checksums_in, load_dense, save_dense
+from dovetail.runtime.dense_kernels import sum_of_squares
+from dovetail.runtime.dense_optimizer import make_dense_optimizer
+from dovetail.runtime.messages import Apply, JoinRing
+from dovetail.runtime.process import Process
+from dovetail.runtime.worker.lines import Abandoned
+
+dist: Any = torch.distributed
+"""PyTorch does not list its stores and groups as public, though it documents them."""
+BUCKET_BYTES = 1 << 19
+"""Gradients that are summed together, as soon as the backward pass has all of them."""
+TIMEOUT_S = 300.0
+"""Of a collective that nobody gave up: the coordinator notices lost members long before."""
+LOOK_S = 0.0001
+
+
+class Ring:
+    """One worker's place in the ring, its copy of the dense parameters and of their optimizer state."""
+
+    def __init__(self, process: Process, values: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Keep the vectors that the model's parameters and gradients are views of."""
+        settings = dict(process.blueprint.optimizer)
+        self._process, self._values, self._gradients = process, values, gradients
+        self._optimizer = make_dense_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
+        self._state = self._optimizer.first_state(len(values))
+        self._clip = process.blueprint.run.optimizer
+        self._steps = 0
+        self._group: Any = None
+        self._store: Any = None
+        self._lock = threading.Lock()
+        self._reduced: int | None = None
+        self.applied = threading.Condition()
+        self.version = -1
+        """Steps that the dense parameters hold; -1 before there are any."""
+        self._buckets: list[slice] = []
+        self._bucket_of: dict[int, int] = {}
+        self._missing: list[int] = []
+        self._works: list[Any] = []
+        self._overlaps = False
+
+    # -- membership, in the main thread --------------------------------------------------------------------------------
+
+    def meet(self, num_members: int) -> str:
+        """Open the meeting place of a new ring, and say where it is."""
+        host = self._own_address()
+        self._store = dist.TCPStore(
+            host, 0, num_members, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=TIMEOUT_S)
+        )
+        return f"{host}:{self._store.port}"
+
+    def join(self, message: JoinRing, wanted: Callable[[], bool]) -> None:
+        """Take a place in a ring, and the dense parameters of whoever has them."""
+        rank, size = message.members.index(self._process.name), len(message.members)
+        self._group = None
+        if message.source == "":
+            self._load(Path(message.folder))
+        if size > 1:
+            host, _, port = message.meeting.rpartition(":")
+            store = self._store
+            if rank or store is None:
+                store = dist.TCPStore(host, int(port), size, is_master=False, timeout=timedelta(seconds=TIMEOUT_S))
+            options = dist.ProcessGroupGloo._Options()
+            options._timeout = timedelta(seconds=TIMEOUT_S)
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
+            named = dist.PrefixStore(f"ring-{message.generation}", store)
+            self._group = dist.ProcessGroupGloo(named, rank, size, options)
+            self._kept = store
+            if message.source:
+                self._spread(message.members.index(message.source), wanted)
+        self._reduced = None
+        self._gradients.zero_()
+
+    def _load(self, folder: Path) -> None:
+        """Take the dense parameters of a checkpoint."""
+        manifest = RunCheckpoint.read(folder)
+        values, state = load_dense(folder, manifest)
+        self._values.copy_(torch.from_numpy(values))
+        self._state = state or self._optimizer.first_state(len(values))
+        self._steps = manifest.dense_steps
+        self.version = manifest.step
+
+    def _spread(self, root: int, wanted: Callable[[], bool]) -> None:
+        """Have everyone hold what one member holds."""
+        names = self._optimizer.state_vectors()
+        everything = [self._values.cpu(), *(torch.from_numpy(self._state[name]) for name in names)]
+        counts = torch.tensor([self._steps, self.version], dtype=torch.int64)
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        for tensor in [counts, *everything]:
+            self._finish(self._group.broadcast([tensor], options), wanted)
+        self._steps, self.version = int(counts[0]), int(counts[1])
+        self._values.copy_(everything[0])
+
+    def _own_address(self) -> str:
+        """Return the address by which other members reach this one."""
+        host = self._process.blueprint.coordinator.address.removeprefix("tcp://").rpartition(":")[0]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            return str(probe.getsockname()[0])
+
+    # -- one step, in the main thread ----------------------------------------------------------------------------------
+
+    def watch(self, parameters: list[nn.Parameter]) -> None:
+        """Have buckets summed as soon as their gradients are there; parameters lie in the vector in this order."""
+        bounds: list[list[int]] = []
+        end = 0
+        for position, parameter in enumerate(parameters):
+            begin, end = end, end + parameter.numel()
+            if not bounds or end - bounds[-1][0] > BUCKET_BYTES // 4:
+                bounds.append([begin, end])
+                self._missing.append(0)
+            bounds[-1][1] = end
+            self._bucket_of[position] = len(bounds) - 1
+            self._missing[-1] += 1
+            parameter.register_post_accumulate_grad_hook(self._on_gradient(position))  # type: ignore[no-untyped-call]
+        self._buckets = [slice(begin, stop) for begin, stop in bounds]
+        self._expected = list(self._missing)
+
+    def overlap(self) -> None:
+        """Say that the backward pass that follows is the last of the step: its gradients are final."""
+        self._missing = list(self._expected)
+        self._works = []
+        self._overlaps = self._group is not None
+
+    def _on_gradient(self, position: int) -> Callable[[nn.Parameter], None]:
+        """Return what is called when a parameter has its gradient."""
+
+        def ready(_: nn.Parameter) -> None:
+            if self._overlaps:
+                self._missing[self._bucket_of[position]] -= 1
+                self._begin_ready()
+
+        return ready
+
+    def _begin_ready(self) -> None:
+        """Begin to sum buckets in the order from last to first, the same on all members."""
+        while len(self._works) < len(self._buckets):
+            bucket = len(self._buckets) - 1 - len(self._works)
+            if self._missing[bucket]:
+                return
+            self._works.append(self._group.allreduce([self._gradients[self._buckets[bucket]]]))
+
+    def reduce(self, step: int, wanted: Callable[[], bool]) -> None:
+        """Sum the gradients of all members; what the backward pass has begun is waited for."""
+        if self._group is not None:
+            if not self._overlaps:
+                self._works = []
+            self._overlaps = False
+            self._missing = [0] * len(self._buckets)
+            self._begin_ready()
+            for work in self._works:
+                self._finish(work, wanted)
+            self._works = []
+        with self._lock:
+            self._reduced = step
+
+    @staticmethod
+    def _finish(work: Any, wanted: Callable[[], bool]) -> None:
+        """Wait for a collective, as long as it is wanted."""
+        while not work.is_completed():
+            if not wanted():
+                raise Abandoned
+            time.sleep(LOOK_S)
+        work.wait()
+
+    def wait_applied(self, step: int, wanted: Callable[[], bool]) -> None:
+        """Wait until a step is committed and its update done."""
+        with self.applied:
+            while self.version <= step:
+                if not wanted():
+                    raise Abandoned
+                self.applied.wait(0.05)
+
+    # -- the coordinator's word, in the control thread -----------------------------------------------------------------
+
+    def apply(self, message: Apply) -> None:
+        """Update the dense parameters with the sum: the step is committed."""
+        with self._lock:
+            if self._reduced != message.step:
+                return
+            self._reduced = None
+            gradients: NDArray[np.float32] = self._gradients.cpu().numpy()
+            scale = message.scale
+            if self._clip.clip_norm is not None:
+                norm = float(sum_of_squares(gradients)) ** 0.5 * scale
+                scale *= min(1.0, self._clip.clip_norm / (norm + 1e-6))
+            self._steps += 1
+            values = self._values.cpu().numpy()
+            self._optimizer.step(
+                values,
+                gradients,
+                self._state,
+                step_number=self._steps,
+                scale=scale,
+                factor=message.factor,
+                clip_value=self._clip.clip_value,
+            )
+            if self._values.device.type != "cpu":
+                self._values.copy_(torch.from_numpy(values))
+            self._gradients.zero_()
+            self.version = message.step + 1
+        with self.applied:
+            self.applied.notify_all()
+
+    def save(self, folder: Path) -> dict[str, str]:
+        """Write the dense parameters and their optimizer state; return the file and its checksum."""
+        save_dense(folder, 0, 0, self._values.cpu().numpy(), self._state)
+        return checksums_in(folder, only="dense-0.safetensors")
