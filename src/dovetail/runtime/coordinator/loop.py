@@ -393,6 +393,7 @@ class Coordinator:
         self.say(f"checkpoint of step {step} is kept")
         checkpoints.drop_old(self.folder, self.blueprint.run.checkpoint.keep)
         if self._stop_after_save:
+            self._write_metrics(time.monotonic())
             self._write_summary()
             self._end("done")
 
@@ -429,7 +430,6 @@ class Coordinator:
 
     def _end(self, state: str) -> None:
         """Have everyone stop."""
-        self._write_metrics(time.monotonic())
         self.state = state
         self._ended_s = time.monotonic()
         for member in [*self.workers.values(), *self.servers.values()]:
