@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
@@ -128,14 +129,30 @@ def test_a_reply_to_a_peer_that_left_is_dropped_and_logged(site: Site):
     listener.close()
 
 
+def call_from_elsewhere(folder: Path, address: str, answered: Event) -> None:
+    """Call once, as a process of its own, and stay connected."""
+    caller = Caller(
+        address, codec=make_codec(), keys=KeyRing(folder / "keys"), name="worker", peer="server", identity=b"w"
+    )
+    caller.call(Ask(), timeout_s=10)
+    answered.set()
+    time.sleep(60)
+
+
 def test_a_process_that_comes_back_takes_over_its_name(site: Site):
+    spawn = multiprocessing.get_context("spawn")
+    answered = spawn.Event()
     with serving(site.listener()):
-        old, new = site.caller(site.ipc, identity=b"w"), site.caller(site.ipc, identity=b"w")
-        old.call(Ask(), timeout_s=5)
-        assert new.call(Ask("new"), timeout_s=5).message == Told("new")
-        old.close()
-        assert new.call(Ask("newer"), timeout_s=5).message == Told("newer")
+        old = spawn.Process(target=call_from_elsewhere, args=(site.folder, site.ipc, answered))
+        old.start()
+        assert answered.wait(15)
+        os.kill(old.pid or 0, signal.SIGSTOP)  # Still connected, as a host that hangs would be.
+        new = site.caller(site.ipc, identity=b"w")
+        assert new.call(Ask("new"), timeout_s=10).message == Told("new")
         new.close()
+        os.kill(old.pid or 0, signal.SIGKILL)
+        old.join()
+        old.close()
 
 
 def test_nothing_received_is_none(site: Site):

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.runtime.transport import Letter, WireError
@@ -28,14 +28,14 @@ def unpack(frames: list[bytes]) -> None:
 
 
 @given(st.lists(st.binary(max_size=100), max_size=4))
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_random_frames_raise_nothing_else(frames: list[bytes]):
     unpack(frames)
     unpack([PREFIX + frames[0], *frames[1:]] if frames else [])
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 def test_changed_frames_raise_nothing_else(data: st.DataObject):
     frames = list(data.draw(st.sampled_from([GOOD, IN_LANE])))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -76,14 +76,16 @@ def test_a_client_without_encryption_is_refused(site: Site):
     with served(site) as listener, dealer(listener.addresses[0]) as client:
         client.send(b"hello")
 
-        assert "127.0.0.1:" in site.wait_for_log("does not speak CURVE")
+        # Both sides see that they do not match; where the client hangs up first, all we know is that it did.
+        assert "127.0.0.1:" in site.wait_for_log("refused")
+        assert listener.refusals["no encryption"] + listener.refusals["broken handshake"] >= 1
 
 
 def test_a_client_without_encryption_is_refused_at_a_unix_socket(site: Site):
     with served(site), dealer(site.ipc) as client:
         client.send(b"hello")
 
-        line = site.wait_for_log("does not speak CURVE")
+        line = site.wait_for_log("refused")
         assert f"process {os.getpid()}" in line or site.ipc in line
 
 
