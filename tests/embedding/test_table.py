@@ -1,5 +1,7 @@
 """Look-ups, updates, pooling, budgets and what is refused."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -231,6 +233,7 @@ def test_write_back_beside_the_caller_changes_no_bit(tmp_path):
     model = DictTable(width=4, optimizer=Adagrad())
     with Table(width=4, host_rows=1200, folder=tmp_path) as table:
         for _ in range(15):
+            time.sleep(0.003)  # a caller who does something else in between
             keys = random.integers(0, 3000, 500)
             gradients = random.normal(size=(500, 4)).astype(np.float32)
             assert table.lookup(keys).tobytes() == model.lookup(keys.tolist()).tobytes()

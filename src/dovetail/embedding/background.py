@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +15,8 @@ from dovetail.embedding.store import Store
 
 FEWEST_ROWS = 1024
 """A host tier of fewer rows is not written back ahead: a free slot is worth more than the wait."""
+SHORTEST_PAUSE_S = 0.001
+"""A caller who comes back sooner would wait for a write-back; its next look-up makes room itself."""
 
 
 class Background:
@@ -24,6 +27,17 @@ class Background:
         self._store, self._lock = store, lock
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-table")
         self._writing_back = False
+        self._left_s = self._pause_s = 0.0
+
+    def caller_came(self) -> None:
+        """Note how long the caller did something else."""
+        self._pause_s = time.monotonic() - self._left_s
+
+    def caller_leaves(self) -> None:
+        """Have some of the least used rows written, where there is little room and, going by the last time, time."""
+        self._left_s = time.monotonic()
+        if self._pause_s > SHORTEST_PAUSE_S:
+            self._write_back_soon()
 
     def prefetch(self, keys: NDArray[np.int64], ahead: int) -> Future[int]:
         """Bring rows up and keep them for the next `ahead` look-ups; the result counts the fetches."""
@@ -32,15 +46,6 @@ class Background:
     def prepare(self, batches: list[NDArray[np.int64]]) -> Future[int]:
         """Keep what the batches after the next one need, and fetch for the first; the result counts the fetches."""
         return self._pool.submit(self._prepare, batches)
-
-    def write_back_soon(self) -> None:
-        """Have some of the least used rows written, where there is little room."""
-        store = self._store
-        capacity = store.host.capacity
-        full = store.disk is not None and capacity >= FEWEST_ROWS and store.host.num_free < capacity >> 7
-        if full and not self._writing_back:
-            self._writing_back = True
-            self._pool.submit(self._write_back, store.operation)
 
     def close(self) -> None:
         """Wait for what is under way, and leave the rest."""
@@ -74,6 +79,15 @@ class Background:
                 kernels.need_slots(self._store.host.lines, held.unique, self._store.batch + ahead)
                 fetched += self._store.num_fetched - before
         return fetched
+
+    def _write_back_soon(self) -> None:
+        """Write back after what is under way."""
+        store = self._store
+        capacity = store.host.capacity
+        full = store.disk is not None and capacity >= FEWEST_ROWS and store.host.num_free < capacity >> 7
+        if full and not self._writing_back:
+            self._writing_back = True
+            self._pool.submit(self._write_back, store.operation)
 
     def _write_back(self, done_with: int) -> None:
         """Evict until a little room is free; not now, where somebody is at work on the table."""

@@ -98,6 +98,7 @@ class Table:
         """
         keys = self._own(as_keys(keys))
         out = np.empty((len(keys), self.width), dtype=np.float32)
+        self._background.caller_came()
         with self._lock:
             self._store.must_be_open()
             self._lookup_into(keys, out, insert=insert)
@@ -125,6 +126,7 @@ class Table:
         keys = self._own(as_keys(keys))
         check_bags(begins, ends, len(keys))
         out = np.empty((len(begins), self.width), dtype=np.float32)
+        self._background.caller_came()
         with self._lock:
             self._store.must_be_open()
             held = self._store.hold(keys, insert=insert)
@@ -170,7 +172,7 @@ class Table:
             kernels.age(store.index.places, store.index.counts, store.host.lines, store.host.top)
             self._counted -= period
         if store.step == self._step_looked_up:
-            self._background.write_back_soon()
+            self._background.caller_leaves()
         self._step_looked_up = store.step
 
     # -- updates ---------------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ class Table:
             kernels.add_at(sums, inverse, begins, ends, gradients, mean)
             self._apply_in_turn(distinct, sums)
         self._store.step += 1
-        self._background.write_back_soon()
+        self._background.caller_leaves()
 
     def set_rate_factor(self, factor: float) -> None:
         """Have the following updates use `factor` times the optimizer's learning rate, as a schedule asks."""
