@@ -85,7 +85,7 @@ def refusal_of(caller: Caller, *frames: bytes) -> str:
 
 @pytest.mark.parametrize("words", [words for words in BAD if words != "not set up here"])
 def test_a_broken_letter_is_answered_logged_and_dropped(site: Site, caller: Caller, words: str):
-    caller._awaited.add(1)  # What goes out below is numbered 1 where it has a number.
+    caller._awaited[1] = None  # What goes out below is numbered 1 where it has a number.
     caller._last_request = 1
 
     assert words in refusal_of(caller, *BAD[words])
@@ -120,7 +120,7 @@ class TestLanes:
     NAME = "w-1-0123456789abcdef.lane"
 
     def refer(self, caller: Caller, name: str, offset: int = 0, claim: Any = CLAIM) -> str:
-        caller._awaited.add(1)
+        caller._awaited[1] = None
         caller._last_request = 1
         return refusal_of(caller, header(1, ASK, [claim], [name, [offset]]))
 
@@ -172,7 +172,7 @@ class TestLanes:
     def test_frames_beside_a_lane_are_refused(self, site: Site, caller: Caller):
         (site.lanes / self.NAME).write_bytes(bytes(8192))
         (site.lanes / self.NAME).chmod(0o600)
-        caller._awaited.add(1)
+        caller._awaited[1] = None
         frames = header(1, ASK, [CLAIM], [self.NAME, [0]]), bytes(8)
         assert "has 2 frames, expected 1" in refusal_of(caller, *frames)
 

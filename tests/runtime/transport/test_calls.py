@@ -46,6 +46,11 @@ def test_a_peer_that_is_not_there_is_named(site: Site):
     caller.close()
 
 
+def test_an_address_that_is_none_is_named(site: Site):
+    with pytest.raises(PeerLost, match="server cannot be called at nowhere"):
+        site.caller("nowhere")
+
+
 def test_a_peer_that_comes_later_gets_what_was_sent(site: Site):
     caller = site.caller(site.ipc)
     request = caller.send(Ask("early"))
@@ -57,7 +62,7 @@ def test_a_peer_that_comes_later_gets_what_was_sent(site: Site):
 
 
 def test_a_peer_that_takes_nothing_is_lost(site: Site):
-    caller = site.caller(site.ipc)
+    caller = site.caller(site.ipc, most_queued=64)
     for _ in range(64):
         caller.send(Ask())
     with pytest.raises(PeerLost, match="server has not taken the last 64 messages"):
@@ -190,6 +195,28 @@ def test_what_was_just_sent_arrives_although_the_listener_closes(site: Site):
     assert answer is not None
     assert answer.arrays[0].sum() == 1 << 20
     caller.close()
+
+
+def say_and_leave(folder: Path, address: str) -> None:
+    """Send a last word, as a process that ends right after."""
+    caller = Caller(
+        address, codec=make_codec(), keys=KeyRing(folder / "keys"), name="worker", peer="server", identity=b"w"
+    )
+    caller.send(Ask("last words"), [np.ones(1 << 18, np.float32)], one_way=True)
+    caller.close()
+
+
+def test_the_last_word_of_a_process_that_ends_arrives(site: Site):
+    listener = site.listener()
+    process = multiprocessing.get_context("spawn").Process(target=say_and_leave, args=(site.folder, site.ipc))
+    process.start()
+    letter = listener.receive(15)
+    process.join()
+    process.close()
+    listener.close()
+
+    assert letter is not None
+    assert (letter.message.text, letter.arrays[0].sum()) == ("last words", 1 << 18)
 
 
 def serve_elsewhere(folder: Path, address: str) -> None:

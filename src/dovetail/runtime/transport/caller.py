@@ -15,12 +15,12 @@ from dovetail.runtime.transport.envelope import Codec, Letter, Refused
 from dovetail.runtime.transport.errors import CallAbandoned, PeerLost, WireError
 from dovetail.runtime.transport.keys import KeyRing
 from dovetail.runtime.transport.own_lane import OwnLane
-from dovetail.runtime.transport.sockets import prepare, receive_frames
+from dovetail.runtime.transport.sockets import SHARED_CONTEXT, prepare, receive_frames
 
 LOOK_S = 0.05
 """How often a waiting call looks whether it should give up."""
-MOST_QUEUED = 64
-"""Requests kept for a peer that is not there; they may be large."""
+MOST_AWAITED = 10_000
+"""Of more requests than this the oldest is taken to have no answer."""
 
 
 class Caller:
@@ -43,25 +43,35 @@ class Caller:
         lanes: Path | None = None,
         lane_bytes: int = 16 << 20,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        most_queued: int = 1000,
     ) -> None:
-        """Connect as process `name`, with `identity` as routing id; the peer need not be there yet."""
+        """Connect as process `name`, with `identity` as routing id; the peer need not be there yet.
+
+        Up to `most_queued` messages wait for a peer that is not there. Without a `context` callers share one.
+        """
         self._codec, self._peer = codec, peer
+        self._most_queued = most_queued
         self._last_request = 0
-        self._awaited: set[int] = set()
+        self._awaited: dict[int, None] = {}  # in the order they were sent
         self._held: deque[Letter] = deque()
         self.late_replies = 0
         """Answers that came when nobody wanted them any more."""
         own_keys, peer_key = keys.own(name), keys.public(peer)
         self._lane = OwnLane(lanes, name, lane_bytes)
-        self.socket: zmq.Socket[bytes] = (zmq.Context.instance() if context is None else context).socket(zmq.DEALER)
+        self._is_shared = context is None
+        self.socket: zmq.Socket[bytes] = (context or SHARED_CONTEXT.borrow()).socket(zmq.DEALER)
         """For a `zmq.Poller`; only the methods here may use it otherwise. Call `receive` until it gives None."""
-        prepare(self.socket, codec.max_frame_bytes)
-        self.socket.sndhwm = MOST_QUEUED
-        self.socket.setsockopt(zmq.IDENTITY, identity)
-        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        self.socket.curve_publickey, self.socket.curve_secretkey = own_keys
-        self.socket.curve_serverkey = peer_key
-        self.socket.connect(address)
+        try:
+            prepare(self.socket, codec.max_frame_bytes)
+            self.socket.sndhwm = most_queued
+            self.socket.setsockopt(zmq.IDENTITY, identity)
+            self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+            self.socket.curve_publickey, self.socket.curve_secretkey = own_keys
+            self.socket.curve_serverkey = peer_key
+            self.socket.connect(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise PeerLost(peer, f"cannot be called at {address}: {error.strerror}") from None
 
     def send(self, message: Any, arrays: Sequence[Array] = (), *, one_way: bool = False) -> int:
         """Send a request and return its number; of `one_way` nobody expects an answer."""
@@ -72,12 +82,14 @@ class Caller:
             self.socket.send_multipart(self._codec.pack(request, message, arrays, lane=lane), zmq.NOBLOCK)
         except zmq.Again:
             self._lane.free(request)
-            raise PeerLost(self._peer, f"has not taken the last {MOST_QUEUED} messages") from None
+            raise PeerLost(self._peer, f"has not taken the last {self._most_queued} messages") from None
         except BaseException:
             self._lane.free(request)
             raise
         if not one_way:
-            self._awaited.add(request)
+            self._awaited[request] = None
+            if len(self._awaited) > MOST_AWAITED:
+                del self._awaited[next(iter(self._awaited))]
         return request
 
     def receive(self, timeout_s: float) -> Letter | None:
@@ -118,16 +130,19 @@ class Caller:
         self._lane.retire()
 
     def close(self) -> None:
-        """Hang up, and remove the shared memory."""
-        self.socket.close()
-        self._lane.close()
+        """Hang up, once what was sent has gone out or half a second is over, and remove the shared memory."""
+        if not self.socket.closed:
+            self.socket.close()
+            self._lane.close()
+            if self._is_shared:
+                SHARED_CONTEXT.give_back()
 
     def _await(self, request: int, deadline_s: float, give_up: Callable[[], bool] | None) -> Letter | None:
         """Return the answer to a request, or None where it did not come in time; keep what else comes."""
         while (left_s := deadline_s - time.monotonic()) > 0:
             letter = self._next(left_s if give_up is None else min(left_s, LOOK_S))
             if letter is not None and self._answers(letter, request):
-                self._awaited.discard(request)
+                self._awaited.pop(request, None)
                 return letter
             if letter is not None:
                 self._held.append(letter)
@@ -148,7 +163,7 @@ class Caller:
                 self.late_replies += 1  # Its lane may be gone, which is no fault of the peer.
             else:
                 if letter.request == 0 or letter.request in self._awaited:
-                    self._awaited.discard(letter.request)
+                    self._awaited.pop(letter.request, None)
                     return letter
                 self.late_replies += 1
             timeout_s = deadline_s - time.monotonic()
@@ -160,5 +175,5 @@ class Caller:
 
     def _forget(self, request: int) -> None:
         """Wait for a request's answer no more; the peer may still be busy with its lane."""
-        self._awaited.discard(request)
+        self._awaited.pop(request, None)
         self._lane.retire(request)

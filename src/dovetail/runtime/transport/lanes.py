@@ -24,8 +24,9 @@ LANE_NAME = re.compile(r"(?P<owner>[A-Za-z0-9_.-]{1,64})-(?P<pid>[0-9]{1,10})-[0
 ALIGNMENT_BYTES = 64
 RESERVE_BYTES = 1 << 20
 """Space is reserved in steps of this many bytes."""
-SMALLEST_BYTES = 16 << 10
-"""Below this, frames are as fast as shared memory."""
+SMALLEST_BYTES = 4 << 10
+"""Below this, frames are as fast as shared memory: to and fro over a Unix socket on 2 cores (x86, 2026), 2 KiB take
+0.12 ms either way, 16 KiB 0.16 ms in frames, which are encrypted, and 0.12 ms in a lane."""
 
 
 class LaneFile:

@@ -36,14 +36,16 @@ class Listener:
         lanes: Path | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        io_threads: int = 1,
         log: Callable[[str], None] = LOGGER.warning,
     ) -> None:
         """Listen as process `name`; `log` is also called from a thread of the listener's own.
 
-        A `context` that is given must have no other Listener in it: ZeroMQ has one authenticator for each.
+        A `context` that is given must have no other Listener in it: ZeroMQ has one authenticator for each. Otherwise
+        the listener makes its own, whose `io_threads` share the work of encryption among the callers.
         """
         self._codec = codec.limited_to(max_frame_bytes)
-        self._context = zmq.Context() if context is None else context
+        self._context = zmq.Context(io_threads) if context is None else context
         self._owns_context = context is None
         self._log = SparingLog(log)
         self._shelf = LaneShelf(lanes) if lanes is not None else None

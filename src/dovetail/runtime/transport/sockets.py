@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 import zmq
 
 LINGER_MS = 500
@@ -32,3 +35,33 @@ def receive_frames(socket: zmq.Socket[bytes], timeout_s: float) -> list[zmq.Fram
         return socket.recv_multipart(copy=False)
     except zmq.Again:
         return None
+
+
+class SharedContext:
+    """The context of all callers of this process; the last one to leave waits until what it sent has gone out."""
+
+    def __init__(self) -> None:
+        """Make the context when somebody needs it."""
+        self._lock = threading.Lock()
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._process_id = 0
+        self._num_users = 0
+
+    def borrow(self) -> zmq.Context[zmq.Socket[bytes]]:
+        """Return the context; a child of a fork gets one of its own."""
+        with self._lock:
+            if self._context is None or self._process_id != os.getpid():
+                self._context, self._process_id, self._num_users = zmq.Context(), os.getpid(), 0
+            self._num_users += 1
+            return self._context
+
+    def give_back(self) -> None:
+        """End the use of the context, after the socket was closed."""
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users == 0 and self._context is not None:
+                self._context.term()
+                self._context = None
+
+
+SHARED_CONTEXT = SharedContext()
