@@ -394,8 +394,8 @@ class Coordinator:
         checkpoints.drop_old(self.folder, self.blueprint.run.checkpoint.keep)
         if self._stop_after_save:
             self._write_metrics(time.monotonic())
-            self._write_summary()
             self._end("done")
+            self._write_summary()
 
     def checkpoint_due(self, step: int) -> bool:
         """Say whether a checkpoint is due after a step."""
