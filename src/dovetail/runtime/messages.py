@@ -327,7 +327,7 @@ class Died(_Message, frozen=True):
 
 
 class Status(_Message, frozen=True):
-    """How does the run go?"""
+    """Ask how the run goes."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
