@@ -1,0 +1,63 @@
+"""Scripts without `if __name__ == "__main__"`: every worker would run them again from the top, and start a run itself.
+
+Python tells a worker's process which script it belongs to, and the process imports that script before anything else.
+A run that begins during this import leaves a mark, named after a secret that parent and child share, and ends; the
+parent finds the mark and says what to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import pickle
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from dovetail.runtime.errors import TrainingError
+
+
+def leave_when_imported() -> None:
+    """End this process where it is a worker's that is still importing its parent's script."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        _mark().touch()
+        sys.exit(1)
+
+
+def check_guarded() -> None:
+    """Refuse to go on where a worker's process ran the script that started it."""
+    if _mark().exists():
+        forget()
+        raise TrainingError(
+            "every worker runs this script from the top and would start a run of its own",
+            hint='put what starts the run under: if __name__ == "__main__":',
+        )
+
+
+def forget() -> None:
+    """Remove the mark of an earlier run."""
+    _mark().unlink(missing_ok=True)
+
+
+def check_travels(thing: Any, what: str) -> None:
+    """Refuse an object that workers, which are processes of their own, cannot be given."""
+    kind = type(thing)
+    if kind.__module__ == "__main__" and not getattr(sys.modules["__main__"], "__file__", None):
+        raise TrainingError(
+            f"the class `{kind.__qualname__}` of the {what} is typed into a session that workers cannot import",
+            hint="put it into a file and import it from there",
+        )
+    try:
+        pickle.dumps(thing)
+    except Exception as problem:  # whatever a user's object raises
+        raise TrainingError(
+            f"the {what} cannot be sent to workers: {type(problem).__name__}: {problem}",
+            hint="it must be picklable: no lambdas, open files or locks; or give it by name, package.module:function",
+        ) from None
+
+
+def _mark() -> Path:
+    """Return the file that stands for "the script ran again"."""
+    secret = hashlib.sha256(bytes(multiprocessing.current_process().authkey)).hexdigest()[:24]
+    return Path(tempfile.gettempdir()) / f"dovetail-unguarded-{secret}"
