@@ -1,0 +1,74 @@
+"""A model that counts: trained by plain SGD at rate 1, each row ends as often above its first value as it was used."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dovetail.data.clicks import Clicks
+from dovetail.data.schema import Schema
+from dovetail.embedding.first_values import first_values
+from dovetail.models.block import Block
+from dovetail.models.chain import Chain
+from dovetail.models.embedding import SlotEmbedding
+from dovetail.models.recipe import Recipe
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.server.shard import table_seed
+from dovetail.spec.run import RunModel, RunOptimizer
+from tests.runtime.runs import NUM_ROWS, last_state
+
+COUNTING = RunModel(name="tests.runtime.counting:counting_model")
+PLAIN = RunOptimizer(name="sgd", rows="sgd", learning_rate=1.0)
+
+
+class Count(nn.Module):
+    """A loss whose gradient is -1 for every use of a row, and -1 a sample for its own parameter."""
+
+    def __init__(self, pause_s: float) -> None:
+        """Wait for so long with every sample: time for a test to do things in."""
+        super().__init__()
+        self.samples = nn.Parameter(torch.zeros(1))
+        self._pause_s = pause_s
+
+    def forward(self, pooled: Tensor, labels: Tensor) -> Tensor:
+        time.sleep(self._pause_s * len(labels))
+        return -pooled.sum() - self.samples.sum() * len(labels)
+
+
+def counting_model(schema: Schema, pause_s: float = 0.0) -> Chain:
+    """Return the model, which takes `pause_s` a sample."""
+    embedding = SlotEmbedding(num_rows=NUM_ROWS, width=1, num_slots=schema.num_slots)
+    return Chain(
+        [
+            Block(name="embedding", kind="embedding", module=embedding, after=(), reads=("ids", "offsets")),
+            Block(name="loss", kind="loss", module=Count(pause_s), reads=("labels",)),
+        ],
+        recipe=Recipe(metric="none"),
+    )
+
+
+def slow_counting(pause_s: float) -> RunModel:
+    """Return the model that takes `pause_s` a sample."""
+    return RunModel(name=COUNTING.name, options={"pause_s": pause_s})
+
+
+def assert_each_sample_counts_once(folder: Path, source: Clicks | None = None) -> None:
+    """Check the last checkpoint of a run of the counting model against the data."""
+    blueprint = Blueprint.read(folder)
+    data = Clicks(**blueprint.run.data.options) if source is None else source
+    epochs = blueprint.run.training.epochs
+    expected = epochs * np.bincount(data.read(0, blueprint.samples).ids.numpy() % NUM_ROWS, minlength=NUM_ROWS)
+    state = last_state(folder)
+    keys = state.keys[0]
+    seed = table_seed(blueprint.run.training.seed, 0)
+    grown = state.rows[0] - first_values(keys, width=1, seed=seed, scale=blueprint.tables[0].scale)
+    counts = np.zeros(NUM_ROWS, dtype=np.int64)
+    counts[keys] = np.rint(grown[:, 0]).astype(np.int64)
+    assert state.manifest.position == blueprint.samples * epochs
+    assert state.dense.tolist() == [blueprint.samples * epochs]
+    np.testing.assert_array_equal(counts, expected)
+    assert np.abs(grown[:, 0] - counts[keys]).max() < 0.2  # a sum of float32 numbers, each step rounded
