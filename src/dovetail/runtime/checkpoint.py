@@ -26,6 +26,7 @@ from dovetail.runtime.errors import TrainingError
 
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
+PARTIAL = ".partial"
 VALUES = "values"
 Floats = NDArray[np.float32]
 
@@ -76,10 +77,11 @@ def table_folder(position: int, server: int) -> str:
     return f"table-{position}/server-{server}"
 
 
-def begin(run_folder: Path, step: int) -> Path:
-    """Return an empty folder to write a checkpoint into."""
-    final = folder_of(run_folder, step)
-    partial = final.with_name(final.name + ".partial")
+def begin(run_folder: Path, step: int, generation: int = 0) -> Path:
+    """Return an empty folder to write a checkpoint into, unlike any that a server may still write to."""
+    for leftover in (run_folder / FOLDER).glob(f"*{PARTIAL}"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial = folder_of(run_folder, step).with_suffix(f".{generation}{PARTIAL}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     return partial
@@ -92,19 +94,21 @@ def publish(partial: Path, manifest: RunCheckpoint) -> Path:
     sync_file(path)
     for folder in {partial, *(entry.parent for entry in partial.rglob("*"))}:
         sync_file(folder)
-    final = partial.with_name(partial.name.removesuffix(".partial"))
-    shutil.rmtree(final, ignore_errors=True)  # the same step, written before a restart
+    final = partial.with_name(partial.name.partition(".")[0])
+    replaced = final.with_suffix(f".replaced{PARTIAL}")
+    if final.exists():  # the same step, written before a restart
+        shutil.rmtree(replaced, ignore_errors=True)
+        final.rename(replaced)
     partial.rename(final)
     sync_file(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
     return final
 
 
 def all_in(run_folder: Path) -> list[Path]:
     """Return the whole checkpoints of a run, oldest first."""
     return sorted(
-        path
-        for path in (run_folder / FOLDER).glob("step-*")
-        if path.suffix != ".partial" and (path / MANIFEST).is_file()
+        path for path in (run_folder / FOLDER).glob("step-*") if path.suffix != PARTIAL and (path / MANIFEST).is_file()
     )
 
 
@@ -123,9 +127,10 @@ def newest(run_folder: Path) -> Path:
     )
 
 
-def drop_old(run_folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints."""
-    for folder in all_in(run_folder)[:-keep]:
+def drop_old(run_folder: Path, newest: Path, keep: int) -> None:
+    """Delete all but the `keep` checkpoints up to `newest`; later ones were damaged when the run went back."""
+    known = [folder for folder in all_in(run_folder) if folder.name <= newest.name]
+    for folder in known[:-keep]:
         shutil.rmtree(folder, ignore_errors=True)
 
 

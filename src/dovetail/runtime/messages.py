@@ -151,6 +151,7 @@ class SaveFailed(_Message, frozen=True):
     """A server could not write its part of a checkpoint."""
 
     name: str
+    generation: int
     step: int
     error: str
     hint: str

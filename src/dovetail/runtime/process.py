@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
@@ -37,7 +38,8 @@ class Process:
 
     def log(self, text: str) -> None:
         """Write a line to this process's log, which is its stderr."""
-        print(f"{time.strftime('%H:%M:%S')} {self.name}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+        with suppress(OSError):  # a full disk is no reason to end
+            print(f"{time.strftime('%H:%M:%S')} {self.name}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
     def listen(self, addresses: Sequence[str]) -> Listener:
         """Return the socket that others call."""

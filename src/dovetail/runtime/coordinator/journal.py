@@ -68,11 +68,28 @@ class Journal:
         """Open the journal of a run."""
         self._path = folder / FILE
         self._file = self._path.open("ab", buffering=0)
+        if self._path.stat().st_size and not self._path.read_bytes().endswith(b"\n"):
+            self._file.write(b"\n")  # what a power cut left of a line
         self._encoder = msgspec.json.Encoder()
+        self._broken = False
 
-    def write(self, **entry: Any) -> None:
-        """Append a line; it survives the end of this process."""
-        self._file.write(self._encoder.encode(Line(**entry)) + b"\n")
+    def write(self, **entry: Any) -> bool:
+        """Append a line, which survives the end of this process; False where there is no room for it.
+
+        A journal that lacks a line would lead elsewhere, so it is emptied: a coordinator that comes back then goes
+        back to the last checkpoint. The next `start` begins a new one.
+        """
+        if self._broken and "start" not in entry:
+            return False
+        line = self._encoder.encode(Line(**entry)) + b"\n"
+        try:
+            written = self._file.write(line)
+        except OSError:
+            written = 0
+        self._broken = written != len(line)
+        if self._broken:
+            self._file.truncate(0)
+        return not self._broken
 
     def past(self) -> Past | None:
         """Return what the journal says, or None where it says nothing."""

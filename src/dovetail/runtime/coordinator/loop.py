@@ -75,6 +75,7 @@ class Coordinator:
         self.work: Work = make_work(self)
         self._saving = Saving(self)
         self._stop_after_save = False
+        self._asked_to_stop = False
         self._begun_s = time.time()
         self._looked_s = self._turned_s = 0.0
         self._first_worker_s: float | None = None
@@ -135,7 +136,7 @@ class Coordinator:
         if self.state in ("done", "failed"):
             return
         missing = [spec.name for spec in self.blueprint.servers if spec.name not in self.servers]
-        if self.state != "running" or not self.workers:
+        if self.state in ("starting", "going back") or (self.state == "running" and not self.workers):
             if now_s - self._since_s > STUCK_S:
                 who = ", ".join(missing) or ("any worker" if not self.workers else "the servers")
                 self.fail(f"the run waited {STUCK_S:.0f} s for {who}", "see the processes' logs in the run's folder")
@@ -164,8 +165,10 @@ class Coordinator:
         elif isinstance(message, Died):
             self._died(message)
         elif isinstance(message, SaveNow):
+            self._asked_to_stop = self._asked_to_stop or message.stop
             self._stop_after_save = self._stop_after_save or message.stop
-            self._saving.want()
+            if self.state in ("running", "saving"):
+                self._saving.want()
         else:
             member = self._member(letter.sender)
             if member is None:
@@ -215,15 +218,20 @@ class Coordinator:
         """Take in a process."""
         now_s, patience_s = time.monotonic(), self.blueprint.run.faults.patience_s
         self._lost.pop(message.name, None)
-        if message.role == "server":
-            known = self.servers.get(message.name)
+        known: Member | None = self.servers.get(message.name) or self.workers.get(message.name)
+        if self.state in ("done", "failed"):
+            self._listener.send(address, Stop(reason=self.state))
+        elif known is not None and known.process_id == message.process_id and known.address == address:
+            known.hear(now_s)  # it was asked twice
+        elif message.role == "server":
+            self.generation = max(self.generation, message.generation)
             self.servers[message.name] = server_of(message, address, now_s, patience_s)
-            if known is not None and known.process_id != message.process_id:
+            if known is not None:
                 self.go_back(f"{message.name} came back without its state")
             elif self.state in ("starting", "going back"):
                 self._begin_when_servers_are_there()
         elif message.role == "worker":
-            if message.name in self.workers:
+            if known is not None:
                 self._drop_worker(message.name)
             worker = worker_of(message, address, now_s, patience_s, self._settings.get(message.name, RunWorker()))
             self.workers[message.name] = worker
@@ -276,6 +284,7 @@ class Coordinator:
         step = checkpoints.RunCheckpoint.read(self._checkpoint).step
         self.say(f"{reason}; the run goes back to the checkpoint of step {step}")
         self.state, self._since_s = "going back", time.monotonic()
+        self._stop_after_save = self._asked_to_stop
         self.generation += 1
         self._saving.drop()
         for server in self.servers.values():
@@ -290,6 +299,7 @@ class Coordinator:
         self._past = self.work.past()
         self.generation += 1
         self.state, self._since_s = "going back", time.monotonic()
+        self._stop_after_save = self._asked_to_stop
         self._saving.drop()
         for worker in self.workers.values():
             self.send(worker, Reset(generation=self.generation))
@@ -375,6 +385,8 @@ class Coordinator:
             worker.at_step = self.work.step - 1
             self.send(worker, Reset(generation=self.generation))
         self.work.begin()
+        if self._asked_to_stop and self.state == "running":
+            self._saving.want()
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -382,7 +394,7 @@ class Coordinator:
         """Keep the last state, then end."""
         self.state = "saving"
         self._stop_after_save = True
-        if checkpoints.RunCheckpoint.read(self._checkpoint).step == self.work.step:
+        if checkpoints.RunCheckpoint.read(self._checkpoint).step == self.work.step and not self._saving.is_wanted:
             self.saved(self._checkpoint, self.work.step)  # nothing was done since
         else:
             self._saving.want()
@@ -391,8 +403,8 @@ class Coordinator:
         """Note a checkpoint that is whole."""
         self._checkpoint = folder
         self.say(f"checkpoint of step {step} is kept")
-        checkpoints.drop_old(self.folder, self.blueprint.run.checkpoint.keep)
-        if self._stop_after_save:
+        checkpoints.drop_old(self.folder, folder, self.blueprint.run.checkpoint.keep)
+        if self._stop_after_save and not self._saving.is_wanted:
             self._write_metrics(time.monotonic())
             self._end("done")
             self._write_summary()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.runtime.coordinator.board import Board
 from dovetail.runtime.messages import Done, ServerStats, WorkerStatus
 
 METRICS = "metrics.jsonl"
@@ -71,7 +73,7 @@ class Metrics:
         """Open the files; a run that goes on adds to them."""
         self._lines = (folder / METRICS).open("ab", buffering=0)
         self._timeline = (folder / TIMELINE).open("ab") if timeline else None
-        self._board = _tensorboard(folder / TENSORBOARD)
+        self._board = Board(folder / TENSORBOARD)
         self.workers: dict[str, WorkerWindow] = {}
         self.auc = math.nan
         self.loss = math.nan
@@ -95,7 +97,8 @@ class Metrics:
         if self._timeline is not None:
             for span in done.spans:
                 line = msgspec.json.encode([done.name, span.kind, span.start_s, span.end_s, span.step])
-                self._timeline.write(line + b"\n")
+                with suppress(OSError):
+                    self._timeline.write(line + b"\n")
 
     def turn(self, now_s: float, facts: dict[str, Any], servers: dict[str, ServerStats]) -> None:
         """Close a second: write its line."""
@@ -127,10 +130,11 @@ class Metrics:
                 for name, stats in servers.items()
             },
         }
-        self._lines.write(msgspec.json.encode(line) + b"\n")
+        with suppress(OSError):  # a full disk leaves gaps in the figures
+            self._lines.write(msgspec.json.encode(line) + b"\n")
+            if self._timeline is not None:
+                self._timeline.flush()
         self._write_board(line)
-        if self._timeline is not None:
-            self._timeline.flush()
         self._samples.append(0)
         self._losses.append(0.0)
         del self._samples[:-WINDOW], self._losses[:-WINDOW]
@@ -139,13 +143,10 @@ class Metrics:
 
     def _write_board(self, line: dict[str, Any]) -> None:
         """Write the figures for TensorBoard."""
-        step = int(line["samples"])
-        for name in ("samples_per_s", "loss", "auc"):
-            if line[name] is not None:
-                self._board.add_scalar(name, line[name], step)
-        for worker, figures in line["workers"].items():
-            self._board.add_scalar(f"share/{worker}", figures["share"], step)
-            self._board.add_scalar(f"idle/{worker}", figures["idle"], step)
+        figures = {name: line[name] for name in ("samples_per_s", "loss", "auc") if line[name] is not None}
+        for worker, of_worker in line["workers"].items():
+            figures |= {f"share/{worker}": of_worker["share"], f"idle/{worker}": of_worker["idle"]}
+        self._board.write(figures, int(line["samples"]))
 
     def worker_status(self, name: str, state: str) -> WorkerStatus:
         """Return how a worker does."""
@@ -176,10 +177,11 @@ class Metrics:
 
     def close(self) -> None:
         """Close the files."""
-        self._lines.close()
         self._board.close()
-        if self._timeline is not None:
-            self._timeline.close()
+        with suppress(OSError):
+            self._lines.close()
+            if self._timeline is not None:
+                self._timeline.close()
 
 
 def area(counts: NDArray[np.float64]) -> float:
@@ -195,10 +197,3 @@ def area(counts: NDArray[np.float64]) -> float:
 def _number(value: float) -> float | None:
     """Return a number as JSON has it: nothing where there is none."""
     return round(value, 6) if math.isfinite(value) else None
-
-
-def _tensorboard(folder: Path) -> Any:
-    """Return a writer of TensorBoard's files."""
-    from tensorboardX import SummaryWriter  # noqa: PLC0415 - slow to import, and only the coordinator needs it
-
-    return SummaryWriter(str(folder), flush_secs=5)

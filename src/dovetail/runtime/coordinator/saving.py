@@ -26,6 +26,7 @@ class Saving:
         self._coordinator = coordinator
         self._settings = coordinator.blueprint.run.checkpoint
         self._wanted = False
+        self._generation = 0
         self._last_s = time.monotonic()
         self._last_step = -1
         self._partial: Path | None = None
@@ -33,6 +34,11 @@ class Saving:
         self._manifest: RunCheckpoint | None = None
         self._files: dict[str, dict[str, str]] = {}
         self._durations = Deadline(k=20.0, floor_s=60.0, first_s=600.0)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Say whether another checkpoint is to be cut."""
+        return self._wanted
 
     def want(self) -> None:
         """Ask for a checkpoint as soon as one can be cut."""
@@ -66,11 +72,11 @@ class Saving:
         self._last_step, self._last_s, self._begun_s = step, time.monotonic(), time.monotonic()
         self._files = {}
         try:
-            self._partial = checkpoints.begin(coordinator.folder, step)
+            self._partial = checkpoints.begin(coordinator.folder, step, coordinator.generation)
         except OSError as error:
             self._give_up(f"{coordinator.folder} cannot be written: {error}", "check the disk")
             return
-        self._manifest = coordinator.work.manifest(files={})
+        self._manifest, self._generation = coordinator.work.manifest(files={}), coordinator.generation
         coordinator.send_servers(
             Save(generation=coordinator.generation, step=step, folder=str(self._partial.absolute()))
         )
@@ -78,7 +84,9 @@ class Saving:
 
     def saved(self, message: Saved) -> None:
         """Note a server's part; publish when all are there."""
-        if self._partial is None or self._manifest is None or message.step != self._manifest.step:
+        if self._partial is None or self._manifest is None or message.generation != self._generation:
+            return
+        if message.step != self._manifest.step:
             return
         self._files[message.name] = message.files
         if len(self._files) < self._coordinator.blueprint.num_servers + self._coordinator.extra_savers:
@@ -98,7 +106,7 @@ class Saving:
 
     def failed(self, message: SaveFailed) -> None:
         """Give a checkpoint up that a server could not write."""
-        if self._partial is not None:
+        if self._partial is not None and message.generation == self._generation:
             self._give_up(f"{message.name}: {message.error}", message.hint)
 
     def drop(self) -> None:

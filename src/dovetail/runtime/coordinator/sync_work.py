@@ -35,6 +35,9 @@ from dovetail.runtime.messages import (
 if TYPE_CHECKING:
     from dovetail.runtime.coordinator.loop import Coordinator
 
+REPEAT_S = 2.0
+"""How long a server may take to apply a step before it is told again: a connection may have broken meanwhile."""
+
 
 class SyncWork:
     """Cuts global batches, and commits each when every server has all of it."""
@@ -54,6 +57,8 @@ class SyncWork:
         self._next_position = 0
         self._steps: dict[int, Step] = {}
         self._idle: set[str] = set()
+        self._told: tuple[Commit, float] | None = None
+        """The last commit, and when the servers were told."""
         self._ring = RingMembers(coordinator) if self._training.dense == "ring" else None
 
     # -- where it stands -----------------------------------------------------------------------------------------------
@@ -157,6 +162,7 @@ class SyncWork:
             self._form_ring(self._ring)
             self._ring.look(now_s)
         self._advance_idle()
+        self._repeat_commit(now_s)
         step = self._steps.get(self.step)
         if step is None or len(self._coordinator.workers) < 2 or self._ring is not None:
             return
@@ -174,6 +180,16 @@ class SyncWork:
                     f"{expected_s:.1f} s); another worker does its task too"
                 )
                 self._rescue()
+
+    def _repeat_commit(self, now_s: float) -> None:
+        """Tell servers again of a commit that they have not confirmed; none applies it twice."""
+        step = self._steps.get(self.step)
+        if step is None or step.committed is None or self._told is None or now_s - self._told[1] < REPEAT_S:
+            return
+        self._told = (self._told[0], now_s)
+        for server in self._coordinator.servers.values():
+            if server.name not in step.committed:
+                self._coordinator.send(server, self._told[0])
 
     def _advance_idle(self) -> None:
         """Hand out work to all who have none."""
@@ -382,16 +398,15 @@ class SyncWork:
             commit=CommitLine(step=step.number, position=position, scale=scale, dense_scale=dense_scale, factor=factor)
         )
         step.committed = set()
-        self._coordinator.send_servers(
-            Commit(
-                generation=self._coordinator.generation,
-                step=step.number,
-                scale=scale,
-                dense_scale=dense_scale,
-                factor=factor,
-            )
+        commit = Commit(
+            generation=self._coordinator.generation,
+            step=step.number,
+            scale=scale,
+            dense_scale=dense_scale,
+            factor=factor,
         )
-
+        self._told = (commit, time.monotonic())
+        self._coordinator.send_servers(commit)
         if self._ring is not None:
             self._ring.reduced.clear()
             apply = Apply(generation=self._coordinator.generation, step=step.number, scale=dense_scale, factor=factor)

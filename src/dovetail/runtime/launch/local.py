@@ -29,6 +29,8 @@ from dovetail.runtime.transport import Caller
 from dovetail.testbed.quota import CpuQuota
 
 LOOK_S = 0.1
+ASK_AGAIN_S = 2.0
+"""When a question to a coordinator that ended in the same moment is put again."""
 ANSWER_S = 60.0
 """How long the coordinator may take to answer, restarts included."""
 PRELOAD = ["dovetail.runtime.worker.loop", "dovetail.data.load", "dovetail.models.load"]
@@ -76,6 +78,7 @@ class LocalRun:
         self._context = multiprocessing.get_context("forkserver")
         self._answered_s = time.monotonic()
         self._request: int | None = None
+        self._asked_s = 0.0
         self.report: Report | None = None
         self.events: list[str] = []
 
@@ -150,8 +153,9 @@ class LocalRun:
     def look(self, timeout_s: float = LOOK_S) -> Report | None:
         """See to the processes, and return news of the run where there are any."""
         line = self._need_line()
-        if self._request is None:
+        if self._request is None or time.monotonic() - self._asked_s > ASK_AGAIN_S:
             self._request = line.send(Status())
+            self._asked_s = time.monotonic()
         letter = line.receive(timeout_s)
         report: Report | None = None
         if letter is not None and isinstance(letter.message, Report):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.shard import Shard
-from dovetail.runtime.transport import Letter, Listener, Refused
+from dovetail.runtime.transport import Letter, Listener, PeerLost, Refused
 
 
 class ServerLoop:
@@ -110,7 +111,12 @@ class ServerLoop:
         if now_s - self._last_beat_s < HEARTBEAT_S:
             return
         self._last_beat_s = now_s
-        self._coordinator.send(Alive(name=self._name))
+        with suppress(PeerLost):  # the coordinator is away, and its queue full: it will hear of us when it is back
+            self._coordinator.send(Alive(name=self._name))
+            self._send_stats()
+
+    def _send_stats(self) -> None:
+        """Tell the coordinator what this server holds and has done."""
         stats = [table.stats() for table in self._shard.tables]
         self._coordinator.send(
             ServerStats(
@@ -211,7 +217,9 @@ class ServerLoop:
     def _save_failed(self, message: Save, error: Exception) -> None:
         """Report a checkpoint that could not be written; training goes on."""
         hint = error.hint if isinstance(error, DovetailError) else "check the disk"
-        self._coordinator.send(SaveFailed(name=self._name, step=message.step, error=str(error), hint=hint))
+        self._coordinator.send(
+            SaveFailed(name=self._name, generation=message.generation, step=message.step, error=str(error), hint=hint)
+        )
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -251,16 +259,24 @@ class ServerLoop:
             for position, table in enumerate(message.tables)
         ]
         dense = letter.arrays[-1] if message.dense else None
+        self._shard.check(rows, dense)
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
             counts = not late and self._shard.push(
-                message.step, message.task, message.worker, rows=rows, dense=dense, last=message.last
+                message.step,
+                message.task,
+                message.worker,
+                part=message.part,
+                rows=rows,
+                dense=dense,
+                last=message.last,
             )
         else:
             late = self._shard.counts(0, message.task)
             counts = self._shard.apply(
                 message.task,
                 message.worker,
+                part=message.part,
                 rows=rows,
                 dense=dense,
                 last=message.last,

@@ -18,6 +18,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import RunCheckpoint, load_dense, save_dense, table_folder
 from dovetail.runtime.dense_kernels import add_into, sum_of_squares
 from dovetail.runtime.dense_optimizer import make_dense_optimizer
+from dovetail.runtime.errors import TrainingError
 
 Keys = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -48,6 +49,8 @@ class Shard:
         self.tables: list[Table] = []
         self.version = -1
         self._dense_steps = 0
+        self._all_before = 0
+        """In ssp and async: tasks below this number are applied."""
         self._accepted: set[tuple[int, int]] = set()
         """(step, task) in sync, (0, task) else: what counts already."""
         self._parts: dict[tuple[int, int, str], TaskGradients] = {}
@@ -62,6 +65,7 @@ class Shard:
         checkpoint = RunCheckpoint.read(folder)
         self.discard()
         self._accepted.clear()
+        self._all_before = 0
         for table in self.tables:
             table.close()
         self.tables = [
@@ -131,8 +135,8 @@ class Shard:
     # -- gradients -----------------------------------------------------------------------------------------------------
 
     def push(
-        self, step: int, task: int, worker: str, *, rows: Sequence[tuple[int, Keys, Floats]], dense: Floats | None,
-        last: bool,
+        self, step: int, task: int, worker: str, *, part: int, rows: Sequence[tuple[int, Keys, Floats]],
+        dense: Floats | None, last: bool,
     ) -> bool:  # fmt: skip
         """Take in a part of a task's gradients for a step to come; True once the task counts, by its last part.
 
@@ -140,7 +144,7 @@ class Shard:
         """
         if (step, task) in self._accepted:
             return False
-        gradients = self._parts.setdefault((step, task, worker), TaskGradients())
+        gradients = self._attempt((step, task, worker), part)
         gradients.rows.extend((position, keys.copy(), values.copy()) for position, keys, values in rows)
         if not last:
             return False
@@ -152,9 +156,38 @@ class Shard:
             del self._parts[key]
         return True
 
+    def check(self, rows: Sequence[tuple[int, Keys, Floats]], dense: Floats | None) -> None:
+        """Refuse gradients that are not those of this shard's parameters."""
+        for position, keys, values in rows:
+            if not 0 <= position < len(self.tables):
+                raise TrainingError(f"there is no table {position}", hint="a bug: report it")
+            shape = (len(keys), self.tables[position].width)
+            if keys.dtype != np.int64 or keys.ndim != 1 or values.dtype != np.float32 or values.shape != shape:
+                raise TrainingError(
+                    f"gradients of table {position} are {values.dtype} {values.shape} for {keys.dtype} {keys.shape}",
+                    hint="a bug: report it",
+                )
+        if dense is not None and (dense.dtype != np.float32 or dense.shape != self.values.shape):
+            raise TrainingError(
+                f"the dense gradient is {dense.dtype} {dense.shape}, the parameters are {self.values.shape}",
+                hint="a bug: report it",
+            )
+
     def counts(self, step: int, task: int) -> bool:
         """Say whether a task counts already."""
-        return (step, task) in self._accepted
+        return task < self._all_before or (step, task) in self._accepted
+
+    def _attempt(self, key: tuple[int, int, str], part: int) -> TaskGradients:
+        """Return what there is of an attempt at a task; with its first part, a worker begins anew."""
+        if part == 0:
+            self._parts[key] = TaskGradients()
+        gradients = self._parts.get(key)
+        if gradients is None or gradients.num_parts != part:
+            raise TrainingError(
+                f"part {part} of task {key[1]} of {key[2]} came without those before", hint="a bug: report it"
+            )
+        gradients.num_parts += 1
+        return gradients
 
     def norm_square(self) -> float:
         """Return the sum of squares of the step's dense gradient."""
@@ -179,13 +212,13 @@ class Shard:
         self.version += 1
 
     def apply(
-        self, task: int, worker: str, *, rows: Sequence[tuple[int, Keys, Floats]], dense: Floats | None, last: bool,
-        scale: float, factor: float,
+        self, task: int, worker: str, *, part: int, rows: Sequence[tuple[int, Keys, Floats]], dense: Floats | None,
+        last: bool, scale: float, factor: float,
     ) -> bool:  # fmt: skip
         """Take in a part of a task's gradients and, with the last, apply them at once (ssp and async)."""
-        if (0, task) in self._accepted:
+        if self.counts(0, task):
             return False
-        gradients = self._parts.setdefault((0, task, worker), TaskGradients())
+        gradients = self._attempt((0, task, worker), part)
         gradients.rows.extend(
             rows if last else [(position, keys.copy(), values.copy()) for position, keys, values in rows]
         )
@@ -230,7 +263,8 @@ class Shard:
             self._accepted.clear()
 
     def forget_tasks(self) -> None:
-        """Forget which tasks were applied: none of them will come again."""
+        """Forget which tasks were applied one by one: all there were are, and whoever is late with one is told so."""
+        self._all_before = max([self._all_before, *(task + 1 for _, task in self._accepted)])
         self._accepted.clear()
 
     def close(self) -> None:

@@ -127,6 +127,8 @@ class WorkerLoop:
             with self._lock:
                 self._generation = message.generation
                 self._control.generation = message.generation
+                for thrown_away in self._tasks.values():
+                    thrown_away.recalled = True  # the generation may be the same: it is handed out anew
                 self._tasks.clear()
         elif isinstance(message, Assign):
             self._take(message)
