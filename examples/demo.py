@@ -32,6 +32,8 @@ STEPS = [
         "Twelve jobs share one cluster, under every policy",
         "simulate examples/workloads/twelve-jobs.json --compare --plot out/schedule.html",
     ),
+    ("An embedding table trained in half of the memory it needs", "examples/large_table.py out/table"),
+    ("What its checkpoint holds", "table out/table --hot 5 --plot out/table.html"),
 ]
 
 
@@ -41,8 +43,9 @@ def main() -> None:
     dovetail = Path(sys.executable).parent / "dovetail"
     for title, command in STEPS:
         arguments = shlex.split(command)
-        print(f"\n# {title}\n$ dovetail {shlex.join(arguments)}", flush=True)
-        subprocess.run([dovetail, *arguments], cwd=ROOT, check=True)
+        program = Path(sys.executable) if arguments[0].endswith(".py") else dovetail
+        print(f"\n# {title}\n$ {program.name} {shlex.join(arguments)}", flush=True)
+        subprocess.run([program, *arguments], cwd=ROOT, check=True)
     print("\nLook at:")
     for picture in sorted((ROOT / "out").glob("*.html")):
         print(f"  {picture.relative_to(ROOT)}")

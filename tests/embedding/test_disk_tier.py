@@ -1,6 +1,9 @@
 """The log of cold rows: damage of any kind is found, wherever the system keeps the file."""
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +58,49 @@ def test_a_file_cut_short_after_it_was_read_is_an_error_and_ends_nothing(tmp_pat
     with pytest.raises(DamagedFileError, match="cut short"):
         disk.read(keys, places)
     disk.close()
+
+
+CUT_WHILE_READ = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from dovetail.embedding import log_kernels
+from dovetail.embedding.disk_tier import DiskTier
+from dovetail.embedding.record import RecordLayout
+
+disk = DiskTier(Path(sys.argv[1]), RecordLayout(width=2, state_width=0), 1 << 20)
+keys = np.arange(9000)
+places = disk.write(keys, np.ones((9000, 2), dtype=np.float32))
+addresses = disk.segments.in_memory(look=True).copy()
+if not addresses.any():
+    print("no mappings here")
+    raise SystemExit
+os.truncate(disk.segments.path(0), 9000)
+rows, slots = np.zeros((9000, 2), dtype=np.float32), np.arange(9000, dtype=np.int32)
+failed, why = log_kernels.read_rows(
+    disk.segments.descriptors, addresses, disk.segment_records, places, keys, rows, slots, 2, 2, 0, disk._factors
+)
+print(failed * disk.record_bytes, why == log_kernels.DAMAGED, flush=True)
+import mmap, tempfile
+file = tempfile.TemporaryFile()
+file.write(bytes(8192))
+file.flush()
+other = mmap.mmap(file.fileno(), 8192)
+file.truncate(0)
+other[5000]
+"""
+
+
+def test_a_file_cut_short_while_it_is_read_is_a_damaged_record_and_other_faults_stay_what_they_were(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", CUT_WHILE_READ, str(tmp_path)], capture_output=True, text=True, timeout=100, check=False
+    )
+    if done.stdout == "no mappings here\n":
+        pytest.skip("this system does not say what is in its page cache")
+
+    # Records of 24 bytes: 9000 bytes end on the third page, whose rest reads as zeros.
+    assert done.stdout == "9000 True\n", done.stderr
+    assert done.returncode == -signal.SIGBUS
 
 
 def test_rows_that_left_the_page_cache_have_the_same_bits(tmp_path):

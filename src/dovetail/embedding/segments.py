@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.embedding.bus_errors import guard, is_guarded, unguard
 from dovetail.embedding.errors import storage_error
 from dovetail.embedding.log_kernels import find_in_memory, leave_out_short
 
@@ -95,7 +96,7 @@ class Segments:
 
     def in_memory(self, *, look: bool) -> NDArray[np.int64]:
         """Return the addresses of segments that can be read there, 0 for the others; all are 0 without a look."""
-        if not look:
+        if not look or (self._addresses.any() and not is_guarded()):
             self._looked_s = 0.0
             self._in_memory[:] = 0
             return self._in_memory
@@ -135,6 +136,7 @@ class Segments:
     def _close(self, number: int) -> None:
         """Let go of a segment."""
         if self._addresses[number]:
+            unguard(int(self._addresses[number]))
             _libc.munmap(int(self._addresses[number]), self.segment_records * self.record_bytes)
         os.close(int(self.descriptors[number]))
         self.descriptors[number] = -1
@@ -145,8 +147,12 @@ class Segments:
         """Map a segment for reading, up to where it will end; without a mapping its records are read by calls."""
         size_bytes = self.segment_records * self.record_bytes
         address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, int(self.descriptors[number]), 0)
-        if address not in (None, _MAP_FAILED):
+        if address in (None, _MAP_FAILED):
+            return
+        if guard(address, size_bytes):
             self._addresses[number] = address
+        else:
+            _libc.munmap(address, size_bytes)
 
     def _with_room(self) -> int:
         """Return the segment that takes the next record."""
