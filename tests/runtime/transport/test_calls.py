@@ -38,7 +38,7 @@ def caller(site: Site) -> Iterator[Caller]:
 
 def test_a_peer_that_is_not_there_is_named(site: Site):
     caller = site.caller(site.ipc)
-    with pytest.raises(PeerLost, match=r"^server did not answer Ask within 0.1 s$") as caught:
+    with pytest.raises(PeerLost, match=r"^server did not answer Ask within 0\.1 s") as caught:
         caller.call(Ask(), timeout_s=0.1)
 
     assert caught.value.peer == "server"
@@ -65,7 +65,7 @@ def test_a_peer_that_takes_nothing_is_lost(site: Site):
     caller = site.caller(site.ipc, most_queued=64)
     for _ in range(64):
         caller.send(Ask())
-    with pytest.raises(PeerLost, match="server has not taken the last 64 messages"):
+    with pytest.raises(PeerLost, match="server takes no messages: 64 wait"):
         caller.send(Ask())
     caller.socket.linger = 0
     caller.close()

@@ -56,10 +56,25 @@ def test_a_process_whose_key_is_not_listed_is_refused(site: Site):
     (site.folder / "foreign" / "server.public").write_bytes((site.keys / "server.public").read_bytes())
     with served(site) as listener:
         stranger = site.caller(listener.addresses[0], keys=KeyRing(site.folder / "foreign"), identity=b"stranger")
-        stranger.send(Ask("let me in"), one_way=True)
+        stranger.send(Ask("let me in"))
 
         assert "127.0.0.1" in site.wait_for_log("its key is not listed")
         assert listener.refusals["unknown key"] >= 1
+        stranger.close()
+
+
+def test_whoever_was_refused_is_let_in_once_its_key_is_listed(site: Site):
+    make_keys(site.folder / "foreign", "worker")
+    (site.folder / "foreign" / "server.public").write_bytes((site.keys / "server.public").read_bytes())
+    with served(site, handshake_s=1.0) as listener:
+        stranger = site.caller(listener.addresses[0], keys=KeyRing(site.folder / "foreign"), identity=b"stranger")
+        stranger.send(Ask("let me in"))
+        site.wait_for_log("its key is not listed")
+        (site.folder / "foreign" / "worker.public").rename(site.keys / "stranger.public")
+
+        letter = stranger.receive(12)
+        assert letter is not None
+        assert letter.message == Told("let me in")
         stranger.close()
 
 

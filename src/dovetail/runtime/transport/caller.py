@@ -82,7 +82,9 @@ class Caller:
             self.socket.send_multipart(self._codec.pack(request, message, arrays, lane=lane), zmq.NOBLOCK)
         except zmq.Again:
             self._lane.free(request)
-            raise PeerLost(self._peer, f"has not taken the last {self._most_queued} messages") from None
+            raise PeerLost(
+                self._peer, f"takes no messages: {self._most_queued} wait for it already, or it broke off for good"
+            ) from None
         except BaseException:
             self._lane.free(request)
             raise

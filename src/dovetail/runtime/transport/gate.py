@@ -89,7 +89,8 @@ class Gate:
         if name is None:
             where = address.decode(errors="replace")
             self._log.say("unknown key", where, f"refused a process at {where}: its key is not listed")
-            return [version, number, b"400", b"key not listed", b"", b""]
+            # "Not now" (300), for the key may be listed later; after a "no" (400) ZeroMQ's clients never try again.
+            return [version, number, b"300", b"key not listed", b"", b""]
         return [version, number, b"200", b"", name.encode(), b""]
 
     def _notice(self, event: int, value: int, endpoint: str) -> None:

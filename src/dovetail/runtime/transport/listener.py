@@ -37,12 +37,14 @@ class Listener:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
         io_threads: int = 1,
+        handshake_s: float = 5.0,
         log: Callable[[str], None] = LOGGER.warning,
     ) -> None:
         """Listen as process `name`; `log` is also called from a thread of the listener's own.
 
         A `context` that is given must have no other Listener in it: ZeroMQ has one authenticator for each. Otherwise
-        the listener makes its own, whose `io_threads` share the work of encryption among the callers.
+        the listener makes its own, whose `io_threads` share the work of encryption among the callers. Who has not
+        proven its key after `handshake_s` is cut off and may try again; a key that was listed meanwhile is then good.
         """
         self._codec = codec.limited_to(max_frame_bytes)
         self._context = zmq.Context(io_threads) if context is None else context
@@ -55,6 +57,7 @@ class Listener:
         self._gate: Gate | None = None
         try:
             prepare(self.socket, max_frame_bytes)
+            self.socket.setsockopt(zmq.HANDSHAKE_IVL, int(handshake_s * 1000))
             self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
             self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
             self.socket.curve_publickey, self.socket.curve_secretkey = keys.own(name)
@@ -128,7 +131,7 @@ class Listener:
         try:
             return self._codec.unpack([frame.buffer for frame in frames[1:]], sender=sender, lanes=self._find_lane)
         except WireError as error:
-            owner, reason = frames[-1].get("User-Id"), printable(str(error))
+            owner, reason = frames[-1].get("User-Id"), printable(error.message)
             who = f"{sender.decode(errors='backslashreplace')} (key of {owner})"
             self._log.say("bad letter", (owner, reason[:60]), f"refused a letter of {who}: {reason}")
             self.send(sender, Refused(reason), request=error.request)
