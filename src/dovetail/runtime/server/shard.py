@@ -200,9 +200,7 @@ class Shard:
         for position, table in enumerate(self.tables):
             mine = [(keys, values) for table_number, keys, values in gradients if table_number == position]
             if mine:
-                keys = mine[0][0] if len(mine) == 1 else np.concatenate([keys for keys, _ in mine])
-                values = mine[0][1] if len(mine) == 1 else np.concatenate([values for _, values in mine])
-                self._update_rows(table, keys, values, scale=scale, factor=factor)
+                self._update_rows(table, mine, scale=scale, factor=factor)
         if self.keeps_dense and len(self.values):
             self._update_dense(self._total, scale=dense_scale, factor=factor)
             self._total[:] = 0
@@ -225,7 +223,7 @@ class Shard:
         if not last:
             return False
         for position, keys, values in gradients.rows:
-            self._update_rows(self.tables[position], keys, values.copy(), scale=scale, factor=factor)
+            self._update_rows(self.tables[position], [(keys, values)], scale=scale, factor=factor)
         if dense is not None and self.keeps_dense:
             self._update_dense(dense, scale=scale, factor=factor)
         self._accepted.add((0, task))
@@ -234,9 +232,14 @@ class Shard:
         self.version += 1
         return True
 
-    def _update_rows(self, table: Table, keys: Keys, gradients: Floats, *, scale: float, factor: float) -> None:
-        """Step rows by their gradients times `scale`."""
-        gradients *= np.float32(scale)
+    def _update_rows(self, table: Table, parts: Sequence[tuple[Keys, Floats]], *, scale: float, factor: float) -> None:
+        """Step rows by their gradients times `scale`; a row that is in several parts gets one step."""
+        keys = parts[0][0] if len(parts) == 1 else np.concatenate([keys for keys, _ in parts])
+        gradients = np.empty((len(keys), table.width), dtype=np.float32)
+        end = 0
+        for _, values in parts:
+            begin, end = end, end + len(values)
+            np.multiply(values, np.float32(scale), out=gradients[begin:end])
         table.set_rate_factor(factor)
         table.update(keys, gradients)
         self.pushed_keys += len(keys)

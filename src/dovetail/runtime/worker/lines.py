@@ -102,10 +102,16 @@ class Lines:
             letter = caller.receive(LOOK_S)
             if letter is not None and letter.request == request:
                 if isinstance(letter.message, Stale):
-                    raise Abandoned
+                    raise self._abandoned()
                 return letter
             if not wanted():
-                raise Abandoned
+                raise self._abandoned()
+
+    def _abandoned(self) -> Abandoned:
+        """Let go of all requests under way: answers that still come go nowhere."""
+        for caller in self._callers:
+            caller.abandon()
+        return Abandoned()
 
     def _unexpected(self, number: int, letter: Letter) -> TrainingError:
         """Return the complaint about an answer that makes no sense."""
