@@ -11,13 +11,17 @@ from dovetail.cli.catalogue import catalogue
 from dovetail.cli.check import check
 from dovetail.cli.data import data
 from dovetail.cli.doctor import doctor
+from dovetail.cli.evaluate import evaluate
+from dovetail.cli.export import export
 from dovetail.cli.link import link
 from dovetail.cli.plan import plan
 from dovetail.cli.problem import problem
 from dovetail.cli.profile import profile
 from dovetail.cli.simulate import simulate
 from dovetail.cli.table import table
+from dovetail.cli.timeline import timeline
 from dovetail.cli.trace import trace
+from dovetail.cli.train import train
 
 app = typer.Typer(
     name="dovetail",
@@ -47,6 +51,10 @@ def root(
 app.command()(plan)
 app.command()(check)
 app.command()(profile)
+app.command()(train)
+app.command()(evaluate)
+app.command()(export)
+app.command()(timeline)
 app.command()(catalogue)
 app.command()(simulate)
 app.command()(doctor)

@@ -26,19 +26,19 @@ M = TypeVar("M", bound="nn.Module")
 
 @dataclass(slots=True)
 class Pace:
-    """How fast a run goes between its first and its last report of work: starting and saving are left out."""
+    """How fast a run goes from the last report before its first step to the first one after its last."""
 
     first: tuple[float, int] | None = None
     last: tuple[float, int] | None = None
 
     def add(self, report: Report) -> None:
         """Take in a report."""
-        if not report.samples or report.state not in ("running", "saving", "done"):
+        if report.state not in ("running", "saving", "done"):
             return
         now = (time.monotonic(), report.samples)
-        if self.first is None or now[1] < self.first[1]:  # it went back to a checkpoint
-            self.first = now
-        if self.last is None or now[1] != self.last[1]:
+        if self.first is None or now[1] <= self.first[1]:  # no step is done yet, or it went back to a checkpoint
+            self.first = self.last = now
+        elif self.last is None or now[1] != self.last[1]:
             self.last = now
 
     @property

@@ -1,0 +1,50 @@
+"""`dovetail evaluate`: how good a run's model is on data it was not trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.data import parse_options
+from dovetail.cli.output import errors_shown, print_json, print_line, say
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    data: Annotated[
+        str | None, typer.Option(help="Other data: clicks, criteo, csv, parquet, or package.module:function.")
+    ] = None,
+    data_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the data, e.g. path=day.tsv.gz.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="How many samples to look at, at most.")] = 100_000,
+    metric: Annotated[
+        str | None, typer.Option(help="auc or log-loss; absent: the model's own, where it is one of them.")
+    ] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder, instead of the newest.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+) -> None:
+    """Measure a run's model, as its newest checkpoint has it, on held-out data."""
+    with errors_shown(as_json=as_json):
+        import msgspec
+
+        from dovetail.runtime.evaluate import evaluate_run
+
+        found = evaluate_run(
+            run,
+            data=data,
+            data_options=parse_options(data_option or []) or None,
+            num_samples=samples,
+            metric=metric,
+            checkpoint=checkpoint,
+        )
+        if as_json:
+            print_json(msgspec.json.encode(found))
+            return
+        say(f"on {found.samples:,} samples: {found.on}")
+        if found.value is not None:
+            print_line(f"{found.metric:<9} {found.value:.5f}")
+        print_line(f"{'loss':<9} {found.loss:.5f}")
+        print_line(f"{'model':<9} {found.checkpoint}")

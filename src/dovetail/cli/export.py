@@ -1,0 +1,30 @@
+"""`dovetail export`: a run's model in files that need no Dovetail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.output import errors_shown, print_json, say
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder, instead of the newest.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+) -> None:
+    """Write a run's model: parameters as safetensors, and a program that PyTorch runs without Dovetail."""
+    with errors_shown(as_json=as_json):
+        import msgspec
+
+        from dovetail.runtime.export import export_run
+
+        made = export_run(run, out, checkpoint=checkpoint)
+        if made.why_no_program:
+            say(f"no model.pt2: torch.export could not follow this model ({made.why_no_program})")
+        say(f"written: {', '.join(made.files)} in {made.folder}, {made.parameters:,} parameters")
+        if as_json:
+            print_json(msgspec.json.encode(made))

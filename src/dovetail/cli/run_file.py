@@ -1,0 +1,86 @@
+"""Which run a command line means: a file or a model's name, with some keys set otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dovetail.errors import SpecError, did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from dovetail.spec.run import Run
+
+RUNS = Path("runs")
+FLAGS = "the command line"
+"""What errors call the flags."""
+DEFAULT_SAMPLES = 200_000
+DEFAULT_ROWS_PER_SLOT = 1_000
+"""What a model that is given by its name alone is trained on: a small made click log that it can learn."""
+
+
+def find_run(word: str | None, resume: Path | None, settings: dict[str, Any], workers: int | None) -> Run:
+    """Return the run that is meant, with the flags' settings in it."""
+    from dovetail.runtime.restore import read_blueprint
+    from dovetail.spec.run_settings import with_settings
+
+    run = read_blueprint(resume).run if word is None and resume is not None else _read(word or "")
+    if workers is not None:
+        settings = {**settings, "worker": alike_workers(run, workers)}
+    return with_settings(run, settings, place=FLAGS) if settings else run
+
+
+def _read(word: str) -> Run:
+    """Return the run of a file, or of a model's name."""
+    from dovetail.spec.files import read_struct
+    from dovetail.spec.run import Run
+
+    path = Path(word)
+    if path.is_file() or path.suffix in (".toml", ".json"):
+        return read_struct(path, Run)
+    return _run_of_model(word)
+
+
+def _run_of_model(name: str) -> Run:
+    """Return a run of a model with defaults for all the rest."""
+    from dovetail.models.load import MODELS
+    from dovetail.spec.run import Run, RunData, RunModel
+
+    if ":" not in name and name not in MODELS:
+        near = nearest(name, MODELS)
+        raise SpecError(
+            f"`{name}` is neither a run file nor a model",
+            hint=f"did you mean `{near}`?" if near else "give a .toml file, or a model; " + did_you_mean(name, MODELS),
+        )
+    truth = MODELS[name].recipe.truth if name in MODELS else "deep"
+    options: dict[str, Any] = {"truth": truth}
+    if truth not in ("user-item", "next-item"):
+        options["rows_per_slot"] = DEFAULT_ROWS_PER_SLOT
+    return Run(model=RunModel(name=name), data=RunData(options=options, samples=DEFAULT_SAMPLES))
+
+
+def alike_workers(run: Run, count: int) -> list[dict[str, Any]]:
+    """Return that many workers: as the file's where it has one kind, else plain ones."""
+    import msgspec
+
+    if len(run.workers) == 1:
+        kept = msgspec.to_builtins(run.workers[0])
+        return [{**{key: value for key, value in kept.items() if value is not None}, "count": count}]
+    return [{"name": "worker", "count": count}]
+
+
+def settings_of(flags: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """Return what flags and `--set` words set, by dotted key; flags that were not given are left out."""
+    from dovetail.spec.run_settings import parse_setting
+
+    return {key: value for key, value in flags.items() if value is not None} | dict(map(parse_setting, words))
+
+
+def free_folder(run: Run) -> Path:
+    """Return runs/MODEL-N, N the first number that is free."""
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", run.model.name.rpartition(":")[2] or run.model.name)
+    number = 1
+    while (RUNS / f"{stem}-{number}").exists():
+        number += 1
+    return RUNS / f"{stem}-{number}"

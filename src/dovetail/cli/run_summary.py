@@ -1,0 +1,78 @@
+"""What a run came to, as tables for people."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from dovetail.cli.tables import wide_console
+from dovetail.units import format_count, format_duration
+
+if TYPE_CHECKING:
+    from dovetail.runtime.result import TrainingResult
+    from dovetail.spec.run import Run
+
+
+def print_summary(run: Run, result: TrainingResult) -> None:
+    """Print figures, workers, servers, and the commands that go on from here."""
+    console = wide_console()
+    console.print(_worker_table(result))
+    console.print(_server_table(result))
+    total = f"{result.samples:,} samples in {format_duration(result.seconds)}"
+    lines = [
+        ("speed", f"{format_count(result.samples_per_s)} samples/s; {total}, starting and saving included"),
+        ("loss", _quality(result)),
+        ("kept", str(result.checkpoint)),
+    ]
+    if result.is_complete:
+        more = f"dovetail train --resume {result.folder} --epochs {run.training.epochs + 1}"
+        lines += [("test it", f"dovetail evaluate {result.folder}"), ("go on", more)]
+        lines += [("take it", f"dovetail export {result.folder} --out {result.folder}/export")]
+    else:
+        lines += [("go on", f"dovetail train --resume {result.folder}")]
+    for name, words in lines:
+        console.print(f"{name:<7} {words}", highlight=False, soft_wrap=True)
+
+
+def _quality(result: TrainingResult) -> str:
+    """Return loss and AUC in words."""
+    auc = "" if math.isnan(result.auc) else f", AUC {result.auc:.4f}"
+    return f"{result.loss:.4f}{auc}, of the last seconds' samples before they were trained on"
+
+
+def _worker_table(result: TrainingResult) -> Table:
+    """Return the workers, one a row."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("worker", "samples", "share", "samples/s", "busy", "idle"):
+        table.add_column(heading, justify="left" if heading == "worker" else "right", no_wrap=True)
+    for name, figures in result.workers.items():
+        table.add_row(
+            name,
+            f"{figures['samples']:,}",
+            f"{figures['share']:.1%}",
+            format_count(figures["samples"] / max(1e-9, figures["busy_s"])),
+            format_duration(figures["busy_s"]),
+            f"{figures['idle']:.1%}",
+        )
+    return table
+
+
+def _server_table(result: TrainingResult) -> Table:
+    """Return the servers, one a row."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("server", "rows", "updates", "busy"):
+        table.add_column(heading, justify="left" if heading == "server" else "right", no_wrap=True)
+    for name, figures in result.servers.items():
+        table.add_row(
+            name,
+            f"{figures['rows']:,}",
+            format_count(figures["pushed_keys"]),
+            format_duration(figures["busy_s"]),
+        )
+    if len(result.servers) > 1:
+        table.caption = f"the fullest has {result.imbalance:.2f} times the mean"
+        table.caption_justify = "left"
+    return table

@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM: the first asks for a checkpoint and an end, the second ends at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Stopping:
+    """Whether the user or a scheduler wants the run to stop; restores the old handlers when it is left."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        """Say through `tell` what a signal does."""
+        self._tell = tell
+        self._before: dict[int, Any] = {}
+        self.is_asked = False
+
+    def __enter__(self) -> Stopping:
+        """Take the signals over."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._heed) for number in self.SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the signals back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def asked(self) -> bool:
+        """Say whether the run is to stop."""
+        return self.is_asked
+
+    def _heed(self, number: int, _: FrameType | None) -> None:
+        """Note the first signal; end at the second."""
+        if self.is_asked:
+            raise KeyboardInterrupt
+        self.is_asked = True
+        self._tell(f"{signal.Signals(number).name}: keeping a checkpoint, then stopping; once more ends at once")

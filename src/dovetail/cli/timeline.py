@@ -1,0 +1,33 @@
+"""`dovetail timeline`: what every worker of a run did when, drawn from the run's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.output import errors_shown, say
+
+
+def timeline(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that was trained with --timeline.")],
+    out: Annotated[Path, typer.Option(help="The picture: FILE.html, FILE.svg or FILE.png.")],
+    last: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds that the window shows; absent: the last steps.")
+    ] = None,
+) -> None:
+    """Draw what every worker did when: computing, fetching, sending, waiting."""
+    with errors_shown():
+        draw(run, out, last_s=last)
+
+
+def draw(folder: Path, out: Path, *, last_s: float | None = None) -> None:
+    """Draw a run's timeline into a file."""
+    from dovetail.charts.figure import check_chart_path, save_figure
+    from dovetail.charts.timeline import draw_timeline, read_spans, timeline_facts
+
+    check_chart_path(out)
+    spans = read_spans(folder)
+    save_figure(draw_timeline(spans, last_s=last_s), out, table=timeline_facts(spans))
+    say(f"drawn: {out}")

@@ -1,0 +1,114 @@
+"""`dovetail train`: a run over servers and workers, watched to its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dovetail.cli.output import errors_shown, print_json, say
+
+if TYPE_CHECKING:
+    from dovetail.runtime.result import TrainingResult
+    from dovetail.spec.run import Run
+
+
+def train(
+    run_file: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A run file (TOML or JSON), or a model's name, with defaults."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; absent: runs/MODEL-N.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="So many workers instead of the file's.")] = None,
+    servers: Annotated[int | None, typer.Option(min=1, help="So many servers instead of the file's.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Samples of one step over all workers.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="How often the data are seen.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Samples of one epoch.")] = None,
+    mode: Annotated[
+        Literal["sync", "ssp", "async"] | None, typer.Option(help="Whether workers wait for each other.")
+    ] = None,
+    dense: Annotated[
+        Literal["ps", "ring"] | None, typer.Option(help="Where dense parameters are updated: on servers, or in a ring.")
+    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, momentum, adagrad, adam or adamw.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of initial values and of the order of the data.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the run file, e.g. training.tail=0.1."),
+    ] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Draw what every worker did when: FILE.html, .svg or .png.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on one line.")] = False,
+) -> None:
+    """Train a model over parameter servers and workers of different speed.
+
+    Ctrl-C or SIGTERM keeps a checkpoint and stops; a second one ends at once.
+    """
+    if run_file is None and resume is None:
+        raise typer.BadParameter("give a run file, a model, or --resume FOLDER")
+    if resume is not None and out is not None:
+        raise typer.BadParameter("--resume goes on in its own folder: leave --out away")
+    flags = {
+        "servers.count": servers,
+        "training.batch": batch,
+        "training.epochs": epochs,
+        "training.mode": mode,
+        "training.dense": dense,
+        "training.seed": seed,
+        "data.samples": samples,
+        "optimizer.name": optimizer,
+        "optimizer.learning_rate": learning_rate,
+    }
+    with errors_shown(as_json=as_json):
+        if timeline is not None:
+            from dovetail.charts.figure import check_chart_path
+
+            check_chart_path(timeline)
+        from dovetail.cli.run_file import find_run, free_folder, settings_of
+
+        run = find_run(run_file, resume, settings_of(flags, setting or []), workers)
+        folder = resume or out or free_folder(run)
+        result = _train(run, folder, resumed=resume is not None, timeline=timeline is not None)
+        if timeline is not None:
+            from dovetail.cli.timeline import draw
+
+            draw(folder, timeline)
+        _show(run, result, as_json=as_json)
+
+
+def _train(run: Run, folder: Path, *, resumed: bool, timeline: bool) -> TrainingResult:
+    """Run to the end, or to where the user stops it."""
+    from dovetail.cli.live import View
+    from dovetail.cli.stopping import Stopping
+    from dovetail.runtime.api import start
+
+    with View(f"{run.model.name} · {run.training.mode}", run.training.epochs) as view, Stopping(view.tell) as stopping:
+        view.tell(f"{'going on in' if resumed else 'training into'} {folder}")
+        try:
+            return start(
+                run,
+                folder,
+                resumed=resumed,
+                timeline=timeline,
+                on_report=view.show,
+                stop=stopping.asked,
+            )
+        except KeyboardInterrupt:
+            say(f"ended at once; go on from the last checkpoint with: dovetail train --resume {folder}")
+            raise typer.Exit(130) from None
+
+
+def _show(run: Run, result: TrainingResult, *, as_json: bool) -> None:
+    """Print what came of the run."""
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.json.encode({"model": run.model.name, "mode": run.training.mode, **result.facts()}))
+        return
+    from dovetail.cli.run_summary import print_summary
+
+    print_summary(run, result)
