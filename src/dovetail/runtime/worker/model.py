@@ -20,6 +20,7 @@ from dovetail.models.embedding import SlotEmbedding, rows_elsewhere, select_slot
 from dovetail.models.load import as_chain, load_model
 from dovetail.runtime.blueprint import DenseEntry, TableSpec
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.worker.items import items_for
 from dovetail.runtime.worker.row_source import RemoteRows, Rows
 from dovetail.spec.run import Run
 
@@ -31,7 +32,7 @@ def build_chain(run: Run, schema: Schema, own: nn.Module | None = None) -> Chain
     if own is not None:
         return as_chain(own, loss=run.model.loss)
     with rows_elsewhere():
-        options = {"schema": schema, **run.model.options}
+        options = {"schema": schema, **items_for(run), **run.model.options}
         return load_model(run.model.name, seed=run.training.seed, loss=run.model.loss, **options)
 
 
