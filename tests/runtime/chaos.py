@@ -1,0 +1,39 @@
+"""Kills at random moments, the same for the same seed as far as moments can be."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Sequence
+
+from dovetail.runtime.launch.local import LocalRun
+from dovetail.runtime.messages import Report
+from tests.runtime.runs import kill
+
+
+class Chaos:
+    """Kills a process now and then: call it with every report of a run."""
+
+    def __init__(self, *, kills: int, seed: int, names: Sequence[str] | None = None, pause_s: float = 1.5) -> None:
+        """Kill `kills` times, processes of these names (absent: any), `pause_s` apart on average."""
+        self._random = random.Random(seed)
+        self._left, self._names, self._pause_s = kills, names, pause_s
+        self._next_s = 0.0
+        self.killed: list[str] = []
+
+    def __call__(self, local: LocalRun, report: Report) -> None:
+        """Kill somebody where it is time to: mostly while the run goes on, now and then while it goes back."""
+        now_s = time.monotonic()
+        if not self._next_s:
+            if report.samples:
+                self._next_s = now_s
+            return
+        if not self._left or now_s < self._next_s or (report.state != "running" and self._random.random() < 0.9):
+            return
+        name = self._random.choice(self._names or sorted(local.children))
+        if local.children[name].how_it_ended() is None:
+            kill(local, name, signal.SIGKILL)
+            self.killed.append(name)
+            self._left -= 1
+        self._next_s = now_s + self._pause_s * self._random.uniform(0.2, 1.8)
