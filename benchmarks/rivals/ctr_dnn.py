@@ -16,7 +16,7 @@ NUM_ROWS = 2_600_000
 WIDTH = 16
 NUM_DENSE = 13
 HIDDEN = 400
-LEARNING_RATE = 0.01
+LEARNING_RATE = {"adagrad": 0.01, "adam": 0.001}
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -44,14 +44,20 @@ class CtrDnn(nn.Module):
         return self.layers(torch.cat([self.table(ids).flatten(1), dense], dim=1))
 
 
-class Adagrad:
-    """Adagrad for the layers (one kernel for all of them) and for the rows that a batch touches."""
+class RowsAndLayers:
+    """Adagrad or Adam for the layers (one kernel for all of them) and for the rows that a batch touches."""
 
-    def __init__(self, model: CtrDnn) -> None:
+    def __init__(self, model: CtrDnn, name: str) -> None:
         """Make both."""
+        kind = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam}[name]
         rows = list(model.table.parameters())
-        self._parts = [torch.optim.Adagrad(model.layers.parameters(), lr=LEARNING_RATE, fused=True)]
-        self._parts.append(torch.optim.Adagrad(rows, lr=LEARNING_RATE, fused=not model.table.sparse))
+        self._parts = [kind(model.layers.parameters(), lr=LEARNING_RATE[name], fused=True)]
+        if not model.table.sparse:
+            self._parts.append(kind(rows, lr=LEARNING_RATE[name], fused=True))
+        elif name == "adam":
+            self._parts.append(torch.optim.SparseAdam(rows, lr=LEARNING_RATE[name]))
+        else:
+            self._parts.append(kind(rows, lr=LEARNING_RATE[name]))
 
     def step(self) -> None:
         """Update all parameters and forget the gradients."""
@@ -61,7 +67,7 @@ class Adagrad:
             part.zero_grad(set_to_none=True)
 
 
-def train_step(model: nn.Module, optimizer: Adagrad, batch: Batch) -> Tensor:
+def train_step(model: nn.Module, optimizer: RowsAndLayers, batch: Batch) -> Tensor:
     """Train on one batch; return its loss."""
     ids, dense, labels = batch
     loss = functional.cross_entropy(model(ids, dense), labels)

@@ -121,14 +121,14 @@ def change_later(quotas: list[CpuQuota], wanted: tuple[float, list[float]] | Non
 def train(arguments: argparse.Namespace) -> None:
     """Be one process: import, load, wait, then train as long as the first one says."""
     import torch
-    from ctr_dnn import Adagrad, CtrDnn, load_batches, train_step
+    from ctr_dnn import CtrDnn, RowsAndLayers, load_batches, train_step
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     model = CtrDnn(sparse=arguments.embedding == "sparse")
-    optimizer = Adagrad(model)
+    optimizer = RowsAndLayers(model, arguments.optimizer)
     batches = load_batches(arguments.data, arguments.batch, part=arguments.rank, num_parts=arguments.of)
     print(READY, flush=True)
     sys.stdin.readline()
@@ -162,7 +162,7 @@ def train(arguments: argparse.Namespace) -> None:
                 print(MEASURING, flush=True)
             found.append(window)
         distributed.broadcast(order.fill_(0), 0)
-        details = {name: getattr(arguments, name) for name in ("batch", "threads", "embedding", "quota")}
+        details = {name: getattr(arguments, name) for name in ("batch", "threads", "optimizer", "embedding", "quota")}
         print_result("ddp-pytorch", found, processes=arguments.of, loss=float(loss), torch=torch.__version__, **details)
     distributed.destroy_process_group()
 

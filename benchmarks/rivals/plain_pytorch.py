@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-from ctr_dnn import Adagrad, CtrDnn, load_batches, train_step
+from ctr_dnn import CtrDnn, RowsAndLayers, load_batches, train_step
 from rates import add_options, print_result, windows
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     model = CtrDnn()
-    optimizer = Adagrad(model)
+    optimizer = RowsAndLayers(model, arguments.optimizer)
     batches = load_batches(arguments.data, arguments.batch)
 
     loss = torch.zeros(())
@@ -35,7 +35,7 @@ def main() -> None:
             loss = train_step(model, optimizer, next(batches))
 
     found = list(windows(run_steps, arguments))
-    details = {name: getattr(arguments, name) for name in ("batch", "threads")}
+    details = {name: getattr(arguments, name) for name in ("batch", "threads", "optimizer")}
     print_result("plain-pytorch", found, loss=float(loss), torch=torch.__version__, **details)
 
 

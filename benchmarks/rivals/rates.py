@@ -33,6 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what all sides take."""
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--batch", type=int, default=1024, help="of all processes together")
+    parser.add_argument("--optimizer", choices=("adagrad", "adam"), default="adagrad")
     parser.add_argument("--seconds", type=float, default=10, help="how long to measure on a quiet machine")
     parser.add_argument("--patience", type=float, default=30, help="how much longer while others are busy")
     parser.add_argument("--warm-up", type=float, default=4)

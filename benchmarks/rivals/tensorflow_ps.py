@@ -6,9 +6,10 @@
 
 Run it with the interpreter of TensorFlow's own environment (tried with 2.21); it needs no more than TensorFlow. Table
 and layers are variables on the server, gradients of the table are IndexedSlices, one scheduled closure is one batch,
-and closures are scheduled ahead. `--optimizer v1` is TensorFlow's own Adagrad with its kernel for sparse updates,
-`--optimizer keras` the tf.keras.optimizers.Adagrad that TensorFlow installs (Keras 3). `--tables 26` has a variable a
-slot in place of one. The last line is JSON with samples_per_s.
+and closures are scheduled ahead. `--from v1` takes TensorFlow's own optimizers (tf.compat.v1.train), whose Adagrad has
+a kernel for sparse updates, `--from keras` those of tf.keras that TensorFlow installs (Keras 3). All but v1's Adagrad
+go over the whole table in every step. `--tables 26` has a variable a slot in place of one. The last line is JSON with
+samples_per_s.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import tensorflow as tf
 from rates import add_options, print_result, windows
 
 NUM_SLOTS, NUM_ROWS, WIDTH, NUM_DENSE, HIDDEN = 26, 2_600_000, 16, 13, 400
-LEARNING_RATE = 0.01
+LEARNING_RATE = {"adagrad": 0.01, "adam": 0.001}
 
 
 def main() -> None:
@@ -52,7 +53,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--threads", type=int, default=2, help="for one operation, in each process")
-    parser.add_argument("--optimizer", choices=("v1", "keras"), default="v1")
+    parser.add_argument("--from", dest="source", choices=("v1", "keras"), default="v1", help="whose optimizer")
     parser.add_argument("--tables", type=int, choices=(1, NUM_SLOTS), default=1, help="variables the rows lie in")
     parser.add_argument("--role", choices=("ps", "worker"), help=argparse.SUPPRESS)
     parser.add_argument("--cluster", type=json.loads, help=argparse.SUPPRESS)
@@ -106,7 +107,7 @@ def measure(arguments: argparse.Namespace, cluster: dict[str, list[str]]) -> Non
         coordinator.join()
 
     found = list(windows(run_steps, arguments))
-    details = {name: getattr(arguments, name) for name in ("batch", "threads", "optimizer", "tables")}
+    details = {name: getattr(arguments, name) for name in ("batch", "threads", "optimizer", "source", "tables")}
     print_result("tensorflow-ps", found, loss=float(losses[-1].fetch()), tensorflow=tf.__version__, **details)
 
 
@@ -128,7 +129,7 @@ def make_step(strategy: Any, options: argparse.Namespace) -> Callable[[Any], Any
     weights = [tf.Variable(glorot([rows, columns])) for rows, columns in itertools.pairwise(widths)]
     biases = [tf.Variable(tf.zeros([columns])) for columns in widths[1:]]
     variables = [*tables, *weights, *biases]
-    adagrad = make_adagrad(options.optimizer, variables)
+    optimizer = make_optimizer(options, variables)
 
     def train(ids: Any, dense: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -140,19 +141,25 @@ def make_step(strategy: Any, options: argparse.Namespace) -> Callable[[Any], Any
             scores = tf.nn.bias_add(hidden @ weights[-1], biases[-1])
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=scores))
         gradients = tape.gradient(loss, variables)
-        adagrad.apply_gradients(zip(gradients, variables, strict=True))
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
     return tf.function(lambda batches: strategy.run(train, args=next(batches)))
 
 
-def make_adagrad(optimizer: str, variables: list[Any]) -> Any:
+def make_optimizer(options: argparse.Namespace, variables: list[Any]) -> Any:
     """Return an optimizer with its state beside the variables."""
-    if optimizer == "v1":
-        return tf.compat.v1.train.AdagradOptimizer(LEARNING_RATE, initial_accumulator_value=1e-10)
-    adagrad = tf.keras.optimizers.Adagrad(LEARNING_RATE, initial_accumulator_value=0.0, epsilon=1e-10)
-    adagrad.build(variables)
-    return adagrad
+    rate = LEARNING_RATE[options.optimizer]
+    if options.source == "v1":
+        if options.optimizer == "adam":
+            return tf.compat.v1.train.AdamOptimizer(rate)
+        return tf.compat.v1.train.AdagradOptimizer(rate, initial_accumulator_value=1e-10)
+    if options.optimizer == "adam":
+        optimizer = tf.keras.optimizers.Adam(rate)
+    else:
+        optimizer = tf.keras.optimizers.Adagrad(rate, initial_accumulator_value=0.0, epsilon=1e-10)
+    optimizer.build(variables)
+    return optimizer
 
 
 if __name__ == "__main__":
