@@ -171,6 +171,8 @@ def _draw_overview(axes: Axes, spans: Sequence[Span], workers: Sequence[str], be
         base = np.full(NUM_BINS, len(workers) - 1 - row + 0.1)
         for kind in OWN_TIME:
             mine = [span for span in spans if span.worker == worker and span.kind == kind]
+            if not mine:
+                continue
             parts = 0.8 * binned(mine, edges)
             parts = np.minimum(parts, len(workers) - row - 0.1 - base)
             axes.bar(

@@ -31,7 +31,7 @@ def field_hint(kind: type, name: str) -> str:
     """Return the hint for a field of a struct: what belongs there."""
     description = field_descriptions(kind).get(name)
     return (
-        f"`{file_key(kind, name)}` is {description}" if description else "docs/reference/problem-file.md lists the keys"
+        f"`{file_key(kind, name)}` is {description}" if description else "docs/reference lists the keys of every file"
     )
 
 

@@ -22,7 +22,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[(\.\.\.)\]")
 _GIVEN_TWICE = object()
-_WHOLE_FILE = "docs/reference shows a whole one: problem-file.md for problems, plan-file.md for plans"
+_WHOLE_FILE = "docs/reference shows a whole one: problem-file.md, plan-file.md, run-file.md"
 _EXPECTED = {
     "float": "a number",
     "int": "a whole number",
