@@ -46,6 +46,8 @@ GRACE_S = 20.0
 """How long the first step waits for workers that are still starting."""
 STUCK_S = 180.0
 """How long a run may be without the servers or workers it needs."""
+STAY_S = 3.0
+"""How long a coordinator stays to tell how the run ended."""
 SUMMARY = "summary.json"
 
 
@@ -62,7 +64,6 @@ class Coordinator:
         self.servers: dict[str, Server] = {}
         self.workers: dict[str, Worker] = {}
         self._settings = dict(run.each_worker())
-        self._launcher = b""
         self.state = "starting"
         self._since_s = time.monotonic()
         self._past = self.journal.past()
@@ -87,7 +88,7 @@ class Coordinator:
     def run(self) -> None:
         """Serve until the run is over and everyone knows."""
         try:
-            while self._ended_s is None or time.monotonic() - self._ended_s < 3.0:
+            while self._ended_s is None or time.monotonic() - self._ended_s < STAY_S:
                 letter = self._listener.receive(LOOK_S)
                 while letter is not None:
                     self._receive(letter)
@@ -160,8 +161,9 @@ class Coordinator:
         if isinstance(message, Hello):
             self._hello(letter.sender, message)
         elif isinstance(message, Status):
-            self._launcher = letter.sender
             self._listener.reply(letter, self._report())
+            if self._ended_s is not None:
+                self._ended_s = min(self._ended_s, time.monotonic() - STAY_S + 0.1)  # who asked knows
         elif isinstance(message, Died):
             self._died(message)
         elif isinstance(message, SaveNow):

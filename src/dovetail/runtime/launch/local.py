@@ -29,6 +29,9 @@ from dovetail.runtime.transport import Caller
 from dovetail.testbed.quota import CpuQuota
 
 LOOK_S = 0.1
+ENDED_WELL = "exit status 0"
+OVER_S = 3.0
+"""How long a process that ended well is left alone: so does everyone when the run is over."""
 ASK_AGAIN_S = 2.0
 """When a question to a coordinator that ended in the same moment is put again."""
 ANSWER_S = 60.0
@@ -44,6 +47,8 @@ class Child:
     name: str
     handle: Any
     starts: int = 1
+    ended_s: float | None = None
+    """When it was seen to have ended of its own accord."""
 
     @property
     def process_id(self) -> int:
@@ -127,7 +132,7 @@ class LocalRun:
     def _started(self, name: str, handle: Any) -> None:
         """Note a process, and put it under its quota."""
         if name in self.children:
-            self.children[name].handle = handle
+            self.children[name].handle, self.children[name].ended_s = handle, None
             self.children[name].starts += 1
         else:
             self.children[name] = Child(name, handle)
@@ -187,7 +192,7 @@ class LocalRun:
         faults = self.blueprint.run.faults
         for child in list(self.children.values()):
             how = child.how_it_ended()
-            if how is None:
+            if how is None or self._may_be_over(child, how):
                 continue
             dead_id, name = child.process_id, child.name
             is_role = name == COORDINATOR or any(spec.name == name for spec in self.blueprint.servers)
@@ -207,6 +212,13 @@ class LocalRun:
                 self._start_role(name)
             else:
                 self.start_worker(name)
+
+    def _may_be_over(self, child: Child, how: str) -> bool:
+        """Say whether a process may have been told to end, and the coordinator be about to say why."""
+        if how != ENDED_WELL:
+            return False
+        child.ended_s = child.ended_s or time.monotonic()
+        return time.monotonic() - child.ended_s < OVER_S
 
     def _need_line(self) -> Caller:
         """Return the line to the coordinator."""
