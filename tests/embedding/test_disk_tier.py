@@ -24,6 +24,30 @@ def forget_pages(folder: Path) -> None:
         os.close(descriptor)
 
 
+def test_damage_is_found_in_records_that_left_the_page_cache(tmp_path):
+    disk = DiskTier(tmp_path, RecordLayout(width=30, state_width=2), 1 << 20)
+    keys = np.arange(5000)
+    rows = np.random.default_rng(0).normal(size=(5000, 32)).astype(np.float32)
+    places = disk.write(keys, rows)
+    forget_pages(tmp_path)
+    assert disk.read(keys, places).tobytes() == rows.tobytes()
+    some = np.random.default_rng(1).permutation(5000)[:700]
+    forget_pages(tmp_path)
+    assert disk.read(keys[some], places[some]).tobytes() == rows[some].tobytes()
+
+    with next(tmp_path.glob("*/*.segment")).open("r+b") as file:
+        file.seek(1234 * disk.record_bytes + 50)
+        file.write(b"damage")
+    forget_pages(tmp_path)
+    with pytest.raises(DamagedFileError, match=r"record 1234 \(key 1234\) has a wrong checksum"):
+        disk.read(keys, places)
+    forget_pages(tmp_path)
+    os.truncate(next(tmp_path.glob("*/*.segment")), 40_000)
+    with pytest.raises(DamagedFileError, match="cut short"):
+        disk.read(keys, places)
+    disk.close()
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 def test_any_flipped_bit_of_a_record_is_found(tmp_path, precision):
     disk = DiskTier(tmp_path, RecordLayout(width=3, state_width=2, precision=precision), 1000)
@@ -77,8 +101,9 @@ if not addresses.any():
     raise SystemExit
 os.truncate(disk.segments.path(0), 9000)
 rows, slots = np.zeros((9000, 2), dtype=np.float32), np.arange(9000, dtype=np.int32)
-failed, why = log_kernels.read_rows(
-    disk.segments.descriptors, addresses, disk.segment_records, places, keys, rows, slots, 2, 2, 0, disk._factors
+how = (places, keys, rows, slots, 2, 2, 0, disk._factors)
+failed, why, _ = log_kernels.read_rows(
+    disk.segments.descriptors, addresses, disk.segment_records, np.empty(9000, dtype=np.int32), *how
 )
 print(failed * disk.record_bytes, why == log_kernels.DAMAGED, flush=True)
 import mmap, tempfile

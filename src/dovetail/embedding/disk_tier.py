@@ -18,6 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import log_kernels as kernels
+from dovetail.embedding.direct_reads import (
+    CUT_SHORT,
+    DAMAGED,
+    NOT_OFFERED,
+    WORTH_IT,
+    direct_descriptors,
+    read_direct,
+)
 from dovetail.embedding.errors import DamagedFileError, storage_error
 from dovetail.embedding.record import RecordLayout, encode_rows
 from dovetail.embedding.segments import Segments
@@ -123,10 +131,18 @@ class DiskTier:
         """Write the rows of records to `slots` of `rows`, every one checked."""
         segments, layout = self.segments, self.layout
         many = len(places) * MAPPED_BYTES_A_READ >= self.used_bytes
-        failed, why = kernels.read_rows(
-            *(segments.descriptors, segments.in_memory(look=many), self.segment_records, places, keys, rows, slots),
-            *(layout.width, layout.value_words, layout.code, self._factors),
+        put_off = np.empty(len(places), dtype=np.int32)
+        how = (places, keys, rows, slots, layout.width, layout.value_words, layout.code, self._factors)
+        failed, why, num_put_off = kernels.read_rows(
+            segments.descriptors, segments.in_memory(look=many), self.segment_records, put_off, *how
         )
+        put_off = put_off[:num_put_off]
+        if failed < 0 and len(put_off) >= WORTH_IT:
+            numbers = np.unique(places[put_off] // self.segment_records).tolist()
+            with direct_descriptors({n: segments.path(n) for n in numbers}, len(segments.descriptors)) as descriptors:
+                failed, why = read_direct(descriptors, self.segment_records, put_off, *how)
+        if (failed < 0 and 0 < len(put_off) < WORTH_IT) or why in (NOT_OFFERED, CUT_SHORT):
+            failed, why = kernels.read_waiting(segments.descriptors, self.segment_records, put_off, *how)
         if failed >= 0:
             raise self._damaged(int(places[failed]), int(keys[failed]), why)
 
@@ -148,7 +164,7 @@ class DiskTier:
         number, start = self._clearing, self._num_cleared
         records = self._room_for(min(MOST_AT_ONCE, self.segment_records - start))
         if not segments.read_neighbours(number, start, records):
-            raise self._damaged(number * self.segment_records + start, None, kernels.CUT_SHORT)
+            raise self._damaged(number * self.segment_records + start, None, CUT_SHORT)
         keys = np.empty(len(records), dtype=np.int64)
         kernels.keys_of(records, keys)
         return Part(number, number * self.segment_records + start, keys, records)
@@ -157,7 +173,7 @@ class DiskTier:
         """Append those records of a part that live again, and return their new numbers."""
         bad = kernels.pack(part.records, living, self._factors)
         if bad >= 0:
-            raise self._damaged(part.first + int(bad), int(part.keys[bad]), kernels.DAMAGED)
+            raise self._damaged(part.first + int(bad), int(part.keys[bad]), DAMAGED)
         return self.segments.append(part.records[: len(living)])
 
     def cleared(self, part: Part, num_moved: int) -> None:
@@ -186,7 +202,7 @@ class DiskTier:
         """Return the error for a record that cannot be believed."""
         number, position = divmod(record, self.segment_records)
         path = self.segments.path(number)
-        if why == kernels.CUT_SHORT:
+        if why == CUT_SHORT:
             what = f"record {position} cannot be read: the file is cut short or the disk fails"
         else:
             what = f"record {position} (key {key}) has a wrong checksum"

@@ -1,8 +1,8 @@
 """Kernels that read records of the log, each checked before it is believed.
 
 Records in segments that the system has in its page cache as a whole are read through a mapping, which takes a tenth of
-the time of a call. All others are read by calls; where a call would wait for the disk, the system is told of the record
-and the wait is put off until it was told of all, so that the disk works on many at once.
+the time of a call. All others are read by calls; where a call would wait for the disk, the record is put off, and those
+are read together, so that the disk works on many at once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import carray, njit, types  # type: ignore[attr-defined]
 
+from dovetail.embedding.direct_reads import CUT_SHORT, DAMAGED
 from dovetail.embedding.raw_memory import AHEAD, LINE_BYTES, fetch_soon, words_at
 from dovetail.embedding.record import decode_row, is_whole
 
@@ -29,7 +30,6 @@ _CACHESTAT = 451
 """The number of Linux's `cachestat` (since 6.5) everywhere; older systems refuse it, and calls are used."""
 _FROM_THE_END, _WILL_NEED, _NO_WAIT = 2, 3, 8
 _PAGE_BYTES = mmap.PAGESIZE
-CUT_SHORT, DAMAGED = 1, 2
 
 
 @njit(cache=True, nogil=True)
@@ -72,15 +72,17 @@ def _read_record(descriptor, offset, target, record_bytes):  # type: ignore[no-u
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def read_rows(  # type: ignore[no-untyped-def]  # pragma: no cover
-    descriptors, addresses, segment_records, records, keys, rows, slots, width, value_words, code, factors
+    descriptors, addresses, segment_records, put_off, records, keys, rows, slots, width, value_words, code, factors
 ):
-    """Write the rows of records to `slots` of `rows`; return the first that failed, or -1, and why."""
+    """Write the rows of records to `slots` of `rows`; `put_off` gets those that the disk has to be waited for.
+
+    Returns the first that failed, or -1, why, and how many are put off.
+    """
     words = len(factors)
     record_bytes = 4 * words
     scratch = np.empty(words, dtype=np.uint32)
     target = scratch.ctypes.data
     vector = np.array([target, record_bytes], dtype=np.uintp)
-    put_off = np.empty(len(records), dtype=np.int32)
     num_put_off = 0
     for i in range(len(records)):
         if i + AHEAD < len(records):
@@ -94,18 +96,30 @@ def read_rows(  # type: ignore[no-untyped-def]  # pragma: no cover
         if addresses[number] != 0:
             record = carray(words_at(np.uintp(addresses[number] + offset)), words)
         elif _preadv2(descriptors[number], vector.ctypes.data, 1, offset, _NO_WAIT) != record_bytes:
-            _advise(descriptors[number], offset, record_bytes, _WILL_NEED)
             put_off[num_put_off] = i
             num_put_off += 1
             continue
         else:
             record = scratch
         if not decode_row(record, keys[i], rows[slots[i]], width, value_words, code, factors):
-            return i, DAMAGED
-    for i in put_off[:num_put_off]:
+            return i, DAMAGED, 0
+    return -1, 0, num_put_off
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def read_waiting(  # type: ignore[no-untyped-def]  # pragma: no cover
+    descriptors, segment_records, wanted, records, keys, rows, slots, width, value_words, code, factors
+):
+    """Write the rows of the `wanted` records, waiting for each; return the first that failed, or -1, and why."""
+    record_bytes = 4 * len(factors)
+    scratch = np.empty(len(factors), dtype=np.uint32)
+    for i in wanted:
+        number = records[i] // segment_records
+        _advise(descriptors[number], (records[i] - number * segment_records) * record_bytes, record_bytes, _WILL_NEED)
+    for i in wanted:
         number = records[i] // segment_records
         offset = (records[i] - number * segment_records) * record_bytes
-        if not _read_record(descriptors[number], offset, target, record_bytes):
+        if not _read_record(descriptors[number], offset, scratch.ctypes.data, record_bytes):
             return i, CUT_SHORT
         if not decode_row(scratch, keys[i], rows[slots[i]], width, value_words, code, factors):
             return i, DAMAGED
