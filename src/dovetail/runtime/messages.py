@@ -250,6 +250,10 @@ class Done(_Message, frozen=True):
     """Spent on parameters and gradients: the same for any number."""
     wait_s: float
     """Idle, waiting for others, since the task before."""
+    num_pieces: int = 0
+    """Pieces of the tail among it, with their samples and what of `compute_s` they took."""
+    piece_samples: int = 0
+    piece_s: float = 0.0
     spans: tuple[Span, ...] = ()
 
 

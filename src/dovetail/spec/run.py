@@ -73,8 +73,12 @@ class RunTraining(_Table, frozen=True):
     ] = "mean"
     seed: Annotated[int, Meta(description="of initial values and of the order of the data")] = 0
     tail: Annotated[
-        float, Meta(description="the part of a batch that is cut small and taken by whoever is free, 0 to 0.5")
-    ] = 0.06
+        float | None,
+        Meta(
+            description="the part of a batch that is cut small and taken by whoever is free, 0 to 0.5; "
+            "absent: by how well speeds are known"
+        ),
+    ] = None
     balance: Annotated[bool, Meta(description="whether shares follow the workers' speeds; else they are equal")] = True
 
     def __post_init__(self) -> None:
@@ -84,7 +88,8 @@ class RunTraining(_Table, frozen=True):
         check_whole_number(self, "epochs", at_least=1)
         check_whole_number(self, "staleness", at_least=0)
         check_whole_number(self, "micro_batch", at_least=1)
-        check_number(self, "tail", at_least=0.0, at_most=0.5)
+        if self.tail is not None:
+            check_number(self, "tail", at_least=0.0, at_most=0.5)
         if self.dense == "ring" and self.mode != "sync":
             raise SpecError(
                 f'is "ring", and mode is "{self.mode}"', key="dense", hint='a ring needs mode = "sync"; or dense = "ps"'

@@ -210,7 +210,7 @@ class Coordinator:
 
     def _done(self, worker: Worker, message: Done, letter: Letter) -> None:
         """Learn from a task how fast its worker is."""
-        worker.speed.add(message.samples, message.compute_s, message.fixed_s)
+        worker.learn(message)
         worker.samples += message.samples
         self.metrics.add_task(message, letter.arrays)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from dovetail.runtime.deadline import Deadline
 from dovetail.runtime.dispatch import WorkerShare, WorkerSpeed, first_guess
-from dovetail.runtime.messages import Hello, ServerStats
+from dovetail.runtime.messages import Done, Hello, ServerStats
 from dovetail.spec.run import RunWorker
 
 
@@ -59,6 +59,18 @@ class Worker(Member):
     busy_s: float = 0.0
     lateness: Deadline = field(default_factory=lambda: Deadline(k=8.0, floor_s=3.0, first_s=600.0))
     """How much longer tasks take than predicted, in seconds beyond the prediction."""
+
+    def learn(self, done: Done) -> None:
+        """Learn from a task how fast the worker is, and what a piece of a step's tail costs it."""
+        samples, compute_s = done.samples - done.piece_samples, done.compute_s - done.piece_s
+        if samples <= 0 or compute_s <= 0:
+            self.speed.add(done.samples, done.compute_s, done.fixed_s, piece=True)
+            return
+        self.speed.add(samples, compute_s, done.fixed_s)
+        if done.num_pieces:
+            expected_s = done.piece_samples * compute_s / samples
+            beyond_s = max(0.0, done.piece_s - expected_s) / done.num_pieces
+            self.speed.add(done.piece_samples, expected_s, beyond_s, piece=True)
 
     @property
     def cores(self) -> float:

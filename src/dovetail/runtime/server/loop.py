@@ -74,7 +74,7 @@ class ServerLoop:
         self._say_hello()
         try:
             while not self._stopped:
-                poller.poll(20 if self._saving else 100)
+                poller.poll(0 if not self._shard.is_settled else 20 if self._saving else 100)
                 self._beat()
                 # The coordinator first: a commit answers workers that wait.
                 while (letter := self._coordinator.receive(0)) is not None:
@@ -86,6 +86,8 @@ class ServerLoop:
                     start_s = time.perf_counter()
                     self._from_worker(letter)
                     self._busy_s += time.perf_counter() - start_s
+                if not self._shard.is_settled:
+                    self._shard.settle_some()
                 self._finish_saving()
                 self._process.check_coordinator(self._heard_s)
         finally:

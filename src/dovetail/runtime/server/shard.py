@@ -1,5 +1,8 @@
 """What one server keeps: its rows of every table and its slice of the dense parameters, and how steps change them.
 
+In `sync`, gradients of rows are summed as they arrive. When the step is committed, the rows that workers ask for are
+updated first and the others when there is time: nobody can see a row that is not up to date.
+
 No sockets and no clock: `loop` brings messages here. One thread.
 """
 
@@ -19,6 +22,7 @@ from dovetail.runtime.checkpoint import RunCheckpoint, load_dense, save_dense, t
 from dovetail.runtime.dense_kernels import add_into, sum_of_squares
 from dovetail.runtime.dense_optimizer import make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.server.gradient_sums import GradientSums
 
 Keys = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -54,7 +58,15 @@ class Shard:
         self._accepted: set[tuple[int, int]] = set()
         """(step, task) in sync, (0, task) else: what counts already."""
         self._parts: dict[tuple[int, int, str], TaskGradients] = {}
-        self._waiting: list[tuple[int, TaskGradients]] = []
+        self._counting: dict[int, str] = {}
+        """In sync: whose attempt at each task is in the sums."""
+        self._kept: dict[int, TaskGradients] = {}
+        """In sync: the gradients of tasks that count, until the step is committed."""
+        self._sums: list[GradientSums] = []
+        self._due: list[GradientSums] = []
+        """Sums of the step that was committed last, those that are not applied yet."""
+        self._due_scale, self._due_factor = 1.0, 1.0
+        self.is_settled = True
         self.pulled_keys = 0
         self.pushed_keys = 0
 
@@ -71,6 +83,9 @@ class Shard:
         self.tables = [
             self._load_table(checkpoint, folder, position) for position in range(len(self._blueprint.tables))
         ]
+        self._sums = [GradientSums(spec.width) for spec in self._blueprint.tables]
+        self._due = [GradientSums(spec.width) for spec in self._blueprint.tables]
+        self.is_settled = True
         if self.keeps_dense:
             values, state = load_dense(folder, checkpoint)
             self.values = values[self._slice].copy()
@@ -110,6 +125,7 @@ class Shard:
 
     def save(self, folder: Path) -> list[Future[Checkpoint]]:
         """Write dense parameters now and begin to write the rows as they are now; futures say when they are there."""
+        self.settle()
         if self.keeps_dense:
             save_dense(folder, self._number, self._slice.start, self.values, self._state)
         return [
@@ -128,6 +144,8 @@ class Shard:
         """Return the rows of keys of each table, then this server's dense parameters where asked for."""
         found = []
         for position, wanted in zip(tables, keys, strict=True):
+            if not self.is_settled:
+                self._apply_due(position, *self._due[position].take(wanted))
             found.append(self.tables[position].lookup(wanted))
             self.pulled_keys += len(wanted)
         return [*found, self.values] if dense else found
@@ -144,17 +162,42 @@ class Shard:
         """
         if (step, task) in self._accepted:
             return False
+        again = part == 0 and (step, task, worker) in self._parts
         gradients = self._attempt((step, task, worker), part)
-        gradients.rows.extend((position, keys.copy(), values.copy()) for position, keys, values in rows)
+        copies = [(position, keys.copy(), values.copy()) for position, keys, values in rows]
+        gradients.rows.extend(copies)
+        if self._counting.setdefault(task, worker) == worker and not again:
+            self._add_up(copies)
         if not last:
+            if again:
+                self._add_up_anew()
             return False
         if dense is not None:
             add_into(self._total, dense)
         self._accepted.add((step, task))
-        self._waiting.append((task, gradients))
+        self._kept[task] = gradients
+        changed = again or self._counting[task] != worker
+        self._counting[task] = worker
         for key in [key for key in self._parts if key[:2] == (step, task)]:
             del self._parts[key]
+        if changed:
+            self._add_up_anew()
         return True
+
+    def _add_up(self, rows: Sequence[tuple[int, Keys, Floats]]) -> None:
+        """Add gradients to the sums of the step."""
+        for position, keys, values in rows:
+            self._sums[position].add(keys, values)
+
+    def _add_up_anew(self) -> None:
+        """Take the sums again: another attempt at a task than the one in them is the one that counts."""
+        for sums in self._sums:
+            sums.clear()
+        for gradients in self._kept.values():
+            self._add_up(gradients.rows)
+        for (_, task, worker), gradients in self._parts.items():
+            if self._counting.get(task) == worker:
+                self._add_up(gradients.rows)
 
     def check(self, rows: Sequence[tuple[int, Keys, Floats]], dense: Floats | None) -> None:
         """Refuse gradients that are not those of this shard's parameters."""
@@ -194,20 +237,48 @@ class Shard:
         return float(sum_of_squares(self._total))
 
     def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
-        """Apply what waits as one step: one update of every table and of the dense parameters."""
-        self._waiting.sort(key=lambda entry: entry[0])  # so that sums do not depend on who was first
-        gradients = [part for _, task in self._waiting for part in task.rows]
-        for position, table in enumerate(self.tables):
-            mine = [(keys, values) for table_number, keys, values in gradients if table_number == position]
-            if mine:
-                self._update_rows(table, mine, scale=scale, factor=factor)
+        """Apply the step: dense parameters now, rows when they are asked for or there is time."""
+        self.settle()
+        if self._parts:  # attempts that came to nothing may be in the sums
+            self._parts.clear()
+            self._add_up_anew()
+        self._due, self._sums = self._sums, self._due
+        self._due_scale, self._due_factor = scale, factor
+        self.is_settled = not any(sums.count for sums in self._due)
         if self.keeps_dense and len(self.values):
             self._update_dense(self._total, scale=dense_scale, factor=factor)
             self._total[:] = 0
-        self._waiting.clear()
-        self._parts.clear()
+        self._forget_step()
         self._accepted.clear()
         self.version += 1
+
+    def settle_some(self, most: int = 4096) -> None:
+        """Apply some of the sums that are due."""
+        for position, sums in enumerate(self._due):
+            keys, values = sums.take_some(most)
+            if len(keys):
+                self._apply_due(position, keys, values)
+                return
+        for sums in self._due:
+            sums.clear()
+        self.is_settled = True
+
+    def settle(self) -> None:
+        """Apply all sums that are due."""
+        while not self.is_settled:
+            self.settle_some(1 << 16)
+
+    def _apply_due(self, position: int, keys: Keys, values: Floats) -> None:
+        """Step rows by sums that are due."""
+        if len(keys):
+            rows = [(keys, values)]
+            self._update_rows(self.tables[position], rows, scale=self._due_scale, factor=self._due_factor)
+
+    def _forget_step(self) -> None:
+        """Forget the tasks of the step."""
+        self._parts.clear()
+        self._counting.clear()
+        self._kept.clear()
 
     def apply(
         self, task: int, worker: str, *, part: int, rows: Sequence[tuple[int, Keys, Floats]], dense: Floats | None,
@@ -222,8 +293,10 @@ class Shard:
         )
         if not last:
             return False
-        for position, keys, values in gradients.rows:
-            self._update_rows(self.tables[position], [(keys, values)], scale=scale, factor=factor)
+        for position, table in enumerate(self.tables):
+            mine = [(keys, values) for of_table, keys, values in gradients.rows if of_table == position]
+            if mine:
+                self._update_rows(table, mine, scale=scale, factor=factor)
         if dense is not None and self.keeps_dense:
             self._update_dense(dense, scale=scale, factor=factor)
         self._accepted.add((0, task))
@@ -259,8 +332,9 @@ class Shard:
 
     def discard(self) -> None:
         """Throw away gradients that were not committed; in ssp and async what is applied stays applied."""
-        self._waiting.clear()
-        self._parts.clear()
+        self._forget_step()
+        for sums in self._sums:
+            sums.clear()
         self._total[:] = 0
         if self._blueprint.run.training.mode == "sync":
             self._accepted.clear()

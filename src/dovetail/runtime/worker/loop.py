@@ -182,6 +182,7 @@ class WorkerLoop:
             self._tasks[message.step, message.task] = task
             for first, last in message.ranges:
                 self._add_parts(task, first, last)
+            task.main_parts = task.parts_known
             has_parts = task.parts_known > 0
             task.asked_for_more = task.asked_for_more or not has_parts
         if not has_parts and message.is_open:
@@ -273,7 +274,12 @@ class WorkerLoop:
             start_s = time.perf_counter()
         self._ask_for_more(task)
         gradients = self._gradients(fetched)
-        task.compute_s += time.perf_counter() - start_s
+        seconds = time.perf_counter() - start_s
+        task.compute_s += seconds
+        if fetched.part.number >= task.main_parts:
+            task.num_pieces += 1
+            task.piece_samples += fetched.batch.num_samples
+            task.piece_s += seconds
         task.spans.append(Span("compute", begin_s, now_s(), assign.step))
         with self._lock:
             task.parts_computed += 1

@@ -31,6 +31,10 @@ class Task:
     wait_s: float = 0.0
     asked_for_more: bool = False
     recalled: bool = False
+    main_parts: int = 0
+    num_pieces: int = 0
+    piece_samples: int = 0
+    piece_s: float = 0.0
     spans: list[Span] = field(default_factory=list)
 
     @property

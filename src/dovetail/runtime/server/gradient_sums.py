@@ -1,0 +1,126 @@
+"""Gradients of the rows of one table, summed by key as they arrive."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from dovetail.embedding.hashing import mix
+
+Keys = NDArray[np.int64]
+Floats = NDArray[np.float32]
+FIRST_ROWS = 1024
+
+
+class GradientSums:
+    """One sum a key; which of them were taken already."""
+
+    def __init__(self, width: int) -> None:
+        """Start without keys."""
+        self._width = width
+        self.count = 0
+        self.keys = np.empty(FIRST_ROWS, dtype=np.int64)
+        self.sums = np.empty((FIRST_ROWS, width), dtype=np.float32)
+        self.taken = np.zeros(FIRST_ROWS, dtype=np.bool_)
+        self._heads = np.full(4 * FIRST_ROWS, -1, dtype=np.int32)
+        self._cursor = 0
+
+    def add(self, keys: Keys, values: Floats) -> None:
+        """Add gradients to the sums of their keys."""
+        if self.count + len(keys) > len(self.keys):
+            self._grow(self.count + len(keys))
+        self.count = add_rows(keys, values, self._heads, self.keys, self.sums, self.count)
+
+    def take(self, keys: Keys) -> tuple[Keys, Floats]:
+        """Return those of `keys`, which are distinct, whose sums were not taken yet, with their sums; take them."""
+        places = np.empty(len(keys), dtype=np.int32)
+        count = find_untaken(keys, self._heads, self.keys, self.taken, places)
+        return self.keys[places[:count]], self.sums[places[:count]]
+
+    def take_some(self, most: int) -> tuple[Keys, Floats]:
+        """Return up to `most` of the sums that were not taken yet; take them. None are left where none come."""
+        places = np.empty(most, dtype=np.int32)
+        count, self._cursor = next_untaken(self._cursor, self.count, self.taken, places)
+        return self.keys[places[:count]], self.sums[places[:count]]
+
+    def clear(self) -> None:
+        """Start again without keys."""
+        self.taken[: self.count] = False
+        self._heads[:] = -1
+        self.count = self._cursor = 0
+
+    def _grow(self, wanted: int) -> None:
+        """Make room."""
+        size = 1 << (wanted - 1).bit_length()
+        keys, sums = np.empty(size, dtype=np.int64), np.empty((size, self._width), dtype=np.float32)
+        keys[: self.count], sums[: self.count] = self.keys[: self.count], self.sums[: self.count]
+        self.keys, self.sums = keys, sums
+        self.taken = np.concatenate([self.taken, np.zeros(size - len(self.taken), dtype=np.bool_)])
+        self._heads = np.full(4 * size, -1, dtype=np.int32)
+        place_keys(self.keys, self.count, self._heads)
+
+
+@njit(cache=True, nogil=True)
+def add_rows(keys, values, heads, known, sums, count):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Add rows to the sums of their keys; return how many keys there are then."""
+    mask = len(heads) - 1
+    width = sums.shape[1]
+    for i in range(len(keys)):
+        key = keys[i]
+        at = np.int64(mix(np.uint64(key)) & np.uint64(mask))
+        while heads[at] >= 0 and known[heads[at]] != key:
+            at = (at + 1) & mask
+        place = heads[at]
+        if place < 0:
+            heads[at] = count
+            known[count] = key
+            for j in range(width):
+                sums[count, j] = values[i, j]
+            count += 1
+        else:
+            for j in range(width):
+                sums[place, j] += values[i, j]
+    return count
+
+
+@njit(cache=True, nogil=True)
+def place_keys(known, count, heads):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Enter distinct keys into empty heads."""
+    mask = len(heads) - 1
+    for place in range(count):
+        at = np.int64(mix(np.uint64(known[place])) & np.uint64(mask))
+        while heads[at] >= 0:
+            at = (at + 1) & mask
+        heads[at] = place
+
+
+@njit(cache=True, nogil=True)
+def find_untaken(keys, heads, known, taken, places):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write where the keys lie that were not taken yet, and take them; return how many."""
+    mask = len(heads) - 1
+    count = 0
+    for i in range(len(keys)):
+        at = np.int64(mix(np.uint64(keys[i])) & np.uint64(mask))
+        while heads[at] >= 0 and known[heads[at]] != keys[i]:
+            at = (at + 1) & mask
+        place = heads[at]
+        if place >= 0 and not taken[place]:
+            taken[place] = True
+            places[count] = place
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def next_untaken(begin, end, taken, places):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write places from `begin` on that were not taken, and take them; return how many, and where to go on."""
+    count = 0
+    place = begin
+    while place < end and count < len(places):
+        if not taken[place]:
+            taken[place] = True
+            places[count] = place
+            count += 1
+        place += 1
+    return count, place
