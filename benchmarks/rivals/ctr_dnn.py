@@ -16,7 +16,8 @@ NUM_ROWS = 2_600_000
 WIDTH = 16
 NUM_DENSE = 13
 HIDDEN = 400
-LEARNING_RATE = {"adagrad": 0.01, "adam": 0.001}
+LEARNING_RATE = 0.01
+LEARNING_RATES = {"adagrad": LEARNING_RATE, "adam": 0.001}
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -51,13 +52,13 @@ class RowsAndLayers:
         """Make both."""
         kind = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam}[name]
         rows = list(model.table.parameters())
-        self._parts = [kind(model.layers.parameters(), lr=LEARNING_RATE[name], fused=True)]
+        self._parts = [kind(model.layers.parameters(), lr=LEARNING_RATES[name], fused=True)]
         if not model.table.sparse:
-            self._parts.append(kind(rows, lr=LEARNING_RATE[name], fused=True))
+            self._parts.append(kind(rows, lr=LEARNING_RATES[name], fused=True))
         elif name == "adam":
-            self._parts.append(torch.optim.SparseAdam(rows, lr=LEARNING_RATE[name]))
+            self._parts.append(torch.optim.SparseAdam(rows, lr=LEARNING_RATES[name]))
         else:
-            self._parts.append(kind(rows, lr=LEARNING_RATE[name]))
+            self._parts.append(kind(rows, lr=LEARNING_RATES[name]))
 
     def step(self) -> None:
         """Update all parameters and forget the gradients."""
