@@ -162,8 +162,7 @@ def _settings(
         if words is not None:
             given |= {f"{key}.name": words} if isinstance(words, str) else {key: _plain(words)}
     if workers is not None:
-        each = [RunWorker(count=workers)] if isinstance(workers, int) else workers
-        given["worker"] = _plain(list(each))
+        given["worker"] = [{"count": workers}] if isinstance(workers, int) else _plain(list(workers))
     if servers is not None:
         given |= {"servers.count": servers} if isinstance(servers, int) else {"servers": _plain(servers)}
     for name, value in settings.items():

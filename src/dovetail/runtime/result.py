@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dovetail.runtime.checkpoint import FOLDER
+from dovetail.runtime.checkpoint import FOLDER, RunCheckpoint
 
 if TYPE_CHECKING:
     from torch import nn
@@ -107,22 +107,25 @@ class TrainingResult:
 def read_result(
     folder: Path, pace: Pace, total_samples: int, *, model: nn.Module | None = None, source: Source | None = None
 ) -> TrainingResult:
-    """Return the result of a run that is over."""
+    """Return the result of a run that is over: of its last checkpoint, as steps after it are not kept."""
     summary = msgspec.json.decode((folder / SUMMARY).read_bytes())
     seconds = float(summary["seconds"])
+    checkpoint = folder / FOLDER / summary["checkpoint"]
+    kept = RunCheckpoint.read(checkpoint)
+    samples = kept.position - sum(last - first for first, last in kept.gaps)
     return TrainingResult(
         folder=folder,
-        samples=summary["samples"],
-        is_complete=summary["samples"] >= total_samples,
+        samples=samples,
+        is_complete=samples >= total_samples,
         seconds=seconds,
-        samples_per_s=pace.samples_per_s or summary["samples"] / max(seconds, 1e-9),
+        samples_per_s=pace.samples_per_s or samples / max(seconds, 1e-9),
         loss=_number(summary["loss"]),
         auc=_number(summary["auc"]),
-        step=summary["step"],
+        step=kept.step,
         workers=summary["workers"],
         servers=summary["servers"],
         imbalance=summary["imbalance"],
-        checkpoint=folder / FOLDER / summary["checkpoint"],
+        checkpoint=checkpoint,
         _model=model,
         _source=source,
     )

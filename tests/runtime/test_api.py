@@ -1,0 +1,150 @@
+"""Training from Python: mistakes are told before anything starts, and an own model trains as a new user tries it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from dovetail.data import Clicks
+from dovetail.errors import DovetailError
+from dovetail.models import SlotEmbedding
+from dovetail.runtime import TrainingError, resume, train
+from dovetail.runtime.guard import check_travels
+from dovetail.runtime.messages import Report
+from dovetail.runtime.result import Pace
+from dovetail.spec.run import Run, RunModel, RunTraining
+
+DATA = Clicks(truth="logistic", num_slots=2, num_multi_valued=0, num_dense=1, rows_per_slot=10)
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_own_model.py"
+SMALL = {"samples": 100, "batch": 10}
+UNGUARDED = """
+import sys
+from dovetail.runtime import train
+train("ctr-dnn", "clicks", folder=sys.argv[1], workers=1, samples=1000, model_options={"num_rows": 10, "hidden": [4]})
+"""
+
+
+class Tiny(nn.Module):
+    """One table and one layer."""
+
+    def __init__(self, scale=None):
+        super().__init__()
+        self.slots = SlotEmbedding(num_rows=20, width=2, num_slots=2)
+        self.out = nn.Linear(5, 1)
+        self.scale = scale
+
+    def forward(self, ids, offsets, dense):
+        import torch
+
+        return self.out(torch.cat([self.slots(ids, offsets), dense], dim=1))
+
+
+class NoSource:
+    """Has samples, but not as Dovetail reads them."""
+
+
+@pytest.mark.parametrize(
+    ("keywords", "complaint", "hint"),
+    [
+        ({"bach": 10}, "bach is not a setting of a run", "batch"),
+        ({"batch": 0}, r"train\(\): training.batch is 0", "samples of one step"),
+        ({"optimizer": "lion"}, "no dense optimizer `lion`", "adagrad"),
+        ({"optimizer": "torch.optim:SGD"}, "no dense optimizer", "adamw"),
+        ({"optimizer": {"rows": "lamb"}}, "no optimizer `lamb`", "known are"),
+        ({"schedule": "steps"}, "steps", "known are"),
+        ({"mode": "bsp"}, "training.mode", "ssp"),
+        ({"workers": 0}, "worker.*count", "at least 1"),
+        ({"servers": 0}, "servers.count", "at least 1"),
+        ({"loss": "hinges"}, "hinges", ""),
+        ({"samples": None}, "no end", "data.samples"),
+        ({"checkpoint": {"keep": 0}}, "checkpoint.keep", "at least 1"),
+    ],
+)
+def test_a_wrong_keyword_is_refused_before_anything_starts(keywords, complaint, hint, tmp_path):
+    with pytest.raises(DovetailError, match=complaint) as caught:
+        train(Tiny(), DATA, folder=tmp_path / "run", **{**SMALL, **keywords})
+
+    assert hint in caught.value.hint
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_model_that_cannot_be_sent_to_workers_is_refused(tmp_path):
+    with pytest.raises(TrainingError, match="cannot be sent to workers") as caught:
+        train(Tiny(scale=lambda number: number), DATA, folder=tmp_path / "run", **SMALL)
+
+    assert "picklable" in caught.value.hint
+
+
+def test_data_that_are_no_source_are_refused(tmp_path):
+    with pytest.raises(TrainingError, match="a NoSource is no source of samples"):
+        train(Tiny(), NoSource(), folder=tmp_path / "run", **SMALL)
+
+
+def test_a_run_without_a_model_is_refused(tmp_path):
+    with pytest.raises(DovetailError, match="model is missing"):
+        train(folder=tmp_path / "run", **SMALL)
+
+
+def test_keywords_win_over_the_run_that_is_started_from(tmp_path):
+    run = Run(model=RunModel(name="ctr-dnn"), training=RunTraining(batch=7))
+
+    with pytest.raises(DovetailError, match=r"training\.epochs is 0"):
+        train(run=run, folder=tmp_path / "run", epochs=0)
+
+
+def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
+    with pytest.raises(TrainingError, match="is no run"):
+        resume(tmp_path)
+
+
+def test_a_class_that_was_typed_into_a_session_is_refused(monkeypatch):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    typed = type("Typed", (), {"__module__": "__main__"})
+
+    with pytest.raises(TrainingError, match="typed into a session"):
+        check_travels(typed(), "model")
+
+
+def test_a_script_without_the_guard_ends_with_a_hint_instead_of_starting_runs_forever(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+
+    ended = subprocess.run(
+        [sys.executable, script, tmp_path / "run"], capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert ended.returncode == 1
+    assert "every worker runs this script from the top" in ended.stderr
+    assert 'if __name__ == "__main__":' in ended.stderr
+    assert ended.stderr.count("Traceback") == 1
+
+
+def test_the_example_of_an_own_model_trains_over_workers_to_within_a_hundredth_of_the_best(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, EXAMPLE, tmp_path / "run"], capture_output=True, text=True, timeout=100, check=True
+    )
+
+    first, second = ended.stdout.strip().splitlines()
+    assert first.startswith("60,000 samples")
+    _, reached, *_, best = second.replace(",", "").split()
+    assert float(best) - 0.01 < float(reached) < float(best) + 0.01
+
+
+def test_the_pace_leaves_out_what_came_before_the_first_step(monkeypatch):
+    now_s = iter([10.0, 20.0, 21.0, 22.0, 30.0])
+    monkeypatch.setattr("dovetail.runtime.result.time.monotonic", lambda: next(now_s))
+    pace = Pace()
+
+    for samples in (0, 0, 100, 200, 200):  # a wait of ten seconds, two steps of one second, a wait of eight
+        pace.add(report_of(samples))
+
+    assert pace.samples_per_s == pytest.approx(100.0)
+
+
+def report_of(samples):
+    return Report(
+        state="running", generation=1, step=0, epoch=0, samples=samples, total_samples=200, samples_per_s=0.0,
+        loss=0.0, auc=0.0, checkpoint_step=0, workers=(), servers=(), events=(),
+    )  # fmt: skip
