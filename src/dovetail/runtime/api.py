@@ -10,7 +10,8 @@ Workers are processes that import the program's main script, so what starts a ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import msgspec
 from torch import nn
 
 from dovetail.data.source import Source
-from dovetail.errors import SpecError
+from dovetail.errors import DovetailError, SpecError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.follow import follow
 from dovetail.runtime.guard import check_travels, forget, leave_when_imported
@@ -35,6 +36,17 @@ PLACE = "train()"
 """What errors call the keywords."""
 
 
+@contextmanager
+def hints_in_tracebacks() -> Iterator[None]:
+    """Have a traceback end in the hint of the error: a program shows errors as Python does."""
+    try:
+        yield
+    except DovetailError as error:
+        error.add_note(f"hint: {error.hint}")
+        raise
+
+
+@hints_in_tracebacks()
 def train(
     model: str | nn.Module | None = None,
     data: str | Source | None = None,
@@ -75,6 +87,7 @@ def train(
     )
 
 
+@hints_in_tracebacks()
 def resume(
     folder: str | Path,
     *,
