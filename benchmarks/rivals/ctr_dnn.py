@@ -16,8 +16,7 @@ NUM_ROWS = 2_600_000
 WIDTH = 16
 NUM_DENSE = 13
 HIDDEN = 400
-LEARNING_RATE = 0.01
-LEARNING_RATES = {"adagrad": LEARNING_RATE, "adam": 0.001}
+LEARNING_RATES = {"adagrad": 0.01, "adam": 0.001}
 
 Batch = tuple[Tensor, Tensor, Tensor]
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ctr_dnn import HIDDEN, LEARNING_RATE, NUM_ROWS, WIDTH
+from ctr_dnn import HIDDEN, LEARNING_RATES, NUM_ROWS, WIDTH
 from memory_source import MemorySource
 from rates import MOST_OTHERS, WINDOW_S, Window, add_options, others_s, print_result
 
@@ -41,7 +41,7 @@ def main() -> None:
         training=RunTraining(
             batch=arguments.batch, epochs=1_000_000, mode=arguments.mode, dense=arguments.dense, micro_batch=4096
         ),
-        optimizer=RunOptimizer(name="adagrad", learning_rate=LEARNING_RATE),
+        optimizer=RunOptimizer(name=arguments.optimizer, learning_rate=LEARNING_RATES[arguments.optimizer]),
         servers=RunServers(host_bytes=2 << 30),
         workers=[RunWorker(count=arguments.workers, threads=arguments.threads)],
     )
@@ -56,6 +56,7 @@ def main() -> None:
                 found,
                 workers=arguments.workers,
                 threads=arguments.threads,
+                optimizer=arguments.optimizer,
                 loss=report.loss if report else None,
                 idle={worker.name: round(worker.idle, 3) for worker in report.workers} if report else {},
             )

@@ -17,6 +17,7 @@ from dovetail.runtime.messages import Done, ServerStats, WorkerStatus
 
 METRICS = "metrics.jsonl"
 TIMELINE = "timeline.jsonl"
+STEPS = "steps.jsonl"
 TENSORBOARD = "tensorboard"
 EVERY_S = 1.0
 WINDOW = 8
@@ -73,6 +74,7 @@ class Metrics:
         """Open the files; a run that goes on adds to them."""
         self._lines = (folder / METRICS).open("ab", buffering=0)
         self._timeline = (folder / TIMELINE).open("ab") if timeline else None
+        self._steps = (folder / STEPS).open("ab") if timeline else None
         self._board = Board(folder / TENSORBOARD)
         self.workers: dict[str, WorkerWindow] = {}
         self.auc = math.nan
@@ -87,6 +89,14 @@ class Metrics:
         """Take in a step, or a task where each counts by itself."""
         self._samples[-1] += samples
         self._losses[-1] += loss
+
+    def add_shares(self, step: int, seconds: float, samples: dict[str, int]) -> None:
+        """Note who did how much of a step in `sync`, where a timeline is kept."""
+        if self._steps is not None:
+            total = max(1, sum(samples.values()))
+            shares = {name: round(count / total, 4) for name, count in samples.items()}
+            line = {"step": step, "seconds": round(seconds, 4), "samples": total, "shares": shares}
+            self._steps.write(msgspec.json.encode(line) + b"\n")
 
     def add_task(self, done: Done, counts: tuple[NDArray[Any], ...]) -> None:
         """Take in what a worker says of a task."""

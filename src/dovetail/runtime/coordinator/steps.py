@@ -149,6 +149,14 @@ class Step:
         return sum(task.samples for task in self.tasks.values())
 
     @property
+    def samples_by_worker(self) -> dict[str, int]:
+        """Return who did how many samples."""
+        counts: dict[str, int] = {}
+        for task in self.tasks.values():
+            counts[task.worker] = counts.get(task.worker, 0) + task.samples
+        return counts
+
+    @property
     def loss(self) -> float:
         """Return the sum of the losses."""
         return sum(task.loss for task in self.tasks.values())

@@ -435,6 +435,7 @@ class SyncWork:
         self.position += step.num_positions
         self._coordinator.samples_done = self.position
         self._coordinator.metrics.add_step(step.samples, step.loss)
+        self._coordinator.metrics.add_shares(step.number, time.monotonic() - step.begun_s, step.samples_by_worker)
         following = self._steps.get(self.step)
         if following is not None:
             following.begun_s = time.monotonic()
