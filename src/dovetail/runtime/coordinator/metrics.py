@@ -74,7 +74,7 @@ class Metrics:
         """Open the files; a run that goes on adds to them."""
         self._lines = (folder / METRICS).open("ab", buffering=0)
         self._timeline = (folder / TIMELINE).open("ab") if timeline else None
-        self._steps = (folder / STEPS).open("ab") if timeline else None
+        self._steps = (folder / STEPS).open("ab", buffering=0) if timeline else None
         self._board = Board(folder / TENSORBOARD)
         self.workers: dict[str, WorkerWindow] = {}
         self.auc = math.nan
@@ -96,7 +96,8 @@ class Metrics:
             total = max(1, sum(samples.values()))
             shares = {name: round(count / total, 4) for name, count in samples.items()}
             line = {"step": step, "seconds": round(seconds, 4), "samples": total, "shares": shares}
-            self._steps.write(msgspec.json.encode(line) + b"\n")
+            with suppress(OSError):
+                self._steps.write(msgspec.json.encode(line) + b"\n")
 
     def add_task(self, done: Done, counts: tuple[NDArray[Any], ...]) -> None:
         """Take in what a worker says of a task."""
@@ -192,6 +193,8 @@ class Metrics:
             self._lines.close()
             if self._timeline is not None:
                 self._timeline.close()
+            if self._steps is not None:
+                self._steps.close()
 
 
 def area(counts: NDArray[np.float64]) -> float:
