@@ -11,7 +11,7 @@ from dovetail.data.source import Source
 from dovetail.runtime.messages import Span
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.keys import look_up
-from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
+from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.task import Fetched, Part, Task
 
@@ -26,7 +26,7 @@ class Fetcher:
         """Make the lines; `run` is the thread."""
         run = process.blueprint.run
         self._process, self._model, self._wanted = process, model, wanted
-        self._lines = Lines(process, "fetch")
+        self._lines = lines_of(process, "fetch")
         self._sync = run.training.mode == "sync"
         self._dense_on_servers = run.training.dense == "ps" and bool(process.blueprint.dense)
         self._source, self._data, self._seed = source, run.data, run.training.seed

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Pull, Pulled, Push, Pushed, Stale
 from dovetail.runtime.process import Process
-from dovetail.runtime.transport import Caller, Letter, Refused
+from dovetail.runtime.transport import Channel, Letter, Refused
 from dovetail.runtime.worker.keys import LookUp
 
 Floats = NDArray[np.float32]
@@ -36,18 +37,11 @@ class Answer:
 class Lines:
     """One line to each server; one thread uses them. `wanted()` of a request says whether to go on waiting."""
 
-    def __init__(self, process: Process, purpose: str) -> None:
-        """Open the lines."""
-        blueprint = process.blueprint
-        self._process = process
-        self._servers = blueprint.servers
+    def __init__(self, blueprint: Blueprint, channels: Sequence[Channel]) -> None:
+        """Keep a channel to each server."""
+        self._blueprint, self._channels = blueprint, channels
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
-        rows_bytes = blueprint.run.training.micro_batch * 64 * max([16, *self._widths]) * 4
-        lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
-        self._callers: list[Caller] = [
-            process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in self._servers
-        ]
 
     def pull(
         self, generation: int, version: int, look_ups: Sequence[LookUp], *, dense: bool, wanted: Callable[[], bool]
@@ -56,11 +50,11 @@ class Lines:
         tables = tuple(each.table for each in look_ups)
         message = Pull(generation=generation, version=version, tables=tables, dense=dense)
         requests = [
-            caller.send(message, [each.keys[each.of_server(number)] for each in look_ups])
-            for number, caller in enumerate(self._callers)
+            channel.send(message, [each.keys[each.of_server(number)] for each in look_ups])
+            for number, channel in enumerate(self._channels)
         ]
         rows = [np.empty((len(each.keys), self._widths[each.table]), dtype=np.float32) for each in look_ups]
-        vector = np.empty(self._process.blueprint.dense_size, dtype=np.float32) if dense else None
+        vector = np.empty(self._blueprint.dense_size, dtype=np.float32) if dense else None
         parked_s = 0.0
         for number, request in enumerate(requests):
             letter = self._await(number, request, wanted)
@@ -82,14 +76,14 @@ class Lines:
     ) -> None:
         """Send gradients to the servers that own them, and wait until they have them."""
         requests = []
-        for number, caller in enumerate(self._callers):
+        for number, channel in enumerate(self._channels):
             arrays: list[NDArray[np.generic]] = []
             for look_up, values in gradients:
                 mine = look_up.of_server(number)
                 arrays += [look_up.keys[mine], values[mine]]
             if dense is not None:
                 arrays.append(dense[self._slices[number]])
-            requests.append(caller.send(message, arrays))
+            requests.append(channel.send(message, arrays))
         for number, request in enumerate(requests):
             letter = self._await(number, request, wanted)
             if not isinstance(letter.message, Pushed):
@@ -97,9 +91,9 @@ class Lines:
 
     def _await(self, number: int, request: int, wanted: Callable[[], bool]) -> Letter:
         """Return the answer to a request, which has no deadline of its own: the coordinator watches the servers."""
-        caller = self._callers[number]
+        channel = self._channels[number]
         while True:
-            letter = caller.receive(LOOK_S)
+            letter = channel.receive(LOOK_S)
             if letter is not None and letter.request == request:
                 if isinstance(letter.message, Stale):
                     raise self._abandoned()
@@ -109,22 +103,33 @@ class Lines:
 
     def _abandoned(self) -> Abandoned:
         """Let go of all requests under way: answers that still come go nowhere."""
-        for caller in self._callers:
-            caller.abandon()
+        for channel in self._channels:
+            channel.abandon()
         return Abandoned()
 
     def _unexpected(self, number: int, letter: Letter) -> TrainingError:
         """Return the complaint about an answer that makes no sense."""
         reason = letter.message.reason if isinstance(letter.message, Refused) else type(letter.message).__name__
         return TrainingError(
-            f"{self._servers[number].name} refused a request of {self._process.name}: {reason}",
+            f"{self._blueprint.servers[number].name} refused a request: {reason}",
             hint="all processes of a run must have the same version of Dovetail",
         )
 
     def close(self) -> None:
         """Close the lines."""
-        for caller in self._callers:
-            caller.close()
+        for channel in self._channels:
+            channel.close()
+
+
+def lines_of(process: Process, purpose: str) -> Lines:
+    """Return the lines of one of a worker's threads; `purpose` tells them from those of the others."""
+    blueprint = process.blueprint
+    widest = max([16, *(table.width for table in blueprint.tables)])
+    rows_bytes = blueprint.run.training.micro_batch * 64 * widest * 4
+    lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
+    return Lines(
+        blueprint, [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
+    )
 
 
 def now_s() -> float:

@@ -42,7 +42,7 @@ from dovetail.runtime.process import Process
 from dovetail.runtime.worker.control import Control, free_memory_bytes
 from dovetail.runtime.worker.fetch import Fetcher
 from dovetail.runtime.worker.keys import LookUp
-from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
+from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
 from dovetail.runtime.worker.memory import saved_bytes
 from dovetail.runtime.worker.model import ServedModel, build_chain, dense_parameters
 from dovetail.runtime.worker.ring import Ring
@@ -83,7 +83,7 @@ class WorkerLoop:
         self._control = Control(process, self._heed, self._most_samples)
         self._fetcher = Fetcher(process, source, self._model, self._wanted)
         self._sender = Sender(process, self._wanted, self._control.tell)
-        self._lines = Lines(process, "compute")
+        self._lines = lines_of(process, "compute")
         self._wake: queue.Queue[Fetched | None] = self._fetcher.ready  # type: ignore[assignment]
 
     def run(self) -> None:

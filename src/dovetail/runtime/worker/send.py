@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dovetail.runtime.messages import Done, Push, Span
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.keys import LookUp
-from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
+from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
 from dovetail.runtime.worker.task import Task
 
 Floats = NDArray[np.float32]
@@ -41,7 +41,7 @@ class Sender:
     ) -> None:
         """Make the lines; `tell` reports a task that is done."""
         self._process, self._wanted, self._tell = process, wanted, tell
-        self._lines = Lines(process, "send")
+        self._lines = lines_of(process, "send")
         self.gradients: queue.SimpleQueue[Gradients | None] = queue.SimpleQueue()
 
     def run(self) -> None:
