@@ -35,7 +35,7 @@ LARGEST_SEGMENT_BYTES = 64 << 20
 SMALLEST_SEGMENT_BYTES = 64 << 10
 MOST_AT_ONCE = 4096
 """Records written or moved in one go: what bounds the buffers."""
-MAPPED_BYTES_A_READ = 256 << 10
+MAPPED_BYTES_A_READ = 128 << 10
 """The log is read through mappings where there are so few bytes of it for each record wanted: then finding out which
 segments are in the page cache, a few microseconds a megabyte, costs less than a call for each record."""
 HINT = "load the last checkpoint; check the disk"
