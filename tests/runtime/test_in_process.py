@@ -1,0 +1,78 @@
+"""A run in one process does what a run in many does, without sockets."""
+
+import pytest
+import torch
+from torch import nn
+
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.in_process import InProcess
+from dovetail.runtime.launch.prepare import prepare
+from dovetail.spec.run import RunOptimizer
+from tests.runtime.runs import assert_same_state, clicks, last_state, make_run, train
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_run_in_one_process_ends_where_a_run_in_many_ends(tmp_path, servers):
+    optimizer = RunOptimizer(name="adam", learning_rate=0.01, clip_norm=0.1)
+    run = make_run(samples=1000, servers=servers, optimizer=optimizer)
+    prepare(run, tmp_path / "one")
+    losses = []
+
+    alone = InProcess(tmp_path / "one")
+    alone.run(lambda step, loss: losses.append((step, loss)))
+    alone.close()
+    train(run, tmp_path / "many")
+
+    assert [step for step, _ in losses] == [1, 2, 3, 4, 5]
+    assert_same_state(last_state(tmp_path / "one"), last_state(tmp_path / "many"), rtol=2e-5, atol=2e-6)
+
+
+def test_a_run_in_one_process_goes_on_from_the_checkpoint_of_many(tmp_path):
+    train(make_run(samples=1000), tmp_path / "run")
+    train(make_run(samples=1000, epochs=2), tmp_path / "whole")
+    prepare(make_run(samples=1000, epochs=2), tmp_path / "run", resume=True)
+
+    rest = InProcess(tmp_path / "run")
+    rest.run()
+    rest.close()
+
+    assert_same_state(last_state(tmp_path / "run"), last_state(tmp_path / "whole"), rtol=2e-5, atol=2e-6)
+
+
+class Faulty(nn.Module):
+    """Fails in its forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, dense):
+        return self.layer(dense.view(-1, 7))
+
+
+def test_an_exception_of_the_model_comes_out_as_it_is(tmp_path):
+    source, model = clicks(num_samples=400), Faulty()
+    prepare(make_run(samples=400), tmp_path / "run", model=model, source=source)
+    alone = InProcess(tmp_path / "run", model=model, source=source)
+
+    with pytest.raises(RuntimeError, match="shape"):
+        alone.run()
+
+    alone.close()
+
+
+def test_a_ring_is_refused(tmp_path):
+    prepare(make_run(samples=400, dense="ring"), tmp_path / "run")
+
+    with pytest.raises(TrainingError, match="no ring"):
+        InProcess(tmp_path / "run")
+
+
+def test_a_loss_that_is_no_number_is_an_error_with_the_step(tmp_path):
+    prepare(make_run(samples=1000, optimizer=RunOptimizer(name="sgd", learning_rate=1e30)), tmp_path / "run")
+    alone = InProcess(tmp_path / "run")
+
+    with pytest.raises(TrainingError, match="at step"), torch.autograd.set_detect_anomaly(False):
+        alone.run()
+
+    alone.close()
