@@ -137,7 +137,10 @@ def drop_old(run_folder: Path, newest: Path, keep: int) -> None:
 def save_dense(folder: Path, server: int, offset: int, values: Floats, state: dict[str, Floats]) -> None:
     """Write a slice of the dense parameters that begins at `offset`."""
     path = folder / f"dense-{server}.safetensors"
-    save_file({VALUES: values, **state}, path, metadata={"offset": str(offset)})
+    try:
+        save_file({VALUES: values, **state}, path, metadata={"offset": str(offset)})
+    except SafetensorError as error:
+        raise TrainingError(f"{path} cannot be written: {error}", hint="check the disk") from None
     sync_file(path)
 
 

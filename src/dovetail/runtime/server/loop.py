@@ -20,6 +20,7 @@ from dovetail.runtime.messages import (
     Alive,
     Commit,
     Committed,
+    Failed,
     Hello,
     Load,
     Norm,
@@ -90,6 +91,10 @@ class ServerLoop:
                     self._shard.settle_some()
                 self._finish_saving()
                 self._process.check_coordinator(self._heard_s)
+        except (DovetailError, OSError) as problem:
+            hint = problem.hint if isinstance(problem, DovetailError) else "check the disk"
+            self._coordinator.send(Failed(name=self._name, error=str(problem), hint=hint))
+            raise
         finally:
             self._shard.close()
             self._listener.close()
@@ -238,7 +243,7 @@ class ServerLoop:
                 self._pull(letter, message, time.monotonic() if since_s is None else since_s)
             else:
                 self._push(letter, message)
-        except (TrainingError, ValueError, IndexError) as error:
+        except (DovetailError, ValueError, TypeError, IndexError) as error:
             self._listener.reply(letter, Refused(reason=f"{type(error).__name__}: {error}"))
 
     def _pull(self, letter: Letter, message: Pull, since_s: float) -> None:

@@ -36,6 +36,7 @@ from dovetail.runtime.messages import (
     RingMeets,
     Saved,
     SaveDense,
+    SaveFailed,
     Span,
 )
 from dovetail.runtime.process import Process
@@ -162,16 +163,17 @@ class WorkerLoop:
         elif isinstance(message, Apply):
             self._ring.apply(message)
         else:
-            files = self._ring.save(Path(message.folder))
-            self._control.tell(
-                Saved(
-                    name=self._process.name,
-                    generation=message.generation,
-                    step=message.step,
-                    files=files,
-                    rows={},
-                )
-            )
+            self._control.tell(self._saved(self._ring, message))
+
+    def _saved(self, ring: Ring, message: SaveDense) -> Saved | SaveFailed:
+        """Write the dense parameters of the ring, and return what became of it."""
+        name, generation, step = self._process.name, message.generation, message.step
+        try:
+            files = ring.save(Path(message.folder))
+        except (DovetailError, OSError) as error:
+            hint = error.hint if isinstance(error, DovetailError) else "check the disk"
+            return SaveFailed(name=name, generation=generation, step=step, error=str(error), hint=hint)
+        return Saved(name=name, generation=generation, step=step, files=files, rows={})
 
     def _take(self, message: Assign) -> None:
         """Begin a task."""
