@@ -6,7 +6,7 @@ import inspect
 import json
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -20,9 +20,11 @@ from dovetail.planner.demands import Demands
 from dovetail.planner.plan import cheapest_plan
 from dovetail.spec import Plan, Problem
 from dovetail.spec.checks import field_descriptions
+from dovetail.spec.run import Run
 from dovetail.spec.workload import Workload
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
+RUN_EXAMPLE = REFERENCE.parents[1] / "examples" / "runs" / "ctr-dnn.toml"
 
 WORDS = {
     str: "text",
@@ -67,6 +69,16 @@ def workload_file() -> str:
     return _page(lines)
 
 
+def run_file() -> str:
+    """Return the page of the run file."""
+    example = RUN_EXAMPLE.read_text(encoding="utf-8")
+    msgspec.convert(tomllib.loads(example), Run)  # the example is a run, or there is no page
+    lines = [RUN_INTRODUCTION, "```toml", example.strip(), "```", ""]
+    for heading, kind in _tables(Run):
+        lines += [f"## {heading}", "", *_struct_lines(kind), RUN_NOTES.get(heading, "")]
+    return _page(lines)
+
+
 def example_problem() -> Problem:
     """Return the problem that the pages show."""
     return msgspec.convert(tomllib.loads(PROBLEM_EXAMPLE), Problem)
@@ -97,7 +109,7 @@ def _tables(kind: type[Struct], path: str = "") -> Iterator[tuple[str, type[Stru
         name = f"{path}{field.encode_name}"
         if get_origin(_plain(field.type)) is dict:
             name += ".NAME"
-        heading = f"[[{name}]]" if get_origin(_plain(field.type)) is tuple else f"[{name}]"
+        heading = f"[[{name}]]" if get_origin(_plain(field.type)) in (tuple, Sequence) else f"[{name}]"
         yield f"`{heading}`", inner
         yield from _tables(inner, f"{name}.")
 
@@ -116,7 +128,7 @@ def _presence(field: msgspec.structs.FieldInfo) -> str:
     """Return whether a key is needed, and what it is where it is left out."""
     if field.default is NODEFAULT:
         return "required" if field.default_factory is NODEFAULT else "optional"
-    if field.default is None or field.default == ():
+    if field.default is None or field.default == () or isinstance(field.default, Struct):
         return "optional"
     return f"default `{_value(field.default)}`"
 
@@ -205,6 +217,8 @@ def _in_words(hint: Any) -> str:
     inner = [argument for argument in get_args(hint) if argument is not Ellipsis]
     if get_origin(hint) is Literal:
         return ", ".join(f"`{_value(word)}`" for word in inner)
+    if get_origin(hint) is dict and not _struct_in(hint):
+        return "table"
     if get_origin(hint) in (tuple, list):
         return "list, see below" if _struct_in(hint) else f"list of {_in_words(inner[0])}"
     if _struct_in(hint):
@@ -367,10 +381,43 @@ WORKLOAD_EXAMPLE = """\
            "speed": {"v100": {"1": 1.0, "2": 1.9, "4": 3.4, "8": 5.9}}}]}
 """
 
+RUN_INTRODUCTION = """\
+# The run file
+
+<!-- Written by docs/generate.py from the code. Do not edit. -->
+
+What `dovetail train` reads, as TOML or JSON. Only `[model]` is needed. A key that is not listed here is an error. Every
+key can be set from the command line, `--set training.tail=0.1`, and by keyword in Python, `train(..., tail=0.1)`.
+
+`examples/runs/ctr-dnn.toml`:
+"""
+RUN_NOTES = {
+    "`[data]`": """\
+Data without an end, such as `clicks`, need `samples`. `dovetail evaluate` looks at what lies beyond them.
+""",
+    "`[training]`": """\
+In `sync` a step is what one process would do with the whole batch, however it is split. In `ssp` and `async` each
+worker's task of `batch` / workers samples is a step of its own. See [training](../concepts/training.md).
+""",
+    "`[optimizer]`": """\
+Optimizers run on the servers, so only those listed can be used. Rows that a step did not touch are not changed by it:
+the momentum and decay of `momentum` and `adamw` apply to dense parameters alone.
+""",
+    "`[[worker]]`": """\
+Without any, there are two workers. `cores` and `netns` make unlike hosts on one machine, for tests: see
+[check a machine](../guides/check-a-machine.md).
+""",
+    "`[network]`": """\
+Messages are encrypted and both ends checked by keys that are made for each run. Tensors in shared memory, and rings,
+are not: see [training](../concepts/training.md).
+""",
+}
+
 PAGES = {
     "problem-file.md": problem_file,
     "plan-file.md": plan_file,
     "workload-file.md": workload_file,
+    "run-file.md": run_file,
     "commands.md": commands,
 }
 """The pages by file name; a new one is one function and one entry."""

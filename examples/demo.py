@@ -6,6 +6,7 @@ python examples/demo.py
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,11 @@ STEPS = [
         f"plan {PROBLEM} --compare --rounds 60 --plot out/comparison.html",
     ),
     (
+        "A small CTR-DNN, trained by two workers and a parameter server, each batch split by their speeds",
+        "train examples/runs/ctr-dnn.toml --out out/run --timeline out/timeline.html",
+    ),
+    ("How good it is on samples it has not seen", "evaluate out/run"),
+    (
         "Twelve jobs share one cluster, under every policy",
         "simulate examples/workloads/twelve-jobs.json --compare --plot out/schedule.html",
     ),
@@ -40,6 +46,7 @@ STEPS = [
 def main() -> None:
     """Run the steps one after the other, each as a user would type it."""
     (ROOT / "out").mkdir(exist_ok=True)
+    shutil.rmtree(ROOT / "out" / "run", ignore_errors=True)  # a run is never written over
     dovetail = Path(sys.executable).parent / "dovetail"
     for title, command in STEPS:
         arguments = shlex.split(command)

@@ -74,7 +74,7 @@ def as_shown(output: str) -> list[str]:
     return [line.rstrip() for line in TOOK.sub("found in a moment", output).strip("\n").splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("page", ["problem-file.md", "plan-file.md", "commands.md"])
+@pytest.mark.parametrize("page", ["problem-file.md", "plan-file.md", "workload-file.md", "run-file.md", "commands.md"])
 def test_the_reference_is_what_the_code_says(page: str) -> None:
     expected = load_generator().pages()[page]
 

@@ -78,9 +78,9 @@ def test_every_span_of_the_window_is_a_box_in_its_workers_row():
 def test_the_title_says_how_much_was_waiting():
     figure = draw_timeline(SPANS)
 
-    # 1 s of waiting beside 2.5 s of computing.
+    # 1 s of waiting in two workers' 2 s each.
     assert figure.get_suptitle() == "2 workers over 2 s"
-    assert any("28.6%" in text.get_text() for text in figure.texts)
+    assert any("25.0%" in text.get_text() for text in figure.texts)
 
 
 def test_a_page_names_the_colours_and_the_workers(tmp_path):

@@ -96,12 +96,12 @@ def draw_timeline(spans: Sequence[Span], *, last_s: float | None = None) -> Figu
     name.set_xlim(0, width)
     name.set_ylim(0, 0.25)
     write(name, 0, 0.12, f"the last {format_duration(shown_s)}, task by task", colour=INK, va="center", size=10)
-    waited = _totals(spans, workers)[:, list(KINDS).index("wait")].sum()
-    own_s = sum(span.end_s - span.start_s for span in spans if span.kind in OWN_TIME)
+    lived_s = _lived_s(spans, workers)
+    waited_s = _totals(spans, workers)[:, list(KINDS).index("wait")].sum()
     write_title(
         figure,
         f"{len(workers)} workers over {format_duration(end_s - begin_s)}",
-        f"{waited / own_s:.1%} of the workers' time was waiting" if own_s else "no work was recorded",
+        f"{waited_s / lived_s:.1%} of the workers' time was waiting; white is everything else",
         left=0.4,
     )
     return figure
@@ -127,6 +127,12 @@ def _extent(spans: Sequence[Span]) -> tuple[float, float]:
     begin_s = min(span.start_s for span in spans)
     end_s = max(span.end_s for span in spans)
     return begin_s, max(end_s, begin_s + 1e-3)
+
+
+def _lived_s(spans: Sequence[Span], workers: Sequence[str]) -> float:
+    """Return the seconds of all workers together, each from its first span to its last."""
+    extents = [_extent([span for span in spans if span.worker == worker]) for worker in workers]
+    return sum(last_s - first_s for first_s, last_s in extents)
 
 
 def _last_steps_s(spans: Sequence[Span]) -> float:

@@ -21,11 +21,12 @@ def print_summary(run: Run, result: TrainingResult) -> None:
     console = wide_console()
     console.print(_worker_table(result))
     console.print(_server_table(result))
-    total = f"{result.samples:,} samples in {format_duration(result.seconds)}"
+    here = int(sum(figures["samples"] for figures in result.workers.values()))
+    total = f"{here:,} samples in {format_duration(result.seconds)}"
     lines = [
         ("speed", f"{format_count(result.samples_per_s)} samples/s; {total}, starting and saving included"),
         ("loss", _quality(result)),
-        ("kept", str(result.checkpoint)),
+        ("kept", f"{result.checkpoint}, after {result.samples:,} samples"),
     ]
     if result.is_complete:
         more = f"dovetail train --resume {result.folder} --epochs {run.training.epochs + 1}"
