@@ -114,7 +114,7 @@ def test_a_folder_without_a_whole_checkpoint_is_refused(copied):
     for folder in checkpoints.all_in(copied):
         files_of(folder)[0].write_bytes(b"")
 
-    with pytest.raises(TrainingError, match="no whole checkpoint, only [0-9]+ damaged"):
+    with pytest.raises(TrainingError, match=r"no whole checkpoint, only [0-9]+ damaged"):
         prepare(Blueprint.read(copied).run, copied, resume=True)
 
 
@@ -180,5 +180,5 @@ def test_the_run_fails_where_its_last_checkpoint_cannot_be_written(tmp_path):
                     while file.write(bytes(1 << 12)):
                         pass
 
-        with pytest.raises(TrainingError, match="the last checkpoint could not be written: .*No space left"):
+        with pytest.raises(TrainingError, match=r"the last checkpoint could not be written: .*No space left"):
             train(run, disk / "run", meanwhile=meanwhile)
