@@ -139,9 +139,8 @@ def start(
             f"a {type(source).__name__} is no source of samples",
             hint="give an object with `schema`, `num_samples` and `read(first, last)`; see dovetail.data.Source",
         )
+    check_by_name(run, model=model, source=source)
     blueprint = prepare(run, folder, model=model, source=source, resume=resumed, timeline=timeline)
-    if model is None:
-        check_by_name(blueprint)
     forget()
     pace = Pace()
 

@@ -15,7 +15,7 @@ from dovetail.data.source import Source
 from dovetail.models.metrics import make_metric
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.restore import read_blueprint, restore_model
+from dovetail.runtime.restore import check_by_name, read_blueprint, restore_model
 
 BATCH = 2048
 CLICK_METRICS = ("auc", "log-loss")
@@ -54,6 +54,7 @@ def evaluate_run(
             hint="choose auc or log-loss, or use dovetail.models.evaluate with result.load_model()",
         )
     run = blueprint.run
+    check_by_name(run, model=None, source=None)
     trained_on = load_data(run.data.name, **run.data.options)
     chain = restore_model(folder, source=trained_on, checkpoint=checkpoint)
     if data is None and not data_options:

@@ -25,7 +25,7 @@ from dovetail.data.source import Source
 from dovetail.models.chain import Chain
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.restore import read_blueprint, restore_model
+from dovetail.runtime.restore import check_by_name, read_blueprint, restore_model
 
 WEIGHTS, PROGRAM, FACTS, README = "model.safetensors", "model.pt2", "model.json", "README.txt"
 PREFIX = "layers."
@@ -72,6 +72,7 @@ class Scoring(nn.Module):
 def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None) -> Exported:
     """Write the model of a run, as its newest checkpoint has it, into a folder."""
     blueprint = read_blueprint(folder)
+    check_by_name(blueprint.run, model=None, source=None)
     source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
     where = checkpoint or checkpoints.newest(folder)
     chain = restore_model(folder, source=source, checkpoint=where)

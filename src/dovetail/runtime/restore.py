@@ -20,13 +20,14 @@ from dovetail.data.load import load_data
 from dovetail.data.source import Source
 from dovetail.embedding import Checkpoint, first_values
 from dovetail.models.chain import Chain
-from dovetail.models.load import MODELS, as_chain
+from dovetail.models.load import as_chain
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import FILE, Blueprint, TableSpec
 from dovetail.runtime.checkpoint import RunCheckpoint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.server.shard import table_seed
 from dovetail.runtime.worker.model import build_chain, dense_entries, sparse_modules
+from dovetail.spec.run import Run
 
 ROWS_AT_ONCE = 1 << 18
 M = TypeVar("M", bound=nn.Module)
@@ -57,7 +58,7 @@ def restore_model(
     if model is not None:
         chain = as_chain(copy.deepcopy(model), loss=blueprint.run.model.loss)
     else:
-        check_by_name(blueprint)
+        check_by_name(blueprint.run, model=model, source=source)
         data = source if source is not None else load_data(blueprint.run.data.name, **blueprint.run.data.options)
         chain = build_chain(blueprint.run, data.schema)
     fill_chain(chain, blueprint, checkpoint or checkpoints.newest(folder))
@@ -71,15 +72,15 @@ def restore_into(model: M, folder: Path, *, checkpoint: Path | None = None) -> M
     return model
 
 
-def check_by_name(blueprint: Blueprint) -> None:
-    """Refuse a model that only a Python program can make."""
-    name = blueprint.run.model.name
-    if ":" not in name and name not in MODELS:
-        raise TrainingError(
-            f"the model of this run is an object of a Python program, `{name}`",
-            hint="load it there: dovetail.runtime.restore_into(model, folder); "
-            "or train by the name package.module:function",
-        )
+def check_by_name(run: Run, *, model: nn.Module | None, source: Source | None) -> None:
+    """Refuse a model or data that only a Python program can make, unless they are given."""
+    for name, given, what in ((run.model.name, model, "model"), (run.data.name, source, "data")):
+        if given is None and "." in name and ":" not in name:
+            raise TrainingError(
+                f"the {what} of this run is an object of a Python program, `{name}`",
+                hint="use dovetail.runtime there: resume(folder, model=..., data=...) or restore_into(model, folder); "
+                "or train by the name package.module:function",
+            )
 
 
 def fill_chain(chain: Chain, blueprint: Blueprint, folder: Path) -> None:
