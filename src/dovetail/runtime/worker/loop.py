@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,28 +24,23 @@ from dovetail.runtime.messages import (
     Assign,
     Close,
     Extend,
-    InRing,
     JoinRing,
     Message,
     More,
     Recall,
-    Reduced,
     Reset,
-    RingBroken,
-    RingMeets,
-    Saved,
     SaveDense,
-    SaveFailed,
     Span,
 )
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.control import Control, free_memory_bytes
 from dovetail.runtime.worker.fetch import Fetcher
+from dovetail.runtime.worker.idle_time import IdleTime
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
 from dovetail.runtime.worker.memory import saved_bytes
-from dovetail.runtime.worker.model import ServedModel, build_chain, dense_parameters
-from dovetail.runtime.worker.ring import Ring
+from dovetail.runtime.worker.model import ServedModel, build_chain
+from dovetail.runtime.worker.ring_member import RingMember
 from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.score_counts import ScoreCounts
 from dovetail.runtime.worker.send import Gradients, Sender
@@ -71,17 +65,12 @@ class WorkerLoop:
         self._model = ServedModel(build_chain(run, source.schema, own), self._rows, device)
         self._micro_batch = run.training.micro_batch
         self._scores = ScoreCounts() if process.blueprint.metric == "auc" else None
-        self._ring: Ring | None = None
-        self._rings: queue.SimpleQueue[JoinRing] = queue.SimpleQueue()
-        if run.training.dense == "ring":
-            self._ring = Ring(process, self._model.values, self._model.gradients)
-            self._ring.watch([parameter for _, parameter in dense_parameters(self._model.chain)])
         self._lock = threading.Lock()
         self._tasks: dict[tuple[int, int], Task] = {}
         self._generation = 0
-        self._idle_s = 0.0
-        self._idle_spans: list[Span] = []
+        self._idle = IdleTime()
         self._control = Control(process, self._heed, self._most_samples)
+        self._ring = RingMember(process, self._model, self._control.tell) if run.training.dense == "ring" else None
         self._fetcher = Fetcher(process, source, self._model, self._wanted)
         self._sender = Sender(process, self._wanted, self._control.tell)
         self._lines = lines_of(process, "compute")
@@ -144,36 +133,15 @@ class WorkerLoop:
                 task = self._tasks.pop((message.step, message.task), None)
                 if task is not None:
                     task.recalled = True
-        elif isinstance(message, JoinRing | Apply | SaveDense):
-            self._heed_ring(message)
+        elif isinstance(message, JoinRing | Apply | SaveDense) and self._ring is not None:
+            self._ring.heed(message)
+            self._nudge()
         elif isinstance(message, Close):
             with self._lock:
                 task = self._tasks.get((message.step, message.task))
                 if task is not None and message.generation == self._generation:
                     task.closed = True
             self._nudge()
-
-    def _heed_ring(self, message: JoinRing | Apply | SaveDense) -> None:
-        """Do what the coordinator says of the ring."""
-        if self._ring is None:
-            return
-        if isinstance(message, JoinRing):
-            self._rings.put(message)
-            self._nudge()
-        elif isinstance(message, Apply):
-            self._ring.apply(message)
-        else:
-            self._control.tell(self._saved(self._ring, message))
-
-    def _saved(self, ring: Ring, message: SaveDense) -> Saved | SaveFailed:
-        """Write the dense parameters of the ring, and return what became of it."""
-        name, generation, step = self._process.name, message.generation, message.step
-        try:
-            files = ring.save(Path(message.folder))
-        except (DovetailError, OSError) as error:
-            hint = error.hint if isinstance(error, DovetailError) else "check the disk"
-            return SaveFailed(name=name, generation=generation, step=step, error=str(error), hint=hint)
-        return Saved(name=name, generation=generation, step=step, files=files, rows={})
 
     def _take(self, message: Assign) -> None:
         """Begin a task."""
@@ -233,8 +201,9 @@ class WorkerLoop:
                 fetched = None
             waited_s = time.perf_counter() - start_s
             if fetched is None:
-                self._idle(begin_s, waited_s)
-                self._join_rings()
+                self._idle.add(begin_s, waited_s)
+                if self._ring is not None:
+                    self._ring.join(lambda generation: generation == self._generation)
                 self._finish()
             elif self._wanted(fetched.part.task):
                 self._account(fetched, begin_s, waited_s)
@@ -251,20 +220,10 @@ class WorkerLoop:
             self._model.gradients.zero_()  # whatever an abandoned task left behind
         else:
             task.compute_s += own_s
-        self._idle(begin_s, waited_s - own_s)
-        task.wait_s += self._idle_s
-        task.spans += self._idle_spans
-        self._idle_s, self._idle_spans = 0.0, []
-
-    def _idle(self, begin_s: float, seconds: float) -> None:
-        """Note time in which there was nothing to do."""
-        self._idle_s += seconds
-        if seconds > 0.0005:
-            last = self._idle_spans[-1] if self._idle_spans else None
-            if last is not None and begin_s - last.end_s < 0.001:
-                self._idle_spans[-1] = Span("wait", last.start_s, begin_s + seconds, last.step)
-            else:
-                self._idle_spans.append(Span("wait", begin_s, begin_s + seconds, 0))
+        self._idle.add(begin_s, waited_s - own_s)
+        idle_s, spans = self._idle.take()
+        task.wait_s += idle_s
+        task.spans += spans
 
     def _compute_part(self, fetched: Fetched) -> None:
         """Compute the gradients of a micro-batch; ask for more work while that goes on."""
@@ -359,50 +318,9 @@ class WorkerLoop:
         counts = self._scores.take() if self._scores is not None else ()
         self._sender.gradients.put(Gradients(task, gradients, dense, last=True, counts=counts))
         if self._ring is not None:
-            self._reduce(self._ring, task)
-
-    # -- the ring ------------------------------------------------------------------------------------------------------
-
-    def _join_rings(self) -> None:
-        """Take a place in a new ring."""
-        while self._ring is not None and not self._rings.empty():
-            message = self._rings.get()
-            if message.generation != self._generation:
-                continue
-            name, generation = self._process.name, message.generation
-            try:
-                if not message.meeting and len(message.members) > 1:
-                    meeting = self._ring.meet(len(message.members))
-                    self._control.tell(RingMeets(name=name, generation=generation, meeting=meeting))
-                    continue
-                self._ring.join(message, lambda: generation == self._generation)  # noqa: B023 - used at once
-                self._control.tell(InRing(name=name, generation=generation))
-            except Abandoned:
-                continue
-            except RuntimeError as problem:
-                self._ring_broken(generation, 0, problem)
-
-    def _reduce(self, ring: Ring, task: Task) -> None:
-        """Sum the dense gradients with the other members, and wait until the step is committed."""
-        assign = task.assign
-        start_s, begin_s = time.perf_counter(), now_s()
-        try:
-            ring.reduce(assign.step, lambda: self._wanted(task))
-            self._control.tell(Reduced(name=self._process.name, generation=assign.generation, step=assign.step))
-            ring.wait_applied(assign.step, lambda: self._wanted(task))
-        except Abandoned:
-            return
-        except RuntimeError as problem:
-            if self._wanted(task):
-                self._ring_broken(assign.generation, assign.step, problem)
-            return
-        self._idle_s += time.perf_counter() - start_s
-        self._idle_spans.append(Span("reduce", begin_s, now_s(), assign.step))
-
-    def _ring_broken(self, generation: int, step: int, problem: RuntimeError) -> None:
-        """Tell the coordinator that the ring does not hold."""
-        text = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
-        self._control.tell(RingBroken(name=self._process.name, generation=generation, step=step, error=text))
+            span = self._ring.reduce(task, lambda: self._wanted(task))
+            if span is not None:
+                self._idle.add_span(span)
 
 
 def work(process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None) -> None:

@@ -1,0 +1,102 @@
+"""What a worker does for the ring it is in, between its tasks."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from pathlib import Path
+
+from dovetail.errors import DovetailError
+from dovetail.runtime.messages import (
+    Apply,
+    InRing,
+    JoinRing,
+    Message,
+    Reduced,
+    RingBroken,
+    RingMeets,
+    Saved,
+    SaveDense,
+    SaveFailed,
+    Span,
+)
+from dovetail.runtime.process import Process
+from dovetail.runtime.worker.lines import Abandoned, now_s
+from dovetail.runtime.worker.model import ServedModel, dense_parameters
+from dovetail.runtime.worker.ring import Ring
+from dovetail.runtime.worker.task import Task
+
+Tell = Callable[[Message], None]
+
+
+class RingMember:
+    """Takes part in one ring after the other, as the coordinator says."""
+
+    def __init__(self, process: Process, model: ServedModel, tell: Tell) -> None:
+        """Watch the model's gradients."""
+        self._name, self._tell = process.name, tell
+        self._ring = Ring(process, model.values, model.gradients)
+        self._ring.watch([parameter for _, parameter in dense_parameters(model.chain)])
+        self._calls: queue.SimpleQueue[JoinRing] = queue.SimpleQueue()
+
+    def heed(self, message: JoinRing | Apply | SaveDense) -> None:
+        """Do what the coordinator says, in the control thread; joining is left to the main thread."""
+        if isinstance(message, JoinRing):
+            self._calls.put(message)
+        elif isinstance(message, Apply):
+            self._ring.apply(message)
+        else:
+            self._tell(self._save(message))
+
+    def _save(self, message: SaveDense) -> Saved | SaveFailed:
+        """Write the dense parameters, and return what became of it."""
+        generation, step = message.generation, message.step
+        try:
+            files = self._ring.save(Path(message.folder))
+        except (DovetailError, OSError) as error:
+            hint = error.hint if isinstance(error, DovetailError) else "check the disk"
+            return SaveFailed(name=self._name, generation=generation, step=step, error=str(error), hint=hint)
+        return Saved(name=self._name, generation=generation, step=step, files=files, rows={})
+
+    def join(self, is_current: Callable[[int], bool]) -> None:
+        """Take a place in a new ring, where there is a call for one of a generation that `is_current`."""
+        while not self._calls.empty():
+            message = self._calls.get()
+            generation = message.generation
+            if not is_current(generation):
+                continue
+            try:
+                if not message.meeting and len(message.members) > 1:
+                    meeting = self._ring.meet(len(message.members))
+                    self._tell(RingMeets(name=self._name, generation=generation, meeting=meeting))
+                    continue
+                self._ring.join(message, lambda: is_current(generation))  # noqa: B023 - used at once
+                self._tell(InRing(name=self._name, generation=generation))
+            except Abandoned:
+                continue
+            except RuntimeError as problem:
+                self._broken(generation, 0, problem)
+
+    def overlap(self) -> None:
+        """Have gradients summed while the backward pass that follows goes on: it is the last of the step."""
+        self._ring.overlap()
+
+    def reduce(self, task: Task, wanted: Callable[[], bool]) -> Span | None:
+        """Sum the dense gradients with the others and wait until the step is committed; None where nobody wants it."""
+        assign, begin_s = task.assign, now_s()
+        try:
+            self._ring.reduce(assign.step, wanted)
+            self._tell(Reduced(name=self._name, generation=assign.generation, step=assign.step))
+            self._ring.wait_applied(assign.step, wanted)
+        except Abandoned:
+            return None
+        except RuntimeError as problem:
+            if wanted():
+                self._broken(assign.generation, assign.step, problem)
+            return None
+        return Span("reduce", begin_s, now_s(), assign.step)
+
+    def _broken(self, generation: int, step: int, problem: RuntimeError) -> None:
+        """Tell the coordinator that the ring does not hold."""
+        text = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
+        self._tell(RingBroken(name=self._name, generation=generation, step=step, error=text))
