@@ -40,13 +40,14 @@ class WorkerWindow:
 
     def add(self, done: Done) -> None:
         """Take in a task."""
+        wait_s = done.wait_s if self.total_samples else 0.0  # before its first task it waits for others to start
         self.samples[-1] += done.samples
         self.compute_s[-1] += done.compute_s
         self.busy_s[-1] += done.compute_s + done.fixed_s
-        self.idle_s[-1] += done.wait_s
+        self.idle_s[-1] += wait_s
         self.total_samples += done.samples
         self.total_busy_s += done.compute_s + done.fixed_s
-        self.total_idle_s += done.wait_s
+        self.total_idle_s += wait_s
 
     def turn(self) -> None:
         """Begin the next second."""

@@ -217,6 +217,7 @@ class ServerLoop:
             spec.name: len(table)
             for spec, table in zip(self._process.blueprint.tables, self._shard.tables, strict=True)
         }
+        self._send_stats()  # the last ones, where this is the last checkpoint
         self._coordinator.send(
             Saved(name=self._name, generation=message.generation, step=message.step, files=files, rows=rows)
         )
