@@ -9,7 +9,7 @@ from dovetail.runtime.launch.prepare import prepare
 from dovetail.spec.run import RunModel
 from tests.runtime.counting import COUNTING, PLAIN
 from tests.runtime.failing import BrokenClicks
-from tests.runtime.runs import DATA, assert_nothing_left, log_of, make_run
+from tests.runtime.runs import DATA, assert_nothing_left, kill, log_of, make_run, train
 
 
 def failing_run(folder, *, timeout_s=60.0, source=None, **how):
@@ -62,27 +62,17 @@ def test_a_worker_that_ends_once_too_often_ends_the_run_where_it_was_the_last(tm
     assert "dovetail train --resume" in error.hint
 
 
-def test_a_server_that_ends_once_too_often_ends_the_run(tmp_path):
-    run = make_run(restarts=0, samples=100_000)
-    prepare(run, tmp_path / "run")
-    local = LocalRun(tmp_path / "run")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("server-0", "server-0 ended: killed by SIGKILL, and is not started again"),
+        ("coordinator", "the coordinator ended: killed by SIGKILL, and is not started again"),
+    ],
+)
+def test_who_nobody_can_replace_ends_the_run(tmp_path, name, words):
+    def meanwhile(local, report):
+        if report.samples:
+            kill(local, name)
 
-    with pytest.raises(TrainingError, match="server-0 ended: killed by SIGKILL, and is not started again"), local:
-        while (report := local.look()) is None or not report.samples:
-            pass
-        local.children["server-0"].handle.kill()
-        local.wait(timeout_s=60)
-    assert_nothing_left(local)
-
-
-def test_a_coordinator_that_ends_once_too_often_ends_the_run(tmp_path):
-    run = make_run(restarts=0, samples=100_000)
-    prepare(run, tmp_path / "run")
-    local = LocalRun(tmp_path / "run")
-
-    with pytest.raises(TrainingError, match="the coordinator ended: killed by SIGKILL, and is not started"), local:
-        while (report := local.look()) is None or not report.samples:
-            pass
-        local.children["coordinator"].handle.kill()
-        local.wait(timeout_s=60)
-    assert_nothing_left(local)
+    with pytest.raises(TrainingError, match=words):
+        train(make_run(restarts=0, samples=100_000), tmp_path / "run", meanwhile=meanwhile)

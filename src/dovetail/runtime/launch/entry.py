@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -55,7 +57,16 @@ def run_worker(folder: str, name: str, model: Any, source: Any) -> None:
     """Be a worker; called in a process that has torch already."""
     path = Path(folder)
     begin(path, name)
+    threading.Thread(target=_end_with_launcher, name="dovetail-launcher", daemon=True).start()
     sys.exit(guarded(name, _work, path, name, model, source))
+
+
+def _end_with_launcher() -> None:
+    """End when the launcher does: the process that forked this one would live on as long as its children do."""
+    launcher = multiprocessing.parent_process()
+    if launcher is not None:
+        launcher.join()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _work(folder: Path, name: str, model: Any, source: Any) -> None:
