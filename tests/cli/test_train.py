@@ -232,6 +232,23 @@ def test_a_folder_that_holds_a_run_is_not_written_over(first_run, place):
     assert f"--resume {first_run[0]}" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["train", "evaluate", "export", "timeline"])
+def test_help_imports_neither_torch_nor_numba_nor_matplotlib(command):
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from dovetail.cli.main import app\n"
+        "assert CliRunner().invoke(app, [sys.argv[1], '--help']).exit_code == 0\n"
+        "print(sorted({'torch', 'numba', 'numpy', 'matplotlib', 'msgspec'} & set(sys.modules)))\n"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", code, command], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert ended.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("arguments", [[], ["--resume", "x", "--out", "y"], ["run.toml", "--mode", "bsp"]])
 def test_a_command_line_that_makes_no_sense_exits_2(arguments):
     assert call("train", *arguments).exit_code == 2

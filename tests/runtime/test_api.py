@@ -70,6 +70,14 @@ def test_a_wrong_keyword_is_refused_before_anything_starts(keywords, complaint, 
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+def test_the_package_is_imported_without_torch_or_compilers():
+    code = "import sys, dovetail.runtime; print(sorted({'torch', 'numba', 'numpy', 'msgspec'} & set(sys.modules)))"
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert ended.stdout.strip() == "[]"
+
+
 def test_a_model_that_cannot_be_sent_to_workers_is_refused(tmp_path):
     with pytest.raises(TrainingError, match="cannot be sent to workers") as caught:
         train(Tiny(scale=lambda number: number), DATA, folder=tmp_path / "run", **SMALL)

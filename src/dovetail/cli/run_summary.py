@@ -40,6 +40,8 @@ def print_summary(run: Run, result: TrainingResult) -> None:
 
 def _quality(result: TrainingResult) -> str:
     """Return loss and AUC in words."""
+    if math.isnan(result.loss):
+        return "not known: no step was taken"
     auc = "" if math.isnan(result.auc) else f", AUC {result.auc:.4f}"
     return f"{result.loss:.4f}{auc}, of the last seconds' samples before they were trained on"
 
