@@ -33,6 +33,14 @@ def test_spans_are_read_in_order_and_an_unfinished_line_is_left_out(tmp_path):
     assert [span.start_s for span in spans] == [100.0, 100.0, 100.5, 101.0, 101.0]
 
 
+def test_spans_from_before_a_resumed_run_can_be_left_out(tmp_path):
+    write_run(tmp_path, SPANS)
+
+    assert {span.start_s for span in read_spans(tmp_path, since_s=100.4)} == {100.5, 101.0}
+    with pytest.raises(DovetailError, match="holds no spans"):
+        read_spans(tmp_path, since_s=200.0)
+
+
 def test_a_run_without_a_timeline_says_how_to_get_one(tmp_path):
     with pytest.raises(DovetailError, match=r"has no timeline.jsonl") as caught:
         read_spans(tmp_path)

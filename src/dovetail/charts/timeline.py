@@ -58,8 +58,11 @@ class Span(NamedTuple):
     step: int
 
 
-def read_spans(folder: Path) -> list[Span]:
-    """Return the spans that a run kept, in order of their starts; a line that was not finished is left out."""
+def read_spans(folder: Path, *, since_s: float = 0.0) -> list[Span]:
+    """Return the spans that a run kept, in order of their starts; a line that was not finished is left out.
+
+    A run that was resumed has spans of all its times; `since_s`, in seconds of the epoch, leaves out earlier ones.
+    """
     path = folder / FILE
     if not path.is_file():
         raise DovetailError(
@@ -69,9 +72,11 @@ def read_spans(folder: Path) -> list[Span]:
     spans = []
     for line in path.read_bytes().splitlines():
         try:
-            spans.append(Span(*decoder.decode(line)))
+            span = Span(*decoder.decode(line))
         except msgspec.MsgspecError:
             continue
+        if span.start_s >= since_s:
+            spans.append(span)
     if not spans:
         raise DovetailError(f"{path} holds no spans", hint="let the run train for a few steps")
     return sorted(spans, key=lambda span: span.start_s)

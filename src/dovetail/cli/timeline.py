@@ -22,12 +22,12 @@ def timeline(
         draw(run, out, last_s=last)
 
 
-def draw(folder: Path, out: Path, *, last_s: float | None = None) -> None:
-    """Draw a run's timeline into a file."""
+def draw(folder: Path, out: Path, *, last_s: float | None = None, since_s: float = 0.0) -> None:
+    """Draw a run's timeline into a file, from a time on."""
     from dovetail.charts.figure import check_chart_path, save_figure
     from dovetail.charts.timeline import draw_timeline, read_spans, timeline_facts
 
     check_chart_path(out)
-    spans = read_spans(folder)
+    spans = read_spans(folder, since_s=since_s)
     save_figure(draw_timeline(spans, last_s=last_s), out, table=timeline_facts(spans))
     say(f"drawn: {out}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from dovetail.cli.output import errors_shown, print_json, say
+from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
     from dovetail.runtime.result import TrainingResult
@@ -72,11 +74,10 @@ def train(
 
         run = find_run(run_file, resume, settings_of(flags, setting or []), workers)
         folder = resume or out or free_folder(run)
+        begun_s = time.time()
         result = _train(run, folder, resumed=resume is not None, timeline=timeline is not None)
         if timeline is not None:
-            from dovetail.cli.timeline import draw
-
-            draw(folder, timeline)
+            _draw(folder, timeline, begun_s)
         _show(run, result, as_json=as_json)
 
 
@@ -100,6 +101,16 @@ def _train(run: Run, folder: Path, *, resumed: bool, timeline: bool) -> Training
         except KeyboardInterrupt:
             say(f"ended at once; go on from the last checkpoint with: dovetail train --resume {folder}")
             raise typer.Exit(130) from None
+
+
+def _draw(folder: Path, timeline: Path, begun_s: float) -> None:
+    """Draw the timeline; a run that was stopped too soon for one is a run all the same."""
+    from dovetail.cli.timeline import draw
+
+    try:
+        draw(folder, timeline, since_s=begun_s)
+    except DovetailError as error:
+        say(f"no timeline: {error}; {error.hint}")
 
 
 def _show(run: Run, result: TrainingResult, *, as_json: bool) -> None:
