@@ -61,12 +61,12 @@ def _run_of_model(name: str) -> Run:
 
 
 def alike_workers(run: Run, count: int) -> list[dict[str, Any]]:
-    """Return that many workers: as the file's where it has one kind, else plain ones."""
+    """Return that many workers: as the file's where it has one kind, else plain ones; shares go by speed."""
     import msgspec
 
     if len(run.workers) == 1:
         kept = msgspec.to_builtins(run.workers[0])
-        return [{**{key: value for key, value in kept.items() if value is not None}, "count": count}]
+        return [{**{key: value for key, value in kept.items() if key != "share" and value is not None}, "count": count}]
     return [{"name": "worker", "count": count}]
 
 
