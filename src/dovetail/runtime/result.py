@@ -112,13 +112,14 @@ def read_result(
     seconds = float(summary["seconds"])
     checkpoint = folder / FOLDER / summary["checkpoint"]
     kept = RunCheckpoint.read(checkpoint)
+    here = sum(worker["samples"] for worker in summary["workers"].values())
     samples = kept.position - sum(last - first for first, last in kept.gaps)
     return TrainingResult(
         folder=folder,
         samples=samples,
         is_complete=samples >= total_samples,
         seconds=seconds,
-        samples_per_s=pace.samples_per_s or samples / max(seconds, 1e-9),
+        samples_per_s=pace.samples_per_s or here / max(seconds, 1e-9),
         loss=_number(summary["loss"]),
         auc=_number(summary["auc"]),
         step=kept.step,
