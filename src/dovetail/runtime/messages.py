@@ -193,11 +193,13 @@ class Assign(_Message, frozen=True):
 
 
 class More(_Message, frozen=True):
-    """The worker is about to run out of work."""
+    """The worker is about to run out of work: in `busy_s`, of which it takes `fetch_s` to get new work ready."""
 
     generation: int
     step: int
     task: int
+    busy_s: float = 0.0
+    fetch_s: float = 0.0
 
 
 class Extend(_Message, frozen=True):

@@ -89,10 +89,11 @@ class Coordinator:
         """Serve until the run is over and everyone knows."""
         try:
             while self._ended_s is None or time.monotonic() - self._ended_s < STAY_S:
-                letter = self._listener.receive(LOOK_S)
+                letter = self._listener.receive(min(LOOK_S, self.work.seconds_to_wait()))
                 while letter is not None:
                     self._receive(letter)
                     letter = self._listener.receive(0)
+                self.work.answer_due()
                 self._look()
         finally:
             self._listener.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -128,6 +129,13 @@ class PoolWork:
         """Hand out again what a lost worker held."""
         self._pool.drop_worker(name)
         self._supply()
+
+    def seconds_to_wait(self) -> float:
+        """Return that nobody is kept waiting."""
+        return math.inf
+
+    def answer_due(self) -> None:
+        """Answer nobody: nobody is kept waiting."""
 
     def look(self, now_s: float) -> None:
         """Hand out work once the first workers are there; take back tasks that are far too late."""

@@ -39,6 +39,11 @@ REPEAT_S = 2.0
 """How long a server may take to apply a step before it is told again: a connection may have broken meanwhile."""
 
 
+LEAD = 1.5
+"""How many times what a worker takes to get new work ready it is answered before it needs it."""
+LEAST_LEAD_S = 0.004
+
+
 class SyncWork:
     """Cuts global batches, and commits each when every server has all of it."""
 
@@ -56,6 +61,7 @@ class SyncWork:
         self.position = 0
         self._next_position = 0
         self._steps: dict[int, Step] = {}
+        self._asking: list[tuple[float, Worker, More]] = []
         self._idle: set[str] = set()
         self._told: tuple[Commit, float] | None = None
         """The last commit, and when the servers were told."""
@@ -79,6 +85,7 @@ class SyncWork:
         """Forget what is under way."""
         self.step, self.position, self._next_position = step, position, position
         self._steps.clear()
+        self._asking.clear()
         self._idle.clear()
 
     def past(self) -> Past:
@@ -340,6 +347,36 @@ class SyncWork:
                 member.lateness.add(max(0.0, message.compute_s + message.fixed_s - expected_s))
 
     def _more(self, worker: Worker, message: More) -> None:
+        """Answer who is about to run out of work as late as that is in time: then it shows who is fast in this step."""
+        step = self._steps.get(message.step)
+        early_s = message.busy_s - LEAD * message.fetch_s - LEAST_LEAD_S
+        if step is None or not step.tail_left or early_s <= 0:
+            self._answer(worker, message)
+        else:
+            self._asking.append((time.monotonic() + early_s, worker, message))
+
+    def seconds_to_wait(self) -> float:
+        """Return when the next one has to be answered."""
+        if not self._asking:
+            return math.inf
+        return max(0.0, min(due_s for due_s, _, _ in self._asking) - time.monotonic())
+
+    def answer_due(self) -> None:
+        """Answer those whose time has come, and those for whom nothing is left to wait for."""
+        if not self._asking:
+            return
+        now_s, asking = time.monotonic(), self._asking
+        self._asking = []
+        for due_s, worker, message in sorted(asking, key=lambda each: each[0]):
+            step = self._steps.get(message.step)
+            if worker is not self._coordinator.workers.get(worker.name):
+                continue
+            if due_s > now_s and step is not None and step.tail_left:
+                self._asking.append((due_s, worker, message))
+            else:
+                self._answer(worker, message)
+
+    def _answer(self, worker: Worker, message: More) -> None:
         """Give a worker a piece of the tail, or the next task."""
         step = self._steps.get(message.step)
         task = step.tasks.get(message.task) if step is not None else None

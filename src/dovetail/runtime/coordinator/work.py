@@ -53,6 +53,14 @@ class Work(Protocol):
         """Act on a message of a worker or server."""
         ...
 
+    def seconds_to_wait(self) -> float:
+        """Return how long nothing has to be answered."""
+        ...
+
+    def answer_due(self) -> None:
+        """Answer who was kept waiting on purpose."""
+        ...
+
     def look(self, now_s: float) -> None:
         """Do what is due by time."""
         ...

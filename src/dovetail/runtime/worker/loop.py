@@ -47,6 +47,10 @@ from dovetail.runtime.worker.send import Gradients, Sender
 from dovetail.runtime.worker.task import Fetched, Part, Task, cut
 from dovetail.spec.run import RunWorker
 
+FIRST_PART = 4
+"""The first micro-batch of a step is so many times smaller: everyone asks the servers at once, and computes sooner."""
+PACE_FOLLOWED = 0.3
+"""How much of the way to what was last seen the estimates of one's own pace go."""
 SWITCH_S = 0.0005
 """How soon a thread that wants to run Python may: the threads of a worker take turns within one step."""
 
@@ -69,6 +73,8 @@ class WorkerLoop:
         self._tasks: dict[tuple[int, int], Task] = {}
         self._generation = 0
         self._idle = IdleTime()
+        self._sample_s = 0.0
+        self._fetch_s = 0.0
         self._control = Control(process, self._heed, self._most_samples)
         self._ring = RingMember(process, self._model, self._control.tell) if run.training.dense == "ring" else None
         self._fetcher = Fetcher(process, source, self._model, self._wanted)
@@ -151,7 +157,7 @@ class WorkerLoop:
             task = Task(message, closed=not message.is_open)
             self._tasks[message.step, message.task] = task
             for first, last in message.ranges:
-                self._add_parts(task, first, last)
+                self._add_parts(task, first, last, begins=task.parts_known == 0)
             task.main_parts = task.parts_known
             has_parts = task.parts_known > 0
             task.asked_for_more = task.asked_for_more or not has_parts
@@ -160,9 +166,11 @@ class WorkerLoop:
         elif not has_parts:
             self._nudge()
 
-    def _add_parts(self, task: Task, first: int, last: int) -> None:
-        """Have positions fetched, in micro-batches that fit the memory."""
-        for begin, end in cut(first, last, self._most_at_once()):
+    def _add_parts(self, task: Task, first: int, last: int, *, begins: bool = False) -> None:
+        """Have positions fetched, in micro-batches that fit the memory; those that a step `begins` with are small."""
+        most = self._most_at_once()
+        small = max(1, most // FIRST_PART) if begins and task.assign.is_open else None
+        for begin, end in cut(first, last, most, first_part=small):
             self._fetcher.parts.put(Part(task, task.parts_known, begin, end))
             task.parts_known += 1
 
@@ -233,9 +241,12 @@ class WorkerLoop:
             self._model.values.copy_(torch.from_numpy(fetched.dense))
             task.fixed_s += time.perf_counter() - start_s
             start_s = time.perf_counter()
-        self._ask_for_more(task)
+        self._ask_for_more(task, fetched)
         gradients = self._gradients(fetched)
         seconds = time.perf_counter() - start_s
+        if fetched.batch.num_samples:
+            self._sample_s = _followed(self._sample_s, seconds / fetched.batch.num_samples)
+        self._fetch_s = _followed(self._fetch_s, fetched.fetch_s)
         task.compute_s += seconds
         if fetched.part.number >= task.main_parts:
             task.num_pieces += 1
@@ -250,7 +261,7 @@ class WorkerLoop:
         elif gradients:
             self._sender.gradients.put(Gradients(task, gradients, None, last=False))
 
-    def _ask_for_more(self, task: Task) -> None:
+    def _ask_for_more(self, task: Task, fetched: Fetched) -> None:
         """Ask before the last known part of an open task is computed, so that the answer is there in time."""
         with self._lock:
             runs_out = task.parts_computed == task.parts_known - 1
@@ -258,7 +269,15 @@ class WorkerLoop:
             task.asked_for_more = task.asked_for_more or asks
         if asks:
             assign = task.assign
-            self._control.tell(More(generation=assign.generation, step=assign.step, task=assign.task))
+            self._control.tell(
+                More(
+                    generation=assign.generation,
+                    step=assign.step,
+                    task=assign.task,
+                    busy_s=fetched.batch.num_samples * self._sample_s,
+                    fetch_s=self._fetch_s,
+                )
+            )
 
     def _gradients(self, fetched: Fetched) -> list[tuple[LookUp, NDArray[np.float32]]]:
         """Run the model forward and backward; return the gradients of rows, those of dense parameters add up."""
@@ -321,6 +340,11 @@ class WorkerLoop:
             span = self._ring.reduce(task, lambda: self._wanted(task))
             if span is not None:
                 self._idle.add_span(span)
+
+
+def _followed(value: float, seen: float) -> float:
+    """Return an estimate that goes part of the way to what was seen."""
+    return seen if not value else value + PACE_FOLLOWED * (seen - value)
 
 
 def work(process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None) -> None:

@@ -65,8 +65,11 @@ class Fetched:
     fetch_s: float
 
 
-def cut(first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield a range in parts of about equal size, at most `most` each."""
+def cut(first: int, last: int, most: int, *, first_part: int | None = None) -> Iterator[tuple[int, int]]:
+    """Yield a range in parts of about equal size, at most `most` each; the first may be shorter."""
+    if first_part is not None and first_part < min(most, last - first):
+        yield first, first + first_part
+        first += first_part
     count = -(-(last - first) // most)
     for number in range(count):
         yield first + (last - first) * number // count, first + (last - first) * (number + 1) // count
