@@ -32,7 +32,7 @@ def train(
         Literal["sync", "ssp", "async"] | None, typer.Option(help="Whether workers wait for each other.")
     ] = None,
     dense: Annotated[
-        Literal["ps", "ring"] | None, typer.Option(help="Where dense parameters are updated: on servers, or in a ring.")
+        Literal["ring", "ps"] | None, typer.Option(help="Where dense parameters are updated: on servers, or in a ring.")
     ] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd, momentum, adagrad, adam or adamw.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="The learning rate.")] = None,

@@ -11,7 +11,8 @@ from dovetail.errors import SpecError
 from dovetail.spec.checks import check_name, check_number, check_whole_number
 
 Mode = Literal["sync", "ssp", "async"]
-Dense = Literal["ps", "ring"]
+Dense = Literal["ring", "ps"]
+"""In the order that plans have them: Python takes two Literals of the same words for one, and keeps the first."""
 Reduction = Literal["mean", "sum"]
 Meta = msgspec.Meta
 
