@@ -49,6 +49,8 @@ from dovetail.spec.run import RunWorker
 
 FIRST_PART = 4
 """The first micro-batch of a step is so many times smaller: everyone asks the servers at once, and computes sooner."""
+FREE_KNOWN_S = 0.4
+"""How long what is known of the free memory holds: asking costs a slow worker milliseconds."""
 PACE_FOLLOWED = 0.3
 """How much of the way to what was last seen the estimates of one's own pace go."""
 SWITCH_S = 0.0005
@@ -73,6 +75,7 @@ class WorkerLoop:
         self._tasks: dict[tuple[int, int], Task] = {}
         self._generation = 0
         self._idle = IdleTime()
+        self._free_bytes, self._free_known_s = 0, -math.inf
         self._sample_s = 0.0
         self._fetch_s = 0.0
         self._control = Control(process, self._heed, self._most_samples)
@@ -187,10 +190,12 @@ class WorkerLoop:
 
     def _most_samples(self) -> int | None:
         """Return how many samples fit the free memory; None before it is known what one takes."""
-        each = self._model.bytes_per_sample
+        each, now_s = self._model.bytes_per_sample, time.monotonic()
         if not each:
             return None
-        return max(1, int(free_memory_bytes(self._settings.memory_bytes) * 0.8 / each))
+        if now_s - self._free_known_s > FREE_KNOWN_S:
+            self._free_bytes, self._free_known_s = free_memory_bytes(self._settings.memory_bytes), now_s
+        return max(1, int(self._free_bytes * 0.8 / each))
 
     def _most_at_once(self) -> int:
         """Return how many samples a micro-batch may have: those being fetched, computed and sent fit the memory."""
