@@ -13,6 +13,7 @@ from dovetail.cli.data import data
 from dovetail.cli.doctor import doctor
 from dovetail.cli.evaluate import evaluate
 from dovetail.cli.export import export
+from dovetail.cli.join import join
 from dovetail.cli.link import link
 from dovetail.cli.plan import plan
 from dovetail.cli.problem import problem
@@ -52,6 +53,7 @@ app.command()(plan)
 app.command()(check)
 app.command()(profile)
 app.command()(train)
+app.command()(join)
 app.command()(evaluate)
 app.command()(export)
 app.command()(timeline)

@@ -1,0 +1,28 @@
+"""`dovetail join`: one more worker for a run that goes on already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.output import errors_shown, say
+
+
+def join(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that goes on.")],
+    name: Annotated[str | None, typer.Option(help="The worker's name; absent: joined-ID.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the worker.")] = 1,
+    device: Annotated[str, typer.Option(help='Where it computes: "cpu", "cuda", "cuda:1", ...')] = "cpu",
+    over_network: Annotated[
+        bool, typer.Option("--over-network", help="Use TCP: this is not the machine that the servers are on.")
+    ] = False,
+) -> None:
+    """Work for a run until it is over; Ctrl-C ends this worker and others do its tasks."""
+    with errors_shown():
+        from dovetail.runtime.launch.join import join as work_for
+
+        say(f"working for {run} ...")
+        work_for(run, name=name, threads=threads, device=device, share_host=not over_network)
+        say("the run is over")

@@ -1,0 +1,46 @@
+"""A worker that joins a run that goes on already, as `dovetail join` starts it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.launch.join import join
+from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
+from tests.runtime.runs import make_run, train
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_a_worker_that_joins_gets_a_share_and_every_sample_counts_once(tmp_path):
+    run = make_run(model=slow_counting(0.004), optimizer=PLAIN, reduction="sum", workers=1, samples=6000)
+    joined, shares = [], []
+
+    def meanwhile(local, report):
+        if report.step >= 2 and not joined:
+            start = "from dovetail.cli.main import main; main()"
+            command = [sys.executable, "-c", start, "join", str(local.folder), "--name", "late"]
+            joined.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+        shares.extend(worker.share for worker in report.workers if worker.name == "late")
+
+    train(run, tmp_path / "run", meanwhile=meanwhile)
+
+    _, said = joined[0].communicate(timeout=30)
+    assert joined[0].returncode == 0, said
+    assert "the run is over" in said
+    assert max(shares) > 0.2
+    assert_each_sample_counts_once(tmp_path / "run")
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path):
+    train(make_run(samples=400), tmp_path / "run")
+
+    with pytest.raises(TrainingError, match="`worker-1` already"):
+        join(tmp_path / "run", name="worker-1")
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(TrainingError, match="is no run"):
+        join(tmp_path)
