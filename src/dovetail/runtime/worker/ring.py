@@ -33,6 +33,8 @@ BUCKET_BYTES = 1 << 19
 """Gradients that are summed together, as soon as the backward pass has all of them."""
 TIMEOUT_S = 300.0
 """Of a collective that nobody gave up: the coordinator notices lost members long before."""
+MEETING_S = 20.0
+"""Of members who are all there to find each other."""
 LOOK_S = 0.0001
 
 
@@ -80,9 +82,10 @@ class Ring:
             host, _, port = message.meeting.rpartition(":")
             store = self._store
             if rank or store is None:
-                store = dist.TCPStore(host, int(port), size, is_master=False, timeout=timedelta(seconds=TIMEOUT_S))
+                store = dist.TCPStore(host, int(port), size, is_master=False, timeout=timedelta(seconds=MEETING_S))
+            self._await_all(store, message, wanted)
             options = dist.ProcessGroupGloo._Options()
-            options._timeout = timedelta(seconds=TIMEOUT_S)
+            options._timeout = timedelta(seconds=MEETING_S)
             options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
             named = dist.PrefixStore(f"ring-{message.generation}", store)
             self._group = dist.ProcessGroupGloo(named, rank, size, options)
@@ -91,6 +94,15 @@ class Ring:
                 self._spread(message.members.index(message.source), wanted)
         self._reduced = None
         self._gradients.zero_()
+
+    def _await_all(self, store: Any, message: JoinRing, wanted: Callable[[], bool]) -> None:
+        """Wait until every member is at the meeting place: Gloo would wait for lost ones too, and not be told."""
+        here = [f"here-{message.generation}-{rank}" for rank in range(len(message.members))]
+        store.set(here[message.members.index(self._process.name)], "")
+        while not store.check(here):
+            if not wanted():
+                raise Abandoned
+            time.sleep(0.01)
 
     def _load(self, folder: Path) -> None:
         """Take the dense parameters of a checkpoint."""
@@ -108,6 +120,7 @@ class Ring:
         counts = torch.tensor([self._steps, self.version], dtype=torch.int64)
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
+        options.timeout = timedelta(seconds=TIMEOUT_S)
         for tensor in [counts, *everything]:
             self._finish(self._group.broadcast([tensor], options), wanted)
         self._steps, self.version = int(counts[0]), int(counts[1])
@@ -160,7 +173,9 @@ class Ring:
             bucket = len(self._buckets) - 1 - len(self._works)
             if self._missing[bucket]:
                 return
-            self._works.append(self._group.allreduce([self._gradients[self._buckets[bucket]]]))
+            options = dist.AllreduceOptions()
+            options.timeout = timedelta(seconds=TIMEOUT_S)
+            self._works.append(self._group.allreduce([self._gradients[self._buckets[bucket]]], options))
 
     def reduce(self, step: int, wanted: Callable[[], bool]) -> None:
         """Sum the gradients of all members; what the backward pass has begun is waited for."""
