@@ -122,6 +122,8 @@ class SyncWork:
     def begin(self) -> None:
         """Hand out work to everyone."""
         if self.position >= self._total:
+            if self._ring is not None:
+                self._ring.dissolve()
             self._coordinator.finish()
             return
         self._idle.update(self._coordinator.workers)
@@ -334,6 +336,8 @@ class SyncWork:
         elif self._ring is not None and self._ring.heed(message):
             self._advance_idle()
             self._try_commit()
+            if self._coordinator.checkpoint_due(self.step):
+                self.pause()
         elif isinstance(message, More) and isinstance(member, Worker):
             self._more(member, message)
         elif isinstance(message, Committed):
@@ -496,6 +500,8 @@ class SyncWork:
 
     def pause(self) -> None:
         """Cut a checkpoint now, unless a commit is on its way: then after it."""
+        if self._ring is not None and not self._ring.is_formed:
+            return  # nobody could write the dense parameters
         step = self._steps.get(self.step)
         if step is None or step.committed is None:  # servers keep gradients of a step under way apart
             self._coordinator.cut()
