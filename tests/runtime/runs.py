@@ -145,12 +145,11 @@ def assert_same_state(one: State, other: State, *, rtol: float = 0.0, atol: floa
         np.testing.assert_allclose(one.rows[table], other.rows[table], rtol=rtol, atol=atol)
 
 
-def kill(local: LocalRun, name: str, number: int = signal.SIGKILL) -> int:
-    """Send a signal to a process of a run, where it lives; return its id."""
-    child = local.children[name]
-    if child.how_it_ended() is None:
+def kill(local: LocalRun, name: str, number: int = signal.SIGKILL) -> None:
+    """Send a signal to a process of a run, where it lives."""
+    child = local.children.get(name)
+    if child is not None and child.how_it_ended() is None:
         os.kill(child.process_id, number)
-    return child.process_id
 
 
 def assert_nothing_left(local: LocalRun) -> None:
