@@ -279,3 +279,11 @@ def test_no_process_is_left_behind(first_run):
             continue
 
     assert not found
+
+
+def test_a_run_in_one_process_leaves_a_model_that_can_be_evaluated(place, tmp_path):
+    done = call("train", place / "run.toml", "--in-process", "--samples", 2000, "--out", tmp_path / "run", "--json")
+
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout.splitlines()[-1])["step"] == 4
+    assert call("evaluate", tmp_path / "run", "--samples", 500, "--json").exit_code == 0

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from dovetail.runtime.result import TrainingResult
     from dovetail.spec.run import Run
 
+SHOW_S = 2.0
+"""How often a run in one process says where it is."""
+
 
 def train(
     run_file: Annotated[
@@ -44,6 +47,9 @@ def train(
     timeline: Annotated[
         Path | None, typer.Option(help="Draw what every worker did when: FILE.html, .svg or .png.")
     ] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Everything in this process and thread: to see where a model fails.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on one line.")] = False,
 ) -> None:
     """Train a model over parameter servers and workers of different speed.
@@ -74,6 +80,9 @@ def train(
 
         run = find_run(run_file, resume, settings_of(flags, setting or []), workers)
         folder = resume or out or free_folder(run)
+        if in_process:
+            _train_in_process(run, folder, resumed=resume is not None, as_json=as_json)
+            return
         begun_s = time.time()
         result = _train(run, folder, resumed=resume is not None, timeline=timeline is not None)
         if timeline is not None:
@@ -101,6 +110,35 @@ def _train(run: Run, folder: Path, *, resumed: bool, timeline: bool) -> Training
         except KeyboardInterrupt:
             say(f"ended at once; go on from the last checkpoint with: dovetail train --resume {folder}")
             raise typer.Exit(130) from None
+
+
+def _train_in_process(run: Run, folder: Path, *, resumed: bool, as_json: bool) -> None:
+    """Run to the end in this thread; an exception of the model comes out with its own traceback."""
+    import msgspec
+
+    from dovetail.runtime.in_process import InProcess
+    from dovetail.runtime.launch.prepare import prepare
+
+    prepare(run, folder, resume=resumed)
+    shown_s, last = -SHOW_S, (0, 0.0)
+
+    def show(step: int, loss: float) -> None:
+        nonlocal shown_s, last
+        last = (step, loss)
+        if time.monotonic() - shown_s >= SHOW_S:
+            shown_s = time.monotonic()
+            say(f"step {step:,}: loss {loss:.4f}")
+
+    alone = InProcess(folder)
+    try:
+        checkpoint = alone.run(show)
+    finally:
+        alone.close()
+    if as_json:
+        result = {"folder": str(folder), "step": last[0], "loss": last[1], "checkpoint": checkpoint.name}
+        print_json(msgspec.json.encode(result))
+    else:
+        say(f"done: {last[0]:,} steps, loss {last[1]:.4f}; the model is in {checkpoint}")
 
 
 def _draw(folder: Path, timeline: Path, begun_s: float) -> None:

@@ -202,6 +202,12 @@ class More(_Message, frozen=True):
     fetch_s: float = 0.0
 
 
+class RanOut(_Message, frozen=True):
+    """The worker has run out of work before `More` was answered."""
+
+    generation: int
+
+
 class Extend(_Message, frozen=True):
     """More positions for the task."""
 
@@ -438,7 +444,7 @@ class Stale(_Message, frozen=True):
 Message = (
     Hello | WhoAreYou | Alive | Stop | Failed
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed | Save | Saved | SaveFailed | ServerStats
-    | Reset | Assign | More | Extend | Close | Recall | Done
+    | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
     | JoinRing | RingMeets | InRing | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
     | Pull | Pulled | Push | Pushed | Stale

@@ -8,14 +8,12 @@ from typing import Any
 
 import msgspec
 
-from dovetail.errors import DovetailError
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.coordinator.journal import Journal, Past, Start
 from dovetail.runtime.coordinator.members import Member, Server, Worker, server_of, worker_of
 from dovetail.runtime.coordinator.metrics import EVERY_S, Metrics
 from dovetail.runtime.coordinator.saving import Saving
 from dovetail.runtime.coordinator.work import Work, make_work
-from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import (
     Adopt,
     Alive,
@@ -502,11 +500,4 @@ class Coordinator:
 
 def coordinate(process: Process) -> None:
     """Run the coordinator."""
-    try:
-        Coordinator(process).run()
-    except DovetailError:
-        raise
-    except Exception as problem:
-        raise TrainingError(
-            f"the coordinator failed: {type(problem).__name__}: {problem}", hint="see its log in the run's folder"
-        ) from problem
+    Coordinator(process).run()

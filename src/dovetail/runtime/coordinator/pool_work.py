@@ -178,7 +178,7 @@ class PoolWork:
 
     def _give(self, worker: Worker, samples: int) -> bool:
         """Hand out a task; while a checkpoint is to be cut, only those that were handed out before."""
-        if self._draining and not self._pool.returned:
+        if (self._draining or self._coordinator.stops_after_save) and not self._pool.returned:
             return False
         is_new = not self._pool.returned
         task = self._pool.take(worker.name, samples, time.monotonic())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +29,7 @@ from dovetail.runtime.messages import (
     More,
     Norm,
     NormIs,
+    RanOut,
     Recall,
     SaveDense,
 )
@@ -39,6 +41,8 @@ REPEAT_S = 2.0
 """How long a server may take to apply a step before it is told again: a connection may have broken meanwhile."""
 
 
+AROUND = 2.0
+"""How many times what a worker takes to fetch a piece it takes around computing it: to fetch, and to send."""
 LEAD = 1.5
 """How many times what a worker takes to get new work ready it is answered before it needs it."""
 LEAST_LEAD_S = 0.004
@@ -275,8 +279,8 @@ class SyncWork:
             task = step.new_tail_task(worker.name, samples, now_s) if samples else None
         return task
 
-    def _grant(self, step: Step, worker: Worker, now_s: float) -> int:
-        """Return how much of the tail a worker takes now."""
+    def _grant(self, step: Step, worker: Worker, now_s: float, fetch_s: float = 0.0) -> int:
+        """Return how much of the tail a worker takes now; `fetch_s` is what it takes to get a piece ready."""
         if not step.tail_left:
             return 0
         workers = self._coordinator.workers
@@ -293,7 +297,10 @@ class SyncWork:
             left_s = math.inf
         else:
             left_s = seconds_left(step.tail_left, others) if others else math.inf
-        return grant(shares[worker.name], step.tail_left, left_s, step_s=step.plan.step_s)
+        share = shares[worker.name]
+        fixed_s = share.fixed_s if share.piece_fixed_s is None else share.piece_fixed_s
+        share = replace(share, piece_fixed_s=fixed_s + AROUND * fetch_s)
+        return grant(share, step.tail_left, left_s, step_s=step.plan.step_s)
 
     def _rescue(self) -> None:
         """Have tasks of lost workers done: by who is free, by who asks next, or by who waits for the next step."""
@@ -340,6 +347,8 @@ class SyncWork:
                 self.pause()
         elif isinstance(message, More) and isinstance(member, Worker):
             self._more(member, message)
+        elif isinstance(message, RanOut) and isinstance(member, Worker):
+            self._ran_out(member)
         elif isinstance(message, Committed):
             self._committed(message)
         elif isinstance(message, NormIs):
@@ -358,6 +367,12 @@ class SyncWork:
             self._answer(worker, message)
         else:
             self._asking.append((time.monotonic() + early_s, worker, message))
+
+    def _ran_out(self, worker: Worker) -> None:
+        """Answer at once who ran out of work sooner than was thought."""
+        for entry in [entry for entry in self._asking if entry[1] is worker]:
+            self._asking.remove(entry)
+            self._answer(worker, entry[2])
 
     def seconds_to_wait(self) -> float:
         """Return when the next one has to be answered."""
@@ -386,7 +401,7 @@ class SyncWork:
         task = step.tasks.get(message.task) if step is not None else None
         generation = self._coordinator.generation
         if step is not None and task is not None and task.worker == worker.name and not task.doubled:
-            samples = self._grant(step, worker, time.monotonic())
+            samples = self._grant(step, worker, time.monotonic(), message.fetch_s)
             if samples:
                 first, last = step.extend(task, samples)
                 self._coordinator.send(
@@ -410,6 +425,8 @@ class SyncWork:
         step = self._steps.get(self.step)
         if step is None or step.committed is not None or not step.is_whole(self._num_servers):
             return
+        if self._coordinator.stops_after_save:
+            return  # the last checkpoint is being written: what comes after it would be lost
         if self._ring is not None and not self._ring.has_reduced:
             return
         clips = self._clip_norm if self._ring is None else None  # members of a ring hold the whole gradient

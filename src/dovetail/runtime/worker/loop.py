@@ -27,6 +27,7 @@ from dovetail.runtime.messages import (
     JoinRing,
     Message,
     More,
+    RanOut,
     Recall,
     Reset,
     SaveDense,
@@ -47,6 +48,7 @@ from dovetail.runtime.worker.send import Gradients, Sender
 from dovetail.runtime.worker.task import Fetched, Part, Task, cut
 from dovetail.spec.run import RunWorker
 
+RowGradients = list[tuple[LookUp, NDArray[np.float32]]]
 FIRST_PART = 4
 """The first micro-batch of a step is so many times smaller: everyone asks the servers at once, and computes sooner."""
 FREE_KNOWN_S = 0.4
@@ -74,6 +76,7 @@ class WorkerLoop:
         self._lock = threading.Lock()
         self._tasks: dict[tuple[int, int], Task] = {}
         self._generation = 0
+        self._held: tuple[Task, RowGradients] | None = None
         self._idle = IdleTime()
         self._free_bytes, self._free_known_s = 0, -math.inf
         self._sample_s = 0.0
@@ -112,8 +115,9 @@ class WorkerLoop:
         except Exception as problem:
             self._control.fail(
                 TrainingError(
-                    f"worker {self._process.name}: {type(problem).__name__}: {problem}",
-                    hint="run the model on one batch in one process to see where it fails",
+                    f"{type(problem).__name__}: {problem}",
+                    hint=f"its traceback is in {self._process.folder}/logs/{self._process.name}.log; "
+                    "`dovetail train --in-process` stops where the model fails",
                 )
             )
             raise
@@ -242,6 +246,9 @@ class WorkerLoop:
         """Compute the gradients of a micro-batch; ask for more work while that goes on."""
         task, assign = fetched.part.task, fetched.part.task.assign
         start_s, begin_s = time.perf_counter(), now_s()
+        held = self._take_held(task)
+        if held:
+            self._sender.gradients.put(Gradients(task, held, None, last=False))
         if fetched.dense is not None:
             self._model.values.copy_(torch.from_numpy(fetched.dense))
             task.fixed_s += time.perf_counter() - start_s
@@ -261,8 +268,13 @@ class WorkerLoop:
         with self._lock:
             task.parts_computed += 1
             whole = task.is_whole
+            ran_out = task.parts_computed == task.parts_known and not task.closed
         if whole:
             self._push_last(task, gradients)
+        elif ran_out:
+            self._held = (task, gradients)  # until it is known whether they are the last: one message less
+            self._control.tell(RanOut(generation=assign.generation))
+            self._finish()  # it may have become known in between
         elif gradients:
             self._sender.gradients.put(Gradients(task, gradients, None, last=False))
 
@@ -284,7 +296,7 @@ class WorkerLoop:
                 )
             )
 
-    def _gradients(self, fetched: Fetched) -> list[tuple[LookUp, NDArray[np.float32]]]:
+    def _gradients(self, fetched: Fetched) -> RowGradients:
         """Run the model forward and backward; return the gradients of rows, those of dense parameters add up."""
         task, batch = fetched.part.task, fetched.batch
         if not batch.num_samples:
@@ -328,9 +340,14 @@ class WorkerLoop:
                 first = min(self._tasks.values(), key=lambda task: task.assign.step, default=None)
                 if first is None or not first.is_whole:
                     return
-            self._push_last(first, [])
+            self._push_last(first, self._take_held(first))
 
-    def _push_last(self, task: Task, gradients: list[tuple[LookUp, NDArray[np.float32]]]) -> None:
+    def _take_held(self, task: Task) -> RowGradients:
+        """Return the gradients of a task that wait to be sent."""
+        held, self._held = self._held, None
+        return held[1] if held is not None and held[0] is task else []
+
+    def _push_last(self, task: Task, gradients: RowGradients) -> None:
         """Send the last gradients of a task, the dense ones with them."""
         with self._lock:
             if self._tasks.pop((task.assign.step, task.assign.task), None) is None:
