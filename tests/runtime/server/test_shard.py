@@ -1,0 +1,107 @@
+"""A shard under attempts in any order: each task counts once, by the first attempt that is whole."""
+
+import numpy as np
+import pytest
+
+from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.server.shard import Shard
+from tests.runtime.counting import COUNTING, PLAIN
+from tests.runtime.runs import NUM_ROWS, make_run
+
+KEYS = np.arange(NUM_ROWS)
+
+
+@pytest.fixture
+def make_shard(tmp_path):
+    made = []
+
+    def make(mode):
+        folder = tmp_path / f"run-{len(made)}"
+        blueprint = prepare(make_run(model=COUNTING, optimizer=PLAIN, reduction="sum", mode=mode), folder)
+        shard = Shard(blueprint, 0, folder / "rows")
+        shard.load(checkpoints.newest(folder))
+        made.append(shard)
+        return shard
+
+    yield make
+    for shard in made:
+        shard.close()
+
+
+def values_of(shard):
+    """Return the values of all rows, without updating any that nobody asked for."""
+    return shard.pull((0,), (KEYS,), dense=False)[0][:, 0].copy()
+
+
+def parts_of(draw, task):
+    """Return the gradients of a task in parts: the same for every attempt at it, cut differently."""
+    keys = np.random.default_rng(task).choice(NUM_ROWS, size=20, replace=False)
+    cuts = np.sort(draw.integers(0, 21, size=draw.integers(0, 3)))
+    return [part for part in np.split(keys, cuts)], keys
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_sync_a_step_is_the_sum_of_its_tasks_whoever_tried_them(make_shard, seed):
+    draw = np.random.default_rng(seed)
+    shard = make_shard("sync")
+    expected = values_of(shard)
+    for step in range(4):
+        attempts = []
+        for task in range(5):
+            whole = draw.integers(1, 4)
+            for attempt in range(3):  # the first so many attempts get to their end, the others stop in the middle
+                parts, keys = parts_of(draw, 100 * step + task)
+                attempts.append([task, f"worker-{attempt}", parts, 0, attempt < whole])
+            expected[keys] += 1
+        while attempts:
+            entry = attempts[draw.integers(len(attempts))]
+            task, worker, parts, number, gets_there = entry
+            last = number == len(parts) - 1
+            if last and not gets_there:
+                attempts.remove(entry)
+                continue
+            if number and draw.random() < 0.1:
+                entry[3] = number = 0  # it begins again
+                last = len(parts) == 1
+            keys = parts[number]
+            shard.push(
+                step, task, worker, part=number, rows=[(0, keys, -np.ones((len(keys), 1), dtype=np.float32))],
+                dense=-np.ones(1, dtype=np.float32) if last else None, last=last,
+            )  # fmt: skip
+            entry[3] += 1
+            if last:
+                attempts.remove(entry)
+        shard.commit(scale=1.0, dense_scale=1.0, factor=1.0)
+        if draw.random() < 0.5:
+            np.testing.assert_allclose(values_of(shard), expected, atol=1e-5)
+
+    np.testing.assert_allclose(values_of(shard), expected, atol=1e-5)
+    assert shard.values.tolist() == [20.0]
+    assert shard.version == 4
+
+
+def test_a_task_that_comes_late_is_not_applied_again_after_a_checkpoint(make_shard):
+    shard = make_shard("async")
+    before = values_of(shard)
+    gradients = [(0, np.array([3, 5]), -np.ones((2, 1), dtype=np.float32))]
+    how = {"part": 0, "rows": gradients, "dense": None, "last": True, "scale": 1.0, "factor": 1.0}
+
+    assert shard.apply(0, "worker-0", **how)
+    assert shard.apply(1, "worker-1", **how)
+    shard.forget_tasks()
+    assert not shard.apply(0, "worker-1", **how)
+    assert not shard.apply(1, "worker-0", **how)
+    assert shard.apply(2, "worker-0", **how)
+
+    grown = values_of(shard) - before
+    assert grown[[3, 5]] == pytest.approx([3.0, 3.0])
+
+
+def test_a_part_without_those_before_it_is_refused(make_shard):
+    shard = make_shard("sync")
+    rows = [(0, np.array([1]), np.ones((1, 1), dtype=np.float32))]
+
+    with pytest.raises(TrainingError, match="part 1 of task 7"):
+        shard.push(0, 7, "worker-0", part=1, rows=rows, dense=None, last=True)
