@@ -39,7 +39,7 @@ def parts_of(draw, task):
     """Return the gradients of a task in parts: the same for every attempt at it, cut differently."""
     keys = np.random.default_rng(task).choice(NUM_ROWS, size=20, replace=False)
     cuts = np.sort(draw.integers(0, 21, size=draw.integers(0, 3)))
-    return [part for part in np.split(keys, cuts)], keys
+    return np.split(keys, cuts), keys
 
 
 @pytest.mark.parametrize("seed", range(5))
