@@ -28,7 +28,7 @@ def chaotic_run(folder, chaos, *, seconds, servers=2, workers=2, timeout_s, **tr
     return local
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_after_four_kills_every_sample_counts_once(tmp_path, mode):
     chaos = Chaos(kills=4, seed=1, pause_s=1.0)
 

@@ -68,7 +68,9 @@ def test_rows_and_optimizer_state_of_two_servers_are_those_of_three(cut_short, t
     assert_same_state(state_in(folder), before)
 
 
-@pytest.mark.parametrize(("dense", "servers", "workers"), [("ps", 3, 1), ("ring", 1, 2)])
+@pytest.mark.parametrize(
+    ("dense", "servers", "workers"), [("ps", 3, 1), pytest.param("ring", 1, 2, marks=pytest.mark.slow)]
+)
 def test_a_run_that_was_cut_and_resumed_elsewhere_ends_where_one_process_ends(
     copied, dense, servers, workers, tmp_path
 ):
@@ -143,7 +145,7 @@ def small_disk(folder, num_bytes):
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.slow), "async"])
 def test_a_full_disk_is_reported_and_the_run_goes_on(tmp_path, mode):
     with small_disk(tmp_path / "disk", 2 << 20) as disk:
         run = make_run(
@@ -170,6 +172,7 @@ def test_a_full_disk_is_reported_and_the_run_goes_on(tmp_path, mode):
         assert_each_sample_counts_once(disk / "run")
 
 
+@pytest.mark.slow
 def test_the_run_fails_where_its_last_checkpoint_cannot_be_written(tmp_path):
     with small_disk(tmp_path / "disk", 2 << 20) as disk:
         run = make_run(model=slow_counting(0.001), optimizer=PLAIN, reduction="sum", samples=2000)

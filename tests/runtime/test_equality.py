@@ -11,8 +11,10 @@ from dovetail.spec.run import RunModel, RunOptimizer, RunSchedule, RunWorker
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import clicks, last_state, make_run, train
 
+SLOW = pytest.mark.slow  # the others cover the same, and every run takes seconds
 UNEVEN = [RunWorker(name="a", share=0.55), RunWorker(name="b", share=0.1), RunWorker(name="c")]
 TWO_UNEVEN = [RunWorker(name="a", share=0.7), RunWorker(name="b")]
+MOMENTUM = RunOptimizer(name="momentum", learning_rate=0.1, rows="row-wise-adagrad")
 CLIPPED = RunOptimizer(
     name="adagrad",
     learning_rate=0.05,
@@ -38,14 +40,14 @@ def assert_equals(folder, alone, *, rtol=2e-5, atol=2e-6):
 @pytest.mark.parametrize(
     ("dense", "servers", "workers", "optimizer", "training"),
     [
-        ("ps", 1, 1, RunOptimizer(name="sgd", learning_rate=0.5), {"micro_batch": 37}),
+        pytest.param("ps", 1, 1, RunOptimizer(name="sgd", learning_rate=0.5), {"micro_batch": 37}, marks=SLOW),
         ("ps", 3, UNEVEN, RunOptimizer(name="adam", learning_rate=0.01), {"micro_batch": 50, "tail": 0.3}),
         ("ps", 2, 3, CLIPPED, {"tail": 0.1}),
         ("ps", 1, TWO_UNEVEN, RunOptimizer(name="adamw", learning_rate=0.01, rows="ftrl"), {"balance": False}),
-        ("ps", 1, 2, RunOptimizer(name="momentum", learning_rate=0.1, rows="row-wise-adagrad"), {"tail": 0.0}),
+        pytest.param("ps", 1, 2, MOMENTUM, {"tail": 0.0}, marks=SLOW),
         ("ring", 1, TWO_UNEVEN, RunOptimizer(name="adam", learning_rate=0.01), {"tail": 0.3, "micro_batch": 50}),
         ("ring", 3, 3, CLIPPED, {"tail": 0.1}),
-        ("ring", 1, 1, RunOptimizer(name="adagrad", learning_rate=0.05), {}),
+        pytest.param("ring", 1, 1, RunOptimizer(name="adagrad", learning_rate=0.05), {}, marks=SLOW),
     ],
     ids=lambda value: str(value) if isinstance(value, str | int) else "",
 )
@@ -64,7 +66,7 @@ def test_a_run_ends_where_one_process_ends(tmp_path, dense, servers, workers, op
     assert_equals(tmp_path / "run", alone)
 
 
-@pytest.mark.parametrize(("dense", "servers"), [("ps", 2), ("ring", 1)])
+@pytest.mark.parametrize(("dense", "servers"), [("ps", 2), pytest.param("ring", 1, marks=SLOW)])
 def test_rows_that_are_looked_up_on_the_way_are_trained_as_in_one_process(tmp_path, dense, servers):
     data = {"truth": "next-item", "rows_per_user_slot": 100, "num_items": 100}
     model = RunModel(name="nce", options={"width": 4, "num_rows": 200, "num_negatives": 3})

@@ -63,6 +63,7 @@ def test_shares_pinned_by_hand_are_kept(tmp_path):
     assert_each_sample_counts_once(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_worker_without_memory_gets_almost_nothing(tmp_path):
     # Less than the process takes by itself: once it is known what a sample takes, one sample a task is all it gets.
     workers = [RunWorker(name="small", memory_bytes=1 << 20), RunWorker(name="large")]
@@ -84,7 +85,7 @@ def test_a_worker_without_memory_gets_almost_nothing(tmp_path):
 @pytest.mark.parametrize("mode", ["sync", pytest.param("ssp", marks=pytest.mark.slow)])
 def test_a_worker_that_leaves_for_good_is_not_waited_for(tmp_path, mode):
     run = counting_run(
-        model=slow_counting(0.001), samples=6000, batch=100, workers=3, mode=mode, restart_workers=False, staleness=2
+        model=slow_counting(0.001), samples=4000, batch=100, workers=3, mode=mode, restart_workers=False, staleness=2
     )
     seen = {}
 
@@ -101,7 +102,7 @@ def test_a_worker_that_leaves_for_good_is_not_waited_for(tmp_path, mode):
     assert_each_sample_counts_once(tmp_path / "run")
 
 
-@pytest.mark.parametrize("dense", ["ps", "ring"])
+@pytest.mark.parametrize("dense", [pytest.param("ps", marks=pytest.mark.slow), "ring"])
 def test_a_worker_that_comes_back_works_again(tmp_path, dense):
     run = counting_run(
         model=slow_counting(0.001), samples=12_000, batch=100, workers=2, dense=dense,

@@ -14,7 +14,7 @@ from tests.runtime.runs import assert_nothing_left, make_run
 pytestmark = pytest.mark.skipif(not available().hosts, reason="no network namespaces here")
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_workers_on_other_hosts_count_every_sample_once(tmp_path, mode):
     with Hosts(["near", "far"], rates=[None, 200_000.0]) as hosts:
         run = make_run(

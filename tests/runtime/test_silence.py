@@ -84,7 +84,8 @@ def scripted_run(folder, script, mode, *, seconds=30.0, workers=2, **how):
     return local
 
 
-@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.timeout(200)
 def test_a_worker_that_falls_silent_is_given_up_and_counts_nothing_twice_when_it_wakes(tmp_path, mode):
     script = Script(sleeping("worker-1", 3 * PATIENCE_S), stopped("worker-0"))
