@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--optimizers", default="adagrad,adam")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6, help="measured a side and round")
+    parser.add_argument("--warm-up", type=float, default=8, help="seconds before that, in which rows are made")
     parser.add_argument("--patience", type=float, default=20, help="how much longer while others are busy")
     parser.add_argument("--samples", type=int, default=262_144)
     arguments = parser.parse_args()
@@ -69,7 +70,8 @@ def compare(optimizer: str, data: Path, arguments: argparse.Namespace) -> None:
         for name, script, options in sides:
             python = arguments.tensorflow if script == "tensorflow_ps" else sys.executable
             common = ("--data", data, "--optimizer", optimizer, "--seconds", arguments.seconds)
-            found[name].append(run_side(script, *common, "--patience", arguments.patience, *options, python=python))
+            waits = ("--patience", arguments.patience, "--warm-up", arguments.warm_up)
+            found[name].append(run_side(script, *common, *waits, *options, python=python))
     print(f"\n{optimizer}: samples/s, median of {arguments.rounds} rounds (each), quiet rounds")
     rates = {}
     for name, results in found.items():

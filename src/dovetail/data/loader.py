@@ -37,6 +37,7 @@ class Loader:
         shuffle: bool = True,
         start: int = 0,
         stop: int | None = None,
+        num_samples: int | None = None,
         prefetch: int = 4,
         readers: int = 1,
         pin: bool | None = None,
@@ -44,7 +45,8 @@ class Loader:
     ) -> None:
         """Describe what to load; nothing is read before the first batch is asked for.
 
-        `start` and `stop` are positions in the order, so that a lease can be loaded alone. `readers` threads keep
+        `start` and `stop` are positions in the order, so that a lease can be loaded alone. `num_samples` is how many of
+        the source's samples, from the first on, make up the epoch; absent, it is all of them. `readers` threads keep
         `prefetch` batches ready (and as many blocks ahead, where samples are shuffled); with a prefetch of 0 the
         caller's own thread reads. `pin` puts batches into page-locked memory; absent, it does where there is a GPU.
         """
@@ -54,11 +56,12 @@ class Loader:
                 hint="batch_size and readers are at least 1, start and prefetch at least 0",
             )
         self._source = source
+        limits = [limit for limit in (num_samples, source.num_samples) if limit is not None]
         self._order = Order(
-            num_samples=source.num_samples, seed=seed, epoch=epoch, shuffle=shuffle, block_samples=block_samples
+            num_samples=min(limits, default=None), seed=seed, epoch=epoch, shuffle=shuffle, block_samples=block_samples
         )
         self._batch_size, self._prefetch, self._readers = batch_size, prefetch, readers
-        ends = [end for end in (stop, source.num_samples) if end is not None]
+        ends = [end for end in (stop, self._order.num_samples) if end is not None]
         self._stop = min(ends) if ends else None
         self._pin = torch.cuda.is_available() if pin is None else pin
         self._blocks: OrderedDict[int, Future[Batch]] = OrderedDict()

@@ -83,7 +83,7 @@ class InProcess:
             seed=run.training.seed,
             epoch=epoch,
             shuffle=run.data.shuffle,
-            stop=self._blueprint.samples,
+            num_samples=self._blueprint.samples,
             prefetch=0,
             pin=False,
             block_samples=run.data.block_samples,

@@ -85,7 +85,7 @@ class Fetcher:
                 seed=self._seed,
                 epoch=epoch,
                 shuffle=self._data.shuffle,
-                stop=self._process.blueprint.samples,
+                num_samples=self._process.blueprint.samples,
                 prefetch=0,
                 pin=False,
                 block_samples=self._data.block_samples,
