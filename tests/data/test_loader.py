@@ -60,6 +60,24 @@ def test_a_loader_goes_on_at_the_exact_sample(stop_after):
     assert same(concatenate([*seen, *rest]), whole)
 
 
+@pytest.mark.parametrize("num_samples", [1, 40, 103, 500])
+def test_an_epoch_of_fewer_samples_holds_the_first_ones(num_samples):
+    loader = Loader(Numbered(103), batch_size=10, block_samples=25, num_samples=num_samples, prefetch=0)
+
+    seen = torch.cat([batch.sample_ids for batch in loader])
+
+    assert sorted(seen.tolist()) == list(range(min(num_samples, 103)))
+
+
+def test_the_last_block_of_data_without_an_end_is_cut_at_the_limit():
+    source = Clicks(num_slots=2, num_multi_valued=0, num_dense=1, rows_per_slot=10)
+    loader = Loader(source, batch_size=64, block_samples=50, num_samples=120, prefetch=0)
+
+    seen = torch.cat([batch.sample_ids for batch in loader])
+
+    assert sorted(seen.tolist()) == list(range(120))
+
+
 def test_a_lease_can_be_loaded_alone():
     whole = concatenate(list(Loader(Numbered(100), batch_size=100, block_samples=30)))
     lease = concatenate(list(Loader(Numbered(100), batch_size=8, block_samples=30, start=20, stop=55)))
