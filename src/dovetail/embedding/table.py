@@ -79,6 +79,7 @@ class Table:
             key_log=self._log,
         )
         self._settings = self.optimizer.settings()
+        self._rate = self._settings[0]
         self._sums = np.empty((0, width), dtype=np.float32)
         self._lock = threading.RLock()
         self._background = Background(self._store, self._lock)
@@ -236,7 +237,7 @@ class Table:
     def set_rate_factor(self, factor: float) -> None:
         """Have the following updates use `factor` times the optimizer's learning rate, as a schedule asks."""
         with self._lock:
-            self._settings[0] = self.optimizer.settings()[0] * np.float32(factor)
+            self._settings[0] = self._rate * np.float32(factor)
 
     def _sums_for(self, num_rows: int) -> NDArray[np.float32]:
         """Return room for the sums of a batch, the same memory each time."""
