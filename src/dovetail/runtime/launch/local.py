@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
 from torch import nn
 
 from dovetail.data.source import Source
@@ -25,7 +26,7 @@ from dovetail.runtime.launch.entry import run_worker
 from dovetail.runtime.launch.prepare import COORDINATOR, LAUNCHER
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
 from dovetail.runtime.process import Process
-from dovetail.runtime.transport import Caller
+from dovetail.runtime.transport import Caller, sweep
 from dovetail.testbed.quota import CpuQuota
 
 LOOK_S = 0.1
@@ -206,6 +207,8 @@ class LocalRun:
                     )
             else:
                 self._need_line().send(Died(name=name, process_id=dead_id, how=how, comes_back=comes_back))
+            if self.blueprint.lanes is not None:
+                sweep(Path(self.blueprint.lanes), psutil.pids())
             if not comes_back:
                 del self.children[name]
             elif is_role:
