@@ -15,21 +15,22 @@ import msgspec
 import torch
 from torch import nn
 
-from dovetail.data.loader import Loader
 from dovetail.data.source import Source
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import RunCheckpoint, checksums_in
+from dovetail.runtime.clipping import clipped_scale
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.messages import Pull, Pulled, Push, Pushed
-from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.shard import Shard, gradients_in
 from dovetail.runtime.transport import DirectCaller, Letter
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.model import ServedModel, build_chain
 from dovetail.runtime.worker.row_source import Rows
+from dovetail.runtime.worker.samples import Samples
 
 OnStep = Callable[[int, float], None]
 
@@ -55,10 +56,11 @@ class InProcess:
             self._blueprint,
             [DirectCaller(_answerer(shard), peer=f"server-{number}") for number, shard in enumerate(self._shards)],
         )
-        self._source = load_source(run, source)
+        data = load_source(run, source)
+        self._samples = Samples(self._blueprint, data)
         device = torch.device(run.workers[0].device)
         self._rows = Rows(self._blueprint.num_servers, device)
-        self._model = ServedModel(build_chain(run, self._source.schema, model), self._rows, device)
+        self._model = ServedModel(build_chain(run, data.schema, model), self._rows, device)
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
 
     def run(self, on_step: OnStep | None = None) -> Path:
@@ -76,19 +78,7 @@ class InProcess:
 
     def _step(self, step: int, epoch: int, first: int, last: int) -> float:
         """Train on one global batch; return its mean loss."""
-        run = self._blueprint.run
-        loader = Loader(
-            self._source,
-            batch_size=1,
-            seed=run.training.seed,
-            epoch=epoch,
-            shuffle=run.data.shuffle,
-            num_samples=self._blueprint.samples,
-            prefetch=0,
-            pin=False,
-            block_samples=run.data.block_samples,
-        )
-        batch = loader.read(first, last)
+        batch = self._samples.read(epoch, first, last)
         look_ups = [look_up(table, keys, self._blueprint.num_servers) for table, keys in self._model.asked(batch)]
         answer = self._lines.pull(0, step, look_ups, dense=True, wanted=_always)
         if answer.dense is not None:
@@ -131,8 +121,8 @@ class InProcess:
         scale = 1.0 / max(1, samples) if settings.training.reduction == "mean" else 1.0
         dense_scale = scale
         if settings.optimizer.clip_norm is not None:
-            norm = math.sqrt(sum(shard.norm_square() for shard in self._shards)) * scale
-            dense_scale = scale * min(1.0, settings.optimizer.clip_norm / (norm + 1e-6))
+            square = sum(shard.norm_square() for shard in self._shards)
+            dense_scale = clipped_scale(scale, square, settings.optimizer.clip_norm)
         for shard in self._shards:
             shard.commit(scale=scale, dense_scale=dense_scale, factor=self._schedule(step))
 
@@ -168,11 +158,7 @@ def _answerer(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
             return Pulled(version=shard.version), shard.pull(message.tables, letter.arrays, dense=message.dense)
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
-        rows = [
-            (table, letter.arrays[2 * position], letter.arrays[2 * position + 1])
-            for position, table in enumerate(message.tables)
-        ]
-        dense = letter.arrays[-1] if message.dense else None
+        rows, dense = gradients_in(message, letter.arrays)
         shard.push(message.step, message.task, message.worker, part=0, rows=rows, dense=dense, last=True)
         return Pushed(), ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,7 +17,7 @@ from dovetail.testbed.place import Place, find_place
 _GIVE_UP_AFTER_S = 3.0
 
 
-class Group:
+class Group(ABC):
     """Processes that share limits; made on entering, removed on leaving, its processes then going back."""
 
     def __init__(self, controller: str, name: str) -> None:
@@ -59,9 +60,9 @@ class Group:
         """The group's folder."""
         return self.place.parent / self._name
 
+    @abstractmethod
     def apply(self) -> None:
         """Write the limits into the group's files."""
-        raise NotImplementedError
 
     def add(self, pid: int) -> None:
         """Put a process into the group with all its threads; what it starts from then on is in it too."""

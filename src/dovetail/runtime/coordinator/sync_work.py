@@ -11,6 +11,7 @@ import msgspec
 
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.checkpoint import RunCheckpoint
+from dovetail.runtime.clipping import clipped_scale
 from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
 from dovetail.runtime.coordinator.members import Member, Worker, shares_of
 from dovetail.runtime.coordinator.ring import RingMembers
@@ -436,8 +437,7 @@ class SyncWork:
         scale = 1.0 / max(1, step.samples) if self._training.reduction == "mean" else 1.0
         dense_scale = scale
         if clips is not None:
-            norm = math.sqrt(sum(step.norms.values())) * scale
-            dense_scale = scale * min(1.0, clips / (norm + 1e-6))
+            dense_scale = clipped_scale(scale, sum(step.norms.values()), clips)
         self._commit(step, scale, dense_scale)
 
     def _norm_is(self, message: NormIs) -> None:

@@ -93,13 +93,14 @@ def main() -> int:
 
 def _serve(folder: Path, name: str) -> None:
     """Run the role that a name stands for."""
-    from dovetail.runtime.coordinator.loop import coordinate  # noqa: PLC0415 - only the role that is asked for
-    from dovetail.runtime.server.loop import serve  # noqa: PLC0415
-
     process = Process(folder, name)
     if name == process.blueprint.coordinator.name:
+        from dovetail.runtime.coordinator.loop import coordinate  # noqa: PLC0415 - only the role that is asked for
+
         coordinate(process)
     else:
+        from dovetail.runtime.server.loop import serve  # noqa: PLC0415 - compiles, which the coordinator need not
+
         serve(process)
 
 

@@ -13,7 +13,6 @@ import zmq
 from dovetail.errors import DovetailError
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import checksums_in, table_folder
-from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import (
     Accepted,
     Adopt,
@@ -39,7 +38,7 @@ from dovetail.runtime.messages import (
     WhoAreYou,
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
-from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.shard import Shard, gradients_in
 from dovetail.runtime.transport import Letter, Listener, PeerLost, Refused
 
 
@@ -258,15 +257,7 @@ class ServerLoop:
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
-        if len(letter.arrays) != 2 * len(message.tables) + message.dense:
-            raise TrainingError(
-                f"{message.worker} pushed {len(letter.arrays)} arrays for {len(message.tables)} tables", hint="a bug"
-            )
-        rows = [
-            (table, letter.arrays[2 * position], letter.arrays[2 * position + 1])
-            for position, table in enumerate(message.tables)
-        ]
-        dense = letter.arrays[-1] if message.dense else None
+        rows, dense = gradients_in(message, letter.arrays)
         self._shard.check(rows, dense)
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)

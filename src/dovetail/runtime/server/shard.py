@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from dovetail.runtime.checkpoint import RunCheckpoint, load_dense, save_dense, t
 from dovetail.runtime.dense_kernels import add_into, sum_of_squares
 from dovetail.runtime.dense_optimizer import make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.messages import Push
 from dovetail.runtime.server.gradient_sums import GradientSums
 
 Keys = NDArray[np.int64]
@@ -348,6 +350,16 @@ class Shard:
         """Give back memory and files."""
         for table in self.tables:
             table.close()
+
+
+def gradients_in(push: Push, arrays: Sequence[Any]) -> tuple[list[tuple[int, Keys, Floats]], Floats | None]:
+    """Return the gradients of rows, by table, and the dense ones that a push brings."""
+    if len(arrays) != 2 * len(push.tables) + push.dense:
+        raise TrainingError(
+            f"{push.worker} pushed {len(arrays)} arrays for {len(push.tables)} tables", hint="a bug: report it"
+        )
+    rows = [(table, arrays[2 * place], arrays[2 * place + 1]) for place, table in enumerate(push.tables)]
+    return rows, arrays[-1] if push.dense else None
 
 
 def table_seed(seed: int, position: int) -> int:

@@ -6,13 +6,13 @@ import queue
 import time
 from collections.abc import Callable
 
-from dovetail.data.loader import Loader
 from dovetail.data.source import Source
 from dovetail.runtime.messages import Span
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
 from dovetail.runtime.worker.model import ServedModel
+from dovetail.runtime.worker.samples import Samples
 from dovetail.runtime.worker.task import Fetched, Part, Task
 
 AHEAD = 2
@@ -29,8 +29,7 @@ class Fetcher:
         self._lines = lines_of(process, "fetch")
         self._sync = run.training.mode == "sync"
         self._dense_on_servers = run.training.dense == "ps" and bool(process.blueprint.dense)
-        self._source, self._data, self._seed = source, run.data, run.training.seed
-        self._loaders: dict[int, Loader] = {}
+        self._samples = Samples(process.blueprint, source)
         self.parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self.ready: queue.Queue[Fetched] = queue.Queue(maxsize=AHEAD)
 
@@ -61,7 +60,7 @@ class Fetcher:
         """Read samples, then fetch the rows they need; with a task's first part, the dense parameters too."""
         assign = part.task.assign
         start_s = time.perf_counter()
-        batch = self._loader(assign.epoch).read(part.first, part.last)
+        batch = self._samples.read(assign.epoch, part.first, part.last)
         num_servers = self._process.blueprint.num_servers
         look_ups = [look_up(table, keys, num_servers) for table, keys in self._model.asked(batch)]
         dense = self._dense_on_servers and part.number == 0
@@ -74,20 +73,3 @@ class Fetcher:
         seconds = time.perf_counter() - start_s - answer.parked_s
         rows = list(zip(look_ups, answer.rows, strict=True))
         return Fetched(part, batch, rows, answer.dense, answer.parked_s, seconds)
-
-    def _loader(self, epoch: int) -> Loader:
-        """Return the loader of an epoch."""
-        if epoch not in self._loaders:
-            self._loaders.clear()
-            self._loaders[epoch] = Loader(
-                self._source,
-                batch_size=1,
-                seed=self._seed,
-                epoch=epoch,
-                shuffle=self._data.shuffle,
-                num_samples=self._process.blueprint.samples,
-                prefetch=0,
-                pin=False,
-                block_samples=self._data.block_samples,
-            )
-        return self._loaders[epoch]

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dovetail.runtime.checkpoint import RunCheckpoint, checksums_in, load_dense, save_dense
+from dovetail.runtime.clipping import clipped_scale
 from dovetail.runtime.dense_kernels import sum_of_squares
 from dovetail.runtime.dense_optimizer import make_dense_optimizer
 from dovetail.runtime.messages import Apply, JoinRing
@@ -219,8 +220,7 @@ class Ring:
             gradients: NDArray[np.float32] = self._gradients.cpu().numpy()
             scale = message.scale
             if self._clip.clip_norm is not None:
-                norm = float(sum_of_squares(gradients)) ** 0.5 * scale
-                scale *= min(1.0, self._clip.clip_norm / (norm + 1e-6))
+                scale = clipped_scale(scale, float(sum_of_squares(gradients)), self._clip.clip_norm)
             self._steps += 1
             values = self._values.cpu().numpy()
             self._optimizer.step(
