@@ -16,8 +16,7 @@ from dovetail.models.block import Block
 from dovetail.models.chain import Chain
 from dovetail.models.embedding import SlotEmbedding
 from dovetail.models.recipe import Recipe
-from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.server.shard import table_seed
+from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.spec.run import RunModel, RunOptimizer
 from tests.runtime.runs import NUM_ROWS, last_state
 

@@ -17,7 +17,7 @@ from dovetail.embedding.first_values import first_values
 from dovetail.models.chain import Chain
 from dovetail.models.embedding import SlotEmbedding
 from dovetail.models.schedules import make_schedule
-from dovetail.runtime.server.shard import table_seed
+from dovetail.runtime.blueprint import table_seed
 from dovetail.spec.run import Run
 from tests.embedding.twins import step_row
 

@@ -5,7 +5,7 @@ import pytest
 from dovetail.data.loader import Loader
 from dovetail.models.metrics import Auc
 from dovetail.models.step import evaluate
-from dovetail.runtime.restore import restore_model
+from dovetail.runtime.finished.restore import restore_model
 from dovetail.spec.run import RunCheckpoint, RunModel, RunOptimizer
 from tests.runtime.chaos import Chaos
 from tests.runtime.runs import clicks, make_run, train

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.runtime.dense_kernels import add_into, sum_of_squares
-from dovetail.runtime.dense_optimizer import DENSE_OPTIMIZERS, described, make_dense_optimizer
+from dovetail.runtime.dense.kernels import add_into, sum_of_squares
+from dovetail.runtime.dense.optimizer import DENSE_OPTIMIZERS, described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 
 SIZE = 1037  # no multiple of any vector width

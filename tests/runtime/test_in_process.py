@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.in_process import InProcess
+from dovetail.runtime.launch.in_process import InProcess
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.spec.run import RunOptimizer
 from tests.runtime.runs import assert_same_state, clicks, last_state, make_run, train

@@ -10,9 +10,9 @@ from dovetail.embedding import SGD, Table, shard_of
 from dovetail.models import SlotEmbedding, as_chain
 from dovetail.runtime import TrainingError, restore_into, restore_model
 from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import table_seed
 from dovetail.runtime.checkpoint import RunCheckpoint
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.runtime.server.shard import table_seed
 from dovetail.spec.run import Run, RunData, RunModel, RunOptimizer, RunServers
 
 DATA = Clicks(truth="logistic", num_slots=3, num_multi_valued=1, num_dense=2, rows_per_slot=10)

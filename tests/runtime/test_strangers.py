@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import zmq
 
+from dovetail.runtime.folder import KEYS
 from dovetail.runtime.messages import Message, Pull, Push
-from dovetail.runtime.process import KEYS
-from dovetail.runtime.transport import Codec, KeyRing, Refused, make_keys
-from dovetail.runtime.transport.envelope import PREFIX
+from dovetail.transport import Codec, KeyRing, Refused, make_keys
+from dovetail.transport.envelope import PREFIX
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import log_of, make_run, train
 

@@ -25,9 +25,9 @@ from dovetail.charts.page import FactTable
 from dovetail.charts.palette import FAINT, INK, MUTED
 from dovetail.charts.scales import show_scales
 from dovetail.errors import DovetailError
+from dovetail.runtime.folder import TIMELINE
 from dovetail.units import format_duration
 
-FILE = "timeline.jsonl"
 KINDS = {
     "compute": "#0072b2",
     "reduce": "#009e73",
@@ -63,10 +63,10 @@ def read_spans(folder: Path, *, since_s: float = 0.0) -> list[Span]:
 
     A run that was resumed has spans of all its times; `since_s`, in seconds of the epoch, leaves out earlier ones.
     """
-    path = folder / FILE
+    path = folder / TIMELINE
     if not path.is_file():
         raise DovetailError(
-            f"{folder} has no {FILE}", hint="train with --timeline FILE.html, which keeps what every worker does"
+            f"{folder} has no {TIMELINE}", hint="train with --timeline FILE.html, which keeps what every worker does"
         )
     decoder = msgspec.json.Decoder(tuple[str, str, float, float, int])
     spans = []

@@ -30,7 +30,7 @@ def evaluate(
     with errors_shown(as_json=as_json):
         import msgspec
 
-        from dovetail.runtime.evaluate import evaluate_run
+        from dovetail.runtime.finished.evaluate import evaluate_run
 
         found = evaluate_run(
             run,

@@ -20,7 +20,7 @@ def export(
     with errors_shown(as_json=as_json):
         import msgspec
 
-        from dovetail.runtime.export import export_run
+        from dovetail.runtime.finished.export import export_run
 
         made = export_run(run, out, checkpoint=checkpoint)
         if made.why_no_program:

@@ -22,7 +22,7 @@ DEFAULT_ROWS_PER_SLOT = 1_000
 
 def find_run(word: str | None, resume: Path | None, settings: dict[str, Any], workers: int | None) -> Run:
     """Return the run that is meant, with the flags' settings in it."""
-    from dovetail.runtime.restore import read_blueprint
+    from dovetail.runtime.finished.restore import read_blueprint
     from dovetail.spec.run_settings import with_settings
 
     run = read_blueprint(resume).run if word is None and resume is not None else _read(word or "")

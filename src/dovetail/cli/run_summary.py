@@ -12,7 +12,7 @@ from dovetail.cli.tables import wide_console
 from dovetail.units import format_count, format_duration
 
 if TYPE_CHECKING:
-    from dovetail.runtime.result import TrainingResult
+    from dovetail.runtime.finished.result import TrainingResult
     from dovetail.spec.run import Run
 
 

@@ -12,7 +12,7 @@ from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
-    from dovetail.runtime.result import TrainingResult
+    from dovetail.runtime.finished.result import TrainingResult
     from dovetail.spec.run import Run
 
 SHOW_S = 2.0
@@ -116,7 +116,7 @@ def _train_in_process(run: Run, folder: Path, *, resumed: bool, as_json: bool) -
     """Run to the end in this thread; an exception of the model comes out with its own traceback."""
     import msgspec
 
-    from dovetail.runtime.in_process import InProcess
+    from dovetail.runtime.launch.in_process import InProcess
     from dovetail.runtime.launch.prepare import prepare
 
     prepare(run, folder, resume=resumed)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dovetail.runtime.api import resume, train
     from dovetail.runtime.errors import TrainingError
-    from dovetail.runtime.restore import restore_into, restore_model
-    from dovetail.runtime.result import TrainingResult
+    from dovetail.runtime.finished.restore import restore_into, restore_model
+    from dovetail.runtime.finished.result import TrainingResult
 
 __all__ = ["TrainingError", "TrainingResult", "restore_into", "restore_model", "resume", "train"]
 
 _HOME = {
     "api": ("resume", "train"),
     "errors": ("TrainingError",),
-    "restore": ("restore_into", "restore_model"),
-    "result": ("TrainingResult",),
+    "finished.restore": ("restore_into", "restore_model"),
+    "finished.result": ("TrainingResult",),
 }
 _MODULE_OF = {name: f"dovetail.runtime.{module}" for module, names in _HOME.items() for name in names}
 

@@ -21,13 +21,13 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.errors import DovetailError, SpecError
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.follow import follow
-from dovetail.runtime.guard import check_travels, forget, leave_when_imported
+from dovetail.runtime.finished.restore import check_by_name, read_blueprint
+from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
+from dovetail.runtime.launch.follow import follow
+from dovetail.runtime.launch.guard import check_travels, forget, leave_when_imported
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Report
-from dovetail.runtime.restore import check_by_name, read_blueprint
-from dovetail.runtime.result import Pace, TrainingResult, read_result
 from dovetail.spec.run import Run, RunServers, RunWorker
 from dovetail.spec.run_settings import dotted_key, run_from, with_settings
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.runtime.folder import BLUEPRINT
 from dovetail.spec.run import Run
-
-FILE = "blueprint.json"
 
 
 class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,14 +78,19 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, folder: Path) -> None:
         """Write the blueprint into the run's folder."""
-        (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
+        (folder / BLUEPRINT).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
 
     @classmethod
     def read(cls, folder: Path) -> Blueprint:
         """Return the blueprint in a run's folder."""
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=cls)
+        return msgspec.json.decode((folder / BLUEPRINT).read_bytes(), type=cls)
 
 
 def dense_slice(size: int, server: int, num_servers: int) -> slice:
     """Return the part of a vector of `size` numbers that a server keeps: equal parts, in order."""
     return slice(size * server // num_servers, size * (server + 1) // num_servers)
+
+
+def table_seed(seed: int, position: int) -> int:
+    """Return the seed of a table's first values: unlike tables of one run begin unlike."""
+    return seed * 1_000_003 + position

@@ -23,8 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.folder import CHECKPOINTS
 
-FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 VALUES = "values"
@@ -69,7 +69,7 @@ class RunCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def folder_of(run_folder: Path, step: int) -> Path:
     """Return where the checkpoint of a step lies."""
-    return run_folder / FOLDER / f"step-{step:010d}"
+    return run_folder / CHECKPOINTS / f"step-{step:010d}"
 
 
 def table_folder(position: int, server: int) -> str:
@@ -79,7 +79,7 @@ def table_folder(position: int, server: int) -> str:
 
 def begin(run_folder: Path, step: int, generation: int = 0) -> Path:
     """Return an empty folder to write a checkpoint into, unlike any that a server may still write to."""
-    for leftover in (run_folder / FOLDER).glob(f"*{PARTIAL}"):
+    for leftover in (run_folder / CHECKPOINTS).glob(f"*{PARTIAL}"):
         shutil.rmtree(leftover, ignore_errors=True)
     partial = folder_of(run_folder, step).with_suffix(f".{generation}{PARTIAL}")
     shutil.rmtree(partial, ignore_errors=True)
@@ -108,7 +108,9 @@ def publish(partial: Path, manifest: RunCheckpoint) -> Path:
 def all_in(run_folder: Path) -> list[Path]:
     """Return the whole checkpoints of a run, oldest first."""
     return sorted(
-        path for path in (run_folder / FOLDER).glob("step-*") if path.suffix != PARTIAL and (path / MANIFEST).is_file()
+        path
+        for path in (run_folder / CHECKPOINTS).glob("step-*")
+        if path.suffix != PARTIAL and (path / MANIFEST).is_file()
     )
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.folder import KEYS
 from dovetail.runtime.messages import Message
-from dovetail.runtime.transport import Caller, Codec, KeyRing, Listener
+from dovetail.transport import Caller, Codec, KeyRing, Listener
 
 HEARTBEAT_S = 0.5
 COORDINATOR_PATIENCE_S = 60.0
 """How long a process goes on without a word from the coordinator, which may be coming back."""
-KEYS = "keys"
 
 
 class Process:

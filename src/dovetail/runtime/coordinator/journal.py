@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-FILE = "journal.jsonl"
+from dovetail.runtime.folder import JOURNAL
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         """Open the journal of a run."""
-        self._path = folder / FILE
+        self._path = folder / JOURNAL
         self._file = self._path.open("ab", buffering=0)
         if self._path.stat().st_size and not self._path.read_bytes().endswith(b"\n"):
             self._file.write(b"\n")  # what a power cut left of a line

@@ -36,8 +36,8 @@ from dovetail.runtime.messages import (
     WhoAreYou,
 )
 from dovetail.runtime.process import Process
-from dovetail.runtime.transport import Letter
 from dovetail.spec.run import RunWorker
+from dovetail.transport import Letter
 
 LOOK_S = 0.05
 GRACE_S = 20.0

@@ -13,12 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.runtime.coordinator.board import Board
+from dovetail.runtime.folder import METRICS, STEPS, TENSORBOARD, TIMELINE
 from dovetail.runtime.messages import Done, ServerStats, WorkerStatus
 
-METRICS = "metrics.jsonl"
-TIMELINE = "timeline.jsonl"
-STEPS = "steps.jsonl"
-TENSORBOARD = "tensorboard"
 EVERY_S = 1.0
 WINDOW = 8
 """Seconds over which shares and idle times are told."""

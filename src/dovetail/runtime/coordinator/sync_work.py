@@ -11,11 +11,11 @@ import msgspec
 
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.checkpoint import RunCheckpoint
-from dovetail.runtime.clipping import clipped_scale
 from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
 from dovetail.runtime.coordinator.members import Member, Worker, shares_of
 from dovetail.runtime.coordinator.ring import RingMembers
 from dovetail.runtime.coordinator.steps import Step, StepTask
+from dovetail.runtime.dense.clipping import clipped_scale
 from dovetail.runtime.dispatch import grant, plan_step, seconds_left
 from dovetail.runtime.messages import (
     Accepted,

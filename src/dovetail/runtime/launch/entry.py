@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import DovetailError
+from dovetail.runtime.folder import log_of
 from dovetail.runtime.process import Process
 
 PR_SET_PDEATHSIG = 1
@@ -24,7 +25,7 @@ KEPT_BYTES = 1 << 30
 
 def begin(folder: Path, name: str) -> None:
     """Write to the process's own log from now on, and end when whoever started it does."""
-    log = os.open(folder / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(log_of(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dovetail.runtime.blueprint import FILE, Blueprint
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.folder import BLUEPRINT, KEYS
 from dovetail.runtime.launch.prepare import load_source
-from dovetail.runtime.process import KEYS, Process
-from dovetail.runtime.transport import make_keys
+from dovetail.runtime.process import Process
 from dovetail.runtime.worker.loop import work
 from dovetail.spec.run import RunWorker
+from dovetail.transport import make_keys
 
 
 def join(
@@ -21,7 +22,7 @@ def join(
 
     With `share_host` off, tensors go over TCP: this machine is not the servers' own.
     """
-    if not (folder / FILE).is_file():
+    if not (folder / BLUEPRINT).is_file():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` works in")
     blueprint = Blueprint.read(folder)
     name = name or f"joined-{os.getpid()}"

@@ -22,12 +22,13 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.folder import ROWS, log_of
 from dovetail.runtime.launch.entry import run_worker
 from dovetail.runtime.launch.prepare import COORDINATOR, LAUNCHER
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
 from dovetail.runtime.process import Process
-from dovetail.runtime.transport import Caller, sweep
 from dovetail.testbed.quota import CpuQuota
+from dovetail.transport import Caller, sweep
 
 LOOK_S = 0.1
 ENDED_WELL = "exit status 0"
@@ -178,7 +179,7 @@ class LocalRun:
         if time.monotonic() - self._answered_s > ANSWER_S:
             raise TrainingError(
                 f"the coordinator has not answered for {ANSWER_S:.0f} s",
-                hint=f"its log is {self.folder}/logs/{COORDINATOR}.log",
+                hint=f"its log is {log_of(self.folder, COORDINATOR)}",
             )
         return report
 
@@ -261,4 +262,4 @@ class LocalRun:
         self._things.close()
         if self.blueprint.lanes is not None:
             shutil.rmtree(self.blueprint.lanes, ignore_errors=True)
-        shutil.rmtree(self.folder / "rows", ignore_errors=True)
+        shutil.rmtree(self.folder / ROWS, ignore_errors=True)

@@ -20,14 +20,15 @@ from dovetail.errors import did_you_mean
 from dovetail.models.recipe import Recipe
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.blueprint import FILE, Blueprint, ServerSpec
+from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.checkpoint import RunCheckpoint
-from dovetail.runtime.dense_optimizer import described, make_dense_optimizer
+from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.process import KEYS
-from dovetail.runtime.transport import make_keys
-from dovetail.runtime.worker.model import build_chain, dense_entries, dense_values, sparse_modules
+from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS
+from dovetail.runtime.model.build import build_chain
+from dovetail.runtime.model.parameters import dense_entries, dense_values, sparse_modules
 from dovetail.spec.run import Run
+from dovetail.transport import make_keys
 
 ROWS_AS = {"sgd": "sgd", "momentum": "sgd", "adagrad": "adagrad", "adam": "adam", "adamw": "adam"}
 """What updates rows unless the run says otherwise: only touched rows, so no momentum and no decay."""
@@ -51,7 +52,7 @@ def prepare(
     timeline: bool = False,
 ) -> Blueprint:
     """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint."""
-    if not resume and (folder / checkpoints.FOLDER).exists():
+    if not resume and (folder / CHECKPOINTS).exists():
         raise TrainingError(
             f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
         )
@@ -64,13 +65,13 @@ def prepare(
         dense=dense_entries(chain),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("logs", "rows"):
+    for name in (LOGS, ROWS):
         (folder / name).mkdir(exist_ok=True)
     if resume:
         _check_fits(blueprint, folder)
     else:
         _write_first_checkpoint(blueprint, folder, dense_values(chain))
-    (folder / "journal.jsonl").unlink(missing_ok=True)
+    (folder / JOURNAL).unlink(missing_ok=True)
     blueprint.write(folder)
     _make_keys(blueprint, folder)
     return blueprint
@@ -158,7 +159,7 @@ def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any) -> 
 
 def _check_fits(blueprint: Blueprint, folder: Path) -> None:
     """Refuse to go on with another model, or other data."""
-    if not (folder / FILE).is_file():
+    if not (folder / BLUEPRINT).is_file():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
     before = Blueprint.read(folder)
     for what in ("tables", "dense", "row_optimizer", "optimizer"):

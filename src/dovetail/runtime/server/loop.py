@@ -13,6 +13,7 @@ import zmq
 from dovetail.errors import DovetailError
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import checksums_in, table_folder
+from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
     Accepted,
     Adopt,
@@ -39,7 +40,7 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.shard import Shard, gradients_in
-from dovetail.runtime.transport import Letter, Listener, PeerLost, Refused
+from dovetail.transport import Letter, Listener, PeerLost, Refused
 
 
 class ServerLoop:
@@ -54,7 +55,7 @@ class ServerLoop:
         self._scale = 1.0 / blueprint.batch if blueprint.run.training.reduction == "mean" else 1.0
         spec = blueprint.servers[number]
         cold = blueprint.run.servers.folder
-        rows = Path(cold) / process.name if cold is not None else process.folder / "rows" / process.name
+        rows = Path(cold) / process.name if cold is not None else rows_of(process.folder, process.name)
         self._shard = Shard(blueprint, number, rows)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
         self._coordinator = process.call_coordinator()

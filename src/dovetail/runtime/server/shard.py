@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint, Table, make_row_optimizer
-from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.runtime.checkpoint import RunCheckpoint, load_dense, save_dense, table_folder
-from dovetail.runtime.dense_kernels import add_into, sum_of_squares
-from dovetail.runtime.dense_optimizer import make_dense_optimizer
+from dovetail.runtime.dense.kernels import add_into, sum_of_squares
+from dovetail.runtime.dense.optimizer import make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Push
 from dovetail.runtime.server.gradient_sums import GradientSums
@@ -360,8 +360,3 @@ def gradients_in(push: Push, arrays: Sequence[Any]) -> tuple[list[tuple[int, Key
         )
     rows = [(table, arrays[2 * place], arrays[2 * place + 1]) for place, table in enumerate(push.tables)]
     return rows, arrays[-1] if push.dense else None
-
-
-def table_seed(seed: int, position: int) -> int:
-    """Return the seed of a table's first values: unlike tables of one run begin unlike."""
-    return seed * 1_000_003 + position

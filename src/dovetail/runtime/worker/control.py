@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dovetail.errors import DovetailError
 from dovetail.runtime.messages import Alive, Failed, Hello, Message, Stop, WhoAreYou
 from dovetail.runtime.process import HEARTBEAT_S, Process
-from dovetail.runtime.transport import Letter
+from dovetail.transport import Letter
 
 Arrays = tuple[NDArray[np.generic], ...]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dovetail.data.source import Source
 from dovetail.runtime.messages import Span
 from dovetail.runtime.process import Process
+from dovetail.runtime.samples import Samples
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
 from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.samples import Samples
 from dovetail.runtime.worker.task import Fetched, Part, Task
 
 AHEAD = 2

@@ -13,8 +13,8 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Pull, Pulled, Push, Pushed, Stale
 from dovetail.runtime.process import Process
-from dovetail.runtime.transport import Channel, Letter, Refused
 from dovetail.runtime.worker.keys import LookUp
+from dovetail.transport import Channel, Letter, Refused
 
 Floats = NDArray[np.float32]
 LOOK_S = 0.05

@@ -33,6 +33,7 @@ from dovetail.runtime.messages import (
     SaveDense,
     Span,
 )
+from dovetail.runtime.model.build import build_chain
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.control import Control, free_memory_bytes
 from dovetail.runtime.worker.fetch import Fetcher
@@ -40,7 +41,7 @@ from dovetail.runtime.worker.idle_time import IdleTime
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
 from dovetail.runtime.worker.memory import saved_bytes
-from dovetail.runtime.worker.model import ServedModel, build_chain
+from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.ring_member import RingMember
 from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.score_counts import ScoreCounts

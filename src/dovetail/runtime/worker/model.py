@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
@@ -14,93 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dovetail.data.batch import Batch
-from dovetail.data.schema import Schema
 from dovetail.models.chain import Chain
-from dovetail.models.embedding import SlotEmbedding, rows_elsewhere, select_slots
-from dovetail.models.load import as_chain, load_model
-from dovetail.runtime.blueprint import DenseEntry, TableSpec
+from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.worker.items import items_for
+from dovetail.runtime.model.parameters import dense_parameters, sparse_modules
 from dovetail.runtime.worker.row_source import RemoteRows, Rows
-from dovetail.spec.run import Run
 
 AskedKeys = Callable[[Batch], Tensor]
-
-
-def build_chain(run: Run, schema: Schema, own: nn.Module | None = None) -> Chain:
-    """Return the run's model, its tables without memory; `own` is a module that the user made."""
-    if own is not None:
-        return as_chain(own, loss=run.model.loss)
-    with rows_elsewhere():
-        options = {"schema": schema, **items_for(run), **run.model.options}
-        return load_model(run.model.name, seed=run.training.seed, loss=run.model.loss, **options)
-
-
-@dataclass(frozen=True, slots=True)
-class SparseModule:
-    """A layer whose weight is a table on the servers."""
-
-    name: str
-    module: SlotEmbedding | nn.Embedding | nn.EmbeddingBag
-
-    def spec(self) -> TableSpec:
-        """Return the table."""
-        num_rows, width = self.module.weight.shape
-        return TableSpec(name=self.name, width=width, num_rows=num_rows, scale=1.0 / 3.0 / math.sqrt(width))
-
-
-def sparse_modules(chain: Chain) -> list[SparseModule]:
-    """Return the layers whose rows lie on servers: Dovetail's, and PyTorch's with sparse gradients."""
-    found = []
-    for name, module in chain.named_modules():
-        if isinstance(module, SlotEmbedding):
-            found.append(SparseModule(name, module))
-        elif isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-            if module.padding_idx is not None or getattr(module, "max_norm", None) is not None:
-                raise TrainingError(
-                    f"layer `{name}` has padding_idx or max_norm, which servers do not know",
-                    hint="build it without them, or with sparse=False as a dense parameter",
-                )
-            if isinstance(module, nn.EmbeddingBag) and module.mode == "max":
-                raise TrainingError(f"layer `{name}` pools by max", hint="choose mode sum or mean")
-            found.append(SparseModule(name, module))
-    return found
-
-
-def dense_parameters(chain: Chain) -> list[tuple[str, nn.Parameter]]:
-    """Return the parameters that are not tables, each once, under the names they have in the model."""
-    sparse = {id(each.module.weight) for each in sparse_modules(chain)}
-    found = []
-    for name, parameter in chain.named_parameters():
-        if id(parameter) in sparse or not parameter.requires_grad:
-            continue
-        if parameter.dtype != torch.float32:
-            raise TrainingError(
-                f"parameter `{name}` is {str(parameter.dtype).removeprefix('torch.')}", hint="servers keep float32"
-            )
-        found.append((name, parameter))
-    for name, module in chain.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
-            raise TrainingError(
-                f"layer `{name}` averages over a batch that is spread over workers",
-                hint="use nn.LayerNorm, or track_running_stats=False",
-            )
-    return found
-
-
-def dense_entries(chain: Chain) -> tuple[DenseEntry, ...]:
-    """Return where each dense parameter lies in the one vector."""
-    entries, offset = [], 0
-    for name, parameter in dense_parameters(chain):
-        entries.append(DenseEntry(name=name, shape=tuple(parameter.shape), offset=offset))
-        offset += parameter.numel()
-    return tuple(entries)
-
-
-def dense_values(chain: Chain) -> NDArray[np.float32]:
-    """Return the dense parameters as one vector."""
-    parts = [parameter.detach().reshape(-1) for _, parameter in dense_parameters(chain)]
-    return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
 
 
 class ServedModel:

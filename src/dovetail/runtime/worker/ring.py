@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dovetail.runtime.checkpoint import RunCheckpoint, checksums_in, load_dense, save_dense
-from dovetail.runtime.clipping import clipped_scale
-from dovetail.runtime.dense_kernels import sum_of_squares
-from dovetail.runtime.dense_optimizer import make_dense_optimizer
+from dovetail.runtime.dense.clipping import clipped_scale
+from dovetail.runtime.dense.kernels import sum_of_squares
+from dovetail.runtime.dense.optimizer import make_dense_optimizer
 from dovetail.runtime.messages import Apply, JoinRing
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.lines import Abandoned

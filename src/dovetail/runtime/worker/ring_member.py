@@ -20,9 +20,10 @@ from dovetail.runtime.messages import (
     SaveFailed,
     Span,
 )
+from dovetail.runtime.model.parameters import dense_parameters
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.lines import Abandoned, now_s
-from dovetail.runtime.worker.model import ServedModel, dense_parameters
+from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.ring import Ring
 from dovetail.runtime.worker.task import Task
 

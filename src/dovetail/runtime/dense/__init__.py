@@ -1,0 +1,1 @@
+"""Dense parameters: one vector, its optimizers, and the kernels they run on."""

@@ -1,0 +1,182 @@
+"""A trained model in files that need no Dovetail: its parameters, its program, and how to load them.
+
+model.safetensors   every parameter under its plain name
+model.pt2           the scoring path as torch.export has it, for any batch size
+model.json          which model with which options, its inputs, and the schema of the data
+README.txt          how to load them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from dovetail.data.batch import Batch
+from dovetail.data.load import load_data
+from dovetail.data.source import Source
+from dovetail.models.chain import Chain
+from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
+
+WEIGHTS, PROGRAM, FACTS, README = "model.safetensors", "model.pt2", "model.json", "README.txt"
+PREFIX = "layers."
+CHECKED_SIZES = (5, 1, 2)
+"""Batch sizes on which the program must answer as the model does; the first is the one it is made from."""
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written."""
+
+    folder: str
+    files: tuple[str, ...]
+    inputs: tuple[str, ...]
+    parameters: int
+    why_no_program: str = ""
+    """Where torch.export gave up: what it said."""
+
+
+class Scoring(nn.Module):
+    """The way from a batch's tensors to the model's answer, the loss left out."""
+
+    def __init__(self, chain: Chain) -> None:
+        """Take over the layers up to the answer."""
+        super().__init__()
+        last = chain.position(chain.scores)
+        self.inputs = chain.reads_of(0, last)
+        self._blocks = chain.blocks[: last + 1]
+        self.layers = nn.ModuleDict({block.name: block.module for block in self._blocks})
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """Return the model's answer to the tensors that `inputs` names."""
+        fields = dict(zip(self.inputs, tensors, strict=True))
+        values: dict[str, Tensor] = {}
+        for block in self._blocks:
+            before = [values[name] for name in block.after or ()]
+            values[block.name] = block.module(*before, *(fields[name] for name in block.reads))
+        return values[self._blocks[-1].name]
+
+    def arguments(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Return what a batch passes to `forward`."""
+        return tuple(getattr(batch, name) for name in self.inputs)
+
+
+def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None) -> Exported:
+    """Write the model of a run, as its newest checkpoint has it, into a folder."""
+    blueprint = read_blueprint(folder)
+    check_by_name(blueprint.run, model=None, source=None)
+    source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
+    where = checkpoint or checkpoints.newest(folder)
+    chain = restore_model(folder, source=source, checkpoint=where)
+    facts = {
+        "model": blueprint.run.model.name,
+        "options": blueprint.run.model.options,
+        "loss": chain.recipe.loss,
+        "seed": blueprint.run.training.seed,
+        "step": checkpoints.RunCheckpoint.read(where).step,
+    }
+    return export_chain(chain, source, out, facts=facts)
+
+
+def export_chain(chain: Chain, source: Source, out: Path, *, facts: dict[str, Any] | None = None) -> Exported:
+    """Write a model, and what its inputs are, into a folder; `source` is data such as it reads."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrainingError(f"{out} cannot be made: {error.strerror}", hint="give another --out") from None
+    chain.eval()
+    scoring = Scoring(chain).eval()
+    why = _write_program(scoring, source, out)
+    tensors = {
+        name.removeprefix(PREFIX): value.detach().clone().contiguous() for name, value in chain.state_dict().items()
+    }
+    save_file(tensors, out / WEIGHTS)
+    details = {
+        **(facts or {}),
+        "inputs": scoring.inputs,
+        "scores": chain.scores,
+        "schema": asdict(source.schema),
+    }
+    (out / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(details), indent=1))
+    (out / README).write_text(_readme(scoring.inputs, has_program=not why), encoding="utf-8")
+    files = (WEIGHTS, *(() if why else (PROGRAM,)), FACTS, README)
+    total = sum(value.numel() for value in tensors.values())
+    return Exported(folder=str(out), files=files, inputs=scoring.inputs, parameters=total, why_no_program=why)
+
+
+def _write_program(scoring: Scoring, source: Source, out: Path) -> str:
+    """Write the scoring path by torch.export; return why that cannot be, or nothing."""
+    (out / PROGRAM).unlink(missing_ok=True)
+    batches = [source.read(0, size) for size in CHECKED_SIZES]
+    try:
+        with _any_batch_size(), torch.no_grad():
+            made = torch.export.export(
+                scoring, scoring.arguments(batches[0]), dynamic_shapes=_shapes(scoring.inputs, source.schema.num_slots)
+            )
+            torch.export.save(made, out / PROGRAM)
+            loaded = torch.export.load(out / PROGRAM).module()
+            for batch in batches:
+                arguments = scoring.arguments(batch)
+                if not torch.equal(loaded(*arguments), scoring(*arguments)):
+                    raise TrainingError(f"it answers otherwise for {batch.num_samples} samples", hint="")
+    except Exception as problem:  # torch.export fails in as many ways as there are models
+        (out / PROGRAM).unlink(missing_ok=True)
+        first_line = next(iter(str(problem).strip().splitlines()), "")
+        return f"{type(problem).__name__}: {first_line}"
+    return ""
+
+
+def _shapes(inputs: tuple[str, ...], num_slots: int) -> tuple[dict[str, Any], ...] | tuple[Any, ...]:
+    """Return which sizes may change: the samples, the ids, and with the samples the bags of ids."""
+    samples = torch.export.Dim("samples", min=1, max=1 << 24)
+    num_ids = torch.export.Dim("ids", min=0, max=1 << 40)
+    sizes: dict[str, Any] = {"ids": num_ids, "offsets": num_slots * samples + 1}
+    return (tuple({0: sizes.get(name, samples)} for name in inputs),)
+
+
+@contextmanager
+def _any_batch_size() -> Iterator[None]:
+    """Have torch.export make programs for one sample too, where this version knows how."""
+    from torch.fx.experimental import _config  # noqa: PLC0415 - only here
+
+    if hasattr(_config, "backed_size_oblivious"):
+        with _config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+            yield
+    else:
+        yield
+
+
+def _readme(inputs: tuple[str, ...], *, has_program: bool) -> str:
+    """Return how to load what lies in the folder."""
+    program = f"""
+The program needs PyTorch alone:
+
+    import torch
+    model = torch.export.load("{PROGRAM}").module()
+    scores = model({", ".join(inputs)})
+
+`dense` is float32 [samples, numbers]; `ids` is int64, the ids of all samples and slots one after the other; `offsets`
+is int64 [samples * slots + 1]: where each slot of each sample begins in `ids`, and the number of ids last.
+{FACTS} names the numbers and slots in their order.
+"""
+    weights = f"""
+The parameters alone:
+
+    from safetensors.torch import load_file
+    parameters = load_file("{WEIGHTS}")
+
+With Dovetail, as a model to train on (options and seed are in {FACTS}; schema is that of the data):
+
+    from dovetail.models import load_model
+    model = load_model(name, schema=schema, **options)
+    model.load_state_dict({{"{PREFIX}" + key: value for key, value in parameters.items()}})
+"""
+    return "A model that was trained by Dovetail.\n" + (program if has_program else "") + weights

@@ -1,0 +1,135 @@
+"""From a checkpoint to a plain model: every parameter in its place, whatever number of servers wrote it.
+
+Rows that training touched come from the checkpoint. All others have their first values, which depend on the seed, the
+table and the key alone, as a server would have made them at the first look.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from dovetail.data.load import load_data
+from dovetail.data.source import Source
+from dovetail.embedding import Checkpoint, first_values
+from dovetail.models.chain import Chain
+from dovetail.models.load import as_chain
+from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import Blueprint, TableSpec, table_seed
+from dovetail.runtime.checkpoint import RunCheckpoint
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.folder import BLUEPRINT
+from dovetail.runtime.model.build import build_chain
+from dovetail.runtime.model.parameters import dense_entries, sparse_modules
+from dovetail.spec.run import Run
+
+ROWS_AT_ONCE = 1 << 18
+M = TypeVar("M", bound=nn.Module)
+
+
+def read_blueprint(folder: Path) -> Blueprint:
+    """Return the blueprint of a run, or say that there is none."""
+    try:
+        return Blueprint.read(folder)
+    except FileNotFoundError:
+        raise TrainingError(
+            f"{folder} is no run: it has no {BLUEPRINT}", hint="give the folder that `dovetail train` wrote"
+        ) from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise TrainingError(
+            f"{folder / BLUEPRINT} cannot be read: {error}", hint="give the folder of a run of this version"
+        ) from None
+
+
+def restore_model(
+    folder: Path, *, model: nn.Module | None = None, source: Source | None = None, checkpoint: Path | None = None
+) -> Chain:
+    """Return a run's model as it is in a checkpoint, the newest unless another is given, for use without servers.
+
+    `model` is the user's own module where the run was started with one (it is left as it is), `source` their own data.
+    """
+    blueprint = read_blueprint(folder)
+    if model is not None:
+        chain = as_chain(copy.deepcopy(model), loss=blueprint.run.model.loss)
+    else:
+        check_by_name(blueprint.run, model=model, source=source)
+        data = source if source is not None else load_data(blueprint.run.data.name, **blueprint.run.data.options)
+        chain = build_chain(blueprint.run, data.schema)
+    fill_chain(chain, blueprint, checkpoint or checkpoints.newest(folder))
+    return chain
+
+
+def restore_into(model: M, folder: Path, *, checkpoint: Path | None = None) -> M:
+    """Fill the user's own module from a run that was started with it, and return it."""
+    blueprint = read_blueprint(folder)
+    fill_chain(as_chain(model, loss=blueprint.run.model.loss), blueprint, checkpoint or checkpoints.newest(folder))
+    return model
+
+
+def check_by_name(run: Run, *, model: nn.Module | None, source: Source | None) -> None:
+    """Refuse a model or data that only a Python program can make, unless they are given."""
+    for name, given, what in ((run.model.name, model, "model"), (run.data.name, source, "data")):
+        if given is None and "." in name and ":" not in name:
+            raise TrainingError(
+                f"the {what} of this run is an object of a Python program, `{name}`",
+                hint="use dovetail.runtime there: resume(folder, model=..., data=...) or restore_into(model, folder); "
+                "or train by the name package.module:function",
+            )
+
+
+def fill_chain(chain: Chain, blueprint: Blueprint, folder: Path) -> None:
+    """Fill all parameters of a chain from a checkpoint's folder, its files checked first."""
+    manifest = RunCheckpoint.read(folder)
+    manifest.check_files(folder)
+    sparse = sparse_modules(chain)
+    if tuple(each.spec() for each in sparse) != blueprint.tables or dense_entries(chain) != blueprint.dense:
+        raise TrainingError(
+            f"{folder} was trained with another model than this",
+            hint="give the model that the run began with, built with the same options",
+        )
+    with torch.no_grad():
+        values, _ = checkpoints.load_dense(folder, manifest)
+        parameters = dict(chain.named_parameters())
+        for entry in blueprint.dense:
+            part = torch.from_numpy(values[entry.offset : entry.offset + entry.size])
+            parameters[entry.name].copy_(part.view(entry.shape))
+        for position, each in enumerate(sparse):
+            rows = torch.from_numpy(table_rows(blueprint, manifest, folder, position))
+            if each.module.weight.is_meta:
+                each.module.weight = nn.Parameter(rows)
+            else:
+                each.module.weight.copy_(rows)
+
+
+def table_rows(blueprint: Blueprint, manifest: RunCheckpoint, folder: Path, position: int) -> NDArray[np.float32]:
+    """Return all rows of a table: float32 [num_rows, width]."""
+    spec = blueprint.tables[position]
+    seed = table_seed(blueprint.run.training.seed, position)
+    rows = np.empty((spec.num_rows, spec.width), dtype=np.float32)
+    for first in range(0, spec.num_rows, ROWS_AT_ONCE):
+        keys = np.arange(first, min(first + ROWS_AT_ONCE, spec.num_rows), dtype=np.int64)
+        rows[keys] = first_values(keys, width=spec.width, seed=seed, scale=spec.scale)
+    for server in range(manifest.num_servers):
+        for saved in Checkpoint.newest(folder / checkpoints.table_folder(position, server)):
+            for part in saved.parts():
+                _check_keys(part.keys, spec, folder)
+                gone = part.tombstones
+                rows[gone] = first_values(gone, width=spec.width, seed=seed, scale=spec.scale)
+                rows[part.keys] = part.rows[:, : spec.width]
+    return rows
+
+
+def _check_keys(keys: NDArray[np.int64], spec: TableSpec, folder: Path) -> None:
+    """Refuse rows that the table has no place for."""
+    if len(keys) and not 0 <= keys.min() <= keys.max() < spec.num_rows:
+        raise TrainingError(
+            f"{folder}: table `{spec.name}` of {spec.num_rows} rows has a key {int(keys.max())}",
+            hint="it was written by another model; resume from another checkpoint",
+        )

@@ -1,0 +1,136 @@
+"""What a run came to."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from dovetail.runtime.checkpoint import RunCheckpoint
+from dovetail.runtime.folder import CHECKPOINTS, Summary
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dovetail.data.source import Source
+    from dovetail.models.chain import Chain
+    from dovetail.runtime.messages import Report
+
+M = TypeVar("M", bound="nn.Module")
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast a run goes from the last report before its first step to the first one after its last."""
+
+    first: tuple[float, int] | None = None
+    last: tuple[float, int] | None = None
+
+    def add(self, report: Report) -> None:
+        """Take in a report."""
+        if report.state not in ("running", "saving", "done"):
+            return
+        now = (time.monotonic(), report.samples)
+        if self.first is None or now[1] <= self.first[1]:  # no step is done yet, or it went back to a checkpoint
+            self.first = self.last = now
+        elif self.last is None or now[1] != self.last[1]:
+            self.last = now
+
+    @property
+    def samples_per_s(self) -> float:
+        """Return samples over seconds; 0 where there were no two reports."""
+        if self.first is None or self.last is None or self.last[0] <= self.first[0]:
+            return 0.0
+        return (self.last[1] - self.first[1]) / (self.last[0] - self.first[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingResult:
+    """What a run came to; `load_model` returns the trained model."""
+
+    folder: Path
+    samples: int
+    """Over all epochs, since the run began."""
+    is_complete: bool
+    """False where it was stopped before its last sample."""
+    seconds: float
+    """From the first process to the last checkpoint."""
+    samples_per_s: float
+    """While it trained."""
+    loss: float
+    auc: float
+    """Of the last samples that were trained on, as they were seen; NaN where the model has no such score."""
+    step: int
+    workers: Mapping[str, Mapping[str, float]]
+    servers: Mapping[str, Mapping[str, float]]
+    imbalance: float
+    """Rows of the fullest server over the mean."""
+    checkpoint: Path
+    _model: nn.Module | None = field(default=None, repr=False)
+    _source: Source | None = field(default=None, repr=False)
+
+    def load_model(self) -> Chain:
+        """Return the trained model with all its parameters, for use without servers."""
+        from dovetail.runtime.finished.restore import restore_model  # noqa: PLC0415 - torch, and compilers
+
+        return restore_model(self.folder, model=self._model, source=self._source, checkpoint=self.checkpoint)
+
+    def fill(self, model: M) -> M:
+        """Give the user's own module the trained parameters, and return it."""
+        from dovetail.runtime.finished.restore import restore_into  # noqa: PLC0415
+
+        return restore_into(model, self.folder, checkpoint=self.checkpoint)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the figures as plain values."""
+        return {
+            "samples": self.samples,
+            "is_complete": self.is_complete,
+            "seconds": self.seconds,
+            "samples_per_s": round(self.samples_per_s, 1),
+            "loss": None if math.isnan(self.loss) else self.loss,
+            "auc": None if math.isnan(self.auc) else self.auc,
+            "step": self.step,
+            "workers": self.workers,
+            "servers": self.servers,
+            "imbalance": self.imbalance,
+            "folder": str(self.folder),
+            "checkpoint": str(self.checkpoint),
+        }
+
+
+def read_result(
+    folder: Path, pace: Pace, total_samples: int, *, model: nn.Module | None = None, source: Source | None = None
+) -> TrainingResult:
+    """Return the result of a run that is over: of its last checkpoint, as steps after it are not kept."""
+    summary = Summary.read(folder)
+    checkpoint = folder / CHECKPOINTS / summary.checkpoint
+    kept = RunCheckpoint.read(checkpoint)
+    here = sum(worker.samples for worker in summary.workers.values())
+    samples = kept.position - sum(last - first for first, last in kept.gaps)
+    return TrainingResult(
+        folder=folder,
+        samples=samples,
+        is_complete=samples >= total_samples,
+        seconds=summary.seconds,
+        samples_per_s=pace.samples_per_s or here / max(summary.seconds, 1e-9),
+        loss=_number(summary.loss),
+        auc=_number(summary.auc),
+        step=kept.step,
+        workers=msgspec.to_builtins(summary.workers),
+        servers=msgspec.to_builtins(summary.servers),
+        imbalance=summary.imbalance,
+        checkpoint=checkpoint,
+        _model=model,
+        _source=source,
+    )
+
+
+def _number(value: float | None) -> float:
+    """Return a number of a JSON file, where nothing stands for NaN."""
+    return math.nan if value is None else value

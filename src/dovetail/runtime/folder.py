@@ -1,0 +1,83 @@
+"""Every file in a run's folder, and what those say that more than one part reads.
+
+blueprint.json     the run with all defaults filled in, sizes, names and addresses (`blueprint`)
+checkpoints/       one folder for each checkpoint that is kept (`checkpoint`)
+journal.jsonl      what the coordinator decided (`coordinator.journal`)
+metrics.jsonl      a line of figures a second
+steps.jsonl        who did how much of each step, where a timeline is kept
+timeline.jsonl     what every worker did when, where it is kept
+summary.json       what the run came to
+tensorboard/       the same figures for TensorBoard
+logs/NAME.log      what each process says
+keys/              a pair of keys for each process
+rows/              rows that do not fit into memory, while the run goes on
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+BLUEPRINT = "blueprint.json"
+CHECKPOINTS = "checkpoints"
+JOURNAL = "journal.jsonl"
+METRICS = "metrics.jsonl"
+STEPS = "steps.jsonl"
+TIMELINE = "timeline.jsonl"
+SUMMARY = "summary.json"
+TENSORBOARD = "tensorboard"
+LOGS = "logs"
+KEYS = "keys"
+ROWS = "rows"
+
+
+class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's part in the whole."""
+
+    samples: int
+    share: float
+    busy_s: float
+    idle_s: float
+    idle: float
+
+
+class ServerSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server held and did."""
+
+    rows: int
+    pushed_keys: int
+    busy_s: float
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to."""
+
+    step: int
+    samples: int
+    seconds: float
+    loss: float | None
+    auc: float | None
+    workers: dict[str, WorkerSummary]
+    servers: dict[str, ServerSummary]
+    imbalance: float
+    checkpoint: str
+
+    def write(self, folder: Path) -> None:
+        """Write it into the run's folder."""
+        (folder / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
+
+    @classmethod
+    def read(cls, folder: Path) -> Summary:
+        """Return what a run's folder says."""
+        return msgspec.json.decode((folder / SUMMARY).read_bytes(), type=cls)
+
+
+def log_of(folder: Path, name: str) -> Path:
+    """Return where a process writes its log."""
+    return folder / LOGS / f"{name}.log"
+
+
+def rows_of(folder: Path, server: str) -> Path:
+    """Return where a server's cold rows go."""
+    return folder / ROWS / server

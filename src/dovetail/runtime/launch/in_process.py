@@ -1,0 +1,172 @@
+"""A run in one process and one thread, to find out where a model fails: same model, same servers' code, direct calls.
+
+Nothing here is for speed: a debugger stops where it should, and an exception comes out with its own traceback.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from dovetail.data.source import Source
+from dovetail.models.schedules import make_schedule
+from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.checkpoint import RunCheckpoint, checksums_in
+from dovetail.runtime.dense.clipping import clipped_scale
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.folder import rows_of
+from dovetail.runtime.launch.prepare import load_source
+from dovetail.runtime.messages import Pull, Pulled, Push, Pushed
+from dovetail.runtime.model.build import build_chain
+from dovetail.runtime.samples import Samples
+from dovetail.runtime.server.shard import Shard, gradients_in
+from dovetail.runtime.worker.keys import look_up
+from dovetail.runtime.worker.lines import Lines
+from dovetail.runtime.worker.model import ServedModel
+from dovetail.runtime.worker.row_source import Rows
+from dovetail.transport import DirectCaller, Letter
+
+OnStep = Callable[[int, float], None]
+
+
+class InProcess:
+    """All servers of a run inside this process; the caller's thread is its only worker."""
+
+    def __init__(self, folder: Path, *, model: nn.Module | None = None, source: Source | None = None) -> None:
+        """Take up the newest checkpoint of a folder that `prepare` made."""
+        self.folder = folder
+        self._blueprint = Blueprint.read(folder)
+        run = self._blueprint.run
+        if run.training.dense == "ring":
+            raise TrainingError("one process has no ring", hint='set training.dense = "ps" to look for faults')
+        self._manifest = RunCheckpoint.read(checkpoints.newest(folder))
+        self._shards = [
+            Shard(self._blueprint, number, rows_of(folder, spec.name))
+            for number, spec in enumerate(self._blueprint.servers)
+        ]
+        for shard in self._shards:
+            shard.load(checkpoints.newest(folder))
+        self._lines = Lines(
+            self._blueprint,
+            [DirectCaller(_answerer(shard), peer=f"server-{number}") for number, shard in enumerate(self._shards)],
+        )
+        data = load_source(run, source)
+        self._samples = Samples(self._blueprint, data)
+        device = torch.device(run.workers[0].device)
+        self._rows = Rows(self._blueprint.num_servers, device)
+        self._model = ServedModel(build_chain(run, data.schema, model), self._rows, device)
+        self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
+
+    def run(self, on_step: OnStep | None = None) -> Path:
+        """Train to the end, one global batch a step; return the last checkpoint's folder."""
+        step, position = self._manifest.step, self._manifest.position
+        samples, run = self._blueprint.samples, self._blueprint.run
+        while position < samples * run.training.epochs:
+            epoch, first = divmod(position, samples)
+            last = min(samples, first + self._blueprint.batch)
+            loss = self._step(step, epoch, first, last)
+            step, position = step + 1, position + last - first
+            if on_step is not None:
+                on_step(step, loss)
+        return self._save(step, position)
+
+    def _step(self, step: int, epoch: int, first: int, last: int) -> float:
+        """Train on one global batch; return its mean loss."""
+        batch = self._samples.read(epoch, first, last)
+        look_ups = [look_up(table, keys, self._blueprint.num_servers) for table, keys in self._model.asked(batch)]
+        answer = self._lines.pull(0, step, look_ups, dense=True, wanted=_always)
+        if answer.dense is not None:
+            self._model.values.copy_(torch.from_numpy(answer.dense))
+        self._rows.begin(
+            list(zip(look_ups, answer.rows, strict=True)),
+            lambda wanted: self._lines.pull(0, step, [wanted], dense=False, wanted=_always).rows[0],
+        )
+        self._model.gradients.zero_()
+        loss, _ = self._model.loss_and_scores(batch.to(self._model.device))
+        total = float(loss.detach())
+        if not math.isfinite(total):
+            raise TrainingError(
+                f"the loss is {total} at step {step}",
+                hint="lower the learning rate, clip gradients, or look for broken samples",
+            )
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._push(step, batch.num_samples, total)
+        return total / max(1, batch.num_samples)
+
+    def _push(self, step: int, samples: int, loss: float) -> None:
+        """Hand the gradients to the servers and have them applied."""
+        found = [(leaf.wanted, leaf.gradients) for leaf in self._rows.leaves]
+        rows = [(wanted, gradients) for wanted, gradients in found if gradients is not None]
+        dense = self._model.gradients.cpu().numpy() if len(self._model.gradients) else None
+        message = Push(
+            generation=0,
+            step=step,
+            task=0,
+            worker="here",
+            part=0,
+            tables=tuple(wanted.table for wanted, _ in rows),
+            dense=dense is not None,
+            last=True,
+            samples=samples,
+            loss=loss,
+        )
+        self._lines.push(message, rows, dense, _always)
+        settings = self._blueprint.run
+        scale = 1.0 / max(1, samples) if settings.training.reduction == "mean" else 1.0
+        dense_scale = scale
+        if settings.optimizer.clip_norm is not None:
+            square = sum(shard.norm_square() for shard in self._shards)
+            dense_scale = clipped_scale(scale, square, settings.optimizer.clip_norm)
+        for shard in self._shards:
+            shard.commit(scale=scale, dense_scale=dense_scale, factor=self._schedule(step))
+
+    def _save(self, step: int, position: int) -> Path:
+        """Write the last checkpoint, as any run does."""
+        partial = checkpoints.begin(self.folder, step)
+        for shard in self._shards:
+            for future in shard.save(partial):
+                future.result()
+        manifest = RunCheckpoint(
+            step=step,
+            position=position,
+            dense_steps=self._shards[0].dense_steps,
+            num_servers=len(self._shards),
+            samples=self._blueprint.samples,
+        )
+        return checkpoints.publish(partial, msgspec.structs.replace(manifest, files=checksums_in(partial, only="**/*")))
+
+    def close(self) -> None:
+        """Give back memory and files."""
+        for shard in self._shards:
+            shard.close()
+        if self._blueprint.lanes is not None:
+            shutil.rmtree(self._blueprint.lanes, ignore_errors=True)
+
+
+def _answerer(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
+    """Return what answers for a server."""
+
+    def answer(letter: Letter) -> tuple[Any, Sequence[Any]]:
+        message = letter.message
+        if isinstance(message, Pull):
+            return Pulled(version=shard.version), shard.pull(message.tables, letter.arrays, dense=message.dense)
+        if not isinstance(message, Push):
+            raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
+        rows, dense = gradients_in(message, letter.arrays)
+        shard.push(message.step, message.task, message.worker, part=0, rows=rows, dense=dense, last=True)
+        return Pushed(), ()
+
+    return answer
+
+
+def _always() -> bool:
+    """Say that an answer is wanted."""
+    return True

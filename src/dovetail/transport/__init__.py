@@ -1,0 +1,32 @@
+"""Messages between processes: typed headers, raw arrays, keys for everyone, shared memory on one host.
+
+A `Listener` is called by any number of `Caller`s; a `DirectCaller` is the same line inside one process.
+"""
+
+from dovetail.transport.caller import Caller
+from dovetail.transport.channel import Channel
+from dovetail.transport.direct import DirectCaller
+from dovetail.transport.envelope import PROTOCOL_VERSION, Codec, Letter, Refused
+from dovetail.transport.errors import CallAbandoned, KeyRingError, ListenError, PeerLost, WireError
+from dovetail.transport.keys import KeyRing, make_keys
+from dovetail.transport.lanes import sweep
+from dovetail.transport.listener import Listener
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "CallAbandoned",
+    "Caller",
+    "Channel",
+    "Codec",
+    "DirectCaller",
+    "KeyRing",
+    "KeyRingError",
+    "Letter",
+    "ListenError",
+    "Listener",
+    "PeerLost",
+    "Refused",
+    "WireError",
+    "make_keys",
+    "sweep",
+]

@@ -1,0 +1,73 @@
+"""A channel inside one process: the request is handled where it is sent."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dovetail.transport.arrays import Array
+from dovetail.transport.envelope import Letter
+from dovetail.transport.errors import PeerLost
+
+Handler = Callable[[Letter], tuple[Any, Sequence[Array]]]
+
+
+class DirectCaller:
+    """Answers each request by calling `handler`; what it raises comes out of `send` and `call`."""
+
+    def __init__(self, handler: Handler, *, peer: str = "handler", identity: bytes = b"direct") -> None:
+        """Call `handler` with letters from `identity`."""
+        self._handler, self._peer, self._identity = handler, peer, identity
+        self._last_request = 0
+        self._answers: deque[Letter] = deque()
+
+    def send(self, message: Any, arrays: Sequence[Array] = (), *, one_way: bool = False) -> int:
+        """Handle the request now and keep its answer for `receive`."""
+        letter = self._handle(message, arrays)
+        if not one_way:
+            self._answers.append(letter)
+        return letter.request
+
+    def receive(self, timeout_s: float) -> Letter | None:
+        """Return the oldest answer, or None: no other can come."""
+        return self._answers.popleft() if self._answers else None
+
+    def call(
+        self,
+        message: Any,
+        arrays: Sequence[Array] = (),
+        *,
+        timeout_s: float,
+        give_up: Callable[[], bool] | None = None,
+    ) -> Letter:
+        """Handle the request and return its answer; there is nothing to wait for."""
+        return self._handle(message, arrays)
+
+    def abandon(self) -> None:
+        """Want none of the answers that are kept."""
+        self._answers.clear()
+
+    def close(self) -> None:
+        """Forget the handler."""
+        self._answers.clear()
+        self._handler = self._closed
+
+    def _handle(self, message: Any, arrays: Sequence[Array]) -> Letter:
+        """Return the handler's answer as a letter, under a new number."""
+        self._last_request += 1
+        request = self._last_request
+        answer, answer_arrays = self._handler(Letter(self._identity, request, message, _read_only(arrays)))
+        return Letter(b"", request, answer, _read_only(answer_arrays))
+
+    def _closed(self, letter: Letter) -> tuple[Any, Sequence[Array]]:
+        """Stand in for the handler after `close`."""
+        raise PeerLost(self._peer, "is asked on a closed channel")
+
+
+def _read_only(arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """Return views that cannot be written through, as they come out of a socket."""
+    views = tuple(array.view() for array in arrays)
+    for view in views:
+        view.flags.writeable = False
+    return views

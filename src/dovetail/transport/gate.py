@@ -1,0 +1,138 @@
+"""Who may come in: a thread that checks the keys of newcomers and writes down who was turned away.
+
+It answers ZeroMQ's authentication requests (ZAP, RFC 27) and reads the socket's monitor. It sleeps unless somebody
+connects or leaves, and the owner of the socket may sleep or compute meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+from zmq.utils.z85 import encode
+
+from dovetail.transport.errors import ListenError
+from dovetail.transport.keys import KeyRing
+from dovetail.transport.sparing_log import SparingLog
+from dovetail.transport.visitor import Visitor
+
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | FAILED
+NO_CURVE = 0x11000002
+"""ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH."""
+WRONG_SERVER_KEY = 0x11000001
+"""ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC."""
+
+
+class Gate:
+    """Guards one listening socket; the only one of its kind in the socket's context."""
+
+    def __init__(self, socket: zmq.Socket[bytes], keys: KeyRing, log: SparingLog, max_frame_bytes: int) -> None:
+        """Start to guard the socket, which must not be bound yet."""
+        self._keys, self._log, self._max_frame_bytes = keys, log, max_frame_bytes
+        self._guarded = socket
+        context = socket.context
+        self._zap = context.socket(zmq.REP)
+        try:
+            self._zap.bind(ZAP_ADDRESS)
+        except zmq.ZMQError as error:
+            self._zap.close(linger=0)
+            raise ListenError(
+                f"the context already has a listener: {error}", hint="give each Listener a context of its own"
+            ) from None
+        self._monitor = socket.get_monitor_socket(EVENTS)
+        self._stop_here, self._stop_there = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        stop_address = f"inproc://dovetail-gate-{id(self)}"
+        self._stop_there.bind(stop_address)
+        self._stop_here.connect(stop_address)
+        self._visitors: dict[int, Visitor] = {}
+        self._failure: tuple[int, int] | None = None
+        self._thread = threading.Thread(target=self._run, name="transport-gate", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop guarding; the guarded socket must still be open."""
+        self._guarded.disable_monitor()
+        self._stop_here.send(b"")
+        self._thread.join()
+        for socket in (self._zap, self._monitor, self._stop_here, self._stop_there):
+            socket.close(linger=0)
+        for visitor in self._visitors.values():
+            visitor.close()
+        self._visitors.clear()
+
+    def _run(self) -> None:
+        """Answer and watch until told to stop."""
+        poller = zmq.Poller()
+        for socket in (self._zap, self._monitor, self._stop_there):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if self._stop_there in ready:
+                return
+            if self._zap in ready:
+                self._zap.send_multipart(self._decide(self._zap.recv_multipart()))
+            if self._monitor in ready:
+                event = parse_monitor_message(self._monitor.recv_multipart())
+                self._notice(int(event["event"]), int(event["value"]), event["endpoint"].decode(errors="replace"))
+                if event["event"] == zmq.EVENT_MONITOR_STOPPED:
+                    poller.unregister(self._monitor)
+
+    def _decide(self, request: list[bytes]) -> list[bytes]:
+        """Return the answer to an authentication request: whose key it is, or that it is nobody's."""
+        version, number, _domain, address, _identity, mechanism, *credentials = request
+        name = None
+        if mechanism == b"CURVE" and len(credentials) == 1 and len(credentials[0]) == 32:
+            name = self._keys.name_of(encode(credentials[0]))
+        if name is None:
+            where = address.decode(errors="replace")
+            self._log.say("unknown key", where, f"refused a process at {where}: its key is not listed")
+            # "Not now" (300), for the key may be listed later; after a "no" (400) ZeroMQ's clients never try again.
+            return [version, number, b"300", b"key not listed", b"", b""]
+        return [version, number, b"200", b"", name.encode(), b""]
+
+    def _notice(self, event: int, value: int, endpoint: str) -> None:
+        """Follow who is connected; what failed is told just before the connection ends."""
+        if event == zmq.EVENT_ACCEPTED:
+            self._drop(value)
+            visitor = Visitor.at(value, endpoint)
+            if visitor is not None:
+                self._visitors[value] = visitor
+        elif event & FAILED:
+            self._failure = (event, value)
+        elif event == zmq.EVENT_DISCONNECTED:
+            failure, self._failure = self._failure, None
+            visitor = self._visitors.get(value)
+            if visitor is not None:
+                self._explain(visitor, failure)
+            self._drop(value)
+
+    def _drop(self, descriptor: int) -> None:
+        """Forget a visitor."""
+        visitor = self._visitors.pop(descriptor, None)
+        if visitor is not None:
+            visitor.close()
+
+    def _explain(self, visitor: Visitor, failure: tuple[int, int] | None) -> None:
+        """Write down why a connection ended, unless its end was an ordinary one."""
+        where, host = visitor.where, visitor.host
+        if failure is not None:
+            event, value = failure
+            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                return  # Written down when the key was looked up.
+            if value == NO_CURVE:
+                self._log.say("no encryption", host, f"refused {where}: it does not speak CURVE")
+            elif value == WRONG_SERVER_KEY:
+                self._log.say("wrong server key", host, f"refused {where}: it has another key of this process")
+            else:
+                self._log.say("broken handshake", host, f"refused {where}: its handshake failed or was never finished")
+        elif not visitor.is_greeted():
+            self._log.say("not a peer", host, f"refused {where}: it does not speak our protocol")
+        elif visitor.was_cut_off():
+            self._log.say(
+                "oversized",
+                host,
+                f"cut off {where}: it sent a frame above {self._max_frame_bytes} bytes or broke the protocol",
+            )

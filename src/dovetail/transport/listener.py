@@ -1,0 +1,150 @@
+"""The side that is called: one socket for any number of callers, each known by its key."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from dovetail.transport.arrays import Array
+from dovetail.transport.envelope import MAX_FRAME_BYTES, Codec, LaneReference, Letter, Refused
+from dovetail.transport.errors import ListenError, WireError
+from dovetail.transport.gate import Gate
+from dovetail.transport.keys import KeyRing
+from dovetail.transport.lanes import SMALLEST_BYTES, LaneShelf
+from dovetail.transport.sockets import prepare, receive_frames
+from dovetail.transport.sparing_log import SparingLog, printable
+
+LOGGER = logging.getLogger(__name__)
+
+
+class Listener:
+    """Receives letters at its addresses and answers them; one thread uses it."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        codec: Codec,
+        keys: KeyRing,
+        name: str,
+        lanes: Path | None = None,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        io_threads: int = 1,
+        handshake_s: float = 5.0,
+        log: Callable[[str], None] = LOGGER.warning,
+    ) -> None:
+        """Listen as process `name`; `log` is also called from a thread of the listener's own.
+
+        A `context` that is given must have no other Listener in it: ZeroMQ has one authenticator for each. Otherwise
+        the listener makes its own, whose `io_threads` share the work of encryption among the callers. Who has not
+        proven its key after `handshake_s` is cut off and may try again; a key that was listed meanwhile is then good.
+        """
+        self._codec = codec.limited_to(max_frame_bytes)
+        self._context = zmq.Context(io_threads) if context is None else context
+        self._owns_context = context is None
+        self._log = SparingLog(log)
+        self._shelf = LaneShelf(lanes) if lanes is not None else None
+        self._find_lane = self._shelf.find if self._shelf is not None else None
+        self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        """For a `zmq.Poller`; only `receive` and `send` may use it otherwise."""
+        self._gate: Gate | None = None
+        try:
+            prepare(self.socket, max_frame_bytes)
+            self.socket.setsockopt(zmq.HANDSHAKE_IVL, int(handshake_s * 1000))
+            self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+            self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            self.socket.curve_publickey, self.socket.curve_secretkey = keys.own(name)
+            self.socket.curve_server = True
+            # Without these, whoever has any key may come in while the gate is not there.
+            self.socket.setsockopt(zmq.ZAP_DOMAIN, b"dovetail")
+            self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            self._gate = Gate(self.socket, keys, self._log, max_frame_bytes)
+            self.addresses = tuple(self._bind(address) for address in addresses)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def refusals(self) -> Counter[str]:
+        """How many strangers and broken letters were refused, by kind."""
+        return self._log.counts
+
+    def receive(self, timeout_s: float) -> Letter | None:
+        """Return the next good letter, or None where none came in time; a bad one is refused and logged."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            frames = receive_frames(self.socket, timeout_s)
+            if frames is None:
+                return None
+            letter = self._open(frames)
+            if letter is not None:
+                return letter
+            timeout_s = deadline_s - time.monotonic()
+            if timeout_s <= 0:  # A flood of bad letters must not keep us here.
+                return None
+
+    def send(self, to: bytes, message: Any, arrays: Sequence[Array] = (), request: int = 0) -> bool:
+        """Send a message; return whether the peer is there to take it."""
+        return self._send(to, self._codec.pack(request, message, arrays))
+
+    def reply(self, letter: Letter, message: Any, arrays: Sequence[Array] = ()) -> bool:
+        """Answer a letter, through its own lane where it has one; its views are void afterwards."""
+        reference = None
+        if letter.lane is not None and arrays and sum(array.nbytes for array in arrays) >= SMALLEST_BYTES:
+            offsets = letter.lane.place(arrays)
+            if offsets is not None:
+                reference = LaneReference(letter.lane.name, offsets)
+        return self._send(letter.sender, self._codec.pack(letter.request, message, arrays, lane=reference))
+
+    def close(self) -> None:
+        """Stop listening; what was just sent is still delivered."""
+        if self._gate is not None:
+            self._gate.close()
+            self._gate = None
+        self.socket.close()
+        if self._shelf is not None:
+            self._shelf.close()
+        if self._owns_context:
+            self._context.term()
+
+    def _bind(self, address: str) -> str:
+        """Listen at an address, and return it with its port."""
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            raise ListenError(
+                f"cannot listen at {address}: {error.strerror}",
+                hint="another process may have the port, or the path is too long (107 bytes) or its folder missing",
+            ) from None
+        return str(self.socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+
+    def _open(self, frames: list[zmq.Frame]) -> Letter | None:
+        """Return the letter in the frames; where there is none, refuse it."""
+        sender = frames[0].bytes
+        try:
+            return self._codec.unpack([frame.buffer for frame in frames[1:]], sender=sender, lanes=self._find_lane)
+        except WireError as error:
+            owner, reason = frames[-1].get("User-Id"), printable(error.message)
+            who = f"{sender.decode(errors='backslashreplace')} (key of {owner})"
+            self._log.say("bad letter", (owner, reason[:60]), f"refused a letter of {who}: {reason}")
+            self.send(sender, Refused(reason), request=error.request)
+            return None
+
+    def _send(self, to: bytes, frames: Sequence[Any]) -> bool:
+        """Send frames to a peer, unless it has gone or does not read."""
+        try:
+            self.socket.send_multipart([to, *frames], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            why = "is gone" if error.errno == zmq.EHOSTUNREACH else "does not read what it is sent"
+            self._log.say("peer gone", to, f"{to.decode(errors='backslashreplace')} {why}: a message for it is dropped")
+            return False
+        return True
