@@ -23,7 +23,8 @@ def make_report(**changes):
     values = {
         "state": "running", "generation": 1, "step": 10, "epoch": 0, "samples": 1000, "total_samples": 4000,
         "samples_per_s": 1500.0, "loss": 0.5, "auc": 0.75, "checkpoint_step": 0, "workers": workers,
-        "servers": ("server-0",), "events": ("slow is lost: killed by SIGKILL; its tasks go to others",),
+        "servers": ("server-0",), "next_event": 1,
+        "events": ("slow is lost: killed by SIGKILL; its tasks go to others",),
     }  # fmt: skip
     return Report(**{**values, **changes})
 

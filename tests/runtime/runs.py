@@ -106,7 +106,7 @@ def train_until(run: Run, folder: Path, step: int, *, timeout_s: float = 60.0, *
 class State:
     """What a checkpoint holds: dense parameters and their state, the rows of each table by rising key."""
 
-    manifest: checkpoints.RunCheckpoint
+    manifest: checkpoints.Manifest
     dense: np.ndarray
     dense_state: dict[str, np.ndarray]
     keys: list[np.ndarray]
@@ -116,7 +116,7 @@ class State:
 
 def state_in(folder: Path) -> State:
     """Return what the checkpoint in a folder holds."""
-    manifest = checkpoints.RunCheckpoint.read(folder)
+    manifest = checkpoints.Manifest.read(folder)
     dense, dense_state = checkpoints.load_dense(folder, manifest)
     all_keys, all_rows = [], []
     for place in sorted(folder.glob("table-*")):

@@ -154,5 +154,5 @@ def test_the_pace_leaves_out_what_came_before_the_first_step(monkeypatch):
 def report_of(samples):
     return Report(
         state="running", generation=1, step=0, epoch=0, samples=samples, total_samples=200, samples_per_s=0.0,
-        loss=0.0, auc=0.0, checkpoint_step=0, workers=(), servers=(), events=(),
+        loss=0.0, auc=0.0, checkpoint_step=0, workers=(), servers=(), events=(), next_event=0,
     )  # fmt: skip

@@ -75,7 +75,7 @@ def test_a_run_that_was_cut_and_resumed_elsewhere_ends_where_one_process_ends(
     copied, dense, servers, workers, tmp_path
 ):
     # Resumed under another number of servers and workers, and with dense parameters in another place.
-    begun = checkpoints.RunCheckpoint.read(checkpoints.newest(copied)).step
+    begun = checkpoints.Manifest.read(checkpoints.newest(copied)).step
     run = make_run(samples=3000, servers=servers, workers=workers, optimizer=ADAM, batch=30, dense=dense)
 
     train(run, copied, resume=True)
@@ -100,13 +100,13 @@ def test_a_damaged_file_is_named_and_its_checkpoint_skipped(copied):
         for bad in (good[:-1], flipped, b""):
             path.write_bytes(bad)
             with pytest.raises(TrainingError, match=path.name):
-                checkpoints.RunCheckpoint.read(newest).check_files(newest)
+                checkpoints.Manifest.read(newest).check_files(newest)
             assert checkpoints.newest(copied) == before
         path.write_bytes(good)
         assert checkpoints.newest(copied) == newest
         path.unlink()
         with pytest.raises(TrainingError, match=f"{path.name} is missing"):
-            checkpoints.RunCheckpoint.read(newest).check_files(newest)
+            checkpoints.Manifest.read(newest).check_files(newest)
         path.write_bytes(good)
     (newest / checkpoints.MANIFEST).write_bytes(b"{")
     assert checkpoints.newest(copied) == before

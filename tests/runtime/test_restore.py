@@ -11,7 +11,7 @@ from dovetail.models import SlotEmbedding, as_chain
 from dovetail.runtime import TrainingError, restore_into, restore_model
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import table_seed
-from dovetail.runtime.checkpoint import RunCheckpoint
+from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunOptimizer, RunServers
 
@@ -44,7 +44,7 @@ def make_run(num_servers, name="ctr-dnn"):
 def train_a_step(folder, blueprint):
     """Write the checkpoint of servers that took one step by gradients of one."""
     first = checkpoints.newest(folder)
-    values, _ = checkpoints.load_dense(first, RunCheckpoint.read(first))
+    values, _ = checkpoints.load_dense(first, Manifest.read(first))
     partial = checkpoints.begin(folder, 1)
     keys = np.array([0, 7, 11, 29])
     for server in range(blueprint.num_servers):
@@ -66,9 +66,7 @@ def train_a_step(folder, blueprint):
             table.save(partial / checkpoints.table_folder(position, server))
             table.close()
     files = checkpoints.checksums_in(partial, only="**/*")
-    manifest = RunCheckpoint(
-        step=1, position=4, dense_steps=1, num_servers=blueprint.num_servers, samples=100, files=files
-    )
+    manifest = Manifest(step=1, position=4, dense_steps=1, num_servers=blueprint.num_servers, samples=100, files=files)
     return keys, checkpoints.publish(partial, manifest)
 
 

@@ -31,15 +31,13 @@ VALUES = "values"
 Floats = NDArray[np.float32]
 
 
-class RunCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The manifest: where the run was, and what the files are."""
 
     step: int
     """Steps applied; in ssp and async, tasks."""
     position: int
-    """Samples handed out, over all epochs."""
-    gaps: tuple[tuple[int, int], ...] = ()
-    """Of those, the ones that are not done."""
+    """Samples that count, over all epochs."""
     dense_steps: int
     num_servers: int
     """0 before the first step: tables are empty."""
@@ -48,7 +46,7 @@ class RunCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     files: dict[str, str] = {}
 
     @classmethod
-    def read(cls, folder: Path) -> RunCheckpoint:
+    def read(cls, folder: Path) -> Manifest:
         """Return the manifest in a checkpoint's folder."""
         try:
             return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=cls)
@@ -87,7 +85,7 @@ def begin(run_folder: Path, step: int, generation: int = 0) -> Path:
     return partial
 
 
-def publish(partial: Path, manifest: RunCheckpoint) -> Path:
+def publish(partial: Path, manifest: Manifest) -> Path:
     """Write the manifest and give the checkpoint its name."""
     path = partial / MANIFEST
     path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
@@ -119,7 +117,7 @@ def newest(run_folder: Path) -> Path:
     found = all_in(run_folder)
     for folder in reversed(found):
         try:
-            RunCheckpoint.read(folder).check_files(folder)
+            Manifest.read(folder).check_files(folder)
         except TrainingError:
             continue
         return folder
@@ -146,7 +144,7 @@ def save_dense(folder: Path, server: int, offset: int, values: Floats, state: di
     sync_file(path)
 
 
-def load_dense(folder: Path, manifest: RunCheckpoint) -> tuple[Floats, dict[str, Floats]]:
+def load_dense(folder: Path, manifest: Manifest) -> tuple[Floats, dict[str, Floats]]:
     """Return all dense parameters and their optimizer state, joined from the slices."""
     slices = []
     for path in sorted(folder.glob("dense-*.safetensors")):

@@ -1,33 +1,38 @@
 """The coordinator's journal: what was decided, line by line, so that a coordinator that comes back goes on from there.
 
-    {"start": {...}}     a generation begins: the whole state
+    {"start": {...}}     where the run stands as a whole; what came before does not matter any more
     {"commit": {...}}    a step counts: written before any server is told
-    {"task": [...]}      a task was made (ssp, async): number, epoch, first, last
+    {"task": [...]}      a task was made (ssp, async): number, first position, last position
     {"done": number}     every server has applied it
 
-The lines after the last `start` lead from there to now.
+A `start` begins the file anew; the lines after it lead from there to now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from dovetail.runtime.folder import JOURNAL
 
+TaskLine = tuple[int, int, int]
+"""Number, first position and the one after the last, over all epochs."""
+
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a generation begins."""
+    """Where a run stands."""
 
     generation: int
+    era: int
     step: int
     position: int
     next_task: int = 0
-    tasks: tuple[tuple[int, int, int, int], ...] = ()
-    samples_done: int = 0
+    tasks: tuple[TaskLine, ...] = ()
+    """Those that are not done."""
+    holders: tuple[str, ...] = ()
+    """Workers of a ring: they hold the dense parameters."""
 
 
 class CommitLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,24 +50,56 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     start: Start | None = None
     commit: CommitLine | None = None
-    task: tuple[int, int, int, int] | None = None
+    task: TaskLine | None = None
     done: int | None = None
 
 
 class Past(msgspec.Struct, kw_only=True):
-    """What the journal says: the last start, the last commit after it, and tasks that are not done."""
+    """Where a run stood: the last start, the last commit after it, and tasks that are not done."""
 
     start: Start
     commit: CommitLine | None = None
     position: int = 0
     next_task: int = 0
-    made: list[tuple[int, int, int, int]] = msgspec.field(default_factory=list)
-    """All tasks made since the start, done or not."""
-    tasks: dict[int, tuple[int, int, int, int]] = msgspec.field(default_factory=dict)
+    tasks: dict[int, TaskLine] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, start: Start) -> Past:
+        """Return where a run stands that has done nothing since."""
+        tasks = {task[0]: task for task in start.tasks}
+        return cls(start=start, position=start.position, next_task=start.next_task, tasks=tasks)
+
+    @property
+    def step(self) -> int:
+        """Return how many steps count."""
+        return self.commit.step + 1 if self.commit is not None else self.start.step
+
+    def add(self, line: Line) -> None:
+        """Take in what was decided next."""
+        if line.commit is not None:
+            self.commit, self.position = line.commit, line.commit.position
+        elif line.task is not None:
+            number, _, last = line.task
+            self.tasks[number] = line.task
+            self.next_task = max(self.next_task, number + 1)
+            self.position = max(self.position, last)
+        elif line.done is not None:
+            self.tasks.pop(line.done, None)
+
+
+def past_of(lines: Iterator[Line]) -> Past | None:
+    """Return where a run stands by its journal, or None where that says nothing."""
+    past: Past | None = None
+    for line in lines:
+        if line.start is not None:
+            past = Past.of(line.start)
+        elif past is not None:
+            past.add(line)
+    return past
 
 
 class Journal:
-    """Appends lines; a line that was cut short by a crash is left out when reading."""
+    """Appends lines; one that a crash left unfinished is passed over when reading."""
 
     def __init__(self, folder: Path) -> None:
         """Open the journal of a run."""
@@ -73,44 +110,45 @@ class Journal:
         self._encoder = msgspec.json.Encoder()
         self._broken = False
 
-    def write(self, **entry: Any) -> bool:
+    def write(self, line: Line) -> bool:
         """Append a line, which survives the end of this process; False where there is no room for it.
 
         A journal that lacks a line would lead elsewhere, so it is emptied: a coordinator that comes back then goes
         back to the last checkpoint. The next `start` begins a new one.
         """
-        if self._broken and "start" not in entry:
+        if line.start is not None:
+            return self._begin(line)
+        if self._broken:
             return False
-        line = self._encoder.encode(Line(**entry)) + b"\n"
+        text = self._encoder.encode(line) + b"\n"
         try:
-            written = self._file.write(line)
+            written = self._file.write(text)
         except OSError:
             written = 0
-        self._broken = written != len(line)
+        self._broken = written != len(text)
         if self._broken:
             self._file.truncate(0)
         return not self._broken
 
+    def _begin(self, line: Line) -> bool:
+        """Begin the file anew; the old one is there until the new one is."""
+        beside = self._path.with_suffix(".new")
+        try:
+            beside.write_bytes(self._encoder.encode(line) + b"\n")
+            beside.replace(self._path)
+            file = self._path.open("ab", buffering=0)
+        except OSError:
+            self._broken = True
+            self._file.truncate(0)
+        else:
+            self._broken = False
+            self._file.close()
+            self._file = file
+        return not self._broken
+
     def past(self) -> Past | None:
         """Return what the journal says, or None where it says nothing."""
-        past: Past | None = None
-        for line in self._lines():
-            if line.start is not None:
-                past = Past(
-                    start=line.start,
-                    position=line.start.position,
-                    next_task=line.start.next_task,
-                    tasks={task[0]: task for task in line.start.tasks},
-                )
-            elif past is not None and line.commit is not None:
-                past.commit, past.position = line.commit, line.commit.position
-            elif past is not None and line.task is not None:
-                past.tasks[line.task[0]] = line.task
-                past.next_task = max(past.next_task, line.task[0] + 1)
-                past.made.append(line.task)
-            elif past is not None and line.done is not None:
-                past.tasks.pop(line.done, None)
-        return past
+        return past_of(self._lines())
 
     def _lines(self) -> Iterator[Line]:
         """Yield the lines that can be read."""

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.runtime.coordinator.board import Board
-from dovetail.runtime.folder import METRICS, STEPS, TENSORBOARD, TIMELINE
+from dovetail.runtime.coordinator.decisions import Counted
+from dovetail.runtime.folder import METRICS, STEPS, TENSORBOARD, TIMELINE, WorkerSummary
 from dovetail.runtime.messages import Done, ServerStats, WorkerStatus
 
 EVERY_S = 1.0
@@ -83,17 +84,15 @@ class Metrics:
         self._losses: list[float] = [0.0]
         self._turned_s: list[float] = []
 
-    def add_step(self, samples: int, loss: float) -> None:
-        """Take in a step, or a task where each counts by itself."""
-        self._samples[-1] += samples
-        self._losses[-1] += loss
-
-    def add_shares(self, step: int, seconds: float, samples: dict[str, int]) -> None:
-        """Note who did how much of a step in `sync`, where a timeline is kept."""
-        if self._steps is not None:
-            total = max(1, sum(samples.values()))
-            shares = {name: round(count / total, 4) for name, count in samples.items()}
-            line = {"step": step, "seconds": round(seconds, 4), "samples": total, "shares": shares}
+    def add_step(self, counted: Counted) -> None:
+        """Take in a step, or a task where each counts by itself; note who did how much where a timeline is kept."""
+        self._samples[-1] += counted.samples
+        self._losses[-1] += counted.loss
+        if self._steps is not None and counted.by_worker is not None:
+            total = max(1, sum(counted.by_worker.values()))
+            shares = {name: round(count / total, 4) for name, count in counted.by_worker.items()}
+            seconds = round(counted.seconds or 0.0, 4)
+            line = {"step": counted.step, "seconds": seconds, "samples": total, "shares": shares}
             with suppress(OSError):
                 self._steps.write(msgspec.json.encode(line) + b"\n")
 
@@ -170,17 +169,17 @@ class Metrics:
             samples=window.total_samples,
         )
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, WorkerSummary]:
         """Return each worker's part in the whole."""
         total = sum(window.total_samples for window in self.workers.values())
         return {
-            name: {
-                "samples": window.total_samples,
-                "share": round(window.total_samples / total, 4) if total else 0.0,
-                "busy_s": round(window.total_busy_s, 3),
-                "idle_s": round(window.total_idle_s, 3),
-                "idle": round(window.total_idle_s / max(1e-9, window.total_busy_s + window.total_idle_s), 4),
-            }
+            name: WorkerSummary(
+                samples=window.total_samples,
+                share=round(window.total_samples / total, 4) if total else 0.0,
+                busy_s=round(window.total_busy_s, 3),
+                idle_s=round(window.total_idle_s, 3),
+                idle=round(window.total_idle_s / max(1e-9, window.total_busy_s + window.total_idle_s), 4),
+            )
             for name, window in sorted(self.workers.items())
         }
 

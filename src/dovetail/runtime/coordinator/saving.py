@@ -2,126 +2,172 @@
 
 from __future__ import annotations
 
-import shutil
-import time
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
-from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.checkpoint import RunCheckpoint
+from dovetail.runtime.checkpoint import Manifest
+from dovetail.runtime.coordinator.decisions import Decisions
+from dovetail.runtime.coordinator.roster import Roster
+from dovetail.runtime.coordinator.work import Work
 from dovetail.runtime.deadline import Deadline
-from dovetail.runtime.messages import Save, Saved, SaveFailed
+from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
+from dovetail.spec.run import RunCheckpoint
 
-if TYPE_CHECKING:
-    from dovetail.runtime.coordinator.loop import Coordinator
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A checkpoint that is whole."""
+
+    folder: Path
+    manifest: Manifest
+
+
+class Shelf(Protocol):
+    """Where checkpoints lie; every call may raise `OSError`."""
+
+    def newest(self) -> Kept:
+        """Return the newest checkpoint that is whole."""
+        ...
+
+    def begin(self, step: int, generation: int) -> Path:
+        """Return an empty folder to write a checkpoint into."""
+        ...
+
+    def publish(self, partial: Path, manifest: Manifest) -> Kept:
+        """Make a checkpoint of what was written."""
+        ...
+
+    def forget(self, partial: Path) -> None:
+        """Throw away what was written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NotKept:
+    """Why a checkpoint could not be made, and what may help."""
+
+    why: str
+    hint: str
+
+
+class Stage(Enum):
+    """How far a checkpoint is."""
+
+    NONE = "none is under way"
+    FIXING = "servers are told, and not all of them have fixed what it holds"
+    WRITING = "they are writing it"
 
 
 class Saving:
-    """Has the servers write their parts, and publishes the whole."""
+    """When a checkpoint is wanted, and the parts that are written of the one under way."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, settings: RunCheckpoint, shelf: Shelf, roster: Roster, decisions: Decisions) -> None:
         """Start with nothing under way."""
-        self._coordinator = coordinator
-        self._settings = coordinator.blueprint.run.checkpoint
-        self._wanted = False
+        self._settings, self._shelf, self._roster, self._decisions = settings, shelf, roster, decisions
+        self.is_wanted = False
+        self.stage = Stage.NONE
         self._generation = 0
-        self._last_s = time.monotonic()
-        self._last_step = -1
-        self._partial: Path | None = None
+        self._last_s: float | None = None
+        self._last_step = 0
+        self._partial = Path()
         self._begun_s = 0.0
-        self._manifest: RunCheckpoint | None = None
+        self._manifest: Manifest | None = None
+        self._num_savers = 0
+        self._begun: set[str] = set()
         self._files: dict[str, dict[str, str]] = {}
         self._durations = Deadline(k=20.0, floor_s=60.0, first_s=600.0)
 
     @property
-    def is_wanted(self) -> bool:
-        """Say whether another checkpoint is to be cut."""
-        return self._wanted
+    def is_due(self) -> bool:
+        """Say whether one is wanted and can begin as soon as the work allows."""
+        return self.is_wanted and self.stage is Stage.NONE
 
-    def want(self) -> None:
-        """Ask for a checkpoint as soon as one can be cut."""
-        self._wanted = True
-        if self._partial is None:
-            self._coordinator.work.pause()
+    @property
+    def held_back(self) -> bool:
+        """Say whether work that a checkpoint should not hold must wait."""
+        return self.is_due or self.stage is Stage.FIXING
 
-    def look(self, now_s: float) -> None:
-        """See whether one is due by time, or takes too long."""
-        if self._partial is not None and now_s - self._begun_s > self._durations.limit_s:
-            missing = [name for name in self._coordinator.servers if name not in self._files]
-            self._give_up(f"{', '.join(missing)} did not write in {now_s - self._begun_s:.0f} s", "check the disk")
-        every_s = self._settings.every_s
-        if not self._wanted and every_s is not None and now_s - self._last_s >= every_s:
-            self.want()
-
-    def due(self, step: int) -> bool:
-        """Say whether a checkpoint is due after a step."""
-        if self._last_step < 0:
-            self._last_step = step - 1
-        every = self._settings.every_steps
+    def look(self, step: int, now_s: float) -> None:
+        """See whether a checkpoint is due by steps or by time."""
+        if self._last_s is None:
+            self._last_step, self._last_s = step, now_s
+        every, every_s = self._settings.every_steps, self._settings.every_s
         if every is not None and step - self._last_step >= every:
-            self._wanted = True
-        return self._wanted and self._partial is None
+            self.is_wanted = True
+        if every_s is not None and now_s - self._last_s >= every_s:
+            self.is_wanted = True
 
-    def cut(self) -> None:
-        """Have every server write its state as it is now."""
-        coordinator = self._coordinator
-        step = coordinator.work.step
-        self._wanted = False
-        self._last_step, self._last_s, self._begun_s = step, time.monotonic(), time.monotonic()
-        self._files = {}
+    def begin(self, work: Work, now_s: float) -> NotKept | None:
+        """Have everyone write its part of a checkpoint of how things are now."""
+        manifest, generation = work.manifest(), self._roster.generation
+        self.is_wanted = False
+        self._last_step, self._last_s, self._begun_s = manifest.step, now_s, now_s
+        self._files, self._begun = {}, set()
         try:
-            self._partial = checkpoints.begin(coordinator.folder, step, coordinator.generation)
+            self._partial = self._shelf.begin(manifest.step, generation)
         except OSError as error:
-            self._give_up(f"{coordinator.folder} cannot be written: {error}", "check the disk")
-            return
-        self._manifest, self._generation = coordinator.work.manifest(files={}), coordinator.generation
-        coordinator.send_servers(
-            Save(generation=coordinator.generation, step=step, folder=str(self._partial.absolute()))
+            return NotKept(f"the run's folder cannot be written: {error}", "check the disk")
+        self._manifest, self._generation, self.stage = manifest, generation, Stage.FIXING
+        self._num_savers = work.num_savers
+        folder = str(self._partial.absolute())
+        self._decisions.send_all(
+            self._roster.servers.values(),
+            Save(generation=generation, step=manifest.step, folder=folder, next_task=work.next_task),
         )
-        coordinator.work.save_dense(str(self._partial.absolute()))
+        work.save_dense(folder)
+        return None
 
-    def saved(self, message: Saved) -> None:
-        """Note a server's part; publish when all are there."""
-        if self._partial is None or self._manifest is None or message.generation != self._generation:
-            return
+    def handle(self, message: SaveBegun | Saved | SaveFailed, now_s: float) -> Kept | NotKept | None:
+        """Take in how far someone is; return what came of the checkpoint once that is known."""
+        if self.stage is Stage.NONE or self._manifest is None or message.generation != self._generation:
+            return None
         if message.step != self._manifest.step:
-            return
+            return None
+        if isinstance(message, SaveFailed):
+            return self._give_up(f"{message.name}: {message.error}", message.hint)
+        self._begun.add(message.name)
+        if self._begun >= set(self._roster.server_names):
+            self.stage = Stage.WRITING
+        if isinstance(message, SaveBegun):
+            return None
         self._files[message.name] = message.files
-        if len(self._files) < self._coordinator.blueprint.num_servers + self._coordinator.extra_savers:
-            return
-        files = {name: checksum for part in self._files.values() for name, checksum in sorted(part.items())}
-        manifest = msgspec.structs.replace(self._manifest, files=files)
-        try:
-            folder = checkpoints.publish(self._partial, manifest)
-        except OSError as error:
-            self._give_up(f"{self._partial} cannot be written: {error}", "check the disk")
-            return
-        self._durations.add(time.monotonic() - self._begun_s)
-        self._partial = None
-        self._coordinator.saved(folder, manifest.step)
-        if self._wanted and self._coordinator.state in ("running", "saving"):
-            self._coordinator.work.pause()
+        return self._publish(self._manifest, now_s) if len(self._files) >= self._num_savers else None
 
-    def failed(self, message: SaveFailed) -> None:
-        """Give a checkpoint up that a server could not write."""
-        if self._partial is not None and message.generation == self._generation:
-            self._give_up(f"{message.name}: {message.error}", message.hint)
+    def _publish(self, manifest: Manifest, now_s: float) -> Kept | NotKept:
+        """Make a checkpoint of the parts."""
+        files = {name: checksum for part in self._files.values() for name, checksum in sorted(part.items())}
+        try:
+            kept = self._shelf.publish(self._partial, msgspec.structs.replace(manifest, files=files))
+        except OSError as error:
+            return self._give_up(f"the run's folder cannot be written: {error}", "check the disk")
+        self._durations.add(now_s - self._begun_s)
+        self.stage = Stage.NONE
+        return kept
+
+    def tick(self, now_s: float) -> NotKept | None:
+        """Give up a checkpoint that takes too long."""
+        took_s = now_s - self._begun_s
+        if self.stage is Stage.NONE or took_s <= self._durations.limit_s:
+            return None
+        wrote = ", ".join(sorted(self._files)) or "nobody"
+        return self._give_up(f"only {wrote} wrote in {took_s:.0f} s", "check the disk")
+
+    def _give_up(self, why: str, hint: str) -> NotKept:
+        """Throw away what is written of the one under way."""
+        self.drop_under_way()
+        return NotKept(why, hint)
+
+    def drop_under_way(self) -> None:
+        """Forget the one under way."""
+        if self.stage is not Stage.NONE:
+            self._shelf.forget(self._partial)
+        self.stage = Stage.NONE
 
     def drop(self) -> None:
-        """Forget a checkpoint under way: the run goes back."""
-        if self._partial is not None:
-            shutil.rmtree(self._partial, ignore_errors=True)
-        self._partial, self._wanted = None, False
-        self._last_step = -1
-
-    def _give_up(self, why: str, hint: str) -> None:
-        """Go on without this checkpoint; the last one of a run must not be missing."""
-        if self._partial is not None:
-            shutil.rmtree(self._partial, ignore_errors=True)
-        self._partial = None
-        if self._coordinator.stops_after_save:
-            self._coordinator.fail(f"the last checkpoint could not be written: {why}", hint)
-        else:
-            self._coordinator.say(f"a checkpoint could not be written: {why}; the run goes on")
+        """Forget everything: the run goes back."""
+        self.drop_under_way()
+        self.is_wanted, self._last_s = False, None

@@ -1,6 +1,6 @@
-"""Steps of a run in `sync`: each a global batch cut into tasks, committed when every server has every task.
+"""Steps of a run in `sync`: each a global batch divided into tasks, committed when every server has every task.
 
-Pure: the loop tells what happened and sends what comes back.
+Pure: `hand_out` and `sync_work` tell what happened and send what comes back.
 """
 
 from __future__ import annotations
@@ -52,11 +52,14 @@ class Step:
     """The first position that nobody has taken."""
     begun_s: float = 0.0
     norms: dict[str, float] = field(default_factory=dict)
+    """Of each server: its part of the gradient's squared norm."""
+    told_s: float | None = None
+    """When the servers were last told to apply it, or asked for norms."""
     committed: set[str] | None = None
     """Servers that have applied it; None before it is decided."""
 
     @classmethod
-    def cut(
+    def divided(
         cls, number: int, *, epoch: int, first: int, last: int, plan: StepPlan, now_s: float, everyone: bool = False
     ) -> Step:
         """Return a step with a task planned for each worker that gets a main share, or for `everyone`."""

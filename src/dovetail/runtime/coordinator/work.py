@@ -1,27 +1,97 @@
-"""How work is handed out and counted: one protocol, one way for `sync` and one for `ssp` and `async`."""
+"""How work is handed out and counted: one protocol, one way for `sync` and one for `ssp` and `async`.
+
+What implements it decides and does nothing: it is told what happened and what time it is, and leaves decisions and at
+most one wish. The conductor carries out the wish; the loop carries out the decisions.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
 
-from dovetail.runtime.checkpoint import RunCheckpoint
+from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.coordinator.journal import Past, Start
 from dovetail.runtime.coordinator.members import Member, Worker
 from dovetail.runtime.messages import Message
 
-if TYPE_CHECKING:
-    from dovetail.runtime.coordinator.loop import Coordinator
+
+@dataclass(frozen=True, slots=True)
+class GoBack:
+    """The run has to go back to its last checkpoint."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAgain:
+    """What is under way has to be thrown away; servers keep their state."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The run cannot go on."""
+
+    error: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Every sample is done."""
+
+
+Wish = GoBack | BeginAgain | Fail | Finish
+
+
+class Pause(Enum):
+    """What is held back."""
+
+    NONE = "nothing"
+    TO_SAVE = "what a checkpoint that is wanted should not hold"
+    TO_STOP = "everything that the last checkpoint would not hold"
 
 
 class Work(Protocol):
-    """What the coordinator asks of a way to hand out work."""
+    """What the conductor asks of a way to hand out work."""
 
-    step: int
-    """Steps that count; in ssp and async, tasks."""
-    position: int
-    """Of all epochs: the first sample that was not handed out (in sync: that does not count)."""
+    pause: Pause
+    wish: Wish | None
+    """What it needs and cannot decide itself; whoever carries it out sets it to None."""
 
-    def start(self, manifest: RunCheckpoint) -> None:
+    @property
+    def step(self) -> int:
+        """Return how many steps count; in ssp and async, tasks."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """Return, of all epochs, the first sample that was not handed out (in sync: that does not count)."""
+        ...
+
+    @property
+    def samples_done(self) -> int:
+        """Return how many samples count, over all epochs."""
+        ...
+
+    @property
+    def can_save(self) -> bool:
+        """Say whether a checkpoint can be made of how things are now."""
+        ...
+
+    @property
+    def num_savers(self) -> int:
+        """Return how many write a part of a checkpoint."""
+        ...
+
+    @property
+    def next_task(self) -> int:
+        """Return a number above those of all tasks that are done (ssp, async)."""
+        ...
+
+    def start(self, manifest: Manifest) -> None:
         """Stand where a checkpoint stands."""
         ...
 
@@ -29,58 +99,46 @@ class Work(Protocol):
         """Stand where the journal ends."""
         ...
 
-    def past(self) -> Past:
-        """Return where it stands, with what is under way thrown away."""
+    def stands_at(self, folder: str) -> None:
+        """Take what servers do not keep from a checkpoint's folder, which is of this very step."""
         ...
 
     def as_start(self) -> Start:
-        """Return where it stands, for the journal."""
+        """Return where it stands, for the journal; what is under way is to be handed out again."""
         ...
 
-    def begin(self) -> None:
-        """Hand out work to everyone."""
+    def begin(self, now_s: float) -> None:
+        """Take in everyone who is there: a generation begins."""
         ...
 
-    def join(self, worker: Worker) -> None:
-        """Hand out work to a worker that came later."""
+    def join(self, worker: Worker, now_s: float) -> None:
+        """Take in a worker that came later."""
         ...
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str, now_s: float) -> None:
         """Have others do what a lost worker held."""
         ...
 
-    def heed(self, member: Member, message: Message) -> None:
-        """Act on a message of a worker or server."""
+    def handle(self, member: Member, message: Message, now_s: float) -> None:
+        """Take in a message of a worker or server."""
         ...
 
-    def seconds_to_wait(self) -> float:
-        """Return how long nothing has to be answered."""
-        ...
-
-    def answer_due(self) -> None:
-        """Answer who was kept waiting on purpose."""
-        ...
-
-    def look(self, now_s: float) -> None:
+    def tick(self, now_s: float) -> None:
         """Do what is due by time."""
         ...
 
-    def pause(self) -> None:
-        """Come to a point at which a checkpoint can be cut, and then call the coordinator's `cut`."""
+    def advance(self, now_s: float) -> None:
+        """Do what has become possible: count what is whole, hand out what is left."""
+        ...
+
+    def due_s(self) -> float:
+        """Return when someone has to be answered who was kept waiting on purpose."""
         ...
 
     def save_dense(self, folder: str) -> None:
         """Have dense parameters written that servers do not keep."""
         ...
 
-    def manifest(self, *, files: dict[str, str]) -> RunCheckpoint:
-        """Return the manifest of a checkpoint cut now."""
+    def manifest(self) -> Manifest:
+        """Return the manifest of a checkpoint of how things are now, without its files."""
         ...
-
-
-def make_work(coordinator: Coordinator) -> Work:
-    """Return the way that the run asks for."""
-    from dovetail.runtime.coordinator.pool_work import PoolWork  # noqa: PLC0415 - each imports this module
-    from dovetail.runtime.coordinator.sync_work import SyncWork  # noqa: PLC0415
-
-    return SyncWork(coordinator) if coordinator.blueprint.run.training.mode == "sync" else PoolWork(coordinator)

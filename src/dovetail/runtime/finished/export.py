@@ -81,7 +81,7 @@ def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None) -> Ex
         "options": blueprint.run.model.options,
         "loss": chain.recipe.loss,
         "seed": blueprint.run.training.seed,
-        "step": checkpoints.RunCheckpoint.read(where).step,
+        "step": checkpoints.Manifest.read(where).step,
     }
     return export_chain(chain, source, out, facts=facts)
 

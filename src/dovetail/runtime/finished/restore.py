@@ -23,7 +23,7 @@ from dovetail.models.chain import Chain
 from dovetail.models.load import as_chain
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, TableSpec, table_seed
-from dovetail.runtime.checkpoint import RunCheckpoint
+from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT
 from dovetail.runtime.model.build import build_chain
@@ -86,7 +86,7 @@ def check_by_name(run: Run, *, model: nn.Module | None, source: Source | None) -
 
 def fill_chain(chain: Chain, blueprint: Blueprint, folder: Path) -> None:
     """Fill all parameters of a chain from a checkpoint's folder, its files checked first."""
-    manifest = RunCheckpoint.read(folder)
+    manifest = Manifest.read(folder)
     manifest.check_files(folder)
     sparse = sparse_modules(chain)
     if tuple(each.spec() for each in sparse) != blueprint.tables or dense_entries(chain) != blueprint.dense:
@@ -108,7 +108,7 @@ def fill_chain(chain: Chain, blueprint: Blueprint, folder: Path) -> None:
                 each.module.weight.copy_(rows)
 
 
-def table_rows(blueprint: Blueprint, manifest: RunCheckpoint, folder: Path, position: int) -> NDArray[np.float32]:
+def table_rows(blueprint: Blueprint, manifest: Manifest, folder: Path, position: int) -> NDArray[np.float32]:
     """Return all rows of a table: float32 [num_rows, width]."""
     spec = blueprint.tables[position]
     seed = table_seed(blueprint.run.training.seed, position)

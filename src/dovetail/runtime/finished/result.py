@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dovetail.runtime.checkpoint import RunCheckpoint
+from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.folder import CHECKPOINTS, Summary
 
 if TYPE_CHECKING:
@@ -110,13 +110,12 @@ def read_result(
     """Return the result of a run that is over: of its last checkpoint, as steps after it are not kept."""
     summary = Summary.read(folder)
     checkpoint = folder / CHECKPOINTS / summary.checkpoint
-    kept = RunCheckpoint.read(checkpoint)
+    kept = Manifest.read(checkpoint)
     here = sum(worker.samples for worker in summary.workers.values())
-    samples = kept.position - sum(last - first for first, last in kept.gaps)
     return TrainingResult(
         folder=folder,
-        samples=samples,
-        is_complete=samples >= total_samples,
+        samples=kept.position,
+        is_complete=kept.position >= total_samples,
         seconds=summary.seconds,
         samples_per_s=pace.samples_per_s or here / max(summary.seconds, 1e-9),
         loss=_number(summary.loss),

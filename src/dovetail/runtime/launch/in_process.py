@@ -19,7 +19,7 @@ from dovetail.data.source import Source
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import RunCheckpoint, checksums_in
+from dovetail.runtime.checkpoint import Manifest, checksums_in
 from dovetail.runtime.dense.clipping import clipped_scale
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import rows_of
@@ -47,7 +47,7 @@ class InProcess:
         run = self._blueprint.run
         if run.training.dense == "ring":
             raise TrainingError("one process has no ring", hint='set training.dense = "ps" to look for faults')
-        self._manifest = RunCheckpoint.read(checkpoints.newest(folder))
+        self._manifest = Manifest.read(checkpoints.newest(folder))
         self._shards = [
             Shard(self._blueprint, number, rows_of(folder, spec.name))
             for number, spec in enumerate(self._blueprint.servers)
@@ -134,7 +134,7 @@ class InProcess:
         for shard in self._shards:
             for future in shard.save(partial):
                 future.result()
-        manifest = RunCheckpoint(
+        manifest = Manifest(
             step=step,
             position=position,
             dense_steps=self._shards[0].dense_steps,
@@ -157,7 +157,7 @@ def _answerer(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
     def answer(letter: Letter) -> tuple[Any, Sequence[Any]]:
         message = letter.message
         if isinstance(message, Pull):
-            return Pulled(version=shard.version), shard.pull(message.tables, letter.arrays, dense=message.dense)
+            return Pulled(), shard.pull(message.tables, letter.arrays, dense=message.dense)
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
         rows, dense = gradients_in(message, letter.arrays)

@@ -88,6 +88,7 @@ class LocalRun:
         self._asked_s = 0.0
         self.report: Report | None = None
         self.events: list[str] = []
+        self._next_event = 0
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class LocalRun:
         """See to the processes, and return news of the run where there are any."""
         line = self._need_line()
         if self._request is None or time.monotonic() - self._asked_s > ASK_AGAIN_S:
-            self._request = line.send(Status())
+            self._request = line.send(Status(since=self._next_event))
             self._asked_s = time.monotonic()
         letter = line.receive(timeout_s)
         report: Report | None = None
@@ -170,6 +171,7 @@ class LocalRun:
             self._answered_s = time.monotonic()
             self.report = report = letter.message
             self.events.extend(report.events)
+            self._next_event = report.next_event
             if report.state in ("done", "failed"):
                 return report
             for name, process_id in report.lost:

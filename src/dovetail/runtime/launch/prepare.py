@@ -21,7 +21,7 @@ from dovetail.models.recipe import Recipe
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
-from dovetail.runtime.checkpoint import RunCheckpoint
+from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS
@@ -153,7 +153,7 @@ def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any) -> 
     partial = checkpoints.begin(folder, 0)
     checkpoints.save_dense(partial, 0, 0, values, {})
     files = checkpoints.checksums_in(partial, only="dense-*")
-    manifest = RunCheckpoint(step=0, position=0, dense_steps=0, num_servers=0, samples=blueprint.samples, files=files)
+    manifest = Manifest(step=0, position=0, dense_steps=0, num_servers=0, samples=blueprint.samples, files=files)
     checkpoints.publish(partial, manifest)
 
 

@@ -13,6 +13,7 @@ import zmq
 from dovetail.errors import DovetailError
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import checksums_in, table_folder
+from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
     Accepted,
@@ -31,6 +32,7 @@ from dovetail.runtime.messages import (
     Pushed,
     Ready,
     Save,
+    SaveBegun,
     Saved,
     SaveFailed,
     ServerStats,
@@ -60,6 +62,8 @@ class ServerLoop:
         self._listener: Listener = process.listen([spec.address, spec.local_address])
         self._coordinator = process.call_coordinator()
         self._generation = 0
+        self._era = -1
+        """The generation that took up the checkpoint from which this state comes."""
         self._parked: list[tuple[Letter, float]] = []
         self._saving: tuple[Save, list[Future[Any]]] | None = None
         self._busy_s = 0.0
@@ -109,6 +113,7 @@ class ServerLoop:
                 process_id=self._process.process_id,
                 generation=self._generation,
                 version=self._shard.version,
+                era=self._era,
             )
         )
 
@@ -150,6 +155,7 @@ class ServerLoop:
         elif isinstance(message, Load):
             self._drop_saving()
             self._shard.load(Path(message.folder))
+            self._era = message.generation
             self._become(message.generation)
         elif isinstance(message, Adopt):
             self._shard.discard()
@@ -167,10 +173,13 @@ class ServerLoop:
         for letter, _ in self._parked:
             self._listener.reply(letter, Stale(generation=generation))
         self._parked.clear()
-        self._coordinator.send(Ready(name=self._name, generation=generation, version=self._shard.version))
+        version = self._shard.version
+        self._coordinator.send(Ready(name=self._name, generation=generation, version=version, era=self._era))
 
     def _commit(self, message: Commit) -> None:
-        """Apply a step, once, and answer those who wait for it."""
+        """Apply a step, once, and answer those who wait for it; one of another generation is not the one we hold."""
+        if message.generation != self._generation:
+            return
         if message.step == self._shard.version:
             start_s = time.perf_counter()
             self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
@@ -182,13 +191,21 @@ class ServerLoop:
 
     def _save(self, message: Save) -> None:
         """Begin to write a checkpoint."""
-        if not self._sync:
-            self._shard.forget_tasks()  # the coordinator saves when every task handed out is done
+        if message.generation != self._generation:
+            return
         self._drop_saving()
         try:
+            if message.step != self._shard.version:
+                raise TrainingError(
+                    f"the checkpoint is of step {message.step}, and {self._name} holds {self._shard.version}",
+                    hint="a bug: report it",
+                )
+            self._shard.forget_tasks(below=message.next_task)
             self._saving = (message, self._shard.save(Path(message.folder)))
         except (DovetailError, OSError) as error:
             self._save_failed(message, error)
+            return
+        self._coordinator.send(SaveBegun(name=self._name, generation=message.generation, step=message.step))
 
     def _drop_saving(self) -> None:
         """Wait for a checkpoint under way that nobody wants any more."""
@@ -213,14 +230,8 @@ class ServerLoop:
         except (DovetailError, OSError) as error:
             self._save_failed(message, error)
             return
-        rows = {
-            spec.name: len(table)
-            for spec, table in zip(self._process.blueprint.tables, self._shard.tables, strict=True)
-        }
         self._send_stats()  # the last ones, where this is the last checkpoint
-        self._coordinator.send(
-            Saved(name=self._name, generation=message.generation, step=message.step, files=files, rows=rows)
-        )
+        self._coordinator.send(Saved(name=self._name, generation=message.generation, step=message.step, files=files))
 
     def _save_failed(self, message: Save, error: Exception) -> None:
         """Report a checkpoint that could not be written; training goes on."""
@@ -254,7 +265,7 @@ class ServerLoop:
             return
         parked_s = time.monotonic() - since_s
         arrays = self._shard.pull(message.tables, letter.arrays, dense=message.dense)
-        self._listener.reply(letter, Pulled(version=self._shard.version, parked_s=parked_s), arrays)
+        self._listener.reply(letter, Pulled(parked_s=parked_s), arrays)
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
@@ -283,7 +294,7 @@ class ServerLoop:
                 scale=self._scale,
                 factor=message.factor,
             )
-        self._listener.reply(letter, Pushed(applied_before=late))
+        self._listener.reply(letter, Pushed())
         if counts or (late and message.last):
             self._coordinator.send(
                 Accepted(

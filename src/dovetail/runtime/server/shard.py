@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint, Table, make_row_optimizer
 from dovetail.runtime.blueprint import Blueprint, table_seed
-from dovetail.runtime.checkpoint import RunCheckpoint, load_dense, save_dense, table_folder
+from dovetail.runtime.checkpoint import Manifest, load_dense, save_dense, table_folder
 from dovetail.runtime.dense.kernels import add_into, sum_of_squares
 from dovetail.runtime.dense.optimizer import make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
@@ -76,7 +76,7 @@ class Shard:
 
     def load(self, folder: Path) -> None:
         """Take up the state of a checkpoint, whatever number of servers wrote it."""
-        checkpoint = RunCheckpoint.read(folder)
+        checkpoint = Manifest.read(folder)
         self.discard()
         self._accepted.clear()
         self._all_before = 0
@@ -100,7 +100,7 @@ class Shard:
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
 
-    def _load_table(self, checkpoint: RunCheckpoint, folder: Path, position: int) -> Table:
+    def _load_table(self, checkpoint: Manifest, folder: Path, position: int) -> Table:
         """Return one table with this server's rows."""
         spec = self._blueprint.tables[position]
         budget = self._blueprint.run.servers.host_bytes // max(1, len(self._blueprint.tables))
@@ -341,10 +341,10 @@ class Shard:
         if self._blueprint.run.training.mode == "sync":
             self._accepted.clear()
 
-    def forget_tasks(self) -> None:
-        """Forget which tasks were applied one by one: all there were are, and whoever is late with one is told so."""
-        self._all_before = max([self._all_before, *(task + 1 for _, task in self._accepted)])
-        self._accepted.clear()
+    def forget_tasks(self, *, below: int) -> None:
+        """Forget which tasks below a number were applied one by one: all were, and whoever is late is told so."""
+        self._all_before = max(self._all_before, below)
+        self._accepted = {(step, task) for step, task in self._accepted if task >= self._all_before}
 
     def close(self) -> None:
         """Give back memory and files."""

@@ -134,6 +134,8 @@ class WorkerLoop:
                 for thrown_away in self._tasks.values():
                     thrown_away.recalled = True  # the generation may be the same: it is handed out anew
                 self._tasks.clear()
+            if self._ring is not None:
+                self._ring.reset(message.generation)
         elif isinstance(message, Assign):
             self._take(message)
         elif isinstance(message, Extend):

@@ -20,7 +20,7 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch import nn
 
-from dovetail.runtime.checkpoint import RunCheckpoint, checksums_in, load_dense, save_dense
+from dovetail.runtime.checkpoint import Manifest, checksums_in, load_dense, save_dense
 from dovetail.runtime.dense.clipping import clipped_scale
 from dovetail.runtime.dense.kernels import sum_of_squares
 from dovetail.runtime.dense.optimizer import make_dense_optimizer
@@ -57,6 +57,8 @@ class Ring:
         self.applied = threading.Condition()
         self.version = -1
         """Steps that the dense parameters hold; -1 before there are any."""
+        self.era = -1
+        """The generation that took up the checkpoint from which they come."""
         self._buckets: list[slice] = []
         self._bucket_of: dict[int, int] = {}
         self._missing: list[int] = []
@@ -77,6 +79,8 @@ class Ring:
         """Take a place in a ring, and the dense parameters of whoever has them."""
         rank, size = message.members.index(self._process.name), len(message.members)
         self._group = None
+        if (self.era, self.version) != (message.era, message.step):
+            self.version = -1  # until it is whole
         if message.source == "":
             self._load(Path(message.folder))
         if size > 1:
@@ -93,8 +97,16 @@ class Ring:
             self._kept = store
             if message.source:
                 self._spread(message.members.index(message.source), wanted)
+        if self.version != message.step:
+            raise RuntimeError(f"the dense parameters hold {self.version} steps instead of {message.step}")
+        self.era = message.era
         self._reduced = None
         self._gradients.zero_()
+
+    def forget_sum(self) -> None:
+        """Throw away gradients that were summed and not applied: the step is done again."""
+        with self._lock:
+            self._reduced = None
 
     def _await_all(self, store: Any, message: JoinRing, wanted: Callable[[], bool]) -> None:
         """Wait until every member is at the meeting place: Gloo would wait for lost ones too, and not be told."""
@@ -107,7 +119,7 @@ class Ring:
 
     def _load(self, folder: Path) -> None:
         """Take the dense parameters of a checkpoint."""
-        manifest = RunCheckpoint.read(folder)
+        manifest = Manifest.read(folder)
         values, state = load_dense(folder, manifest)
         self._values.copy_(torch.from_numpy(values))
         self._state = state or self._optimizer.first_state(len(values))

@@ -9,6 +9,7 @@ from pathlib import Path
 from dovetail.errors import DovetailError
 from dovetail.runtime.messages import (
     Apply,
+    Holds,
     InRing,
     JoinRing,
     Message,
@@ -38,10 +39,24 @@ class RingMember:
         self._name, self._tell = process.name, tell
         self._ring = Ring(process, model.values, model.gradients)
         self._ring.watch([parameter for _, parameter in dense_parameters(model.chain)])
+        self._generation = 0
         self._calls: queue.SimpleQueue[JoinRing] = queue.SimpleQueue()
+
+    def reset(self, generation: int) -> None:
+        """Throw away the step under way, and say which parameters this worker holds."""
+        self._generation = generation
+        self._ring.forget_sum()
+        self._tell(Holds(name=self._name, generation=generation, era=self._ring.era, version=self._ring.version))
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """Return era and steps of the dense parameters."""
+        return self._ring.era, self._ring.version
 
     def heed(self, message: JoinRing | Apply | SaveDense) -> None:
         """Do what the coordinator says, in the control thread; joining is left to the main thread."""
+        if message.generation != self._generation:
+            return  # of work that was thrown away
         if isinstance(message, JoinRing):
             self._calls.put(message)
         elif isinstance(message, Apply):
@@ -57,7 +72,7 @@ class RingMember:
         except (DovetailError, OSError) as error:
             hint = error.hint if isinstance(error, DovetailError) else "check the disk"
             return SaveFailed(name=self._name, generation=generation, step=step, error=str(error), hint=hint)
-        return Saved(name=self._name, generation=generation, step=step, files=files, rows={})
+        return Saved(name=self._name, generation=generation, step=step, files=files)
 
     def join(self, is_current: Callable[[int], bool]) -> None:
         """Take a place in a new ring, where there is a call for one of a generation that `is_current`."""
@@ -72,7 +87,7 @@ class RingMember:
                     self._tell(RingMeets(name=self._name, generation=generation, meeting=meeting))
                     continue
                 self._ring.join(message, lambda: is_current(generation))  # noqa: B023 - used at once
-                self._tell(InRing(name=self._name, generation=generation))
+                self._tell(InRing(name=self._name, generation=generation, version=self._ring.version))
             except Abandoned:
                 continue
             except RuntimeError as problem:

@@ -1,0 +1,330 @@
+"""Leads a run: who is there, which generation they are in, what is kept, and how it ends.
+
+Events in, decisions out: it has no sockets, no clock and, but for the shelf of checkpoints that it is given, no files.
+"""
+
+from __future__ import annotations
+
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.coordinator.decisions import Decisions
+from dovetail.runtime.coordinator.generations import Generations
+from dovetail.runtime.coordinator.journal import Past
+from dovetail.runtime.coordinator.members import Member, Server, Worker, server_of, worker_of
+from dovetail.runtime.coordinator.pool_work import PoolWork
+from dovetail.runtime.coordinator.roster import Roster
+from dovetail.runtime.coordinator.saving import Kept, NotKept, Saving, Shelf, Stage
+from dovetail.runtime.coordinator.standstill import Standstill
+from dovetail.runtime.coordinator.state import RunState
+from dovetail.runtime.coordinator.sync_work import SyncWork
+from dovetail.runtime.coordinator.work import BeginAgain, Fail, Finish, GoBack, Pause, Wish, Work
+from dovetail.runtime.messages import (
+    Alive,
+    Died,
+    Done,
+    Failed,
+    Hello,
+    Message,
+    Ready,
+    Reset,
+    SaveBegun,
+    Saved,
+    SaveFailed,
+    SaveNow,
+    Stop,
+)
+from dovetail.spec.run import RunWorker
+
+WAITS_S = 180.0
+"""How long a run may be without the servers or workers it needs."""
+
+
+class Conductor:
+    """Everything that a coordinator decides."""
+
+    def __init__(self, blueprint: Blueprint, shelf: Shelf, past: Past | None, now_s: float, *, place: str = "") -> None:
+        """Begin, or go on where the journal of a coordinator that died says; `place` is what hints call the folder."""
+        run = blueprint.run
+        self._shelf, self._faults, self._place = shelf, run.faults, place
+        self.decisions = Decisions()
+        self.roster = Roster(server_names=[spec.name for spec in blueprint.servers], settings=dict(run.each_worker()))
+        is_sync = run.training.mode == "sync"
+        self.work: Work = (SyncWork if is_sync else PoolWork)(blueprint, self.roster, self.decisions)
+        self.kept: Kept = shelf.newest()
+        """The newest checkpoint that is whole."""
+        self._saving = Saving(run.checkpoint, shelf, self.roster, self.decisions)
+        self._generations = Generations(blueprint, self.roster, self.decisions, past)
+        self._standstill = Standstill(run.faults.patience_s)
+        self.state = RunState.STARTING
+        self._since_s = now_s
+        self.lost: dict[str, int] = {}
+        """Processes that are not heard of any more, or hang: to be ended and started again."""
+        self.failure = ("", "")
+        self._asked_to_stop = False
+        self._stops_after_save = False
+        self.work.start(self.kept.manifest)
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def hello(self, address: bytes, message: Hello, now_s: float) -> None:
+        """Take in a process that says who it is."""
+        self.lost.pop(message.name, None)
+        known = self.roster.member(message.name)
+        if known is not None and known.process_id == message.process_id and known.address == address:
+            known.hear(now_s)  # it was asked twice
+        elif message.role == "server":
+            self._server_came(server_of(message, address, now_s, self._faults.patience_s), message, known, now_s)
+        elif message.role == "worker":
+            settings = self.roster.settings.get(message.name, RunWorker())
+            self._worker_came(worker_of(message, address, now_s, self._faults.patience_s, settings), message, now_s)
+        self._settle(now_s)
+
+    def _server_came(self, server: Server, message: Hello, known: Member | None, now_s: float) -> None:
+        """Take in a server; where it was here before, its state is gone."""
+        if self.state.is_over:
+            self.decisions.send(server, Stop(reason=self.state.value))
+            return
+        self.roster.generation = max(self.roster.generation, message.generation)
+        self.roster.servers[server.name] = server
+        self._generations.heard(server.name, message.generation)
+        if known is not None:
+            self._go_back(f"{server.name} came back without its state", now_s)
+        else:
+            self._generations.ask_servers(self.kept)
+
+    def _worker_came(self, worker: Worker, message: Hello, now_s: float) -> None:
+        """Take in a worker."""
+        if self.state.is_over:
+            self.decisions.send(worker, Stop(reason=self.state.value))
+            return
+        self._drop_worker(worker.name, now_s)
+        self.roster.workers[worker.name] = worker
+        if self.roster.first_worker_s is None:
+            self.roster.first_worker_s = now_s
+        self._generations.tell_again(worker)
+        self.decisions.send(worker, Reset(generation=self.roster.generation))
+        if self.state.is_working:
+            self.work.join(worker, now_s)
+
+    def died(self, message: Died, now_s: float) -> None:
+        """Take in from the launcher that a process has ended."""
+        member = self.roster.member(message.name)
+        if member is None or member.process_id != message.process_id:
+            self.decisions.say(f"{message.name} ended: {message.how}")
+        else:
+            self._drop(member, message.how, now_s)
+        needed = message.name in self.roster.server_names or not self.roster.workers
+        if needed and not message.comes_back:
+            self.fail(
+                f"{message.name} ended: {message.how}, and is not started again",
+                f"its log is {self._place}/logs/{message.name}.log; go on with: dovetail train --resume {self._place}",
+                now_s,
+            )
+        self._settle(now_s)
+
+    def save_now(self, message: SaveNow, now_s: float) -> None:
+        """Have a checkpoint made as soon as can be, and the run end then where that is asked for."""
+        if message.stop:
+            self._asked_to_stop = self._stops_after_save = True
+        if self.state.is_working:
+            self._saving.is_wanted = True
+        self._settle(now_s)
+
+    def received(self, member: Member, message: Message, now_s: float) -> None:
+        """Take in a message of a server or worker."""
+        member.hear(now_s)
+        if isinstance(message, Alive):
+            if isinstance(member, Worker):
+                member.note(message)
+            self.decisions.send(member, Alive(name="coordinator"))
+            return  # nothing changed: no need to see what can be done now
+        if isinstance(message, Failed):
+            self._failed(member, message, now_s)
+        elif isinstance(message, Ready) and isinstance(member, Server):
+            if self._generations.ready(member, message) and not self.state.is_working:
+                self._begin_generation(now_s)
+        elif isinstance(message, SaveBegun | Saved | SaveFailed):
+            self._kept_or_not(self._saving.handle(message, now_s), now_s)
+        elif self.state.is_working and getattr(message, "generation", 0) == self.roster.generation:
+            if isinstance(message, Done) and isinstance(member, Worker):
+                member.learn(message)
+            self._standstill.moved(now_s)
+            self.work.handle(member, message, now_s)
+        self._settle(now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Do what is due by time."""
+        if self.state.is_over:
+            return
+        self._find_lost(now_s)
+        if self.state.is_working:
+            self.work.tick(now_s)
+            self._kept_or_not(self._saving.tick(now_s), now_s)
+            if self._saving.stage is Stage.NONE and self._standstill.is_one(self.roster.workers.values(), now_s):
+                self._begin_again("nothing moves, and nobody is at work; the work under way is handed out again", now_s)
+        self._check_waits(now_s)
+        self._settle(now_s)
+
+    def advance(self, now_s: float) -> None:
+        """Answer those who were kept waiting on purpose until now."""
+        self._settle(now_s)
+
+    # -- who is there --------------------------------------------------------------------------------------------------
+
+    def _find_lost(self, now_s: float) -> None:
+        """Give up members that have been silent for too long, and workers that hang."""
+        for member in [*self.roster.servers.values(), *self.roster.workers.values()]:
+            if member.is_lost(now_s):
+                how = f"silent for {now_s - member.heard_s:.1f} s"
+            elif isinstance(member, Worker) and member.is_stuck(self._faults.patience_s):
+                how = f"alive, but at the same thing for {member.stuck_s:.1f} s: it is ended and started again"
+            else:
+                continue
+            self.lost[member.name] = member.process_id
+            self._drop(member, how, now_s)
+
+    def _check_waits(self, now_s: float) -> None:
+        """End a run that has nobody to go on with."""
+        if self.state.is_over:
+            return
+        if self.state.is_working and self.roster.workers:
+            self._since_s = now_s
+        elif now_s - self._since_s > WAITS_S:
+            nobody = "any worker" if not self.roster.workers else "the servers"
+            who = ", ".join(self.roster.missing_servers) or nobody
+            self.fail(f"the run waited {WAITS_S:.0f} s for {who}", "see the processes' logs in the run's folder", now_s)
+
+    def _failed(self, member: Member, message: Failed, now_s: float) -> None:
+        """End the run where one of its own processes cannot go on; a worker that joined is on its own."""
+        if isinstance(member, Worker) and member.name not in self.roster.settings:
+            self._drop(member, f"{message.error}", now_s)
+        else:
+            self.fail(f"{message.name}: {message.error}", message.hint, now_s)
+
+    def _drop(self, member: Member, how: str, now_s: float) -> None:
+        """Go on without a member."""
+        if self.state.is_over:
+            return
+        if isinstance(member, Server):
+            self.roster.servers.pop(member.name, None)
+            self._go_back(f"{member.name} is lost: {how}", now_s)
+        else:
+            self.decisions.say(f"{member.name} is lost: {how}; its tasks go to others")
+            self._drop_worker(member.name, now_s)
+
+    def _drop_worker(self, name: str, now_s: float) -> None:
+        """Hand a worker's tasks to others."""
+        if self.roster.workers.pop(name, None) is not None and self.state.is_working:
+            self.work.drop(name, now_s)
+
+    # -- what follows --------------------------------------------------------------------------------------------------
+
+    def _settle(self, now_s: float) -> None:
+        """Do what has become possible, until nothing more has."""
+        while self.state.is_working:
+            if self.work.wish is not None:
+                wish, self.work.wish = self.work.wish, None
+                self._carry_out(wish, now_s)
+                continue
+            self._saving.look(self.work.step, now_s)
+            self.work.pause = self._pause()
+            if self._saving.is_due and self.work.can_save and self.state.is_working:
+                self._kept_or_not(self._saving.begin(self.work, now_s), now_s)
+                continue
+            if self.state is RunState.SAVING:
+                return  # everything is done
+            self.work.advance(now_s)
+            if self.work.wish is None:
+                return
+
+    def _pause(self) -> Pause:
+        """Return what the work must hold back."""
+        if self._stops_after_save:
+            return Pause.TO_STOP
+        return Pause.TO_SAVE if self._saving.held_back else Pause.NONE
+
+    def _carry_out(self, wish: Wish, now_s: float) -> None:
+        """Do what the work needs."""
+        if isinstance(wish, GoBack):
+            self._go_back(wish.reason, now_s)
+        elif isinstance(wish, BeginAgain):
+            self._begin_again(wish.reason, now_s)
+        elif isinstance(wish, Fail):
+            self.fail(wish.error, wish.hint, now_s)
+        elif isinstance(wish, Finish):
+            self.state, self._stops_after_save = RunState.SAVING, True
+            if self.kept.manifest.step == self.work.step and not self._saving.is_wanted:
+                self._kept_or_not(self.kept, now_s)  # nothing was done since
+            else:
+                self._saving.is_wanted = True
+
+    # -- generations ---------------------------------------------------------------------------------------------------
+
+    def _go_back(self, reason: str, now_s: float) -> None:
+        """Return to the last checkpoint as a whole: no mixture of old and new shards."""
+        self.kept = self._shelf.newest()
+        self.decisions.say(f"{reason}; the run goes back to the checkpoint of step {self.kept.manifest.step}")
+        self._leave_generation(now_s)
+        self._generations.forget_past()
+        self._generations.ask_servers(self.kept)
+
+    def _begin_again(self, reason: str, now_s: float) -> None:
+        """Throw away what is under way and go on with the servers as they are."""
+        self.decisions.say(reason)
+        self._leave_generation(now_s)
+        self._generations.remember(self.work.as_start())
+        self._generations.ask_servers(self.kept)
+
+    def _leave_generation(self, now_s: float) -> None:
+        """Throw away what is under way."""
+        self.state, self._since_s = RunState.GOING_BACK, now_s
+        self._stops_after_save = self._asked_to_stop
+        self._saving.drop()
+        self._generations.leave()
+
+    def _begin_generation(self, now_s: float) -> None:
+        """Start handing out work from where the servers are."""
+        past = self._generations.begin()
+        if past is not None:
+            self.work.go_on(past)
+        else:
+            self.work.start(self.kept.manifest)
+        if not self._generations.servers_stand_at(self.work.step):
+            held = ", ".join(f"{server.name} {server.version}" for server in self.roster.servers.values())
+            self._go_back(f"{self.work.step} steps count, and servers hold others ({held})", now_s)
+            return
+        if self.kept.manifest.step == self.work.step:
+            self.work.stands_at(str(self.kept.folder.absolute()))
+        self.decisions.write(start=self.work.as_start())
+        self.state, self._since_s = RunState.RUNNING, now_s
+        self.decisions.send_all(self.roster.workers.values(), Reset(generation=self.roster.generation))
+        self._standstill.moved(now_s)
+        self.work.begin(now_s)
+        self._saving.is_wanted = self._asked_to_stop
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def _kept_or_not(self, outcome: Kept | NotKept | None, now_s: float) -> None:
+        """Note what came of a checkpoint: after the last one the run is done, and it must not be missing."""
+        if isinstance(outcome, Kept):
+            self.kept = outcome
+            self.decisions.say(f"checkpoint of step {outcome.manifest.step} is kept")
+            if self._stops_after_save and not self._saving.is_wanted:
+                self._end(RunState.DONE, now_s)
+        elif outcome is not None and self._stops_after_save:
+            self.fail(f"the last checkpoint could not be written: {outcome.why}", outcome.hint, now_s)
+        elif outcome is not None:
+            self.decisions.say(f"a checkpoint could not be written: {outcome.why}; the run goes on")
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    def fail(self, error: str, hint: str, now_s: float) -> None:
+        """End the run with an error."""
+        if not self.state.is_over:
+            self.failure = (error, hint)
+            self._end(RunState.FAILED, now_s)
+
+    def _end(self, state: RunState, now_s: float) -> None:
+        """Have everyone stop."""
+        self.state, self._since_s = state, now_s
+        everyone = [*self.roster.workers.values(), *self.roster.servers.values()]
+        self.decisions.send_all(everyone, Stop(reason=state.value))

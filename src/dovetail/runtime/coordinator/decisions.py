@@ -1,0 +1,80 @@
+"""What the coordinator decides, in order: recorded by the parts that decide, carried out by the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.runtime.coordinator.journal import Line
+from dovetail.runtime.coordinator.members import Member
+from dovetail.runtime.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message for whoever is at an address."""
+
+    to: bytes
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A line of the journal: on disk before anything that comes after it is carried out."""
+
+    line: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """An event that people want to hear of."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A step counts, or in ssp and async a task: for the figures."""
+
+    step: int
+    samples: int
+    loss: float
+    seconds: float | None = None
+    by_worker: Mapping[str, int] | None = None
+
+
+Decision = Send | Write | Say | Counted
+
+
+class Decisions:
+    """Those that nobody has carried out yet."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._made: list[Decision] = []
+
+    def take(self) -> list[Decision]:
+        """Return them, and start anew."""
+        made, self._made = self._made, []
+        return made
+
+    def send(self, member: Member, message: Message) -> None:
+        """Send a message to a member."""
+        self._made.append(Send(member.address, message))
+
+    def send_all(self, members: Iterable[Member], message: Message) -> None:
+        """Send the same to several members."""
+        self._made.extend(Send(member.address, message) for member in members)
+
+    def write(self, **entry: Any) -> None:
+        """Write a line of the journal."""
+        self._made.append(Write(Line(**entry)))
+
+    def say(self, text: str) -> None:
+        """Tell people."""
+        self._made.append(Say(text))
+
+    def count(self, counted: Counted) -> None:
+        """Add to the figures."""
+        self._made.append(counted)

@@ -1,0 +1,269 @@
+"""Who keeps the dense parameters in `sync`: the servers, or the workers in a ring.
+
+A ring is formed anew for every generation, never repaired. Which parameters a worker holds it says itself, by era and
+steps: a ring begins with those of a member that holds all steps that count, else with the checkpoint's where the run
+stands there, else the run has to go back.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.coordinator.decisions import Decisions
+from dovetail.runtime.coordinator.members import Worker
+from dovetail.runtime.coordinator.roster import GRACE_S, Roster
+from dovetail.runtime.coordinator.work import BeginAgain, Fail, GoBack, Wish
+from dovetail.runtime.messages import Apply, Holds, InRing, JoinRing, Message, Reduced, RingBroken, RingMeets, SaveDense
+
+FORMING_S = 60.0
+"""How long members may take to find each other."""
+SETTLED_S = 0.3
+"""How long nobody else must have come before a ring takes in those who did: they mostly come together."""
+MOST_WAITED_S = 2.0
+"""How long those who came first wait for others at most."""
+MOST_BROKEN = 20
+"""How many rings in a row may break before one of them came to anything."""
+
+
+class DenseKeepers(Protocol):
+    """What work in `sync` asks of them."""
+
+    everyone: bool
+    """Whether every worker takes part in every step, and no other can do its part."""
+    num_savers: int
+    """How many of them, servers aside, write a part of a checkpoint."""
+    servers_clip: bool
+    """Whether the norm of the gradient lies with the servers."""
+
+    @property
+    def are_there(self) -> bool:
+        """Say whether steps can be computed."""
+        ...
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Return the workers that hold the parameters."""
+        ...
+
+    def stand(self, step: int, checkpoint_folder: str, holders: tuple[str, ...], now_s: float) -> None:
+        """Begin a generation at a step; `holders` may still come, `checkpoint_folder` is of that step, if not empty."""
+        ...
+
+    def has_summed(self, step: int) -> bool:
+        """Say whether the step's gradients are where they will be applied."""
+        ...
+
+    def apply(self, step: int, scale: float, factor: float) -> None:
+        """Have a step applied, which counts from now on."""
+        ...
+
+    def join(self, worker: Worker, now_s: float) -> None:
+        """Take in a worker that came later."""
+        ...
+
+    def drop(self, name: str) -> Wish | None:
+        """Go on without a worker."""
+        ...
+
+    def handle(self, message: Message, now_s: float) -> Wish | None:
+        """Take in what a worker says."""
+        ...
+
+    def tick(self, now_s: float) -> Wish | None:
+        """Do what is due by time."""
+        ...
+
+    def save(self, step: int, folder: str) -> None:
+        """Have the parameters written."""
+        ...
+
+
+class ServersKeepDense:
+    """The servers do: there is nothing to see to."""
+
+    everyone = False
+    num_savers = 0
+    servers_clip = True
+    are_there = True
+    holders: tuple[str, ...] = ()
+
+    def stand(self, step: int, checkpoint_folder: str, holders: tuple[str, ...], now_s: float) -> None:
+        """Do nothing."""
+
+    def has_summed(self, step: int) -> bool:
+        """Return that they have: they sum as gradients arrive."""
+        return True
+
+    def apply(self, step: int, scale: float, factor: float) -> None:
+        """Do nothing: servers are told of commits anyway."""
+
+    def join(self, worker: Worker, now_s: float) -> None:
+        """Do nothing."""
+
+    def drop(self, name: str) -> Wish | None:
+        """Do nothing."""
+
+    def handle(self, message: Message, now_s: float) -> Wish | None:
+        """Do nothing."""
+
+    def tick(self, now_s: float) -> Wish | None:
+        """Do nothing."""
+
+    def save(self, step: int, folder: str) -> None:
+        """Do nothing."""
+
+
+class RingKeepsDense:
+    """The members of this generation's ring, and how far they are."""
+
+    everyone = True
+    num_savers = 1
+    servers_clip = False
+
+    def __init__(self, roster: Roster, decisions: Decisions) -> None:
+        """Start without a ring."""
+        self._roster, self._decisions = roster, decisions
+        self._held: dict[str, tuple[int, int]] = {}
+        """Era and steps of the parameters that each worker holds, as it said in this generation."""
+        self._step = 0
+        self._checkpoint_folder = ""
+        self._expected: tuple[str, ...] = ()
+        self._begun_s = 0.0
+        self._members: tuple[str, ...] = ()
+        self._joined: set[str] = set()
+        self._summed: set[str] = set()
+        self._came_s: list[float] = []
+        """When those came who are not in the ring yet."""
+        self._source = ""
+        self._num_broken = 0
+
+    @property
+    def are_there(self) -> bool:
+        """Say whether the ring is formed."""
+        return bool(self._members) and self._joined >= set(self._members)
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Return the members."""
+        return self._members
+
+    def stand(self, step: int, checkpoint_folder: str, holders: tuple[str, ...], now_s: float) -> None:
+        """Begin a generation: the last one's ring is no more."""
+        self._step, self._checkpoint_folder, self._expected, self._begun_s = step, checkpoint_folder, holders, now_s
+        self._held.clear()
+        self._members = ()
+        self._joined.clear()
+        self._summed.clear()
+        self._came_s.clear()
+
+    def join(self, worker: Worker, now_s: float) -> None:
+        """Take a worker in with the next ring."""
+        if self._members:
+            self._came_s.append(now_s)
+
+    def drop(self, name: str) -> Wish | None:
+        """Have a ring formed without a member."""
+        self._held.pop(name, None)
+        if name in self._members:
+            return BeginAgain(f"the ring goes on without {name}; the step under way begins again")
+        return None
+
+    def tick(self, now_s: float) -> Wish | None:
+        """Form a ring, take in who came, give up a ring that does not come about."""
+        if not self._members:
+            return self._form(now_s)
+        if not self.are_there and now_s - self._begun_s > FORMING_S:
+            missing = ", ".join(sorted(set(self._members) - self._joined))
+            return self._broken(f"{missing} did not join the ring in {FORMING_S:.0f} s")
+        if self._came_s and (now_s - self._came_s[-1] > SETTLED_S or now_s - self._came_s[0] > MOST_WAITED_S):
+            new = sorted(set(self._roster.workers) - set(self._members))
+            if new:
+                return BeginAgain(f"{', '.join(new)} joins the ring; the step under way begins again")
+            self._came_s.clear()
+        return None
+
+    def _form(self, now_s: float) -> Wish | None:
+        """Have all workers form a ring once each has said what it holds."""
+        workers = self._roster.workers
+        if not workers or not self._roster.may_begin(now_s) or not set(self._held) >= set(workers):
+            return None
+        right = (self._roster.era, self._step)
+        keepers = sorted(name for name in workers if self._held[name] == right)
+        if not keepers and not self._checkpoint_folder:
+            if set(self._expected) - set(workers) and now_s - self._begun_s < GRACE_S:
+                return None  # one who has them may still come
+            return GoBack("no worker is left that holds the dense parameters")
+        self._members = tuple(sorted(workers))
+        self._begun_s = now_s
+        self._source = keepers[0] if keepers else ""
+        self._call(self._members[0], meeting="")
+        return None
+
+    def _call(self, name: str, *, meeting: str) -> None:
+        """Tell a member about the ring."""
+        worker = self._roster.workers.get(name)
+        if worker is not None:
+            self._decisions.send(
+                worker,
+                JoinRing(
+                    generation=self._roster.generation,
+                    era=self._roster.era,
+                    step=self._step,
+                    members=self._members,
+                    source=self._source,
+                    meeting=meeting,
+                    folder="" if self._source else self._checkpoint_folder,
+                ),
+            )
+
+    def handle(self, message: Message, now_s: float) -> Wish | None:
+        """Take in what a worker says."""
+        if isinstance(message, Holds):
+            self._held[message.name] = (message.era, message.version)
+        elif isinstance(message, RingMeets):
+            for name in self._members:
+                self._call(name, meeting=message.meeting)
+        elif isinstance(message, InRing):
+            if message.version != self._step:
+                return self._broken(f"{message.name} holds {message.version} steps instead of {self._step}")
+            self._joined.add(message.name)
+        elif isinstance(message, Reduced) and message.step == self._step:
+            self._summed.add(message.name)
+        elif isinstance(message, RingBroken):
+            return self._broken(f"{message.name} could not reach the ring: {message.error}")
+        return None
+
+    def _broken(self, reason: str) -> Wish:
+        """Have another ring formed, but not for ever."""
+        self._num_broken += 1
+        if self._num_broken > MOST_BROKEN:
+            return Fail(
+                f"{self._num_broken} rings in a row came to nothing; at last {reason}",
+                'see the logs of the workers; with dense = "ps" the servers keep dense parameters',
+            )
+        return BeginAgain(reason)
+
+    def has_summed(self, step: int) -> bool:
+        """Say whether every member holds the sum of the step's gradients."""
+        return self.are_there and step == self._step and self._summed >= set(self._members)
+
+    def apply(self, step: int, scale: float, factor: float) -> None:
+        """Have every member apply the sum."""
+        self._step = step + 1
+        self._summed.clear()
+        self._num_broken = 0
+        apply = Apply(generation=self._roster.generation, step=step, scale=scale, factor=factor)
+        present = (self._roster.workers.get(name) for name in self._members)
+        self._decisions.send_all([worker for worker in present if worker is not None], apply)
+
+    def save(self, step: int, folder: str) -> None:
+        """Have a member write the parameters."""
+        worker = self._roster.workers.get(self._members[0])
+        if worker is not None:
+            self._decisions.send(worker, SaveDense(generation=self._roster.generation, step=step, folder=folder))
+
+
+def dense_keepers(blueprint: Blueprint, roster: Roster, decisions: Decisions) -> DenseKeepers:
+    """Return those that the run asks for."""
+    return RingKeepsDense(roster, decisions) if blueprint.run.training.dense == "ring" else ServersKeepDense()

@@ -1,0 +1,123 @@
+"""How everyone gets from one generation into the next, in one state: that of the journal, or of a checkpoint."""
+
+from __future__ import annotations
+
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.coordinator.decisions import Decisions
+from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
+from dovetail.runtime.coordinator.members import Server, Worker
+from dovetail.runtime.coordinator.roster import Roster
+from dovetail.runtime.coordinator.saving import Kept
+from dovetail.runtime.messages import Adopt, Apply, Commit, Load, Ready, Reset
+
+
+class Generations:
+    """What is left of the generation before, and how far the servers are with the next."""
+
+    def __init__(self, blueprint: Blueprint, roster: Roster, decisions: Decisions, past: Past | None) -> None:
+        """Begin, or go on where a coordinator that died stood."""
+        self._roster, self._decisions = roster, decisions
+        self._is_sync = blueprint.run.training.mode == "sync"
+        self._has_ring = blueprint.run.training.dense == "ring"
+        self._past = past
+        self._came_back = past is not None
+        """Whether this coordinator knows of the past from the journal alone."""
+        self._generation_of: dict[str, int] = {}
+        """The generation in which each server said hello."""
+        if past is not None:
+            roster.generation, roster.era = past.start.generation, past.start.era
+
+    def heard(self, server: str, generation: int) -> None:
+        """Note in which generation a server said hello."""
+        self._generation_of[server] = generation
+
+    def tell_again(self, worker: Worker) -> None:
+        """Tell a member of a ring of the last commit, which the coordinator that died may not have told it of."""
+        if self._came_back and self._has_ring and self._past is not None and self._past.commit is not None:
+            commit = self._past.commit
+            generation = self._past.start.generation
+            self._decisions.send(
+                worker,
+                Apply(generation=generation, step=commit.step, scale=commit.dense_scale, factor=commit.factor),
+            )
+
+    def leave(self) -> None:
+        """Throw away what is under way, everywhere."""
+        self._roster.generation += 1
+        for server in self._roster.servers.values():
+            server.is_ready = False
+        self._decisions.send_all(self._roster.workers.values(), Reset(generation=self._roster.generation))
+
+    def forget_past(self) -> None:
+        """Go on from a checkpoint."""
+        self._past, self._came_back = None, False
+
+    def remember(self, start: Start) -> None:
+        """Go on from where the run stands; servers keep their state."""
+        self._past, self._came_back = Past.of(start), False
+
+    def ask_servers(self, kept: Kept) -> None:
+        """Once every server is there, have all of them in one state."""
+        if self._roster.missing_servers:
+            return
+        if self._past is not None and self._came_back and not self._is_held(self._past):
+            self.forget_past()
+        self._roster.generation += 1
+        generation, servers = self._roster.generation, self._roster.servers.values()
+        if self._past is not None:
+            if self._came_back:
+                self._decisions.say(f"the coordinator came back at step {self._past.step}")
+                if self._past.commit is not None:
+                    self._commit_again(self._past, self._past.commit)
+            self._decisions.send_all(servers, Adopt(generation=generation))
+        else:
+            self._roster.era = generation
+            folder = str(kept.folder.absolute())
+            self._decisions.send_all(servers, Load(generation=generation, step=kept.manifest.step, folder=folder))
+
+    def _is_held(self, past: Past) -> bool:
+        """Say whether the servers hold what the journal says, or can: one that lacks the last commit has its sums.
+
+        In ssp and async whatever a server has applied it will not apply again, so the era is enough.
+        """
+        servers = self._roster.servers.values()
+        if any(server.era != past.start.era for server in servers):
+            return False
+        return not self._is_sync or all(self._has_or_can_have(server, past) for server in servers)
+
+    def _has_or_can_have(self, server: Server, past: Past) -> bool:
+        """Say whether a server has applied all steps that count, or all but the last and keeps its gradients."""
+        waits = past.commit is not None and self._generation_of.get(server.name) == past.start.generation
+        return server.version == past.step or (waits and server.version == past.step - 1)
+
+    def _commit_again(self, past: Past, line: CommitLine) -> None:
+        """Tell servers of the last commit, which some may not have heard of; the others will not apply it again."""
+        self._decisions.send_all(
+            self._roster.servers.values(),
+            Commit(
+                generation=past.start.generation,
+                step=line.step,
+                scale=line.scale,
+                dense_scale=line.dense_scale,
+                factor=line.factor,
+            ),
+        )
+
+    def ready(self, server: Server, message: Ready) -> bool:
+        """Note that a server did as it was asked; return whether all have."""
+        server.version, server.era = message.version, message.era
+        server.is_ready = message.generation == self._roster.generation
+        return self._roster.servers_are_ready
+
+    def begin(self) -> Past | None:
+        """Return where the generation begins, or None where it begins with the checkpoint."""
+        past, self._past = self._past, None
+        self._came_back = False
+        return past
+
+    def servers_stand_at(self, step: int) -> bool:
+        """Say whether every server holds as many steps as count, of this era; in ssp and async, tasks may be ahead."""
+        return all(
+            server.era == self._roster.era and (server.version == step or (not self._is_sync and server.version > step))
+            for server in self._roster.servers.values()
+        )

@@ -1,0 +1,302 @@
+"""Who computes what in `sync`: the step that is to count next, and the one after it, which workers get ready for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.coordinator.decisions import Decisions
+from dovetail.runtime.coordinator.members import Worker, shares_of
+from dovetail.runtime.coordinator.roster import Roster
+from dovetail.runtime.coordinator.steps import Step, StepTask
+from dovetail.runtime.dispatch import grant, plan_step, seconds_left
+from dovetail.runtime.messages import Assign, Close, Extend, More, Recall
+
+AROUND = 2.0
+"""How many times what a worker takes to fetch a piece it takes around computing it: to fetch, and to send."""
+LEAD = 1.5
+"""How many times what a worker takes to get new work ready it is answered before it needs it."""
+LEAST_LEAD_S = 0.004
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A worker that asked for more, and when it has to be answered."""
+
+    due_s: float
+    worker: Worker
+    more: More
+
+
+class HandOut:
+    """Divides global batches into steps, and steps into tasks."""
+
+    def __init__(self, blueprint: Blueprint, roster: Roster, decisions: Decisions, *, everyone: bool) -> None:
+        """Start with nothing handed out; `everyone` takes part in every step in a ring, and nobody for another."""
+        self._roster, self._decisions = roster, decisions
+        self._training, self._everyone = blueprint.run.training, everyone
+        self._samples, self._batch = blueprint.samples, blueprint.batch
+        self.total = blueprint.samples * blueprint.run.training.epochs
+        self.step = 0
+        """The step that is to count next."""
+        self._next_position = 0
+        self._steps: dict[int, Step] = {}
+        self._asking: list[Asking] = []
+        self._idle: set[str] = set()
+        self._at_step: dict[str, int] = {}
+        """The last step that each worker was given a task of."""
+        self._late: set[str] = set()
+        """Workers whose tasks were given to others: they get no more until they show that they go on."""
+
+    def stand(self, step: int, position: int) -> None:
+        """Forget what is under way, and go on from a step."""
+        self.step, self._next_position = step, position
+        self._steps.clear()
+        self._asking.clear()
+        self._idle.clear()
+        self._at_step.clear()
+        self._late.clear()
+
+    @property
+    def current(self) -> Step | None:
+        """Return the step that is to count next, where it is handed out."""
+        return self._steps.get(self.step)
+
+    def step_of(self, number: int) -> Step | None:
+        """Return a step that is handed out."""
+        return self._steps.get(number)
+
+    def next_step(self, now_s: float) -> None:
+        """Go on to the next step: the current one counts, everywhere."""
+        del self._steps[self.step]
+        self.step += 1
+        following = self.current
+        if following is not None:
+            following.begun_s = now_s
+            self._advance_closed(following, now_s)
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def join(self, name: str) -> None:
+        """Take in a worker."""
+        self._idle.add(name)
+        self._at_step[name] = self.step - 1
+
+    def drop(self, name: str) -> None:
+        """Have others do what a lost worker held."""
+        self._idle.discard(name)
+        self._late.discard(name)
+        self._asking = [each for each in self._asking if each.worker.name != name]
+        for step in self._steps.values():
+            step.drop_worker(name, self._roster.num_servers)
+
+    def goes_on(self, name: str) -> None:
+        """Note that a worker has done something."""
+        self._late.discard(name)
+
+    def find_late(self, now_s: float) -> None:
+        """Have tasks of the current step that are late done by others too."""
+        step = self.current
+        if step is None or self._everyone or len(self._roster.workers) < 2:
+            return
+        for task in step.open_tasks(self._roster.num_servers):
+            worker = self._roster.workers.get(task.worker)
+            waited_s = now_s - max(task.handed_s, step.begun_s)
+            if worker is None or task.doubled or not worker.is_late(task.num_positions, waited_s):
+                continue
+            task.doubled, task.is_open = True, False
+            self._late.add(task.worker)
+            step.orphans.append(task)
+            self._decisions.say(
+                f"{task.worker} is late with step {step.number} ({waited_s:.1f} s so far); "
+                "another worker does its task too"
+            )
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    def advance(self, now_s: float) -> None:
+        """Hand out work to all who have none, and find someone for tasks of lost workers."""
+        if not self._roster.may_begin(now_s):
+            return
+        self._advance_idle(now_s)
+        while self._rescue(now_s):
+            pass
+
+    def _advance_idle(self, now_s: float) -> None:
+        """Hand out work to all who have none."""
+        for name in sorted(self._idle - self._late):
+            worker = self._roster.workers.get(name)
+            if worker is None:
+                self._idle.discard(name)
+            else:
+                self._advance_worker(worker, now_s)
+
+    def _advance_worker(self, worker: Worker, now_s: float) -> None:
+        """Hand out tasks until the worker has an open one, or one of the next step."""
+        self._idle.discard(worker.name)
+        while True:
+            for number in (self.step, self.step + 1):
+                step = self._planned(number, now_s)
+                if step is None or self._at_step[worker.name] > number:
+                    continue
+                task = self._next_task(step, worker, now_s)
+                if task is not None:
+                    break
+            else:
+                self._idle.add(worker.name)
+                return
+            self._assign(worker, step, task)
+            if task.is_open or number > self.step:
+                return
+
+    def _advance_closed(self, step: Step, now_s: float) -> None:
+        """Hand out the step after `step` to those who will not ask for more of it."""
+        asking = {task.worker for task in step.tasks.values() if task.is_open}
+        for worker in self._roster.by_name:
+            name = worker.name
+            if self._at_step.get(name) == step.number and name not in asking and name not in self._idle:
+                self._advance_worker(worker, now_s)
+
+    def _assign(self, worker: Worker, step: Step, task: StepTask) -> None:
+        """Send a task."""
+        self._at_step[worker.name] = max(self._at_step[worker.name], step.number)
+        self._decisions.send(
+            worker,
+            Assign(
+                generation=self._roster.generation,
+                step=step.number,
+                task=task.number,
+                epoch=step.epoch,
+                ranges=tuple(task.ranges),
+                is_open=task.is_open,
+            ),
+        )
+
+    def _planned(self, number: int, now_s: float) -> Step | None:
+        """Return a step, divided now where it is not yet; None where there are no more."""
+        if number in self._steps:
+            return self._steps[number]
+        workers = [worker for worker in self._roster.by_name if worker.name not in self._late]
+        if self._next_position >= self.total or not workers:
+            return None
+        epoch, first = divmod(self._next_position, self._samples)
+        last = min(self._samples, first + self._batch)
+        shares = shares_of(workers, balance=self._training.balance)
+        plan = plan_step(last - first, shares, tail=self._training.tail if self._training.balance else 0.0)
+        step = Step.divided(
+            number, epoch=epoch, first=first, last=last, plan=plan, now_s=now_s, everyone=self._everyone
+        )
+        self._steps[number] = step
+        self._next_position += last - first
+        return step
+
+    def _next_task(self, step: Step, worker: Worker, now_s: float) -> StepTask | None:
+        """Return what a free worker does next in a step: its own task, a lost worker's, or some of the tail."""
+        task = step.task_for(worker.name, self._roster.num_servers, now_s)
+        if task is None and step.tail_left and self._at_step[worker.name] < step.number:
+            samples = self._grant(step, worker, now_s)
+            task = step.new_tail_task(worker.name, samples, now_s) if samples else None
+        return task
+
+    def _grant(self, step: Step, worker: Worker, now_s: float, fetch_s: float = 0.0) -> int:
+        """Return how much of the tail a worker takes now; `fetch_s` is what it takes to get a piece ready."""
+        if not step.tail_left:
+            return 0
+        workers = self._roster.workers
+        shares = {share.name: share for share in shares_of(self._roster.by_name, balance=self._training.balance)}
+        others = []
+        left_s = math.inf
+        for task in step.open_tasks(self._roster.num_servers):
+            other = workers.get(task.worker)
+            if other is None or other.name == worker.name or not task.is_open:
+                continue
+            expected_s = other.speed.seconds(task.num_positions) or math.inf
+            busy_s = max(0.0, max(task.handed_s, step.begun_s) + expected_s - now_s)
+            others.append((shares[other.name], busy_s))
+        if others and not any(math.isinf(busy_s) for _, busy_s in others):
+            left_s = seconds_left(step.tail_left, others)
+        share = shares[worker.name]
+        fixed_s = share.fixed_s if share.piece_fixed_s is None else share.piece_fixed_s
+        share = replace(share, piece_fixed_s=fixed_s + AROUND * fetch_s)
+        return grant(share, step.tail_left, left_s, step_s=step.plan.step_s)
+
+    def _rescue(self, now_s: float) -> bool:
+        """Have a lost worker's task done by one who waits for the next step, where nobody is free; True where one is.
+
+        Whoever is at work asks for more when it is done, and gets such a task then.
+        """
+        step = self.current
+        if step is None or self._everyone or any(task.is_open for task in step.open_tasks(self._roster.num_servers)):
+            return False
+        if step.tail_left and not step.planned:
+            step.orphan_tail(now_s)
+        following = self._steps.get(self.step + 1)
+        if not step.orphans or following is None:
+            return False
+        waiting = [
+            task
+            for task in following.tasks.values()
+            if task not in following.orphans and task.worker in self._roster.workers and task.worker not in self._late
+        ]
+        if not waiting:
+            return False
+        task = max(waiting, key=lambda task: self._roster.workers[task.worker].speed.samples_per_s or 0.0)
+        worker = self._roster.workers[task.worker]
+        del following.tasks[task.number]
+        following.planned[worker.name] = task
+        self._at_step[worker.name] = step.number
+        self._decisions.send(
+            worker, Recall(generation=self._roster.generation, step=following.number, task=task.number)
+        )
+        self._advance_worker(worker, now_s)
+        return True
+
+    # -- who asks for more ---------------------------------------------------------------------------------------------
+
+    def asks(self, worker: Worker, more: More, now_s: float) -> None:
+        """Answer who is about to run out of work as late as that is in time: then it shows who is fast in this step."""
+        step = self._steps.get(more.step)
+        early_s = more.busy_s - LEAD * more.fetch_s - LEAST_LEAD_S
+        if step is None or not step.tail_left or early_s <= 0:
+            self._answer(worker, more, now_s)
+        else:
+            self._asking.append(Asking(now_s + early_s, worker, more))
+
+    def ran_out(self, worker: Worker, now_s: float) -> None:
+        """Answer at once who ran out of work sooner than was thought."""
+        for each in [each for each in self._asking if each.worker is worker]:
+            self._asking.remove(each)
+            self._answer(worker, each.more, now_s)
+
+    def due_s(self) -> float:
+        """Return when the next one has to be answered."""
+        return min((each.due_s for each in self._asking), default=math.inf)
+
+    def answer_due(self, now_s: float) -> None:
+        """Answer those whose time has come, and those for whom nothing is left to wait for."""
+        asking, self._asking = self._asking, []
+        for each in sorted(asking, key=lambda each: each.due_s):
+            step = self._steps.get(each.more.step)
+            if each.due_s > now_s and step is not None and step.tail_left:
+                self._asking.append(each)
+            else:
+                self._answer(each.worker, each.more, now_s)
+
+    def _answer(self, worker: Worker, more: More, now_s: float) -> None:
+        """Give a worker a piece of the tail, or the next task."""
+        step = self._steps.get(more.step)
+        task = step.tasks.get(more.task) if step is not None else None
+        generation = self._roster.generation
+        if step is not None and task is not None and task.worker == worker.name and not task.doubled:
+            samples = self._grant(step, worker, now_s, more.fetch_s)
+            if samples:
+                first, last = step.extend(task, samples)
+                self._decisions.send(
+                    worker,
+                    Extend(generation=generation, step=step.number, task=task.number, first=first, last=last),
+                )
+                return
+            task.is_open = False
+        self._decisions.send(worker, Close(generation=generation, step=more.step, task=more.task))
+        self._advance_worker(worker, now_s)

@@ -1,0 +1,68 @@
+"""Everyone who takes part, and which generation of the run they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dovetail.runtime.coordinator.members import Member, Server, Worker
+from dovetail.spec.run import RunWorker
+
+GRACE_S = 20.0
+"""How long the first step waits for workers that are still starting."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Roster:
+    """Servers and workers that are there."""
+
+    server_names: Sequence[str]
+    """Those that the run has."""
+    settings: dict[str, RunWorker]
+    """Of the workers that the run file names; others may join."""
+    generation: int = 0
+    """Goes up whenever work under way is thrown away."""
+    era: int = 0
+    """The generation that began with a checkpoint; those after it, up to the next, went on from one another.
+
+    The state of a server or of a ring's member is told by its era and its steps: two of one era and as many steps hold
+    the same.
+    """
+    servers: dict[str, Server] = field(default_factory=dict)
+    workers: dict[str, Worker] = field(default_factory=dict)
+    first_worker_s: float | None = None
+
+    @property
+    def num_servers(self) -> int:
+        """Return how many servers the run has."""
+        return len(self.server_names)
+
+    @property
+    def missing_servers(self) -> list[str]:
+        """Return the servers that are not there."""
+        return [name for name in self.server_names if name not in self.servers]
+
+    @property
+    def servers_are_ready(self) -> bool:
+        """Say whether every server is there, and of this generation."""
+        return not self.missing_servers and all(server.is_ready for server in self.servers.values())
+
+    @property
+    def by_name(self) -> list[Worker]:
+        """Return the workers in the order of their names."""
+        return [self.workers[name] for name in sorted(self.workers)]
+
+    def may_begin(self, now_s: float) -> bool:
+        """Say whether the first step can begin: all workers are there, or have had their time to come."""
+        if self.first_worker_s is None:
+            return False
+        return len(self.workers) >= len(self.settings) or now_s - self.first_worker_s > GRACE_S
+
+    def member(self, name: str) -> Member | None:
+        """Return who has a name."""
+        return self.servers.get(name) or self.workers.get(name)
+
+    def sender(self, address: bytes) -> Member | None:
+        """Return whose address it is."""
+        member = self.member(address.partition(b"/")[0].decode(errors="replace"))
+        return member if member is not None and member.address == address else None

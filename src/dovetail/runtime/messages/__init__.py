@@ -1,0 +1,124 @@
+"""Every message between the processes of a run.
+
+The `generation` of a run goes up whenever work under way is thrown away: a server was lost, the coordinator came back,
+a ring lost a member. Whoever gets a message of another generation refuses it.
+"""
+
+from __future__ import annotations
+
+from dovetail.runtime.messages.membership import (
+    Alive,
+    Failed,
+    Hello,
+    Stop,
+    WhoAreYou,
+)
+from dovetail.runtime.messages.parameters import (
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Stale,
+)
+from dovetail.runtime.messages.ring import (
+    Apply,
+    Holds,
+    InRing,
+    JoinRing,
+    Reduced,
+    RingBroken,
+    RingMeets,
+    SaveDense,
+)
+from dovetail.runtime.messages.serving import (
+    Accepted,
+    Adopt,
+    Commit,
+    Committed,
+    Load,
+    Norm,
+    NormIs,
+    Ready,
+    Save,
+    SaveBegun,
+    Saved,
+    SaveFailed,
+    ServerStats,
+)
+from dovetail.runtime.messages.watching import (
+    Died,
+    Report,
+    SaveNow,
+    Status,
+    WorkerStatus,
+)
+from dovetail.runtime.messages.working import (
+    Assign,
+    Close,
+    Done,
+    Extend,
+    More,
+    RanOut,
+    Recall,
+    Reset,
+    Span,
+)
+
+Message = (
+    Hello | WhoAreYou | Alive | Stop | Failed
+    | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
+    | Save | SaveBegun | Saved | SaveFailed | ServerStats
+    | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
+    | JoinRing | Holds | RingMeets | InRing | Reduced | RingBroken | Apply | SaveDense
+    | Died | Status | Report | SaveNow
+    | Pull | Pulled | Push | Pushed | Stale
+)  # fmt: skip
+
+__all__ = [
+    "Accepted",
+    "Adopt",
+    "Alive",
+    "Apply",
+    "Assign",
+    "Close",
+    "Commit",
+    "Committed",
+    "Died",
+    "Done",
+    "Extend",
+    "Failed",
+    "Hello",
+    "Holds",
+    "InRing",
+    "JoinRing",
+    "Load",
+    "Message",
+    "More",
+    "Norm",
+    "NormIs",
+    "Pull",
+    "Pulled",
+    "Push",
+    "Pushed",
+    "RanOut",
+    "Ready",
+    "Recall",
+    "Reduced",
+    "Report",
+    "Reset",
+    "RingBroken",
+    "RingMeets",
+    "Save",
+    "SaveBegun",
+    "SaveDense",
+    "SaveFailed",
+    "SaveNow",
+    "Saved",
+    "ServerStats",
+    "Span",
+    "Stale",
+    "Status",
+    "Stop",
+    "WhoAreYou",
+    "WorkerStatus",
+]

@@ -1,0 +1,53 @@
+"""Messages between workers and servers."""
+
+from __future__ import annotations
+
+from dovetail.runtime.messages.kind import MessageKind
+
+
+class Pull(MessageKind, frozen=True):
+    """Rows of these tables, one array of distinct keys each, and the dense parameters where `dense`.
+
+    Answered once the server has applied `version` steps.
+    """
+
+    generation: int
+    version: int
+    tables: tuple[int, ...]
+    dense: bool
+
+
+class Pulled(MessageKind, frozen=True):
+    """Arrays: the rows of each table, then the dense parameters."""
+
+    parked_s: float = 0.0
+    """How long the server waited for the step before it could answer."""
+
+
+class Push(MessageKind, frozen=True):
+    """Gradients of a task, summed over samples: for each table distinct keys and their gradients, then the dense ones.
+
+    A task's gradients may come in several parts; the `last` part has the dense ones, and how many parts there were.
+    """
+
+    generation: int
+    step: int
+    task: int
+    worker: str
+    part: int
+    tables: tuple[int, ...]
+    dense: bool
+    last: bool
+    samples: int
+    loss: float
+    factor: float = 1.0
+
+
+class Pushed(MessageKind, frozen=True):
+    """The gradients arrived."""
+
+
+class Stale(MessageKind, frozen=True):
+    """The request is of another generation, or the task is not the worker's any more."""
+
+    generation: int

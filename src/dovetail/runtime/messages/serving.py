@@ -1,0 +1,121 @@
+"""Messages between the coordinator and servers."""
+
+from __future__ import annotations
+
+from dovetail.runtime.messages.kind import MessageKind
+
+
+class Load(MessageKind, frozen=True):
+    """Take up the state of a checkpoint."""
+
+    generation: int
+    step: int
+    folder: str
+
+
+class Adopt(MessageKind, frozen=True):
+    """Keep your state, throw away what is under way, and go on as `generation`."""
+
+    generation: int
+
+
+class Ready(MessageKind, frozen=True):
+    """A server has done what `Load` or `Adopt` asked for."""
+
+    name: str
+    generation: int
+    version: int
+    era: int
+
+
+class Accepted(MessageKind, frozen=True):
+    """A server has all gradients of a task (in ssp and async: has applied them)."""
+
+    name: str
+    generation: int
+    step: int
+    task: int
+    samples: int
+    loss: float
+
+
+class Norm(MessageKind, frozen=True):
+    """Tell the sum of squares of your part of the step's dense gradient."""
+
+    generation: int
+    step: int
+
+
+class NormIs(MessageKind, frozen=True):
+    """The answer to `Norm`."""
+
+    name: str
+    generation: int
+    step: int
+    square: float
+
+
+class Commit(MessageKind, frozen=True):
+    """Apply the step: its gradients times `scale`, with `factor` times the learning rates."""
+
+    generation: int
+    step: int
+    scale: float
+    dense_scale: float
+    factor: float
+
+
+class Committed(MessageKind, frozen=True):
+    """A server has applied a step."""
+
+    name: str
+    generation: int
+    step: int
+
+
+class Save(MessageKind, frozen=True):
+    """Write your part of the checkpoint of `step` into `folder`, as it is now; go on meanwhile."""
+
+    generation: int
+    step: int
+    folder: str
+    next_task: int = 0
+    """In ssp and async: every task below this number is applied, and none from it on is handed out."""
+
+
+class SaveBegun(MessageKind, frozen=True):
+    """A server has fixed what its part of a checkpoint holds: what comes now is not in it."""
+
+    name: str
+    generation: int
+    step: int
+
+
+class Saved(MessageKind, frozen=True):
+    """A server's part of a checkpoint is on disk: its files, with their checksums."""
+
+    name: str
+    generation: int
+    step: int
+    files: dict[str, str]
+
+
+class SaveFailed(MessageKind, frozen=True):
+    """A server could not write its part of a checkpoint."""
+
+    name: str
+    generation: int
+    step: int
+    error: str
+    hint: str
+
+
+class ServerStats(MessageKind, frozen=True):
+    """What a server holds and has done."""
+
+    name: str
+    rows: int
+    memory_bytes: int
+    pulled_keys: int
+    pushed_keys: int
+    busy_s: float

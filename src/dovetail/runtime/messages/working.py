@@ -1,0 +1,103 @@
+"""Messages between the coordinator and workers: tasks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dovetail.runtime.messages.kind import MessageKind
+
+
+class Reset(MessageKind, frozen=True):
+    """Throw away what is under way and go on as `generation`."""
+
+    generation: int
+
+
+class Assign(MessageKind, frozen=True):
+    """A task: compute the gradients of these positions of the epoch's order with the parameters after `step` steps.
+
+    While the task is `open`, ask for `More` before the last part is computed.
+    """
+
+    generation: int
+    step: int
+    task: int
+    epoch: int
+    ranges: tuple[tuple[int, int], ...]
+    is_open: bool
+    factor: float = 1.0
+
+
+class More(MessageKind, frozen=True):
+    """The worker is about to run out of work: in `busy_s`, of which it takes `fetch_s` to get new work ready."""
+
+    generation: int
+    step: int
+    task: int
+    busy_s: float = 0.0
+    fetch_s: float = 0.0
+
+
+class RanOut(MessageKind, frozen=True):
+    """The worker has run out of work before `More` was answered."""
+
+    generation: int
+
+
+class Extend(MessageKind, frozen=True):
+    """More positions for the task."""
+
+    generation: int
+    step: int
+    task: int
+    first: int
+    last: int
+
+
+class Close(MessageKind, frozen=True):
+    """There is no more for this task: push its gradients."""
+
+    generation: int
+    step: int
+    task: int
+
+
+class Recall(MessageKind, frozen=True):
+    """Put a task back that waits for its step: something else comes first, then it is given out again."""
+
+    generation: int
+    step: int
+    task: int
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker did from when to when (seconds since the epoch)."""
+
+    kind: Literal["compute", "fetch", "send", "wait", "reduce"]
+    start_s: float
+    end_s: float
+    step: int
+
+
+class Done(MessageKind, frozen=True):
+    """A task is pushed to all servers. Arrays: counts of clicked and other samples by score, where there are any."""
+
+    name: str
+    generation: int
+    step: int
+    task: int
+    samples: int
+    loss: float
+    compute_s: float
+    """Spent on samples: proportional to their number."""
+    fixed_s: float
+    """Spent on parameters and gradients: the same for any number."""
+    wait_s: float
+    """Idle, waiting for others, since the task before."""
+    num_pieces: int = 0
+    """Pieces of the tail among it, with their samples and what of `compute_s` they took."""
+    piece_samples: int = 0
+    piece_s: float = 0.0
+    spans: tuple[Span, ...] = ()

@@ -1,0 +1,91 @@
+"""Everything that the coordinator decides, without processes: whatever happens, every sample counts once."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from dovetail.runtime.coordinator.state import RunState
+from dovetail.runtime.messages import SaveNow
+from tests.runtime.coordinator.world import World, make_blueprint
+
+MODES = [
+    {"mode": "sync"},
+    {"mode": "sync", "clip": True},
+    {"mode": "sync", "dense": "ring"},
+    {"mode": "ssp"},
+    {"mode": "async"},
+]
+
+
+def name_of(mode: dict[str, object]) -> str:
+    return "-".join(str(value) for value in mode.values())
+
+
+@pytest.mark.parametrize("mode", MODES, ids=name_of)
+def test_a_run_without_faults_counts_every_sample_once(mode) -> None:
+    for seed in range(10):
+        world = World(make_blueprint(**mode, epochs=2), seed)
+
+        world.run()
+
+        assert world.conductor.state is RunState.DONE
+        assert world.shelf.newest().manifest.position == 24  # the shelf checks what is in it
+
+
+FAULTS = ("kill", "kill silently", "kill coordinator", "hang", "time", "long time", "stop")
+
+
+def disturb(world: World, fault: str) -> None:
+    """Let something go wrong."""
+    names = sorted([*world.servers, *world.workers])
+    workers = sorted(world.workers)
+    if fault == "kill" and names:
+        world.kill(world.random.choice(names))
+    elif fault == "kill silently" and names:
+        world.kill(world.random.choice(names), told=False)
+    elif fault == "kill coordinator":
+        world.kill_coordinator()
+    elif fault == "hang" and workers:
+        world.workers[world.random.choice(workers)].hangs = True
+    elif fault == "time":
+        world.tick()
+    elif fault == "long time":
+        for process in world.processes():
+            world.heartbeat(process)
+        world.tick(5.0)
+    elif fault == "stop":
+        world.to_coordinator.append((b"launcher/1", SaveNow()))
+
+
+def walk(mode: dict[str, object], seed: int, num_events: int = 30) -> World:
+    """Return a world after faults at random moments and a quiet end; how large it is depends on the seed too."""
+    draw = Random(seed)
+    sizes = {
+        "samples": draw.randint(6, 40),
+        "batch": draw.randint(2, 8),
+        "servers": draw.randint(1, 3),
+        "workers": draw.randint(1, 4),
+        "every_steps": draw.choice([None, 1, 3]),
+        "epochs": draw.randint(1, 2),
+        "tail": draw.choice([0.0, 0.3]),
+    }
+    world = World(make_blueprint(**{**sizes, **mode}), seed)
+    for _ in range(num_events):
+        for _ in range(world.random.randint(0, 12)):
+            if world.conductor.state.is_over:
+                return world
+            world.step()
+        disturb(world, world.random.choice(FAULTS))
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize("mode", MODES, ids=name_of)
+def test_whatever_goes_wrong_every_sample_counts_once(mode) -> None:
+    for seed in range(60):
+        world = walk(mode, seed)
+
+        assert world.conductor.state is RunState.DONE, world.conductor.failure
+        assert world.shelf.newest().manifest.position == world.total
