@@ -34,7 +34,7 @@ def test_a_run_without_faults_counts_every_sample_once(mode) -> None:
         assert world.shelf.newest().manifest.position == 24  # the shelf checks what is in it
 
 
-FAULTS = ("kill", "kill silently", "kill coordinator", "hang", "time", "long time", "stop")
+FAULTS = ("kill", "kill silently", "kill coordinator", "hang", "time", "long time", "save", "lose", "repeat")
 
 
 def disturb(world: World, fault: str) -> None:
@@ -55,8 +55,15 @@ def disturb(world: World, fault: str) -> None:
         for process in world.processes():
             world.heartbeat(process)
         world.tick(5.0)
-    elif fault == "stop":
+    elif fault == "save":
         world.to_coordinator.append((b"launcher/1", SaveNow()))
+    elif fault == "lose":
+        reached = [process for process in world.processes() if process.to_it]
+        if reached:
+            queue = world.random.choice(reached).to_it
+            del queue[world.random.randrange(len(queue))]
+    elif fault == "repeat" and world.to_coordinator:
+        world.to_coordinator.append(world.random.choice(list(world.to_coordinator)))
 
 
 def walk(mode: dict[str, object], seed: int, num_events: int = 30) -> World:

@@ -161,7 +161,9 @@ class ModelServer(Process):
         )  # fmt: skip
 
     def handle(self, message: Message) -> None:
-        if isinstance(message, Load):
+        if isinstance(message, Load | Adopt) and message.generation == self.generation:
+            self._become(message.generation)
+        elif isinstance(message, Load):
             snapshot = self.world.shelf.snapshots[Path(message.folder).name]
             kept = next(iter(snapshot.rows.values()), Counter())
             self.rows, self.version, self.era = Counter(kept), snapshot.manifest.step, message.generation
@@ -182,18 +184,21 @@ class ModelServer(Process):
         elif isinstance(message, Norm):
             self.tell(NormIs(name=self.name, generation=message.generation, step=message.step, square=1.0))
         elif isinstance(message, Save) and message.generation == self.generation:
-            assert message.step == self.version, f"{self.name} holds {self.version}, the checkpoint {message.step}"
-            self.all_before = max(self.all_before, message.next_task)
-            snapshot = self.world.shelf.snapshots.get(Path(message.folder).name)
-            if snapshot is not None:
-                snapshot.rows[self.name] = Counter(self.rows)
-            about = {"name": self.name, "generation": message.generation, "step": message.step}
-            self.tell(SaveBegun(**about))
-            self.tell(Saved(**about, files={}))
+            self._save(message)
         elif isinstance(message, WhoAreYou):
             self.hello()
         elif isinstance(message, Stop):
             self.stopped = True
+
+    def _save(self, message: Save) -> None:
+        assert message.step == self.version, f"{self.name} holds {self.version}, the checkpoint {message.step}"
+        self.all_before = max(self.all_before, message.next_task)
+        snapshot = self.world.shelf.snapshots.get(Path(message.folder).name)
+        if snapshot is not None:
+            snapshot.rows[self.name] = Counter(self.rows)
+        about = {"name": self.name, "generation": message.generation, "number": message.number}
+        self.tell(SaveBegun(**about))
+        self.tell(Saved(**about, files={}))
 
     def _become(self, generation: int) -> None:
         self.generation = generation
@@ -300,7 +305,7 @@ class ModelWorker(Process):
             snapshot = self.world.shelf.snapshots.get(Path(message.folder).name)
             if snapshot is not None:
                 snapshot.dense = Counter(self.dense)
-            self.tell(Saved(name=self.name, generation=message.generation, step=message.step, files={}))
+            self.tell(Saved(name=self.name, generation=message.generation, number=message.number, files={}))
 
     def work(self) -> None:
         """Go one step further with the first task."""

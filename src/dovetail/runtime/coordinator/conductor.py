@@ -89,7 +89,7 @@ class Conductor:
         if known is not None:
             self._go_back(f"{server.name} came back without its state", now_s)
         else:
-            self._generations.ask_servers(self.kept)
+            self._generations.ask_servers(self.kept, now_s)
 
     def _worker_came(self, worker: Worker, message: Hello, now_s: float) -> None:
         """Take in a worker."""
@@ -161,6 +161,8 @@ class Conductor:
             self._kept_or_not(self._saving.tick(now_s), now_s)
             if self._saving.stage is Stage.NONE and self._standstill.is_one(self.roster.workers.values(), now_s):
                 self._begin_again("nothing moves, and nobody is at work; the work under way is handed out again", now_s)
+        else:
+            self._generations.ask_again(now_s)
         self._check_waits(now_s)
         self._settle(now_s)
 
@@ -173,7 +175,7 @@ class Conductor:
     def _find_lost(self, now_s: float) -> None:
         """Give up members that have been silent for too long, and workers that hang."""
         for member in [*self.roster.servers.values(), *self.roster.workers.values()]:
-            if member.is_lost(now_s):
+            if member.is_lost(now_s) and not self._may_load(member, now_s):
                 how = f"silent for {now_s - member.heard_s:.1f} s"
             elif isinstance(member, Worker) and member.is_stuck(self._faults.patience_s):
                 how = f"alive, but at the same thing for {member.stuck_s:.1f} s: it is ended and started again"
@@ -181,6 +183,11 @@ class Conductor:
                 continue
             self.lost[member.name] = member.process_id
             self._drop(member, how, now_s)
+
+    @staticmethod
+    def _may_load(member: Member, now_s: float) -> bool:
+        """Say whether a server is silent because it takes up a large checkpoint."""
+        return isinstance(member, Server) and not member.is_ready and now_s - member.heard_s < WAITS_S
 
     def _check_waits(self, now_s: float) -> None:
         """End a run that has nobody to go on with."""
@@ -265,14 +272,14 @@ class Conductor:
         self.decisions.say(f"{reason}; the run goes back to the checkpoint of step {self.kept.manifest.step}")
         self._leave_generation(now_s)
         self._generations.forget_past()
-        self._generations.ask_servers(self.kept)
+        self._generations.ask_servers(self.kept, now_s)
 
     def _begin_again(self, reason: str, now_s: float) -> None:
         """Throw away what is under way and go on with the servers as they are."""
         self.decisions.say(reason)
         self._leave_generation(now_s)
         self._generations.remember(self.work.as_start())
-        self._generations.ask_servers(self.kept)
+        self._generations.ask_servers(self.kept, now_s)
 
     def _leave_generation(self, now_s: float) -> None:
         """Throw away what is under way."""

@@ -74,7 +74,7 @@ class DenseKeepers(Protocol):
         """Do what is due by time."""
         ...
 
-    def save(self, step: int, folder: str) -> None:
+    def save(self, number: int, step: int, folder: str) -> None:
         """Have the parameters written."""
         ...
 
@@ -110,7 +110,7 @@ class ServersKeepDense:
     def tick(self, now_s: float) -> Wish | None:
         """Do nothing."""
 
-    def save(self, step: int, folder: str) -> None:
+    def save(self, number: int, step: int, folder: str) -> None:
         """Do nothing."""
 
 
@@ -257,11 +257,12 @@ class RingKeepsDense:
         present = (self._roster.workers.get(name) for name in self._members)
         self._decisions.send_all([worker for worker in present if worker is not None], apply)
 
-    def save(self, step: int, folder: str) -> None:
+    def save(self, number: int, step: int, folder: str) -> None:
         """Have a member write the parameters."""
         worker = self._roster.workers.get(self._members[0])
         if worker is not None:
-            self._decisions.send(worker, SaveDense(generation=self._roster.generation, step=step, folder=folder))
+            generation = self._roster.generation
+            self._decisions.send(worker, SaveDense(generation=generation, number=number, step=step, folder=folder))
 
 
 def dense_keepers(blueprint: Blueprint, roster: Roster, decisions: Decisions) -> DenseKeepers:

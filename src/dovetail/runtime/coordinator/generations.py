@@ -10,6 +10,9 @@ from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.saving import Kept
 from dovetail.runtime.messages import Adopt, Apply, Commit, Load, Ready, Reset
 
+ASK_AGAIN_S = 5.0
+"""How long a server may be silent about what it was asked for before it is asked again."""
+
 
 class Generations:
     """What is left of the generation before, and how far the servers are with the next."""
@@ -24,6 +27,8 @@ class Generations:
         """Whether this coordinator knows of the past from the journal alone."""
         self._generation_of: dict[str, int] = {}
         """The generation in which each server said hello."""
+        self._asked: Load | Adopt | None = None
+        self._asked_s = 0.0
         if past is not None:
             roster.generation, roster.era = past.start.generation, past.start.era
 
@@ -56,24 +61,35 @@ class Generations:
         """Go on from where the run stands; servers keep their state."""
         self._past, self._came_back = Past.of(start), False
 
-    def ask_servers(self, kept: Kept) -> None:
+    def ask_servers(self, kept: Kept, now_s: float) -> None:
         """Once every server is there, have all of them in one state."""
         if self._roster.missing_servers:
             return
         if self._past is not None and self._came_back and not self._is_held(self._past):
             self.forget_past()
         self._roster.generation += 1
-        generation, servers = self._roster.generation, self._roster.servers.values()
+        generation = self._roster.generation
         if self._past is not None:
             if self._came_back:
                 self._decisions.say(f"the coordinator came back at step {self._past.step}")
                 if self._past.commit is not None:
                     self._commit_again(self._past, self._past.commit)
-            self._decisions.send_all(servers, Adopt(generation=generation))
+            self._asked = Adopt(generation=generation)
         else:
             self._roster.era = generation
             folder = str(kept.folder.absolute())
-            self._decisions.send_all(servers, Load(generation=generation, step=kept.manifest.step, folder=folder))
+            self._asked = Load(generation=generation, step=kept.manifest.step, folder=folder)
+        self._asked_s = now_s
+        self._decisions.send_all(self._roster.servers.values(), self._asked)
+
+    def ask_again(self, now_s: float) -> None:
+        """Ask servers again that have not answered: a connection may have broken meanwhile; none does it twice."""
+        asked = self._asked
+        if asked is None or asked.generation != self._roster.generation or now_s - self._asked_s < ASK_AGAIN_S:
+            return
+        self._asked_s = now_s
+        late = [server for server in self._roster.servers.values() if not server.is_ready]
+        self._decisions.send_all(late, asked)
 
     def _is_held(self, past: Past) -> bool:
         """Say whether the servers hold what the journal says, or can: one that lacks the last commit has its sums.

@@ -71,6 +71,7 @@ class Saving:
         self.is_wanted = False
         self.stage = Stage.NONE
         self._generation = 0
+        self._number = 0
         self._last_s: float | None = None
         self._last_step = 0
         self._partial = Path()
@@ -112,21 +113,28 @@ class Saving:
         except OSError as error:
             return NotKept(f"the run's folder cannot be written: {error}", "check the disk")
         self._manifest, self._generation, self.stage = manifest, generation, Stage.FIXING
+        self._number += 1
         self._num_savers = work.num_savers
         folder = str(self._partial.absolute())
         self._decisions.send_all(
             self._roster.servers.values(),
-            Save(generation=generation, step=manifest.step, folder=folder, next_task=work.next_task),
+            Save(
+                generation=generation,
+                number=self._number,
+                step=manifest.step,
+                folder=folder,
+                next_task=work.next_task,
+            ),
         )
-        work.save_dense(folder)
+        work.save_dense(self._number, folder)
         return None
 
     def handle(self, message: SaveBegun | Saved | SaveFailed, now_s: float) -> Kept | NotKept | None:
         """Take in how far someone is; return what came of the checkpoint once that is known."""
-        if self.stage is Stage.NONE or self._manifest is None or message.generation != self._generation:
+        if self.stage is Stage.NONE or self._manifest is None:
             return None
-        if message.step != self._manifest.step:
-            return None
+        if (message.generation, message.number) != (self._generation, self._number):
+            return None  # of an attempt that was given up
         if isinstance(message, SaveFailed):
             return self._give_up(f"{message.name}: {message.error}", message.hint)
         self._begun.add(message.name)

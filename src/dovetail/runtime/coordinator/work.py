@@ -135,8 +135,8 @@ class Work(Protocol):
         """Return when someone has to be answered who was kept waiting on purpose."""
         ...
 
-    def save_dense(self, folder: str) -> None:
-        """Have dense parameters written that servers do not keep."""
+    def save_dense(self, number: int, folder: str) -> None:
+        """Have dense parameters written that servers do not keep; `number` is the checkpoint's."""
         ...
 
     def manifest(self) -> Manifest:

@@ -79,5 +79,6 @@ class SaveDense(MessageKind, frozen=True):
     """Write the dense parameters of a ring into `folder`."""
 
     generation: int
+    number: int
     step: int
     folder: str

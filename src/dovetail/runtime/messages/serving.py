@@ -77,6 +77,8 @@ class Save(MessageKind, frozen=True):
     """Write your part of the checkpoint of `step` into `folder`, as it is now; go on meanwhile."""
 
     generation: int
+    number: int
+    """Of this attempt: the same step may be saved more than once."""
     step: int
     folder: str
     next_task: int = 0
@@ -88,7 +90,7 @@ class SaveBegun(MessageKind, frozen=True):
 
     name: str
     generation: int
-    step: int
+    number: int
 
 
 class Saved(MessageKind, frozen=True):
@@ -96,7 +98,7 @@ class Saved(MessageKind, frozen=True):
 
     name: str
     generation: int
-    step: int
+    number: int
     files: dict[str, str]
 
 
@@ -105,7 +107,7 @@ class SaveFailed(MessageKind, frozen=True):
 
     name: str
     generation: int
-    step: int
+    number: int
     error: str
     hint: str
 

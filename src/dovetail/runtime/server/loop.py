@@ -152,6 +152,8 @@ class ServerLoop:
             self._coordinator.send(
                 NormIs(name=self._name, generation=message.generation, step=message.step, square=square)
             )
+        elif isinstance(message, Load | Adopt) and message.generation == self._generation:
+            self._become(message.generation)  # it was asked twice
         elif isinstance(message, Load):
             self._drop_saving()
             self._shard.load(Path(message.folder))
@@ -205,7 +207,7 @@ class ServerLoop:
         except (DovetailError, OSError) as error:
             self._save_failed(message, error)
             return
-        self._coordinator.send(SaveBegun(name=self._name, generation=message.generation, step=message.step))
+        self._coordinator.send(SaveBegun(name=self._name, generation=message.generation, number=message.number))
 
     def _drop_saving(self) -> None:
         """Wait for a checkpoint under way that nobody wants any more."""
@@ -231,13 +233,17 @@ class ServerLoop:
             self._save_failed(message, error)
             return
         self._send_stats()  # the last ones, where this is the last checkpoint
-        self._coordinator.send(Saved(name=self._name, generation=message.generation, step=message.step, files=files))
+        self._coordinator.send(
+            Saved(name=self._name, generation=message.generation, number=message.number, files=files)
+        )
 
     def _save_failed(self, message: Save, error: Exception) -> None:
         """Report a checkpoint that could not be written; training goes on."""
         hint = error.hint if isinstance(error, DovetailError) else "check the disk"
         self._coordinator.send(
-            SaveFailed(name=self._name, generation=message.generation, step=message.step, error=str(error), hint=hint)
+            SaveFailed(
+                name=self._name, generation=message.generation, number=message.number, error=str(error), hint=hint
+            )
         )
 
     # -- workers -------------------------------------------------------------------------------------------------------

@@ -66,13 +66,13 @@ class RingMember:
 
     def _save(self, message: SaveDense) -> Saved | SaveFailed:
         """Write the dense parameters, and return what became of it."""
-        generation, step = message.generation, message.step
+        generation, number = message.generation, message.number
         try:
             files = self._ring.save(Path(message.folder))
         except (DovetailError, OSError) as error:
             hint = error.hint if isinstance(error, DovetailError) else "check the disk"
-            return SaveFailed(name=self._name, generation=generation, step=step, error=str(error), hint=hint)
-        return Saved(name=self._name, generation=generation, step=step, files=files)
+            return SaveFailed(name=self._name, generation=generation, number=number, error=str(error), hint=hint)
+        return Saved(name=self._name, generation=generation, number=number, files=files)
 
     def join(self, is_current: Callable[[int], bool]) -> None:
         """Take a place in a new ring, where there is a call for one of a generation that `is_current`."""
