@@ -1,6 +1,6 @@
 """Training data: made, read from files, or a user's own; in batches, in an order anyone can work out.
 
-Every name is imported when it is first asked for: who only hands out leases needs neither torch nor compilers.
+Every name is imported when it is first asked for: who only needs the order of samples loads neither torch nor compilers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dovetail.data.clicks import Clicks, Matches
     from dovetail.data.errors import BadRowsError, DataError
     from dovetail.data.items import ItemPool, items_of
-    from dovetail.data.leases import Lease, LeaseBook
     from dovetail.data.load import load_data
     from dovetail.data.loader import Loader
     from dovetail.data.order import Order
@@ -33,8 +32,6 @@ __all__ = [
     "DataError",
     "DecodedCache",
     "ItemPool",
-    "Lease",
-    "LeaseBook",
     "Loader",
     "Matches",
     "Order",
@@ -53,7 +50,6 @@ _HOME = {
     "clicks": ("Clicks", "Matches"),
     "errors": ("BadRowsError", "DataError"),
     "items": ("ItemPool", "items_of"),
-    "leases": ("Lease", "LeaseBook"),
     "load": ("load_data",),
     "loader": ("Loader",),
     "order": ("Order",),
