@@ -1,6 +1,6 @@
 """Training data: made, read from files, or a user's own; in batches, in an order anyone can work out.
 
-Every name is imported when it is first asked for: who only needs the order of samples loads neither torch nor compilers.
+Every name is imported when it is first asked for: who only needs the order loads neither torch nor compilers.
 """
 
 from __future__ import annotations
