@@ -5,8 +5,9 @@ Every name is imported when it is first asked for: who only needs the order load
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dovetail.on_demand import on_demand
 
 if TYPE_CHECKING:
     from dovetail.data.bad_rows import BadRow, BadRows
@@ -43,24 +44,4 @@ __all__ = [
     "load_data",
 ]
 
-_HOME = {
-    "bad_rows": ("BadRow", "BadRows"),
-    "batch": ("FIELDS", "Batch", "concatenate"),
-    "cache": ("DecodedCache",),
-    "clicks": ("Clicks", "Matches"),
-    "errors": ("BadRowsError", "DataError"),
-    "items": ("ItemPool", "items_of"),
-    "load": ("load_data",),
-    "loader": ("Loader",),
-    "order": ("Order",),
-    "schema": ("CRITEO_SCHEMA", "Schema", "Slot"),
-    "source": ("Source",),
-}
-_MODULE_OF = {name: f"dovetail.data.{module}" for module, names in _HOME.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name of this package that is not there yet."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module `dovetail.data` has no attribute `{name}`")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+__getattr__ = on_demand(__name__)
