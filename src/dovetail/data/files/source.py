@@ -146,7 +146,7 @@ class FileSource:
         """Read a file from end to end, keep its parts, and stop at the first broken row too many."""
         own = BadRows()
         places, counts = [], []
-        for number, part in enumerate(self._decoder.decode_all(file)):
+        for number, part in enumerate(self._decoder.decode(file)):
             own.add(part.bad_rows)
             self.bad_rows.add(part.bad_rows)
             self.bad_rows.check(self._max_bad_rows)
@@ -178,7 +178,7 @@ class FileSource:
                 return self._recent[part.key]
         cached = self._cache.get(part.key) if self._cache is not None else None
         if cached is None:
-            decoded = self._decoder.decode_one(part.file, part.place, part.first_row)
+            decoded = next(self._decoder.decode(part.file, part.place, part.first_row))
             self._keep(part.key, decoded)
             return decoded.batch
         with self._lock:
