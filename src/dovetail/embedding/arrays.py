@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dovetail.embedding.errors import TableError
+from dovetail.embedding.hashing import shard_of
 
 
 def as_keys(keys: ArrayLike) -> NDArray[np.int64]:
@@ -59,3 +60,15 @@ def in_bag_order(
         return keys, begins, ends
     shifts = np.repeat(begins - new_begins, lengths)
     return keys[shifts + np.arange(len(shifts))], new_begins, new_ends
+
+
+def own_keys(keys: NDArray[np.int64], shard: int, num_shards: int) -> NDArray[np.int64]:
+    """Return keys that all belong to `shard`; others are refused."""
+    if num_shards > 1 and len(keys):
+        foreign = shard_of(keys, num_shards) != shard
+        if foreign.any():
+            raise TableError(
+                f"key {keys[foreign][0]} does not belong to shard {shard} of {num_shards}",
+                hint="route keys by dovetail.embedding.shard_of(keys, num_shards)",
+            )
+    return keys

@@ -24,6 +24,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from dovetail.embedding.errors import DamagedFileError, TableError, storage_error
+from dovetail.embedding.row_optimizer import RowOptimizer, make_row_optimizer
 
 Kind = Literal["full", "delta"]
 MANIFEST = "manifest.json"
@@ -40,13 +41,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     num_shards: int
     step: int
 
+    def row_optimizer(self) -> RowOptimizer:
+        """Return the optimizer that the table has."""
+        return make_row_optimizer(**self.optimizer)
+
     @property
     def row_width(self) -> int:
         """Return the numbers of a row, values and state."""
-        from dovetail.embedding.row_optimizer import make_row_optimizer  # noqa: PLC0415
-
-        settings = dict(self.optimizer)
-        return self.width + make_row_optimizer(settings.pop("name"), **settings).state_width(self.width)
+        return self.width + self.row_optimizer().state_width(self.width)
 
     def must_match(self, other: Settings) -> None:
         """Refuse a shard of another table."""

@@ -12,7 +12,7 @@ _32 = np.uint64(32)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def place_of(key, size):  # type: ignore[no-untyped-def]  # pragma: no cover
+def home_of(key, size):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Return where the search for `key` begins among `size` places (below 2**32)."""
     return np.int64(((mix(np.uint64(key) + GOLDEN) >> _32) * np.uint64(size)) >> _32)
 
