@@ -1,4 +1,4 @@
-"""Models as chains of named layers, how they are trained, and how good they are.
+"""Models as graphs of named layers, how they are trained, and how good they are.
 
 Every name is imported when it is first asked for: who only needs a schedule does without torch.
 """
@@ -11,12 +11,12 @@ from dovetail.on_demand import on_demand
 
 if TYPE_CHECKING:
     from dovetail.models.block import Block
-    from dovetail.models.chain import Chain
     from dovetail.models.dropout import SampleDropout
     from dovetail.models.embedding import SlotEmbedding
     from dovetail.models.errors import ModelError
     from dovetail.models.initial_values import initialise
-    from dovetail.models.load import MODELS, as_chain, load_model
+    from dovetail.models.layer_graph import LayerGraph
+    from dovetail.models.load import MODELS, as_graph, load_model
     from dovetail.models.losses import LOSSES, loss_block
     from dovetail.models.metrics import Auc, LogLoss, Metric, RecallAt, make_metric
     from dovetail.models.optimizers import ModelOptimizer, make_optimizer
@@ -29,7 +29,7 @@ __all__ = [
     "MODELS",
     "Auc",
     "Block",
-    "Chain",
+    "LayerGraph",
     "LogLoss",
     "Metric",
     "ModelError",
@@ -39,7 +39,7 @@ __all__ = [
     "SampleDropout",
     "Schedule",
     "SlotEmbedding",
-    "as_chain",
+    "as_graph",
     "evaluate",
     "initialise",
     "load_model",

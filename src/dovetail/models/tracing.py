@@ -1,4 +1,4 @@
-"""From any module that torch.fx can trace to a chain of blocks."""
+"""From any module that torch.fx can trace to a graph of blocks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _trace(model: nn.Module) -> fx.Graph:
         raise ModelError(
             f"{type(model).__name__} cannot be cut into layers: torch.fx says: {reason}",
             hint="avoid branching on values of tensors in forward, or build the model as an nn.Sequential or a "
-            "dovetail.models.Chain",
+            "dovetail.models.LayerGraph",
         ) from None
     for node in graph.nodes:
         if node.op == "placeholder" and node.target not in FIELDS:

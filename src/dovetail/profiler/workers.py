@@ -41,10 +41,10 @@ def _work(request: ProfileRequest, batch: int, start: Barrier, results: Any) -> 
     """Measure in one worker, beginning together with the others."""
     torch.set_num_threads(1)
     try:
-        chain, batches = request.build()
+        graph, batches = request.build()
         start.wait(DEADLINE_S)
-        optimizer = request.optimizer_for(chain)
-        results.put(measure_layers(chain, first_samples(batches, batch), optimizer=optimizer))
+        optimizer = request.optimizer_for(graph)
+        results.put(measure_layers(graph, first_samples(batches, batch), optimizer=optimizer))
         start.wait(DEADLINE_S)  # go on loading the machine until all are done
     except Exception as problem:
         results.put(f"{type(problem).__name__}: {problem}")

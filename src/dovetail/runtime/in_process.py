@@ -28,7 +28,7 @@ from dovetail.runtime.server.shard import Shard, gradients_in
 from dovetail.runtime.transport import DirectCaller, Letter
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Lines
-from dovetail.runtime.worker.model import ServedModel, build_chain
+from dovetail.runtime.worker.model import ServedModel, build_graph
 from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.samples import Samples
 
@@ -60,7 +60,7 @@ class InProcess:
         self._samples = Samples(self._blueprint, data)
         device = torch.device(run.workers[0].device)
         self._rows = Rows(self._blueprint.num_servers, device)
-        self._model = ServedModel(build_chain(run, data.schema, model), self._rows, device)
+        self._model = ServedModel(build_graph(run, data.schema, model), self._rows, device)
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
 
     def run(self, on_step: OnStep | None = None) -> Path:

@@ -26,7 +26,7 @@ from dovetail.runtime.dense_optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.process import KEYS
 from dovetail.runtime.transport import make_keys
-from dovetail.runtime.worker.model import build_chain, dense_entries, dense_values, sparse_modules
+from dovetail.runtime.worker.model import build_graph, dense_entries, dense_values, sparse_modules
 from dovetail.spec.run import Run
 
 ROWS_AS = {"sgd": "sgd", "momentum": "sgd", "adagrad": "adagrad", "adam": "adam", "adamw": "adam"}
@@ -56,12 +56,12 @@ def prepare(
             f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
         )
     data = load_source(run, source)
-    chain = build_chain(run, data.schema, model)
-    blueprint = _blueprint(run, data, chain.recipe, private_folder(), timeline=timeline)
+    graph = build_graph(run, data.schema, model)
+    blueprint = _blueprint(run, data, graph.recipe, private_folder(), timeline=timeline)
     blueprint = msgspec.structs.replace(
         blueprint,
-        tables=tuple(each.spec() for each in sparse_modules(chain)),
-        dense=dense_entries(chain),
+        tables=tuple(each.spec() for each in sparse_modules(graph)),
+        dense=dense_entries(graph),
     )
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("logs", "rows"):
@@ -69,7 +69,7 @@ def prepare(
     if resume:
         _check_fits(blueprint, folder)
     else:
-        _write_first_checkpoint(blueprint, folder, dense_values(chain))
+        _write_first_checkpoint(blueprint, folder, dense_values(graph))
     (folder / "journal.jsonl").unlink(missing_ok=True)
     blueprint.write(folder)
     _make_keys(blueprint, folder)

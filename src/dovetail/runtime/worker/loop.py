@@ -40,7 +40,7 @@ from dovetail.runtime.worker.idle_time import IdleTime
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
 from dovetail.runtime.worker.memory import saved_bytes
-from dovetail.runtime.worker.model import ServedModel, build_chain
+from dovetail.runtime.worker.model import ServedModel, build_graph
 from dovetail.runtime.worker.ring_member import RingMember
 from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.score_counts import ScoreCounts
@@ -70,7 +70,7 @@ class WorkerLoop:
         run = process.blueprint.run
         device = torch.device(settings.device)
         self._rows = Rows(process.blueprint.num_servers, device)
-        self._model = ServedModel(build_chain(run, source.schema, own), self._rows, device)
+        self._model = ServedModel(build_graph(run, source.schema, own), self._rows, device)
         self._micro_batch = run.training.micro_batch
         self._scores = ScoreCounts() if process.blueprint.metric == "auc" else None
         self._lock = threading.Lock()

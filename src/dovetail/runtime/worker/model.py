@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from dovetail.data.batch import Batch
 from dovetail.data.schema import Schema
-from dovetail.models.chain import Chain
 from dovetail.models.embedding import SlotEmbedding, rows_elsewhere, select_slots
-from dovetail.models.load import as_chain, load_model
+from dovetail.models.layer_graph import LayerGraph
+from dovetail.models.load import as_graph, load_model
 from dovetail.runtime.blueprint import DenseEntry, TableSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.worker.items import items_for
@@ -27,10 +27,10 @@ from dovetail.spec.run import Run
 AskedKeys = Callable[[Batch], Tensor]
 
 
-def build_chain(run: Run, schema: Schema, own: nn.Module | None = None) -> Chain:
+def build_graph(run: Run, schema: Schema, own: nn.Module | None = None) -> LayerGraph:
     """Return the run's model, its tables without memory; `own` is a module that the user made."""
     if own is not None:
-        return as_chain(own, loss=run.model.loss)
+        return as_graph(own, loss=run.model.loss)
     with rows_elsewhere():
         options = {"schema": schema, **items_for(run), **run.model.options}
         return load_model(run.model.name, seed=run.training.seed, loss=run.model.loss, **options)
@@ -49,10 +49,10 @@ class SparseModule:
         return TableSpec(name=self.name, width=width, num_rows=num_rows, scale=1.0 / 3.0 / math.sqrt(width))
 
 
-def sparse_modules(chain: Chain) -> list[SparseModule]:
+def sparse_modules(graph: LayerGraph) -> list[SparseModule]:
     """Return the layers whose rows lie on servers: Dovetail's, and PyTorch's with sparse gradients."""
     found = []
-    for name, module in chain.named_modules():
+    for name, module in graph.named_modules():
         if isinstance(module, SlotEmbedding):
             found.append(SparseModule(name, module))
         elif isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
@@ -67,11 +67,11 @@ def sparse_modules(chain: Chain) -> list[SparseModule]:
     return found
 
 
-def dense_parameters(chain: Chain) -> list[tuple[str, nn.Parameter]]:
+def dense_parameters(graph: LayerGraph) -> list[tuple[str, nn.Parameter]]:
     """Return the parameters that are not tables, each once, under the names they have in the model."""
-    sparse = {id(each.module.weight) for each in sparse_modules(chain)}
+    sparse = {id(each.module.weight) for each in sparse_modules(graph)}
     found = []
-    for name, parameter in chain.named_parameters():
+    for name, parameter in graph.named_parameters():
         if id(parameter) in sparse or not parameter.requires_grad:
             continue
         if parameter.dtype != torch.float32:
@@ -79,7 +79,7 @@ def dense_parameters(chain: Chain) -> list[tuple[str, nn.Parameter]]:
                 f"parameter `{name}` is {str(parameter.dtype).removeprefix('torch.')}", hint="servers keep float32"
             )
         found.append((name, parameter))
-    for name, module in chain.named_modules():
+    for name, module in graph.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
             raise TrainingError(
                 f"layer `{name}` averages over a batch that is spread over workers",
@@ -88,29 +88,29 @@ def dense_parameters(chain: Chain) -> list[tuple[str, nn.Parameter]]:
     return found
 
 
-def dense_entries(chain: Chain) -> tuple[DenseEntry, ...]:
+def dense_entries(graph: LayerGraph) -> tuple[DenseEntry, ...]:
     """Return where each dense parameter lies in the one vector."""
     entries, offset = [], 0
-    for name, parameter in dense_parameters(chain):
+    for name, parameter in dense_parameters(graph):
         entries.append(DenseEntry(name=name, shape=tuple(parameter.shape), offset=offset))
         offset += parameter.numel()
     return tuple(entries)
 
 
-def dense_values(chain: Chain) -> NDArray[np.float32]:
+def dense_values(graph: LayerGraph) -> NDArray[np.float32]:
     """Return the dense parameters as one vector."""
-    parts = [parameter.detach().reshape(-1) for _, parameter in dense_parameters(chain)]
+    parts = [parameter.detach().reshape(-1) for _, parameter in dense_parameters(graph)]
     return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
 
 
 class ServedModel:
-    """A chain whose dense parameters and their gradients are views of two vectors, and whose rows come from `rows`."""
+    """A graph whose dense parameters and their gradients are views of two vectors, and whose rows come from `rows`."""
 
-    def __init__(self, chain: Chain, rows: Rows, device: torch.device) -> None:
-        """Take the chain over."""
-        self.chain, self.rows, self.device = chain, rows, device
-        self._sparse = sparse_modules(chain)
-        dense = dense_parameters(chain)
+    def __init__(self, graph: LayerGraph, rows: Rows, device: torch.device) -> None:
+        """Take the graph over."""
+        self.graph, self.rows, self.device = graph, rows, device
+        self._sparse = sparse_modules(graph)
+        dense = dense_parameters(graph)
         size = sum(parameter.numel() for _, parameter in dense)
         self.values = torch.empty(size, device=device)
         self.gradients = torch.zeros(size, device=device)
@@ -122,13 +122,13 @@ class ServedModel:
                 parameter.data = self.values[part].view(parameter.shape)
                 parameter.grad = self.gradients[part].view(parameter.shape)
                 offset = part.stop
-        for buffer_owner in chain.modules():
+        for buffer_owner in graph.modules():
             for name, buffer in buffer_owner.named_buffers(recurse=False):
                 setattr(buffer_owner, name, buffer.to(device))
         for table, each in enumerate(self._sparse):
             _serve(each.module, RemoteRows(table, rows))
         self._asked = self._keys_known_ahead()
-        self.loss_name = chain.blocks[-1].name
+        self.loss_name = graph.blocks[-1].name
         self.bytes_per_sample = 0.0
 
     def asked(self, batch: Batch) -> list[tuple[int, NDArray[np.int64]]]:
@@ -138,7 +138,7 @@ class ServedModel:
     def _keys_known_ahead(self) -> list[tuple[int, AskedKeys]]:
         """Return the tables whose layer reads the batch's ids and nothing else."""
         known: list[tuple[int, AskedKeys]] = []
-        for block in self.chain.blocks:
+        for block in self.graph.blocks:
             if block.after or block.reads != ("ids", "offsets"):
                 continue
             for table, each in enumerate(self._sparse):
@@ -151,8 +151,8 @@ class ServedModel:
 
     def loss_and_scores(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Return the loss, summed over samples, and the model's answers where they are on the way to it."""
-        kept = self.chain.run(batch, keep=(self.chain.scores, self.loss_name))
-        return kept[self.loss_name], kept.get(self.chain.scores)
+        kept = self.graph.run(batch, keep=(self.graph.scores, self.loss_name))
+        return kept[self.loss_name], kept.get(self.graph.scores)
 
 
 def _asked_by_slots(module: SlotEmbedding) -> AskedKeys:
