@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dovetail.planner.arrays import Ints, ProblemArrays
 from dovetail.planner.score import Proposal, Scores
-from dovetail.planner.tables import Ints, Tables
 
 POPULATION = 100
 GENERATIONS = 100
@@ -16,12 +16,12 @@ TOURNAMENT = 3
 class Genetic:
     """Proposes generation after generation."""
 
-    def __init__(self, tables: Tables, *, seed: int, generations: int | None = None) -> None:
+    def __init__(self, arrays: ProblemArrays, *, seed: int, generations: int | None = None) -> None:
         """Start from random plans in which every layer is on a type that can run it."""
         self.rng = np.random.default_rng(seed)
-        self.runnable = runnable_types(tables)
+        self.runnable = runnable_types(arrays)
         self.generations_left = GENERATIONS if generations is None else generations
-        self.mutation = max(1.0 / tables.num_layers, 0.05)
+        self.mutation = max(1.0 / arrays.num_layers, 0.05)
         self.population = random_assignments(self.runnable, POPULATION, self.rng)
 
     def propose(self) -> Proposal | None:
@@ -53,11 +53,11 @@ class Genetic:
         return winners
 
 
-def runnable_types(tables: Tables) -> list[Ints]:
+def runnable_types(arrays: ProblemArrays) -> list[Ints]:
     """Return for each layer the types that can run it and can be had."""
     return [
-        np.flatnonzero((tables.end_of_run[:, position] > position) & (tables.limit > 0))
-        for position in range(tables.num_layers)
+        np.flatnonzero((arrays.end_of_run[:, position] > position) & (arrays.limit > 0))
+        for position in range(arrays.num_layers)
     ]
 
 
