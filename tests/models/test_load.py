@@ -207,7 +207,7 @@ class Twofold(Twisting):
 @pytest.mark.parametrize(
     ("model", "complaint"),
     [
-        (Twisting(), "cannot be cut into layers: torch.fx says"),
+        (Twisting(), "cannot be divided into layers: torch.fx says"),
         (Misnamed(), "takes `x`, which no batch has"),
         (Wasteful(), "no layer uses the parameters `spare.weight`, `spare.bias`"),
         (Repeating(), "share the parameter"),

@@ -1,4 +1,4 @@
-"""Batches in the background: read, shuffled, cut to size, and ready before they are asked for."""
+"""Batches in the background: read, shuffled, of the right size, and ready before they are asked for."""
 
 from __future__ import annotations
 

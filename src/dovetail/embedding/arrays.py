@@ -43,7 +43,7 @@ def as_bags(offsets: ArrayLike, num_keys: int, mode: str) -> tuple[NDArray[np.in
         raise TableError(f"a table pools by `{mode}`", hint="choose `sum` or `mean`")
     if array.ndim != 1 or not len(array) or array[0] != 0 or array[-1] != num_keys or (np.diff(array) < 0).any():
         raise TableError(
-            f"offsets of shape {array.shape} do not cut {num_keys} keys into bags",
+            f"offsets of shape {array.shape} do not divide {num_keys} keys into bags",
             hint=f"they start with 0, never fall, and end with {num_keys}",
         )
     return array[:-1], array[1:]

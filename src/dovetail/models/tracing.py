@@ -80,7 +80,7 @@ def _trace(model: nn.Module) -> fx.Graph:
     except Exception as problem:
         reason = " ".join(str(problem).split())[:200]
         raise ModelError(
-            f"{type(model).__name__} cannot be cut into layers: torch.fx says: {reason}",
+            f"{type(model).__name__} cannot be divided into layers: torch.fx says: {reason}",
             hint="avoid branching on values of tensors in forward, or build the model as an nn.Sequential or a "
             "dovetail.models.LayerGraph",
         ) from None

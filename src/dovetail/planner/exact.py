@@ -29,7 +29,8 @@ NARROWEST = 1e-6
 """An interval that cannot be settled is split down to this relative width, then left with its bound."""
 OPTIMAL_WITHIN = 1e-6
 """The gap between cost and bound at which a plan counts as optimal."""
-
+MARGIN = 0.9
+"""How much of that gap is used up by settling early; the rest is for rounding in the bound and in the cost."""
 PATIENCE = 2000
 """After so many questions a bound within the tolerance is proof enough; before, only one that meets the cost."""
 
@@ -132,16 +133,16 @@ class CheapestSearch:
         hourly = max(answer.lower_bound, interval.hourly)
         if math.isinf(hourly):
             return []
-        cut = interval.high
+        middle = interval.high
         if not answer.exact and not self._is_settled(hourly / start):
             if interval.high / start < 1 + NARROWEST:
                 return None
-            cut = math.sqrt(start * interval.high)
+            middle = math.sqrt(start * interval.high)
         else:
             start = max(start, self._settled_up_to(start, hourly, interval.high))
             if start >= interval.high:
                 return []
-        ends = [(start, cut), (cut, interval.high)] if cut < interval.high else [(start, cut)]
+        ends = [(start, middle), (middle, interval.high)] if middle < interval.high else [(start, middle)]
         return [
             Interval(
                 rate=max(hourly / high, interval.relaxed_rate),
@@ -193,5 +194,5 @@ class CheapestSearch:
 
     def _is_settled(self, rate: float) -> bool:
         """Say whether nothing of this rate or above is news: exactly so at first, within the tolerance later on."""
-        tolerance = STEP if self.questions < PATIENCE else OPTIMAL_WITHIN * 0.9
+        tolerance = STEP if self.questions < PATIENCE else OPTIMAL_WITHIN * MARGIN
         return rate >= self.best_rate * (1 - tolerance)

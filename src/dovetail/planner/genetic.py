@@ -11,6 +11,8 @@ POPULATION = 100
 GENERATIONS = 100
 ELITE = 4
 TOURNAMENT = 3
+LEAST_MUTATION = 0.05
+"""One layer of each child is changed on average, and in long models at least this share of them."""
 
 
 class Genetic:
@@ -21,7 +23,7 @@ class Genetic:
         self.rng = np.random.default_rng(seed)
         self.runnable = runnable_types(arrays)
         self.generations_left = GENERATIONS if generations is None else generations
-        self.mutation = max(1.0 / arrays.num_layers, 0.05)
+        self.mutation = max(1.0 / arrays.num_layers, LEAST_MUTATION)
         self.population = random_assignments(self.runnable, POPULATION, self.rng)
 
     def propose(self) -> Proposal | None:
@@ -36,10 +38,10 @@ class Genetic:
         """Breed the next generation from the fitter plans."""
         fitness = scores.reward()
         parents = [self._winners(fitness), self._winners(fitness)]
-        # Two cut points: a run of consecutive layers comes from the second parent.
+        # Two borders: a run of consecutive layers comes from the second parent.
         layers = np.arange(self.population.shape[1])
-        cuts = np.sort(self.rng.integers(0, len(layers) + 1, size=(POPULATION, 2)), axis=1)
-        from_second = (layers >= cuts[:, :1]) & (layers < cuts[:, 1:])
+        borders = np.sort(self.rng.integers(0, len(layers) + 1, size=(POPULATION, 2)), axis=1)
+        from_second = (layers >= borders[:, :1]) & (layers < borders[:, 1:])
         children = np.where(from_second, self.population[parents[1]], self.population[parents[0]])
         mutants = self.rng.random(children.shape) < self.mutation
         children = np.where(mutants, random_assignments(self.runnable, POPULATION, self.rng), children)

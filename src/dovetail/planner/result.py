@@ -67,7 +67,7 @@ def refuse_timeless(problem: Problem) -> None:
 
 
 def round_down(number: float, *, figures: int = 6) -> float:
-    """Return a number cut to a few significant figures: a floor that still can be met."""
+    """Return a number lowered to a few significant figures: a floor that still can be met."""
     return _rounded(number, figures, math.floor)
 
 

@@ -18,6 +18,10 @@ CLOSE_ENOUGH = 1e-6
 """How exactly proposals are provisioned: finer would cost time and change no ranking."""
 PENALTY = 1.0
 """The least shortfall of an illegal plan."""
+CANNOT_BE = 10 * PENALTY
+"""The shortfall of stages that cannot be at all: worse than of those that only miss a demand."""
+A_STAGE_TOO_MANY = 0.2
+"""What each stage beyond the most allowed adds: about as much as a speed a fifth below the floor, log(1.2)."""
 
 Provisioning = Literal["exact", "paper"]
 
@@ -94,10 +98,10 @@ def _score(arrays, assignments, min_samples_per_s, max_stages, in_paper, rates, 
         rates[n], shortfalls[n] = math.inf, 0.0
         parts = stage_list(arrays, types, lasts, count)
         if len(parts) == 0:
-            shortfalls[n] = 10 * PENALTY
+            shortfalls[n] = CANNOT_BE
             continue
         if count > max_stages:
-            shortfalls[n] = PENALTY + 0.2 * (count - max_stages)
+            shortfalls[n] = PENALTY + A_STAGE_TOO_MANY * (count - max_stages)
             continue
         if in_paper:
             rates[n] = provision_as_in_paper(arrays, types, parts, min_samples_per_s, units[n])
@@ -116,7 +120,7 @@ def _score_units(arrays, assignments, chosen, min_samples_per_s, max_stages, rat
         rates[n], shortfalls[n] = math.inf, 0.0
         parts = stage_list(arrays, types, lasts, count)
         if len(parts) == 0 or count > max_stages:
-            shortfalls[n] = 10 * PENALTY
+            shortfalls[n] = CANNOT_BE
             continue
         slowest_s, first, fits = 0.0, 0, True
         for s in range(count):
@@ -127,7 +131,7 @@ def _score_units(arrays, assignments, chosen, min_samples_per_s, max_stages, rat
             slowest_s = max(slowest_s, seconds_on(parts[s], units[n, s]))
             first = lasts[s] + 1
         if not fits:
-            shortfalls[n] = 10 * PENALTY
+            shortfalls[n] = CANNOT_BE
             continue
         hourly = 0.0
         used = np.zeros_like(arrays.limit)

@@ -1,7 +1,7 @@
 """Seconds of each layer: forward, backward and update, as in a training step.
 
 Two measurements make one. Whole steps say how long forward, backward and update take together. Then the blocks run one
-by one, each on inputs cut off from the graph before it, so that its backward pass can be timed by itself; that says
+by one, each on inputs detached from the graph before it, so that its backward pass can be timed by itself; that says
 which share of each phase is whose. Block by block everything takes a little longer (more calls, an optimizer each), so
 only the shares are taken from there, and the layers add up to the whole step.
 """
@@ -105,15 +105,15 @@ def _block_by_block(
 ) -> list[Phases]:
     """Run one training step block by block; return (forward, backward, update) seconds of each."""
     outputs: dict[str, Tensor] = {}
-    cut_inputs: list[dict[str, Tensor]] = []
+    own_inputs: list[dict[str, Tensor]] = []
     marks: list[list[Any]] = []
     for block in graph.blocks:
-        inputs = {name: _cut_off(outputs[name]) for name in block.after or ()}
+        inputs = {name: _detached(outputs[name]) for name in block.after or ()}
         arguments = [*inputs.values(), *(getattr(batch, name) for name in block.reads)]
         begun = stopwatch.mark()
         outputs[block.name] = block.module(*arguments)
         marks.append([begun, stopwatch.mark()])
-        cut_inputs.append(inputs)
+        own_inputs.append(inputs)
     gradients: dict[str, Tensor] = {}
     for position in range(len(graph) - 1, -1, -1):
         output = outputs[graph.blocks[position].name]
@@ -123,9 +123,9 @@ def _block_by_block(
             scaled = output / batch.num_samples if given is None else output
             torch.autograd.backward(scaled, given)
         marks[position] += [begun, stopwatch.mark()]
-        for name, cut in cut_inputs[position].items():
-            if cut.grad is not None:
-                gradients[name] = cut.grad if name not in gradients else gradients[name] + cut.grad
+        for name, tensor in own_inputs[position].items():
+            if tensor.grad is not None:
+                gradients[name] = tensor.grad if name not in gradients else gradients[name] + tensor.grad
     for position, block_optimizer in enumerate(optimizers):
         begun = stopwatch.mark()
         if block_optimizer is not None:
@@ -142,7 +142,7 @@ def _block_by_block(
     ]
 
 
-def _cut_off(output: Tensor) -> Tensor:
+def _detached(output: Tensor) -> Tensor:
     """Return a tensor as the start of a graph of its own, with a gradient where it can have one."""
     return output.detach().requires_grad_(output.is_floating_point())
 

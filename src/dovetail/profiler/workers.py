@@ -15,6 +15,8 @@ from dovetail.profiler.layers import LayerSeconds, measure_layers
 from dovetail.profiler.request import ProfileRequest, first_samples
 
 DEADLINE_S = 300.0
+LOOK_EVERY_S = 0.5
+"""How long a worker that died can go unnoticed."""
 
 
 def measure_side_by_side(request: ProfileRequest, *, num_workers: int, batch: int) -> tuple[LayerSeconds, ...]:
@@ -55,9 +57,9 @@ def _next_result(results: Any, workers: list[Any]) -> tuple[LayerSeconds, ...]:
     waited_s = 0.0
     while waited_s < DEADLINE_S:
         try:
-            result = results.get(timeout=0.5)
+            result = results.get(timeout=LOOK_EVERY_S)
         except queue.Empty:
-            waited_s += 0.5
+            waited_s += LOOK_EVERY_S
             dead = [worker.name for worker in workers if worker.exitcode not in (None, 0)]
             if dead:
                 raise DovetailError(
