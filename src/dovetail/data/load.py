@@ -107,7 +107,6 @@ def _files(
 
 
 def _own(name: str, options: dict[str, Any]) -> Source:
-    """Return a user's own source."""
     try:
         function = imported(name)
     except ImportProblem as problem:

@@ -20,7 +20,6 @@ class Background:
     """One thread that works on a store under the store's lock."""
 
     def __init__(self, store: Store, lock: threading.RLock) -> None:
-        """Start with nothing to do."""
         self._store, self._lock = store, lock
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-table")
         self._writing_back = False

@@ -52,7 +52,6 @@ class Room:
         clock: Clock,
         key_log: KeyLog | None,
     ) -> None:
-        """Begin with everything where it is."""
         self._index, self._host, self._disk, self._clock, self._key_log = index, host, disk, clock, key_log
         self.host_bytes = host_bytes
         self.num_shifts = 0

@@ -49,7 +49,6 @@ class Store:
         segment_bytes: int | None = None,
         key_log: KeyLog | None = None,
     ) -> None:
-        """Make an empty store."""
         self.width, self.seed, self.scale = width, seed, scale
         self._first_state = np.float32(optimizer.first_state)
         layout = RecordLayout(width=width, state_width=optimizer.state_width(width), precision=cold_precision)

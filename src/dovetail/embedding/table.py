@@ -261,7 +261,6 @@ class Table:
         return self._store.clock.step
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
         return self._store.num_rows
 
     def close(self) -> None:
@@ -275,11 +274,9 @@ class Table:
             self._store.close()
 
     def __enter__(self) -> Table:
-        """Return the table itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the table."""
         self.close()
 
     @contextlib.contextmanager

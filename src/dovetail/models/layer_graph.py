@@ -42,7 +42,6 @@ class LayerGraph(nn.Module):
         return self._blocks
 
     def __len__(self) -> int:
-        """Return how many blocks there are."""
         return len(self._blocks)
 
     def position(self, name: str) -> int:
@@ -109,7 +108,6 @@ class LayerGraph(nn.Module):
 
     @staticmethod
     def _run_block(block: Block, batch: Batch, values: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of one block."""
         for name in block.after or ():
             if name not in values:
                 raise ModelError(

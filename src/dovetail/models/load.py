@@ -117,7 +117,6 @@ def check_same_parameters(graph: LayerGraph, model: nn.Module) -> None:
 
 
 def _built_in(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> LayerGraph:
-    """Return a built-in model."""
     entry = MODELS[name]
     known = inspect.signature(entry.build).parameters
     for option in options:

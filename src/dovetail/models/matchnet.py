@@ -65,7 +65,6 @@ class ItemNumbers(nn.Module):
     """Adds the numbers of each sample's item, and those of its negatives from the pool."""
 
     def __init__(self, pool_dense: Tensor) -> None:
-        """Keep the numbers of all items."""
         super().__init__()
         self.register_buffer("pool_dense", pool_dense, persistent=False)
         self.pool_dense: Tensor
@@ -134,7 +133,6 @@ def matchnet(
 
 
 def _tower(widths: Sequence[int], prefix: str, **options: object) -> list[Block]:
-    """Return one of the two towers."""
     return fc_tower(widths, prefix=prefix, **options)  # type: ignore[arg-type]
 
 

@@ -25,7 +25,6 @@ class LogUniform:
     """Noise over n rows ordered by popularity: P(row k) = log((k + 2) / (k + 1)) / log(n + 1), k from 0."""
 
     def __init__(self, num_rows: int) -> None:
-        """Keep how many rows there are."""
         self.num_rows = num_rows
 
     def rows(self, units: Tensor) -> Tensor:
@@ -84,7 +83,6 @@ class NceLoss(nn.Module):
     """
 
     def __init__(self, noise: LogUniform) -> None:
-        """Keep the noise."""
         super().__init__()
         self.noise = noise
 

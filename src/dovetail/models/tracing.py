@@ -105,7 +105,6 @@ def _trace(model: nn.Module) -> fx.Graph:
 
 
 def _block(model: nn.Module, node: fx.Node, sizes: set[fx.Node]) -> Block:
-    """Return the block of one call."""
     inputs = _inputs(node, sizes)
     layers = [inner for inner in inputs if inner.op != "placeholder"]
     fields = [inner for inner in inputs if inner.op == "placeholder"]

@@ -15,7 +15,6 @@ class Greedy:
     """Proposes the one plan that greed leads to."""
 
     def __init__(self, arrays: ProblemArrays, *, min_samples_per_s: float) -> None:
-        """Set up for one problem."""
         self.arrays = arrays
         self.min_samples_per_s = min_samples_per_s
         self._done = False

@@ -227,7 +227,6 @@ class Reinforce:
             self._step(-self._log_likelihood(self.best)[0].mean())
 
     def _step(self, loss: Tensor) -> None:
-        """Take one step of the optimizer."""
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()

@@ -59,7 +59,6 @@ class Scorer:
         max_stages: int | None,
         provisioning: Provisioning = "exact",
     ) -> None:
-        """Set up for one problem."""
         self.arrays = arrays
         self.min_samples_per_s = min_samples_per_s
         self.max_stages = max_stages or arrays.num_layers

@@ -157,7 +157,6 @@ def _scaled(layers: list[Phases], whole: Phases) -> list[Phases]:
 
 
 def _middle(times: list[Phases]) -> Phases:
-    """Return the medians of each phase."""
     forward_s, backward_s, update_s = (statistics.median(column) for column in zip(*times, strict=True))
     return forward_s, backward_s, update_s
 

@@ -67,11 +67,9 @@ class _Kept:
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
     def __enter__(self) -> None:
-        """Begin to count."""
         self._hooks.__enter__()
 
     def __exit__(self, *exception: object) -> None:
-        """Stop counting."""
         self._hooks.__exit__(*exception)
 
     def num_bytes(self, *, beside: Tensor) -> float:
@@ -91,7 +89,6 @@ class _Kept:
 
 
 def _bytes(tensor: Tensor) -> float:
-    """Return the bytes of a tensor."""
     return float(tensor.numel() * tensor.element_size())
 
 

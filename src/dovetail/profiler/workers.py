@@ -74,7 +74,6 @@ def _next_result(results: Any, workers: list[Any]) -> tuple[LayerSeconds, ...]:
 
 
 def _middle(layer: list[LayerSeconds]) -> LayerSeconds:
-    """Return the medians over the workers."""
     return LayerSeconds(
         forward_s=statistics.median(each.forward_s for each in layer),
         backward_s=statistics.median(each.backward_s for each in layer),

@@ -187,7 +187,6 @@ def _keys(values: pa.Array, name: str) -> NDArray[np.int64]:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    """Say whether a column holds lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
