@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding.disk_tier import MOST_AT_ONCE
 from dovetail.embedding.store import Store
+from dovetail.embedding.tier import MOST_AT_ONCE
 
 SHORTEST_PAUSE_S = 0.001
 """A caller who comes back sooner would wait for a write-back; its next look-up makes room itself."""

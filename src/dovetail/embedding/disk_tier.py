@@ -29,12 +29,11 @@ from dovetail.embedding.direct_reads import (
 from dovetail.embedding.errors import DamagedFileError, storage_error
 from dovetail.embedding.record import RecordLayout, encode_rows
 from dovetail.embedding.segments import Segments
+from dovetail.embedding.tier import MOST_AT_ONCE
 
 LARGEST_SEGMENT_BYTES = 64 << 20
 """Each segment is an open file: at the usual limit of 1024 of them, there is room for 64 GB of cold rows."""
 SMALLEST_SEGMENT_BYTES = 64 << 10
-MOST_AT_ONCE = 4096
-"""Records written or moved in one go: what bounds the buffers."""
 MAPPED_BYTES_A_READ = 128 << 10
 """The log is read through mappings where there are so few bytes of it for each record wanted: then finding out which
 segments are in the page cache, a few microseconds a megabyte, costs less than a call for each record."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding.disk_tier import MOST_AT_ONCE
 from dovetail.embedding.saving import Saver
 from dovetail.embedding.store import Store
+from dovetail.embedding.tier import MOST_AT_ONCE
 
 
 def expire(store: Store, saver: Saver, *, max_age_steps: int | None, min_count: int | None) -> NDArray[np.int64]:

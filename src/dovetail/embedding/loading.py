@@ -9,13 +9,13 @@ from typing import TypedDict
 import numpy as np
 
 from dovetail.embedding.checkpoint import Checkpoint, Settings
-from dovetail.embedding.disk_tier import MOST_AT_ONCE
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import shard_of
 from dovetail.embedding.record import Precision
 from dovetail.embedding.row_facts import Facts
 from dovetail.embedding.slot_line import SAVED
 from dovetail.embedding.store import Store
+from dovetail.embedding.tier import MOST_AT_ONCE
 
 
 class LoadOptions(TypedDict, total=False):

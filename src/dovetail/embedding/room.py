@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import move_kernels as moves
-from dovetail.embedding.disk_tier import MOST_AT_ONCE, DiskTier
+from dovetail.embedding.disk_tier import DiskTier
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.host_tier import SLOT_BYTES, HostTier
 from dovetail.embedding.index import ENTRY_BYTES, Index
 from dovetail.embedding.key_log import KeyLog
+from dovetail.embedding.tier import MOST_AT_ONCE
 from dovetail.units import format_bytes
 
 LAST_OPERATION = 2**31 - 8

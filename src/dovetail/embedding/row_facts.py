@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import fact_kernels as kernels
-from dovetail.embedding.disk_tier import MOST_AT_ONCE
 from dovetail.embedding.host_tier import HostTier
 from dovetail.embedding.index import Index
+from dovetail.embedding.tier import MOST_AT_ONCE
 
 Keys = NDArray[np.int64]
 

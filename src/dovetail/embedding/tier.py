@@ -7,6 +7,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_AT_ONCE = 4096
+"""Rows moved between tiers, into a checkpoint or out of one in one go: what bounds buffers and waiting for the lock."""
+
 
 class Tier(Protocol):
     """Whole rows, values and optimizer state, at numbers that the tier gives out; whose they are, the index knows.
