@@ -75,13 +75,13 @@ def loader_wall_rate(source: Clicks, batch_size: int, readers: int) -> float:
 
 def training_rate(source: Clicks, batch_size: int, device: str, num_steps: int) -> float:
     """Return rows per second of CTR-DNN steps over batches that are ready."""
-    chain = load_model("ctr-dnn", schema=source.schema).to(device)
-    optimizer = make_optimizer(chain, "adam", 1e-4)
+    graph = load_model("ctr-dnn", schema=source.schema).to(device)
+    optimizer = make_optimizer(graph, "adam", 1e-4)
     batches = [source.read(k * batch_size, (k + 1) * batch_size).to(device) for k in range(8)]
 
     def work() -> int:
         for step in range(num_steps):
-            train_step(chain, batches[step % 8], optimizer)
+            train_step(graph, batches[step % 8], optimizer)
         if device == "cuda":
             torch.cuda.synchronize()
         return num_steps * batch_size

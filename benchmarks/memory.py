@@ -62,10 +62,10 @@ def train(*, num_rows: int, width: int, batch: int, device: str) -> float:
     from dovetail.spec import Layer
 
     source = load_data("clicks")
-    chain = load_model("ctr-dnn", schema=source.schema, num_rows=num_rows, width=width).to(device)
-    optimizer = make_optimizer(chain, "adam", 1e-4)
+    graph = load_model("ctr-dnn", schema=source.schema, num_rows=num_rows, width=width).to(device)
+    optimizer = make_optimizer(graph, "adam", 1e-4)
     for step in range(STEPS):
-        train_step(chain, source.read(step * batch, (step + 1) * batch).to(device), optimizer)
+        train_step(graph, source.read(step * batch, (step + 1) * batch).to(device), optimizer)
     small = load_model("ctr-dnn", schema=source.schema, num_rows=1000, width=width)
     sizes = measure_sizes(small, source.read(0, batch), optimizer="adam")
     layers = [

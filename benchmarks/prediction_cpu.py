@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dovetail.data import Batch, load_data
-from dovetail.models import Chain, load_model, make_optimizer, train_step
+from dovetail.models import LayerGraph, load_model, make_optimizer, train_step
 from dovetail.profiler.fit import fit_amdahl
 from dovetail.profiler.layers import measure_layers
 from dovetail.profiler.machine import cores
@@ -41,16 +41,16 @@ def run(_: Namespace) -> list[dict[str, Any]]:
 
 def one_device(device: torch.device, title: str, *, group: str) -> list[dict[str, Any]]:
     """Return predicted and measured speeds of the whole model on one device."""
-    chain, batches = model_and_batches(device)
-    optimizer = make_optimizer(chain, "adam", 1e-4)
+    graph, batches = model_and_batches(device)
+    optimizer = make_optimizer(graph, "adam", 1e-4)
     profiles: dict[int, list[list[float]]] = {size: [] for size in PROFILED}
     measured: dict[int, list[float]] = {size: [] for size in PREDICTED}
     for _ in range(TURNS):
         for size in PROFILED:
-            layers = measure_layers(chain, cut(batches, size), optimizer="adam", learning_rate=1e-4)
+            layers = measure_layers(graph, cut(batches, size), optimizer="adam", learning_rate=1e-4)
             profiles[size].append([layer.total_s for layer in layers])
         for size in PREDICTED:
-            measured[size] += step_seconds(lambda batch: train_step(chain, batch, optimizer), cut(batches, size))
+            measured[size] += step_seconds(lambda batch: train_step(graph, batch, optimizer), cut(batches, size))
     simple = max(PREDICTED) / predicted_s(profiles, max(PREDICTED))
     return [
         row(f"{title}, batch {size}", group, size, predicted_s(profiles, size), measured[size], simple)
@@ -75,12 +75,12 @@ def predicted_s(profiles: dict[int, list[list[float]]], size: int) -> float:
     return total_s
 
 
-def model_and_batches(device: torch.device) -> tuple[Chain, list[Batch]]:
+def model_and_batches(device: torch.device) -> tuple[LayerGraph, list[Batch]]:
     """Return CTR-DNN and eight batches of the largest size, on a device."""
     source = load_data("clicks")
-    chain = load_model("ctr-dnn", schema=source.schema, num_rows=ROWS, width=WIDTH)
+    graph = load_model("ctr-dnn", schema=source.schema, num_rows=ROWS, width=WIDTH)
     size = max(PREDICTED)
-    return chain.to(device), [source.read(turn * size, (turn + 1) * size).to(device) for turn in range(8)]
+    return graph.to(device), [source.read(turn * size, (turn + 1) * size).to(device) for turn in range(8)]
 
 
 def cut(batches: list[Batch], size: int) -> list[Batch]:

@@ -16,7 +16,7 @@ import torch
 
 from dovetail.data import Batch
 from dovetail.errors import DovetailError
-from dovetail.models import Chain, make_optimizer
+from dovetail.models import LayerGraph, make_optimizer
 from dovetail.profiler.layers import measure_layers
 from prediction_cpu import (
     PREDICTED,
@@ -87,9 +87,9 @@ def timed(copy: Callable[[], object]) -> float:
     return statistics.median(seconds[WARM_UP:])
 
 
-def split_step(chain: Chain, device: torch.device) -> Callable[[Batch], None]:
+def split_step(graph: LayerGraph, device: torch.device) -> Callable[[Batch], None]:
     """Return a training step whose first block stays on the CPU."""
-    first, *others = chain.blocks
+    first, *others = graph.blocks
     for block in others:
         block.module.to(device)
     optimizers = [
@@ -100,7 +100,7 @@ def split_step(chain: Chain, device: torch.device) -> Callable[[Batch], None]:
     def step(batch: Batch) -> None:
         vectors = first.module(batch.ids, batch.offsets)
         cut_off = vectors.detach().to(device).requires_grad_(True)
-        loss = chain.run(batch.to(device), {first.name: cut_off}, first=1)[others[-1].name]
+        loss = graph.run(batch.to(device), {first.name: cut_off}, first=1)[others[-1].name]
         (loss / batch.num_samples).backward()
         assert cut_off.grad is not None
         vectors.backward(cut_off.grad.to("cpu"))

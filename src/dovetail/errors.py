@@ -6,8 +6,17 @@
     │   └── NoPlanError         proven: no plan can meet the demands
     ├── DataError               training data cannot be read or make no sense (dovetail.data)
     │   └── BadRowsError        more rows are broken than were allowed
-    ├── ModelError              a model cannot be built, cut or trained (dovetail.models)
+    ├── TableError              a request that a table cannot meet (dovetail.embedding)
+    │   ├── DamagedFileError    a file is not what was written
+    │   └── StorageError        the disk refused
+    ├── ModelError              a model cannot be built, divided or trained (dovetail.models)
     ├── LinkError               a link cannot be measured (dovetail.profiler)
+    ├── TrainingError           a training run cannot start or go on (dovetail.runtime)
+    ├── WireError               bytes between processes are not a letter
+    ├── PeerLost                a process did not answer in time
+    ├── CallAbandoned           nobody wants an answer any more
+    ├── KeyRingError            a key is missing, broken or readable by others
+    ├── ListenError             an address cannot be listened at
     ├── HostError               a host of a test bed cannot be made (dovetail.testbed)
     └── MissingExtraError       an optional dependency is not installed
 

@@ -134,13 +134,9 @@ class Counting:
         self.schema, self.identity = self._decoder.schema, self._decoder.identity
         self.num_readings = 0
 
-    def decode_all(self, file: DataFile) -> Iterator[DecodedPart]:
+    def decode(self, file: DataFile, place: int | None = None, first_row: int = 0) -> Iterator[DecodedPart]:
         self.num_readings += 1
-        return self._decoder.decode_all(file)
-
-    def decode_one(self, file: DataFile, place: int, first_row: int) -> DecodedPart:
-        self.num_readings += 1
-        return self._decoder.decode_one(file, place, first_row)
+        return self._decoder.decode(file, place, first_row)
 
 
 def test_a_second_opening_reads_the_cache_and_not_the_file(tmp_path):

@@ -59,6 +59,8 @@ def test_a_users_own_data_are_loaded_from_a_module_in_the_working_folder(own, mo
         ("clicks", {"truth": "deap"}, "no truth `deap`"),
         ("criteo", {}, "needs the option `path`"),
         ("criteo", {"path": "x", "max_bad_rows": -1}, "max_bad_rows is -1"),
+        ("csv", {"path": "x", "delimeter": ";"}, "`csv` has no option `delimeter`"),
+        ("parquet", {"path": "x", "delimiter": ";"}, "`parquet` has no option `delimiter`"),
         ("no_such_module:make", {}, "there is no module `no_such_module`"),
         ("os.path:jion", {}, "no function `jion`"),
         (":x", {}, "not of the form"),

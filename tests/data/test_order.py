@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.data import DataError, LeaseBook, Order
+from dovetail.data import DataError, Order
 
 
 @given(st.integers(1, 60), st.integers(1, 25), st.integers(0, 5), st.integers(0, 3), st.booleans(), st.data())
@@ -34,49 +34,3 @@ def test_data_without_an_end_are_shuffled_within_blocks_that_stay_in_order():
 def test_an_order_of_nothing_is_refused():
     with pytest.raises(DataError, match="an order of 0 samples"):
         Order(num_samples=0)
-
-
-@given(
-    st.integers(1, 50), st.lists(st.tuples(st.integers(1, 9), st.sampled_from("dgxr"), st.integers(0, 9)), max_size=40)
-)
-def test_every_position_is_done_exactly_once_whoever_dies(num_positions, happenings):
-    book = LeaseBook(num_positions=num_positions)
-    done: list[int] = []
-    held = []
-    for count, what, part in happenings:
-        if lease := book.take(count, holder="anna" if part % 2 else "bert"):
-            held.append(lease)
-        if held and what == "d":
-            lease = held.pop(0)
-            if book.complete(lease):
-                done += range(lease.first, lease.last)
-        elif held and what == "g":
-            lease = held.pop()
-            ready = min(part, lease.last - lease.first)
-            book.give_back(lease, done=ready)
-            done += range(lease.first, lease.first + ready)
-        elif what == "x":
-            book.drop_holder("anna")
-            held = [lease for lease in held if lease.holder != "anna"]
-        elif what == "r":
-            book = LeaseBook.restored(book.state())
-            held = []
-    for lease in held:
-        assert book.complete(lease)
-        done += range(lease.first, lease.last)
-    while lease := book.take(7):
-        done += range(lease.first, lease.last)
-        assert book.complete(lease)
-
-    assert sorted(done) == list(range(num_positions))
-    assert book.is_finished
-
-
-def test_a_lease_that_was_taken_away_does_not_count():
-    book = LeaseBook(num_positions=10)
-    lease = book.take(10, holder="slow")
-    assert lease is not None
-    book.drop_holder("slow")
-
-    assert not book.complete(lease)
-    assert not book.is_finished

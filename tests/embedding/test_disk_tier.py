@@ -12,6 +12,7 @@ import pytest
 from dovetail.embedding import SGD, Adagrad, DamagedFileError, Table
 from dovetail.embedding.disk_tier import DiskTier
 from dovetail.embedding.record import RecordLayout
+from tests.embedding.tiers import read, write
 from tests.embedding.twins import DictTable, assert_same
 
 
@@ -28,23 +29,23 @@ def test_damage_is_found_in_records_that_left_the_page_cache(tmp_path):
     disk = DiskTier(tmp_path, RecordLayout(width=30, state_width=2), 1 << 20)
     keys = np.arange(5000)
     rows = np.random.default_rng(0).normal(size=(5000, 32)).astype(np.float32)
-    places = disk.write(keys, rows)
+    places = write(disk, keys, rows)
     forget_pages(tmp_path)
-    assert disk.read(keys, places).tobytes() == rows.tobytes()
+    assert read(disk, keys, places, row_width=32).tobytes() == rows.tobytes()
     some = np.random.default_rng(1).permutation(5000)[:700]
     forget_pages(tmp_path)
-    assert disk.read(keys[some], places[some]).tobytes() == rows[some].tobytes()
+    assert read(disk, keys[some], places[some], row_width=32).tobytes() == rows[some].tobytes()
 
     with next(tmp_path.glob("*/*.segment")).open("r+b") as file:
         file.seek(1234 * disk.record_bytes + 50)
         file.write(b"damage")
     forget_pages(tmp_path)
     with pytest.raises(DamagedFileError, match=r"record 1234 \(key 1234\) has a wrong checksum"):
-        disk.read(keys, places)
+        read(disk, keys, places, row_width=32)
     forget_pages(tmp_path)
     os.truncate(next(tmp_path.glob("*/*.segment")), 40_000)
     with pytest.raises(DamagedFileError, match="cut short"):
-        disk.read(keys, places)
+        read(disk, keys, places, row_width=32)
     disk.close()
 
 
@@ -53,8 +54,8 @@ def test_any_flipped_bit_of_a_record_is_found(tmp_path, precision):
     disk = DiskTier(tmp_path, RecordLayout(width=3, state_width=2, precision=precision), 1000)
     rows = np.random.default_rng(0).normal(size=(2, 5)).astype(np.float32)
     keys = np.array([7, -8])
-    places = disk.write(keys, rows)
-    before = disk.read(keys, places)
+    places = write(disk, keys, rows)
+    before = read(disk, keys, places, row_width=5)
     path = next(tmp_path.glob("*/*.segment"))
     whole = path.read_bytes()
 
@@ -64,23 +65,23 @@ def test_any_flipped_bit_of_a_record_is_found(tmp_path, precision):
         with path.open("r+b") as file:
             file.write(harmed)
         with pytest.raises(DamagedFileError, match="key -8"):
-            disk.read(keys, places)
+            read(disk, keys, places, row_width=5)
     path.write_bytes(whole)
 
-    assert disk.read(keys, places).tobytes() == before.tobytes()
+    assert read(disk, keys, places, row_width=5).tobytes() == before.tobytes()
     disk.close()
 
 
 def test_a_file_cut_short_after_it_was_read_is_an_error_and_ends_nothing(tmp_path):
     disk = DiskTier(tmp_path, RecordLayout(width=2, state_width=0), 1 << 20)
     keys = np.arange(9000)
-    places = disk.write(keys, np.ones((9000, 2), dtype=np.float32))
+    places = write(disk, keys, np.ones((9000, 2), dtype=np.float32))
     for _ in range(3):  # through the mapping, where the system allows it
-        disk.read(keys, places)
+        read(disk, keys, places, row_width=2)
     os.truncate(next(tmp_path.glob("*/*.segment")), 5000)
 
     with pytest.raises(DamagedFileError, match="cut short"):
-        disk.read(keys, places)
+        read(disk, keys, places, row_width=2)
     disk.close()
 
 
@@ -94,7 +95,7 @@ from dovetail.embedding.record import RecordLayout
 
 disk = DiskTier(Path(sys.argv[1]), RecordLayout(width=2, state_width=0), 1 << 20)
 keys = np.arange(9000)
-places = disk.write(keys, np.ones((9000, 2), dtype=np.float32))
+places = disk.write_from(keys, np.ones((9000, 2), dtype=np.float32), np.arange(9000, dtype=np.int32))
 addresses = disk.segments.in_memory(look=True).copy()
 if not addresses.any():
     print("no mappings here")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from dovetail.data import Batch, Clicks, Matches, Source, load_data
-from dovetail.models import Chain, load_model
+from dovetail.models import LayerGraph, load_model
 
 torch.set_num_threads(1)
 
@@ -33,7 +33,7 @@ def make_source(name: str) -> Source:
     return Clicks(num_slots=6, num_multi_valued=2, num_dense=3, rows_per_slot=10)
 
 
-def make_model(name: str, *, seed: int = 0, dropout: float = 0.0, **more: Any) -> Chain:
+def make_model(name: str, *, seed: int = 0, dropout: float = 0.0, **more: Any) -> LayerGraph:
     """Return a small model of that name."""
     source = make_source(name)
     options = SMALL[name] | more
@@ -49,10 +49,10 @@ def make_batch(name: str, first: int = 0, last: int = 32) -> Batch:
     return make_source(name).read(first, last)
 
 
-def gradients(chain: Chain) -> dict[str, torch.Tensor]:
+def gradients(graph: LayerGraph) -> dict[str, torch.Tensor]:
     """Return the gradient of every parameter, sparse ones filled up."""
     found = {}
-    for name, parameter in chain.named_parameters():
+    for name, parameter in graph.named_parameters():
         assert parameter.grad is not None, name
         found[name] = parameter.grad.to_dense().clone()
     return found

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.data.counter import mix
 from dovetail.models import ModelError, SampleDropout
 from dovetail.models.draws import sample_sixteenths, sample_units, sample_words, signed_stream
 from dovetail.models.matchnet import Negatives
 from dovetail.models.nce import LogUniform
+from dovetail.splitmix import mix
 
 
 def test_words_are_those_of_the_unsigned_mixing():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dovetail.data import Clicks, load_data
-from dovetail.models import Block, Chain, ModelError, as_chain, initialise, load_model
+from dovetail.models import Block, LayerGraph, ModelError, as_graph, initialise, load_model
 from tests.models.makers import ALL_MODELS, make_batch, make_model
 
 SOURCE = Clicks(num_slots=4, num_multi_valued=0, num_dense=5, rows_per_slot=10)
@@ -17,10 +17,10 @@ BATCH = SOURCE.read(0, 16)
 
 @pytest.mark.parametrize("name", ["ctr-dnn", "2emb", "dlrm", "matchnet", "nce"])
 def test_every_built_in_model_can_be_had_by_its_name_alone(name):
-    chain = load_model(name, num_rows=1000)
+    graph = load_model(name, num_rows=1000)
 
-    assert chain.blocks[-1].kind == "loss"
-    assert chain.recipe.optimizer == "adam"
+    assert graph.blocks[-1].kind == "loss"
+    assert graph.recipe.optimizer == "adam"
 
 
 def test_published_layer_counts_of_the_matching_models_are_met():
@@ -41,13 +41,13 @@ def test_initial_values_depend_on_the_seed_and_the_names_alone(name):
 
 
 def test_initial_values_of_a_layer_do_not_depend_on_the_others():
-    def chain(*widths: int) -> Chain:
+    def graph(*widths: int) -> LayerGraph:
         first, *others = widths
         blocks = [Block(name="fc0", kind="fc", module=nn.Linear(5, first), reads=("dense",))]
         blocks += [Block(name=f"fc{i}", kind="fc", module=nn.Linear(5, width)) for i, width in enumerate(others, 1)]
-        return Chain(blocks)
+        return LayerGraph(blocks)
 
-    long, short = chain(5, 5, 3), chain(5)
+    long, short = graph(5, 5, 3), graph(5)
     initialise(long, 3)
     initialise(short, 3)
 
@@ -67,11 +67,11 @@ def test_initial_values_are_the_same_in_another_process():
     assert float(other.stdout) == here
 
 
-def test_a_sequence_becomes_a_chain_with_its_own_parameters():
+def test_a_sequence_becomes_a_graph_with_its_own_parameters():
     model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 4), nn.Tanh()), nn.Linear(4, 1))
-    chain = as_chain(model)
+    graph = as_graph(model)
 
-    assert [(block.name, block.kind) for block in chain.blocks] == [
+    assert [(block.name, block.kind) for block in graph.blocks] == [
         ("linear0", "fc"),
         ("relu1", "activation"),
         ("linear2_0", "fc"),
@@ -79,9 +79,9 @@ def test_a_sequence_becomes_a_chain_with_its_own_parameters():
         ("linear3", "fc"),
         ("loss", "loss"),
     ]
-    assert {id(p) for p in chain.parameters()} == {id(p) for p in model.parameters()}
-    assert torch.equal(chain.predict(BATCH), model(BATCH.dense))
-    assert chain(BATCH).item() == pytest.approx(
+    assert {id(p) for p in graph.parameters()} == {id(p) for p in model.parameters()}
+    assert torch.equal(graph.predict(BATCH), model(BATCH.dense))
+    assert graph(BATCH).item() == pytest.approx(
         nn.functional.binary_cross_entropy_with_logits(model(BATCH.dense)[:, 0], BATCH.labels, reduction="sum").item()
     )
 
@@ -104,13 +104,13 @@ class Branching(nn.Module):
         return self.out(torch.cat([left, right], dim=1))
 
 
-def test_a_module_is_traced_into_a_chain_that_computes_the_same():
+def test_a_module_is_traced_into_a_graph_that_computes_the_same():
     model = Branching()
-    chain = as_chain(model)
+    graph = as_graph(model)
 
-    assert torch.equal(chain.predict(BATCH), model(BATCH.dense, BATCH.ids, BATCH.offsets))
-    assert {id(p) for p in chain.parameters()} == {id(p) for p in model.parameters()}
-    kinds = {block.name: block.kind for block in chain.blocks}
+    assert torch.equal(graph.predict(BATCH), model(BATCH.dense, BATCH.ids, BATCH.offsets))
+    assert {id(p) for p in graph.parameters()} == {id(p) for p in model.parameters()}
+    kinds = {block.name: block.kind for block in graph.blocks}
     assert (kinds["left"], kinds["table"], kinds["norm"], kinds["cat"], kinds["relu"]) == (
         "fc", "embedding", "norm", "concat", "activation",
     )  # fmt: skip
@@ -141,19 +141,19 @@ class Nested(nn.Module):
 
 def test_modules_are_followed_down_to_layers_with_parameters():
     model = Nested()
-    chain = as_chain(model)
+    graph = as_graph(model)
 
-    assert [block.name for block in chain.blocks] == ["inner_0", "inner_1", "out", "loss"]
-    assert torch.equal(chain.predict(BATCH), model(BATCH.dense))
+    assert [block.name for block in graph.blocks] == ["inner_0", "inner_1", "out", "loss"]
+    assert torch.equal(graph.predict(BATCH), model(BATCH.dense))
 
 
-def test_a_traced_chain_can_be_cut_anywhere():
-    chain = as_chain(Branching())
-    whole = chain(BATCH).item()
+def test_a_traced_graph_can_be_cut_anywhere():
+    graph = as_graph(Branching())
+    whole = graph(BATCH).item()
 
-    for cut in range(1, len(chain)):
-        sent = chain.run(BATCH, last=cut - 1)
-        assert chain.run(BATCH, sent, first=cut)[chain.blocks[-1].name].item() == whole
+    for cut in range(1, len(graph)):
+        sent = graph.run(BATCH, last=cut - 1)
+        assert graph.run(BATCH, sent, first=cut)[graph.blocks[-1].name].item() == whole
 
 
 class Twisting(nn.Module):
@@ -207,7 +207,7 @@ class Twofold(Twisting):
 @pytest.mark.parametrize(
     ("model", "complaint"),
     [
-        (Twisting(), "cannot be cut into layers: torch.fx says"),
+        (Twisting(), "cannot be divided into layers: torch.fx says"),
         (Misnamed(), "takes `x`, which no batch has"),
         (Wasteful(), "no layer uses the parameters `spare.weight`, `spare.bias`"),
         (Repeating(), "share the parameter"),
@@ -220,20 +220,20 @@ class Twofold(Twisting):
 )
 def test_models_that_cannot_be_cut_are_refused_with_the_reason(model, complaint):
     with pytest.raises(ModelError, match=complaint) as caught:
-        as_chain(model)
+        as_graph(model)
 
     assert caught.value.hint
 
 
 OWN = """
 from torch import nn
-from dovetail.models import Chain, Block
+from dovetail.models import LayerGraph, Block
 
 def small(width=4, seed=0):
     return nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 1))
 
 def chained():
-    return Chain([Block(name="fc", kind="fc", module=nn.Linear(5, 2), reads=("dense",))])
+    return LayerGraph([Block(name="fc", kind="fc", module=nn.Linear(5, 2), reads=("dense",))])
 
 def nothing():
     return 3
@@ -253,11 +253,11 @@ def own(tmp_path):
 
 
 def test_a_users_own_model_is_loaded_with_its_options(own):
-    chain = load_model(f"{own}:small", width=7)
+    graph = load_model(f"{own}:small", width=7)
 
-    assert chain.blocks[0].module.out_features == 7
-    assert chain.recipe.loss == "logistic"
-    assert chain(BATCH).ndim == 0
+    assert graph.blocks[0].module.out_features == 7
+    assert graph.recipe.loss == "logistic"
+    assert graph(BATCH).ndim == 0
 
 
 def test_a_users_own_model_gets_the_schema_only_where_it_takes_one(own):
@@ -267,19 +267,19 @@ def test_a_users_own_model_gets_the_schema_only_where_it_takes_one(own):
 
 @pytest.mark.parametrize("name", ALL_MODELS)
 def test_the_made_data_that_a_recipe_names_fit_its_model(name):
-    chain = load_model(name, num_rows=1000)
-    batch = load_data("clicks", truth=chain.recipe.truth).read(0, 8)
+    graph = load_model(name, num_rows=1000)
+    batch = load_data("clicks", truth=graph.recipe.truth).read(0, 8)
     if name in ("ctr-dnn", "2emb", "dlrm"):
         assert len(batch.offsets) - 1 == 8 * 26
 
-    assert torch.isfinite(chain(batch))
+    assert torch.isfinite(graph(batch))
 
 
 def test_the_loss_is_the_users_choice(own):
-    chain = load_model(f"{own}:chained", loss="cross-entropy")
+    graph = load_model(f"{own}:chained", loss="cross-entropy")
 
-    assert chain.recipe.loss == "cross-entropy"
-    assert torch.isfinite(chain(BATCH))
+    assert graph.recipe.loss == "cross-entropy"
+    assert torch.isfinite(graph(BATCH))
     assert make_model("matchnet", loss="softmax")(make_batch("matchnet")).item() > 0
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from dovetail.cost import evaluate
 from dovetail.errors import PlanError
+from dovetail.planner.arrays import as_arrays
 from dovetail.planner.brute_force import cheapest_of_all
-from dovetail.planner.tables import tables
 from dovetail.spec import Layer, LayerTime, Problem, ResourceType, Stage, Training
 from dovetail.spec.synthetic import synthetic_problem
 
@@ -57,7 +57,7 @@ def naive_cost(problem: Problem) -> float:
 def test_brute_force_finds_the_cheapest_of_every_assignment_and_number_of_units(seed: int, link_share: float) -> None:
     floor = [0.0, 20_000.0, 80_000.0][seed % 3]
     problem = small_problem(seed, floor=floor, link_share=link_share)
-    rate, _ = cheapest_of_all(tables(problem), min_samples_per_s=floor, max_stages=None, split_stages=False)
+    rate, _ = cheapest_of_all(as_arrays(problem), min_samples_per_s=floor, max_stages=None, split_stages=False)
 
     assert rate * problem.training.total_samples / 3600 == pytest.approx(naive_cost(problem), rel=1e-9)
 
@@ -71,4 +71,4 @@ def test_brute_force_refuses_more_than_a_million_plans_and_says_how_many() -> No
     )
 
     with pytest.raises(PlanError, match=r"10,000,000 plans \(10 types, 7 layers\)"):
-        cheapest_of_all(tables(problem), min_samples_per_s=0, max_stages=None, split_stages=False)
+        cheapest_of_all(as_arrays(problem), min_samples_per_s=0, max_stages=None, split_stages=False)

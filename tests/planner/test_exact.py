@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dovetail.cost import evaluate
 from dovetail.errors import NoPlanError
+from dovetail.planner.arrays import as_arrays
 from dovetail.planner.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import plan_with
-from dovetail.planner.tables import tables
 from dovetail.spec import Layer, LayerTime, Problem, ResourceType, Training
 from dovetail.spec.synthetic import synthetic_problem
 
@@ -52,7 +52,7 @@ def cost_by(method: str, problem: Problem, **shape: object) -> float:
 
 def with_binding_limits(problem: Problem, shares: list[float]) -> Problem | None:
     """Return the problem with fewer units of every type than its cheapest plan uses, so that limits must bind."""
-    arrays = tables(problem)
+    arrays = as_arrays(problem)
     _, path = cheapest_of_all(
         arrays, min_samples_per_s=problem.training.min_samples_per_s, max_stages=None, split_stages=False
     )

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from dovetail.cost import evaluate
 from dovetail.errors import PlanError
+from dovetail.planner.arrays import as_arrays
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import METHODS, SEARCHES, Options, plan_with
 from dovetail.planner.score import Proposal, Scorer
-from dovetail.planner.tables import tables
 from dovetail.spec import Layer, LayerTime, Plan, Problem, ResourceType, Training, read_problem
 from dovetail.spec.synthetic import synthetic_problem
 
@@ -152,7 +152,7 @@ def test_provisioning_as_in_the_paper_is_legal_and_never_cheaper_than_ours(
     rng = np.random.default_rng(seed)
     proposal = Proposal(rng.integers(0, 3, size=(20, 6)))
     ours, theirs = (
-        Scorer(tables(problem), min_samples_per_s=floor, max_stages=None, provisioning=kind).score(proposal)
+        Scorer(as_arrays(problem), min_samples_per_s=floor, max_stages=None, provisioning=kind).score(proposal)
         for kind in ("exact", "paper")
     )
 
@@ -189,7 +189,9 @@ def test_rewards_rank_legal_plans_by_cost_and_illegal_ones_below_by_what_they_mi
         resources=tuple(ResourceType(name=name, price_per_hour=1.0, limit=4) for name in "abc"),
         layers=(Layer(name="0", on={"a": work, "b": slow, "c": slower}),),
     )
-    scores = Scorer(tables(problem), min_samples_per_s=40.0, max_stages=None).score(Proposal(np.array([[0], [1], [2]])))
+    scores = Scorer(as_arrays(problem), min_samples_per_s=40.0, max_stages=None).score(
+        Proposal(np.array([[0], [1], [2]]))
+    )
     reward = scores.reward()
 
     assert scores.rates[0] == pytest.approx(4 / 40)

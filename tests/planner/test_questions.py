@@ -10,10 +10,10 @@ import pytest
 
 from dovetail.cost import evaluate
 from dovetail.errors import NoPlanError, PlanError
+from dovetail.planner.arrays import as_arrays
 from dovetail.planner.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.plan import cheapest_plan, fastest_plan, pareto_plans
-from dovetail.planner.tables import tables
 from dovetail.spec import Layer, LayerTime, Link, Problem, ResourceType, Training
 from dovetail.spec.synthetic import synthetic_problem
 
@@ -83,7 +83,7 @@ def test_the_curve_rises_and_each_of_its_plans_is_the_cheapest_at_its_pace() -> 
         assert faster.cost >= slower.cost * (1 - 1e-9)
     for plan in plans:
         rate, _ = cheapest_of_all(
-            tables(problem), min_samples_per_s=plan.samples_per_s * (1 - 1e-9), max_stages=None, split_stages=False
+            as_arrays(problem), min_samples_per_s=plan.samples_per_s * (1 - 1e-9), max_stages=None, split_stages=False
         )
         assert plan.cost == pytest.approx(rate * problem.training.total_samples / 3600, rel=1e-6)
 

@@ -26,23 +26,23 @@ def clicks():
 
 @pytest.mark.parametrize("name", ["ctr-dnn", "2emb", "dlrm"])
 def test_block_by_block_the_gradients_are_those_of_the_whole_model(name: str, clicks) -> None:
-    chain = load_model(name, schema=clicks.schema, num_rows=50, width=4)
+    graph = load_model(name, schema=clicks.schema, num_rows=50, width=4)
     batch = clicks.read(0, 32)
-    (chain(batch) / 32).backward()
-    expected = {key: parameter.grad.to_dense().clone() for key, parameter in chain.named_parameters()}
-    chain.zero_grad(set_to_none=True)
-    _block_by_block(chain, batch, [None] * len(chain), WallClock())
+    (graph(batch) / 32).backward()
+    expected = {key: parameter.grad.to_dense().clone() for key, parameter in graph.named_parameters()}
+    graph.zero_grad(set_to_none=True)
+    _block_by_block(graph, batch, [None] * len(graph), WallClock())
 
-    for key, parameter in chain.named_parameters():
+    for key, parameter in graph.named_parameters():
         torch.testing.assert_close(parameter.grad.to_dense(), expected[key], rtol=1e-5, atol=1e-7)
 
 
 def test_every_layer_has_its_times_and_only_layers_with_parameters_have_updates(clicks) -> None:
-    chain = load_model("ctr-dnn", schema=clicks.schema, **SMALL)
-    times = measure_layers(chain, [clicks.read(0, 64)], optimizer="adam", repeats=2)
+    graph = load_model("ctr-dnn", schema=clicks.schema, **SMALL)
+    times = measure_layers(graph, [clicks.read(0, 64)], optimizer="adam", repeats=2)
 
-    assert len(times) == len(chain)
-    for block, layer in zip(chain.blocks, times, strict=True):
+    assert len(times) == len(graph)
+    for block, layer in zip(graph.blocks, times, strict=True):
         assert layer.forward_s > 0
         has_parameters = any(True for _ in block.module.parameters())
         assert (layer.update_s > 1e-6) == has_parameters
@@ -55,11 +55,11 @@ def test_layers_are_scaled_so_that_each_phase_adds_up_to_the_whole_step() -> Non
 
 
 def test_sizes_are_those_counted_by_hand(clicks) -> None:
-    chain = load_model("ctr-dnn", schema=clicks.schema, num_rows=50, width=4, hidden=(8,))
+    graph = load_model("ctr-dnn", schema=clicks.schema, num_rows=50, width=4, hidden=(8,))
     batch = clicks.read(0, 10)
     sizes = {
         block.name: size
-        for block, size in zip(chain.blocks, measure_sizes(chain, batch, optimizer="adam"), strict=True)
+        for block, size in zip(graph.blocks, measure_sizes(graph, batch, optimizer="adam"), strict=True)
     }
     inputs = 26 * 4 + 13
 
@@ -76,12 +76,12 @@ def test_sizes_are_those_counted_by_hand(clicks) -> None:
 
 
 def test_measuring_sizes_leaves_the_model_as_it_was(clicks) -> None:
-    chain = load_model("ctr-dnn", schema=clicks.schema, **SMALL)
-    before = {key: value.clone() for key, value in chain.state_dict().items()}
-    measure_sizes(chain, clicks.read(0, 8), optimizer="adam")
+    graph = load_model("ctr-dnn", schema=clicks.schema, **SMALL)
+    before = {key: value.clone() for key, value in graph.state_dict().items()}
+    measure_sizes(graph, clicks.read(0, 8), optimizer="adam")
 
-    assert all(torch.equal(value, before[key]) for key, value in chain.state_dict().items())
-    assert all(parameter.grad is None for parameter in chain.parameters())
+    assert all(torch.equal(value, before[key]) for key, value in graph.state_dict().items())
+    assert all(parameter.grad is None for parameter in graph.parameters())
 
 
 @given(
@@ -103,8 +103,8 @@ def test_times_that_rise_with_units_have_no_shared_part_and_faster_than_linear_o
 
 
 def test_an_estimate_is_overhead_and_the_slower_of_arithmetic_and_memory(clicks) -> None:
-    chain = load_model("ctr-dnn", schema=clicks.schema, num_rows=50, width=4, hidden=(8,))
-    sizes = measure_sizes(chain, clicks.read(0, 10), optimizer="adam")[2]
+    graph = load_model("ctr-dnn", schema=clicks.schema, num_rows=50, width=4, hidden=(8,))
+    sizes = measure_sizes(graph, clicks.read(0, 10), optimizer="adam")[2]
     gpu = ResourceType(name="gpu", price_per_hour=1.0, flops_per_s=1e9, memory_bytes_per_s=1e15)
     estimate = estimate_layer(sizes, gpu, is_embedding=False, network_bytes_per_s=1e9)
 
@@ -127,12 +127,12 @@ def test_two_workers_measure_side_by_side() -> None:
 
 
 def test_an_optimizer_steps_every_block_of_its_own(clicks) -> None:
-    chain = load_model("ctr-dnn", schema=clicks.schema, **SMALL)
-    before = {key: value.clone() for key, value in chain.state_dict().items()}
+    graph = load_model("ctr-dnn", schema=clicks.schema, **SMALL)
+    before = {key: value.clone() for key, value in graph.state_dict().items()}
     optimizers = [
         make_optimizer(block.module, "sgd", 0.1) if any(True for _ in block.module.parameters()) else None
-        for block in chain.blocks
+        for block in graph.blocks
     ]
-    _block_by_block(chain, clicks.read(0, 32), optimizers, WallClock())
+    _block_by_block(graph, clicks.read(0, 32), optimizers, WallClock())
 
-    assert all(not torch.equal(value, before[key]) for key, value in chain.state_dict().items())
+    assert all(not torch.equal(value, before[key]) for key, value in graph.state_dict().items())

@@ -13,8 +13,8 @@ from dovetail.data.clicks import Clicks
 from dovetail.data.schema import Schema
 from dovetail.embedding.first_values import first_values
 from dovetail.models.block import Block
-from dovetail.models.chain import Chain
 from dovetail.models.embedding import SlotEmbedding
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.recipe import Recipe
 from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.spec.run import RunModel, RunOptimizer
@@ -38,10 +38,10 @@ class Count(nn.Module):
         return -pooled.sum() - self.samples.sum() * len(labels)
 
 
-def counting_model(schema: Schema, pause_s: float = 0.0) -> Chain:
+def counting_model(schema: Schema, pause_s: float = 0.0) -> LayerGraph:
     """Return the model, which takes `pause_s` a sample."""
     embedding = SlotEmbedding(num_rows=NUM_ROWS, width=1, num_slots=schema.num_slots)
-    return Chain(
+    return LayerGraph(
         [
             Block(name="embedding", kind="embedding", module=embedding, after=(), reads=("ids", "offsets")),
             Block(name="loss", kind="loss", module=Count(pause_s), reads=("labels",)),

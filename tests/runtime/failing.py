@@ -11,8 +11,8 @@ from dovetail.data.clicks import Clicks
 from dovetail.data.errors import DataError
 from dovetail.data.schema import Schema
 from dovetail.models.block import Block
-from dovetail.models.chain import Chain
 from dovetail.models.embedding import SlotEmbedding
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.recipe import Recipe
 
 
@@ -35,10 +35,10 @@ class Failing(nn.Module):
         return loss * float("nan") if self._left < 0 and self._how == "nan" else loss
 
 
-def failing_model(schema: Schema, how: str, after: int = 500) -> Chain:
+def failing_model(schema: Schema, how: str, after: int = 500) -> LayerGraph:
     """Return a model that fails."""
     embedding = SlotEmbedding(num_rows=100, width=1, num_slots=schema.num_slots)
-    return Chain(
+    return LayerGraph(
         [
             Block(name="embedding", kind="embedding", module=embedding, after=(), reads=("ids", "offsets")),
             Block(name="loss", kind="loss", module=Failing(how, after), reads=("labels",)),

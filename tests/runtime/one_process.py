@@ -14,8 +14,8 @@ from dovetail.data.loader import Loader
 from dovetail.data.source import Source
 from dovetail.embedding import make_row_optimizer
 from dovetail.embedding.first_values import first_values
-from dovetail.models.chain import Chain
 from dovetail.models.embedding import SlotEmbedding
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.blueprint import table_seed
 from dovetail.spec.run import Run
@@ -47,20 +47,20 @@ class RowsOf:
 
 
 class OneProcess:
-    """Trains a run's model on whole batches; `chain` is the user's model with weights of its own."""
+    """Trains a run's model on whole batches; `graph` is the user's model with weights of its own."""
 
-    def __init__(self, run: Run, chain: Chain, source: Source) -> None:
+    def __init__(self, run: Run, graph: LayerGraph, source: Source) -> None:
         """Give the tables their first values."""
-        self._run, self._chain, self._source = run, chain, source
+        self._run, self._graph, self._source = run, graph, source
         self._optimizer_name = str(run.optimizer.name)
         rate = float(run.optimizer.learning_rate or 0)
         self._row_optimizer = make_row_optimizer(
             run.optimizer.rows or {"momentum": "sgd", "adamw": "adam"}.get(self._optimizer_name, self._optimizer_name),
             learning_rate=run.optimizer.rows_learning_rate or rate,
         )
-        self.tables = [self._first_rows(number, weight) for number, weight in enumerate(sparse_weights(chain))]
+        self.tables = [self._first_rows(number, weight) for number, weight in enumerate(sparse_weights(graph))]
         sparse = {id(table.weight) for table in self.tables}
-        self._dense = [p for p in chain.parameters() if id(p) not in sparse and p.requires_grad]
+        self._dense = [p for p in graph.parameters() if id(p) not in sparse and p.requires_grad]
         self._optimizer = DENSE[self._optimizer_name](self._dense or [nn.Parameter(torch.zeros(0))], rate)
         self._rate = rate
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
@@ -96,9 +96,9 @@ class OneProcess:
 
     def _train_on(self, batch: Batch) -> None:
         """Step once by the mean over a batch."""
-        for parameter in self._chain.parameters():
+        for parameter in self._graph.parameters():
             parameter.grad = None
-        (self._chain(batch) / batch.num_samples).backward()
+        (self._graph(batch) / batch.num_samples).backward()
         factor = self._schedule(self.step)
         optimizer = self._run.optimizer
         if optimizer.clip_norm is not None:
@@ -140,10 +140,10 @@ class OneProcess:
         }
 
 
-def sparse_weights(chain: Chain) -> list[Tensor]:
+def sparse_weights(graph: LayerGraph) -> list[Tensor]:
     """Return the weights of the layers with sparse gradients, in the order of the model."""
     return [
         module.weight
-        for module in chain.modules()
+        for module in graph.modules()
         if isinstance(module, SlotEmbedding) or (isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse)
     ]

@@ -6,7 +6,7 @@ from dovetail.data.loader import Loader
 from dovetail.models.metrics import Auc
 from dovetail.models.step import evaluate
 from dovetail.runtime.finished.restore import restore_model
-from dovetail.spec.run import RunCheckpoint, RunModel, RunOptimizer
+from dovetail.spec.run import RunModel, RunOptimizer, RunSaving
 from tests.runtime.chaos import Chaos
 from tests.runtime.runs import clicks, make_run, train
 
@@ -51,7 +51,7 @@ def test_twenty_kills_do_not_change_what_is_learnt(tmp_path, mode):
     chaos = Chaos(kills=20, seed=2, pause_s=1.0)
 
     train(
-        run_in(mode, epochs=6, checkpoint=RunCheckpoint(every_s=1.0), patience_s=5.0),
+        run_in(mode, epochs=6, checkpoint=RunSaving(every_s=1.0), patience_s=5.0),
         tmp_path / "chaos",
         meanwhile=chaos,
         timeout_s=600,

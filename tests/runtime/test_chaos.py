@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.spec.run import RunCheckpoint
+from dovetail.spec.run import RunSaving
 from tests.runtime.chaos import Chaos
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import assert_nothing_left, make_run, train
@@ -19,7 +19,7 @@ def chaotic_run(folder, chaos, *, seconds, servers=2, workers=2, timeout_s, **tr
         servers=servers,
         workers=workers,
         patience_s=5.0,
-        checkpoint=RunCheckpoint(every_s=0.7),
+        checkpoint=RunSaving(every_s=0.7),
         batch=60,
         **training,
     )

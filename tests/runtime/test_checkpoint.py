@@ -14,7 +14,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.server.shard import Shard
-from dovetail.spec.run import RunCheckpoint, RunOptimizer
+from dovetail.spec.run import RunOptimizer, RunSaving
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import assert_same_state, clicks, last_state, make_run, state_in, train, train_until
@@ -28,7 +28,7 @@ def cut_short(tmp_path_factory):
     """The folder of a run on 2 servers and 3 workers that was killed in the middle, with several checkpoints."""
     folder = tmp_path_factory.mktemp("cut") / "run"
     run = make_run(
-        samples=3000, servers=2, workers=3, optimizer=ADAM, batch=30, checkpoint=RunCheckpoint(every_steps=3, keep=5)
+        samples=3000, servers=2, workers=3, optimizer=ADAM, batch=30, checkpoint=RunSaving(every_steps=3, keep=5)
     )
     train_until(run, folder, 7)
     return folder
@@ -123,7 +123,7 @@ def test_a_folder_without_a_whole_checkpoint_is_refused(copied):
 def test_a_run_resumes_from_the_last_checkpoint_that_is_whole(copied):
     newest = checkpoints.all_in(copied)[-1]
     files_of(newest)[0].write_bytes(b"")
-    run = make_run(samples=3000, servers=2, workers=1, optimizer=ADAM, batch=30, checkpoint=RunCheckpoint(keep=1))
+    run = make_run(samples=3000, servers=2, workers=1, optimizer=ADAM, batch=30, checkpoint=RunSaving(keep=1))
 
     train(run, copied, resume=True)
 
@@ -150,7 +150,7 @@ def test_a_full_disk_is_reported_and_the_run_goes_on(tmp_path, mode):
     with small_disk(tmp_path / "disk", 2 << 20) as disk:
         run = make_run(
             model=slow_counting(0.0005), optimizer=PLAIN, reduction="sum", samples=20_000, batch=100, mode=mode,
-            checkpoint=RunCheckpoint(every_s=0.4),
+            checkpoint=RunSaving(every_s=0.4),
         )  # fmt: skip
         filler, times = disk / "filler", {}
 

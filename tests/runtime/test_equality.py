@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dovetail.data.load import load_data
-from dovetail.models.load import as_chain, load_model
+from dovetail.models.load import as_graph, load_model
 from dovetail.spec.run import RunModel, RunOptimizer, RunSchedule, RunWorker
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import clicks, last_state, make_run, train
@@ -59,8 +59,8 @@ def test_a_run_ends_where_one_process_ends(tmp_path, dense, servers, workers, op
     train(run, tmp_path / "run")
 
     source = clicks(num_samples=1950)
-    chain = load_model("ctr-dnn", seed=3, schema=source.schema, **run.model.options)
-    alone = OneProcess(run, chain, source)
+    graph = load_model("ctr-dnn", seed=3, schema=source.schema, **run.model.options)
+    alone = OneProcess(run, graph, source)
     alone.train()
     assert alone.step == 20
     assert_equals(tmp_path / "run", alone)
@@ -106,6 +106,6 @@ def test_a_module_of_ones_own_is_trained_as_in_one_process(tmp_path):
 
     for name, parameter in own.named_parameters():
         parameter.data = begun[name]
-    alone = OneProcess(run, as_chain(own), source)
+    alone = OneProcess(run, as_graph(own), source)
     alone.train()
     assert_equals(tmp_path / "run", alone)

@@ -5,7 +5,7 @@ import time
 import msgspec
 import pytest
 
-from dovetail.spec.run import RunCheckpoint, RunModel, RunWorker
+from dovetail.spec.run import RunModel, RunSaving, RunWorker
 from dovetail.testbed import available
 from tests.runtime.counting import COUNTING, PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import kill, make_run, train
@@ -106,7 +106,7 @@ def test_a_worker_that_leaves_for_good_is_not_waited_for(tmp_path, mode):
 def test_a_worker_that_comes_back_works_again(tmp_path, dense):
     run = counting_run(
         model=slow_counting(0.001), samples=12_000, batch=100, workers=2, dense=dense,
-        checkpoint=RunCheckpoint(every_s=0.5),
+        checkpoint=RunSaving(every_s=0.5),
     )  # fmt: skip
     seen = {}
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from dovetail.data import Clicks
 from dovetail.embedding import SGD, Table, shard_of
-from dovetail.models import SlotEmbedding, as_chain
+from dovetail.models import SlotEmbedding, as_graph
 from dovetail.runtime import TrainingError, restore_into, restore_model
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import table_seed
@@ -127,7 +127,7 @@ def test_another_model_than_the_runs_is_refused(tmp_path):
     other = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
 
     with pytest.raises(TrainingError, match="another model"):
-        restore_into(as_chain(other, loss="logistic"), tmp_path / "run")
+        restore_into(as_graph(other, loss="logistic"), tmp_path / "run")
 
 
 def test_a_model_that_only_a_program_can_make_is_not_looked_for_by_name(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run import RunCheckpoint
+from dovetail.spec.run import RunSaving
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import assert_nothing_left, kill, make_run, train
 
@@ -76,7 +76,7 @@ def scripted_run(folder, script, mode, *, seconds=30.0, workers=2, **how):
     run = make_run(
         model=slow_counting(seconds * workers / samples), optimizer=PLAIN, reduction="sum", mode=mode,
         samples=samples, batch=60, servers=2, workers=workers, patience_s=PATIENCE_S, micro_batch=20,
-        checkpoint=RunCheckpoint(every_s=0.6), **how,
+        checkpoint=RunSaving(every_s=0.6), **how,
     )  # fmt: skip
     local = train(run, folder, meanwhile=script, timeout_s=150)
     assert script.is_done

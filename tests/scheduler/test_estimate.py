@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from dovetail.cost.speed import four_term_steps_per_s
 from dovetail.scheduler.estimate.history import SizeHistory
 from dovetail.scheduler.estimate.loss_curve import fit_loss
 from dovetail.scheduler.estimate.speed_fit import fit_speed, prior_speed
@@ -42,7 +41,8 @@ def test_a_few_points_and_a_flat_loss_say_nothing():
 
 
 def truth(workers):
-    return four_term_steps_per_s(workers, batch=1.0, size=1.0, t0=1.0, t1=0.01, t2=0.05, t3=0.05)
+    """Return f(w) = 1 / (t0 m/w + t1 (w - 1) + t2 (w - 1) n/w + t3)."""
+    return 1 / (1.0 / workers + 0.01 * (workers - 1) + 0.05 * (workers - 1) / workers + 0.05)
 
 
 def test_four_measured_sizes_tell_the_others():

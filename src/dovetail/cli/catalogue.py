@@ -79,7 +79,6 @@ def problem_from(
 
 
 def _print(entries: list[CatalogueEntry]) -> None:
-    """Print one row a type."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -62,7 +62,6 @@ def doctor(
 
 
 def _print(finding: Finding) -> None:
-    """Print a finding on one line."""
     colour = typer.colors.RED if finding.is_broken else None if finding.state == "ok" else typer.colors.YELLOW
     state = typer.style(f"{finding.state:<7}", fg=colour)
     hint = f" - hint: {finding.hint}" if finding.hint else ""
@@ -265,5 +264,4 @@ def _catalogue() -> Finding:
 
 
 def _gib(num_bytes: float) -> str:
-    """Return bytes as people compare them."""
     return f"{num_bytes / (1 << 30):,.1f} GiB"

@@ -67,7 +67,6 @@ def _parse(place: str) -> tuple[str, int]:
 
 
 def _print(speeds: LinkSpeeds) -> None:
-    """Print both directions, one a line."""
     for name, speed in (("there", speeds.there), ("back", speeds.back)):
         print_line(
             f"{name:<5}  {format_count(speed.bytes_per_s)}B/s (spread {speed.spread:.0%}), "

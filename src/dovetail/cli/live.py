@@ -37,7 +37,6 @@ class View:
         self._begun_s = time.monotonic()
 
     def __enter__(self) -> View:
-        """Begin to draw."""
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -113,7 +112,6 @@ def _figures(report: Report) -> str:
 
 
 def _eta(report: Report) -> str:
-    """Return how long is left."""
     left = report.total_samples - report.samples
     if report.samples_per_s <= 0 or left <= 0:
         return ""
@@ -121,7 +119,6 @@ def _eta(report: Report) -> str:
 
 
 def _worker_table(report: Report) -> Table:
-    """Return the workers, one a row."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("worker", "", "share", "samples/s", "idle"):
         table.add_column(heading, justify="left" if heading in ("worker", "") else "right", no_wrap=True)

@@ -34,7 +34,6 @@ app = typer.Typer(
 
 
 def _show_version(wanted: bool) -> None:
-    """Print the version and stop."""
     if wanted:
         typer.echo(f"dovetail {__version__}")
         raise typer.Exit

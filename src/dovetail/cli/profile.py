@@ -172,7 +172,7 @@ def _print(found: Profile) -> None:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"on one unit of {each.resource.name}")
         for heading in ("layer", "kind", "forward", "backward", "update", "spread", "parallel", "weights", "traffic"):
             table.add_column(heading, justify="left" if heading in ("layer", "kind") else "right", no_wrap=True)
-        for position, block in enumerate(found.chain.blocks):
+        for position, block in enumerate(found.graph.blocks):
             seconds, sizes = each.seconds_by_units[1][position], found.sizes[position]
             table.add_row(
                 block.name,

@@ -47,7 +47,6 @@ def _quality(result: TrainingResult) -> str:
 
 
 def _worker_table(result: TrainingResult) -> Table:
-    """Return the workers, one a row."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("worker", "samples", "share", "samples/s", "busy", "idle"):
         table.add_column(heading, justify="left" if heading == "worker" else "right", no_wrap=True)
@@ -64,7 +63,6 @@ def _worker_table(result: TrainingResult) -> Table:
 
 
 def _server_table(result: TrainingResult) -> Table:
-    """Return the servers, one a row."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("server", "rows", "updates", "busy"):
         table.add_column(heading, justify="left" if heading == "server" else "right", no_wrap=True)

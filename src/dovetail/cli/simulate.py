@@ -128,9 +128,9 @@ def _facts(trial: Trial) -> dict[str, object]:
 def _print_table(workload: Workload, trials: Sequence[Trial]) -> None:
     """Print policies side by side, the least mean completion time first."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
+    from dovetail.cli.tables import wide_console
     from dovetail.units import format_duration
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -146,8 +146,7 @@ def _print_table(workload: Workload, trials: Sequence[Trial]) -> None:
             f"{outcome.utilization:.1%}",
             f"{1000 * trial.decision_s_mean:.3g}",
         )
-    console = Console()
-    console = console if console.is_terminal else Console(width=120)
+    console = wide_console()
     console.print(table)
     cluster = " + ".join(f"{workers:,} {name}" for name, workers in workload.capacity.items())
     count = len(workload.jobs)

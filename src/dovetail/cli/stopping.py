@@ -21,7 +21,6 @@ class Stopping:
         self.is_asked = False
 
     def __enter__(self) -> Stopping:
-        """Take the signals over."""
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._heed) for number in self.SIGNALS}
         return self
@@ -29,7 +28,6 @@ class Stopping:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the signals back."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -38,7 +38,6 @@ def table(
 
 
 def _show(summary: Summary) -> None:
-    """Print a summary for people."""
     optimizer = dict(summary.optimizer)
     name = optimizer.pop("name")
     settings = ", ".join(f"{key} {value:g}" for key, value in optimizer.items())
@@ -59,7 +58,6 @@ def _show(summary: Summary) -> None:
 
 
 def _draw(summary: Summary, path: Path) -> None:
-    """Write the histogram as a picture."""
     from dovetail.charts.figure import axes_in_inches, new_figure, save_figure, write_title
     from dovetail.charts.palette import INK, MUTED
 

@@ -74,7 +74,6 @@ def convert(
 
 
 def _tell(num_jobs: int, out: Path, *, as_json: bool) -> None:
-    """Say what was written."""
     if as_json:
         import msgspec
 

@@ -152,7 +152,6 @@ def _draw(folder: Path, timeline: Path, begun_s: float) -> None:
 
 
 def _show(run: Run, result: TrainingResult, *, as_json: bool) -> None:
-    """Print what came of the run."""
     if as_json:
         import msgspec
 

@@ -1,12 +1,13 @@
 """Training data: made, read from files, or a user's own; in batches, in an order anyone can work out.
 
-Every name is imported when it is first asked for: who only hands out leases needs neither torch nor compilers.
+Every name is imported when it is first asked for: who only needs the order loads neither torch nor compilers.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dovetail.on_demand import on_demand
 
 if TYPE_CHECKING:
     from dovetail.data.bad_rows import BadRow, BadRows
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from dovetail.data.clicks import Clicks, Matches
     from dovetail.data.errors import BadRowsError, DataError
     from dovetail.data.items import ItemPool, items_of
-    from dovetail.data.leases import Lease, LeaseBook
     from dovetail.data.load import load_data
     from dovetail.data.loader import Loader
     from dovetail.data.order import Order
@@ -33,8 +33,6 @@ __all__ = [
     "DataError",
     "DecodedCache",
     "ItemPool",
-    "Lease",
-    "LeaseBook",
     "Loader",
     "Matches",
     "Order",
@@ -46,25 +44,4 @@ __all__ = [
     "load_data",
 ]
 
-_HOME = {
-    "bad_rows": ("BadRow", "BadRows"),
-    "batch": ("FIELDS", "Batch", "concatenate"),
-    "cache": ("DecodedCache",),
-    "clicks": ("Clicks", "Matches"),
-    "errors": ("BadRowsError", "DataError"),
-    "items": ("ItemPool", "items_of"),
-    "leases": ("Lease", "LeaseBook"),
-    "load": ("load_data",),
-    "loader": ("Loader",),
-    "order": ("Order",),
-    "schema": ("CRITEO_SCHEMA", "Schema", "Slot"),
-    "source": ("Source",),
-}
-_MODULE_OF = {name: f"dovetail.data.{module}" for module, names in _HOME.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name of this package that is not there yet."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module `dovetail.data` has no attribute `{name}`")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+__getattr__ = on_demand(__name__)

@@ -26,7 +26,6 @@ class DecodedCache:
     """Batches by key, one file each. Several processes may share the folder: files appear whole or not at all."""
 
     def __init__(self, folder: str | Path | None = None, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
-        """Open or make the folder."""
         self.folder = Path(folder) if folder is not None else default_folder()
         self.limit_bytes = limit_bytes
         self.hits = self.misses = 0
@@ -112,9 +111,7 @@ class DecodedCache:
         return found
 
     def _path(self, key: str) -> Path:
-        """Return the file of a batch."""
         return self.folder / f"{key}.npz"
 
     def _note_path(self, key: str) -> Path:
-        """Return the file of a note."""
         return self.folder / f"{key}.json"

@@ -16,7 +16,6 @@ class ImportProblem(Exception):  # noqa: N818
     """Why a reference leads nowhere, and the way out; whoever asked turns it into an error of its own."""
 
     def __init__(self, message: str, *, way_out: str) -> None:
-        """Keep both parts."""
         super().__init__(message)
         self.way_out = way_out
 
@@ -36,7 +35,6 @@ def imported(reference: str) -> Callable[..., Any]:
 
 
 def _named_module(place: str) -> Any:
-    """Return the module of that name."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -54,7 +52,6 @@ def _named_module(place: str) -> Any:
 
 
 def _file_module(path: Path) -> Any:
-    """Return the module in a file."""
     if not path.is_file():
         raise ImportProblem(f"there is no file `{path}`", way_out="check the path")
     spec = importlib.util.spec_from_file_location(path.stem, path)

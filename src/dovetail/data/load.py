@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dovetail.data.cache import DEFAULT_LIMIT_BYTES, DecodedCache
 from dovetail.data.clicks import Clicks, Matches
@@ -59,7 +60,8 @@ def criteo(
     return _files(path, CriteoDecoder(), cache, cache_limit_bytes, max_bad_rows)
 
 
-def csv(
+def column_files(
+    kind: Literal["csv", "parquet"],
     *,
     path: str | Sequence[str],
     label: str = "label",
@@ -67,34 +69,30 @@ def csv(
     slots: Sequence[str] = (),
     multi_valued: Sequence[str] = (),
     separator: str = "|",
-    delimiter: str = ",",
+    delimiter: str | None = None,
     cache: str | Path | bool = True,
     cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
     max_bad_rows: int = 0,
 ) -> FileSource:
-    """Return samples in CSV files with a header."""
-    columns = _columns(label, dense, slots, multi_valued, separator)
-    return _files(path, CsvDecoder(columns=columns, delimiter=delimiter), cache, cache_limit_bytes, max_bad_rows)
+    """Return samples in files with named columns: CSV with a header, or Parquet."""
+    columns = Columns(
+        label=label, dense=tuple(dense), slots=tuple(slots), multi_valued=tuple(multi_valued), separator=separator
+    )
+    if kind == "csv":
+        decoder: Decoder = CsvDecoder(columns=columns, delimiter="," if delimiter is None else delimiter)
+    elif delimiter is not None:
+        raise DataError("`parquet` has no option `delimiter`", hint="leave it out: the columns of Parquet need none")
+    else:
+        decoder = ParquetDecoder(columns=columns)
+    return _files(path, decoder, cache, cache_limit_bytes, max_bad_rows)
 
 
-def parquet(
-    *,
-    path: str | Sequence[str],
-    label: str = "label",
-    dense: Sequence[str] = (),
-    slots: Sequence[str] = (),
-    multi_valued: Sequence[str] = (),
-    separator: str = "|",
-    cache: str | Path | bool = True,
-    cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
-    max_bad_rows: int = 0,
-) -> FileSource:
-    """Return samples in Parquet files."""
-    columns = _columns(label, dense, slots, multi_valued, separator)
-    return _files(path, ParquetDecoder(columns=columns), cache, cache_limit_bytes, max_bad_rows)
-
-
-DATA: dict[str, Callable[..., Source]] = {"clicks": clicks, "criteo": criteo, "csv": csv, "parquet": parquet}
+DATA: dict[str, Callable[..., Source]] = {
+    "clicks": clicks,
+    "criteo": criteo,
+    "csv": partial(column_files, "csv"),
+    "parquet": partial(column_files, "parquet"),
+}
 
 
 def _files(
@@ -108,21 +106,7 @@ def _files(
     return FileSource(path, decoder, cache=kept, max_bad_rows=max_bad_rows)
 
 
-def _columns(
-    label: str, dense: Sequence[str], slots: Sequence[str], multi_valued: Sequence[str], separator: str
-) -> Columns:
-    """Return which columns are what."""
-    return Columns(
-        label=label,
-        dense=tuple(dense),
-        slots=tuple(slots),
-        multi_valued=tuple(multi_valued),
-        separator=separator,
-    )
-
-
 def _own(name: str, options: dict[str, Any]) -> Source:
-    """Return a user's own source."""
     try:
         function = imported(name)
     except ImportProblem as problem:

@@ -1,4 +1,4 @@
-"""Batches in the background: read, shuffled, cut to size, and ready before they are asked for."""
+"""Batches in the background: read, shuffled, of the right size, and ready before they are asked for."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Loader:
     ) -> None:
         """Describe what to load; nothing is read before the first batch is asked for.
 
-        `start` and `stop` are positions in the order, so that a lease can be loaded alone. `num_samples` is how many of
+        `start` and `stop` are positions in the order, so any range can be loaded alone. `num_samples` is how many of
         the source's samples, from the first on, make up the epoch; absent, it is all of them. `readers` threads keep
         `prefetch` batches ready (and as many blocks ahead, where samples are shuffled); with a prefetch of 0 the
         caller's own thread reads. `pin` puts batches into page-locked memory; absent, it does where there is a GPU.

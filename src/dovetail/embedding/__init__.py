@@ -1,8 +1,11 @@
-"""Embedding tables for any int64 keys, larger than memory."""
+"""Embedding tables for any int64 keys, larger than memory.
+
+The layer, and torch with it, is imported when it is asked for: servers do without.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dovetail.embedding.checkpoint import Checkpoint
 from dovetail.embedding.errors import DamagedFileError, StorageError, TableError
@@ -21,6 +24,7 @@ from dovetail.embedding.row_optimizer import (
 )
 from dovetail.embedding.stats import TableStats
 from dovetail.embedding.table import Table
+from dovetail.on_demand import on_demand
 
 if TYPE_CHECKING:
     from dovetail.embedding.module import TableEmbedding
@@ -46,11 +50,4 @@ __all__ = [
     "shard_of",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the layer, and torch with it, only when it is asked for: servers do without."""
-    if name == "TableEmbedding":
-        from dovetail.embedding.module import TableEmbedding  # noqa: PLC0415
-
-        return TableEmbedding
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = on_demand(__name__)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dovetail.embedding.errors import TableError
+from dovetail.embedding.hashing import shard_of
 
 
 def as_keys(keys: ArrayLike) -> NDArray[np.int64]:
@@ -42,7 +43,7 @@ def as_bags(offsets: ArrayLike, num_keys: int, mode: str) -> tuple[NDArray[np.in
         raise TableError(f"a table pools by `{mode}`", hint="choose `sum` or `mean`")
     if array.ndim != 1 or not len(array) or array[0] != 0 or array[-1] != num_keys or (np.diff(array) < 0).any():
         raise TableError(
-            f"offsets of shape {array.shape} do not cut {num_keys} keys into bags",
+            f"offsets of shape {array.shape} do not divide {num_keys} keys into bags",
             hint=f"they start with 0, never fall, and end with {num_keys}",
         )
     return array[:-1], array[1:]
@@ -59,3 +60,15 @@ def in_bag_order(
         return keys, begins, ends
     shifts = np.repeat(begins - new_begins, lengths)
     return keys[shifts + np.arange(len(shifts))], new_begins, new_ends
+
+
+def own_keys(keys: NDArray[np.int64], shard: int, num_shards: int) -> NDArray[np.int64]:
+    """Return keys that all belong to `shard`; others are refused."""
+    if num_shards > 1 and len(keys):
+        foreign = shard_of(keys, num_shards) != shard
+        if foreign.any():
+            raise TableError(
+                f"key {keys[foreign][0]} does not belong to shard {shard} of {num_shards}",
+                hint="route keys by dovetail.embedding.shard_of(keys, num_shards)",
+            )
+    return keys

@@ -9,12 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding import batch_kernels as kernels
-from dovetail.embedding.disk_tier import MOST_AT_ONCE
 from dovetail.embedding.store import Store
+from dovetail.embedding.tier import MOST_AT_ONCE
 
-FEWEST_ROWS = 1024
-"""A host tier of fewer rows is not written back ahead: a free slot is worth more than the wait."""
 SHORTEST_PAUSE_S = 0.001
 """A caller who comes back sooner would wait for a write-back; its next look-up makes room itself."""
 
@@ -23,15 +20,22 @@ class Background:
     """One thread that works on a store under the store's lock."""
 
     def __init__(self, store: Store, lock: threading.RLock) -> None:
-        """Start with nothing to do."""
         self._store, self._lock = store, lock
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-table")
         self._writing_back = False
         self._left_s = self._pause_s = 0.0
+        self._step_looked_up = -1
 
     def caller_came(self) -> None:
         """Note how long the caller did something else."""
         self._pause_s = time.monotonic() - self._left_s
+
+    def caller_looked_up(self) -> None:
+        """Take it as leaving where the look-up before was not followed by an update either: then none will be."""
+        step = self._store.clock.step
+        if step == self._step_looked_up:
+            self.caller_leaves()
+        self._step_looked_up = step
 
     def caller_leaves(self) -> None:
         """Have some of the least used rows written, where there is little room and, going by the last time, time."""
@@ -54,13 +58,10 @@ class Background:
     def _prepare(self, batches: list[NDArray[np.int64]]) -> int:
         """Mark what is needed, then fetch for the first batch."""
         for distance, keys in enumerate(batches):
-            slots = np.empty(len(keys), dtype=np.int32)
             with self._lock:
                 if self._store.closed:
                     return 0
-                store = self._store
-                kernels.find_slots(store.index.keys, store.index.places, keys, slots)
-                kernels.need_slots(store.host.lines, slots, store.batch + distance + 2)
+                self._store.facts.need(keys, self._store.clock.batch + distance + 2)
         return self._prefetch(batches[0], 2) if batches else 0
 
     def _prefetch(self, keys: NDArray[np.int64], ahead: int) -> int:
@@ -76,18 +77,15 @@ class Background:
                 held = self._store.hold(part, insert=False)
                 if held is None:
                     return fetched
-                kernels.need_slots(self._store.host.lines, held.unique, self._store.batch + ahead)
+                self._store.keep_until(held, self._store.clock.batch + ahead)
                 fetched += self._store.num_fetched - before
         return fetched
 
     def _write_back_soon(self) -> None:
         """Write back after what is under way."""
-        store = self._store
-        capacity = store.host.capacity
-        full = store.disk is not None and capacity >= FEWEST_ROWS and store.host.num_free < capacity >> 7
-        if full and not self._writing_back:
+        if self._store.room.is_short and not self._writing_back:
             self._writing_back = True
-            self._pool.submit(self._write_back, store.operation)
+            self._pool.submit(self._write_back, self._store.clock.operation)
 
     def _write_back(self, done_with: int) -> None:
         """Evict until a little room is free; not now, where somebody is at work on the table."""
@@ -95,8 +93,7 @@ class Background:
             if self._lock.acquire(blocking=False):
                 try:
                     if not self._store.closed:
-                        num_rows = min(MOST_AT_ONCE, self._store.host.capacity >> 6)
-                        self._store.write_back(num_rows, done_with=done_with)
+                        self._store.room.make_ahead(done_with=done_with)
                 finally:
                     self._lock.release()
         finally:

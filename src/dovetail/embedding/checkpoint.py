@@ -24,6 +24,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from dovetail.embedding.errors import DamagedFileError, TableError, storage_error
+from dovetail.embedding.row_optimizer import RowOptimizer, make_row_optimizer
 
 Kind = Literal["full", "delta"]
 MANIFEST = "manifest.json"
@@ -40,13 +41,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     num_shards: int
     step: int
 
+    def row_optimizer(self) -> RowOptimizer:
+        """Return the optimizer that the table has."""
+        return make_row_optimizer(**self.optimizer)
+
     @property
     def row_width(self) -> int:
         """Return the numbers of a row, values and state."""
-        from dovetail.embedding.row_optimizer import make_row_optimizer  # noqa: PLC0415
-
-        settings = dict(self.optimizer)
-        return self.width + make_row_optimizer(settings.pop("name"), **settings).state_width(self.width)
+        return self.width + self.row_optimizer().state_width(self.width)
 
     def must_match(self, other: Settings) -> None:
         """Refuse a shard of another table."""
@@ -58,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 )
 
 
-class Part(NamedTuple):
+class CheckpointPart(NamedTuple):
     """Some rows of a checkpoint, or its tombstones."""
 
     keys: NDArray[np.int64]
@@ -68,7 +70,7 @@ class Part(NamedTuple):
     tombstones: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     @classmethod
-    def empty(cls, row_width: int) -> Part:
+    def empty(cls, row_width: int) -> CheckpointPart:
         """Return a part without rows."""
         none = np.empty(0, dtype=np.int32)
         return cls(np.empty(0, dtype=np.int64), np.empty((0, row_width), dtype=np.float32), none, none)
@@ -139,26 +141,26 @@ class Checkpoint:
             chain.insert(0, cls(folder, base, Manifest.read(folder / base)))
         return chain
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[CheckpointPart]:
         """Yield the tombstones, then the rows, every file checked before it is believed."""
         for name in sorted(self.manifest.files, reverse=True):  # tombstones first: a key may have come back
             yield read_part(self.path / name, self.manifest.files[name])
 
 
-def write_part(path: Path, part: Part) -> str:
+def write_part(path: Path, part: CheckpointPart) -> str:
     """Write a part, and return its checksum."""
     data = save_tensors({name: np.ascontiguousarray(array) for name, array in part._asdict().items()})
     write_whole(path, data)
     return checksum(data)
 
 
-def read_part(path: Path, expected: str) -> Part:
+def read_part(path: Path, expected: str) -> CheckpointPart:
     """Return a part whose bytes are those that were written."""
     data = read_whole(path)
     if checksum(data) != expected:
         raise _damaged(path, f"its checksum is wrong ({len(data)} bytes)")
     try:
-        return Part(**load_tensors(data))
+        return CheckpointPart(**load_tensors(data))
     except (SafetensorError, TypeError) as error:
         raise _damaged(path, str(error)) from None
 

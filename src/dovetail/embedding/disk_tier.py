@@ -29,19 +29,18 @@ from dovetail.embedding.direct_reads import (
 from dovetail.embedding.errors import DamagedFileError, storage_error
 from dovetail.embedding.record import RecordLayout, encode_rows
 from dovetail.embedding.segments import Segments
+from dovetail.embedding.tier import MOST_AT_ONCE
 
 LARGEST_SEGMENT_BYTES = 64 << 20
 """Each segment is an open file: at the usual limit of 1024 of them, there is room for 64 GB of cold rows."""
 SMALLEST_SEGMENT_BYTES = 64 << 10
-MOST_AT_ONCE = 4096
-"""Records written or moved in one go: what bounds the buffers."""
 MAPPED_BYTES_A_READ = 128 << 10
 """The log is read through mappings where there are so few bytes of it for each record wanted: then finding out which
 segments are in the page cache, a few microseconds a megabyte, costs less than a call for each record."""
 HINT = "load the last checkpoint; check the disk"
 
 
-class Part(NamedTuple):
+class Stretch(NamedTuple):
     """Some neighbours in a segment that is being cleared: the first one's number, and all as they lie in the file."""
 
     segment: int
@@ -99,58 +98,44 @@ class DiskTier:
         """Return the RAM that the tier's own lists take."""
         return self.segments.memory_bytes
 
-    def write(self, keys: NDArray[np.int64], rows: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Append rows, and return the number of each one's record."""
-        return self.write_from(keys, np.ascontiguousarray(rows), np.arange(len(keys), dtype=np.int32))
-
     def write_from(
-        self, keys: NDArray[np.int64], rows: NDArray[np.float32], slots: NDArray[np.int32]
+        self, keys: NDArray[np.int64], rows: NDArray[np.float32], at: NDArray[np.int32]
     ) -> NDArray[np.int32]:
-        """Append the rows at `slots` of `rows`; where the disk refuses, nothing counts as written."""
+        """Append rows, and return the number of each one's record; where the disk refuses, none counts as written."""
         records = self._room_for(len(keys))
         layout = self.layout
         encode_rows(
-            *(records, keys, rows, slots, layout.width, layout.value_words, layout.code),
+            *(records, keys, rows, at, layout.width, layout.value_words, layout.code),
             self._factors,
         )
         return self.segments.append(records)
 
-    def read(self, keys: NDArray[np.int64], places: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Return the rows of records, every one checked."""
-        rows = np.empty((len(keys), self.layout.width + self.layout.state_width), dtype=np.float32)
-        self.read_into(keys, places, rows, np.arange(len(keys), dtype=np.int32))
-        return rows
-
     def read_into(
-        self,
-        keys: NDArray[np.int64],
-        places: NDArray[np.int32],
-        rows: NDArray[np.float32],
-        slots: NDArray[np.int32],
+        self, keys: NDArray[np.int64], numbers: NDArray[np.int32], rows: NDArray[np.float32], at: NDArray[np.int32]
     ) -> None:
-        """Write the rows of records to `slots` of `rows`, every one checked."""
+        """Copy the rows of records to `rows`, every one checked."""
         segments, layout = self.segments, self.layout
-        many = len(places) * MAPPED_BYTES_A_READ >= self.used_bytes
-        put_off = np.empty(len(places), dtype=np.int32)
-        how = (places, keys, rows, slots, layout.width, layout.value_words, layout.code, self._factors)
+        many = len(numbers) * MAPPED_BYTES_A_READ >= self.used_bytes
+        put_off = np.empty(len(numbers), dtype=np.int32)
+        how = (numbers, keys, rows, at, layout.width, layout.value_words, layout.code, self._factors)
         failed, why, num_put_off = kernels.read_rows(
             segments.descriptors, segments.in_memory(look=many), self.segment_records, put_off, *how
         )
         put_off = put_off[:num_put_off]
         if failed < 0 and len(put_off) >= WORTH_IT:
-            numbers = np.unique(places[put_off] // self.segment_records).tolist()
-            with direct_descriptors({n: segments.path(n) for n in numbers}, len(segments.descriptors)) as descriptors:
+            wanted = np.unique(numbers[put_off] // self.segment_records).tolist()
+            with direct_descriptors({n: segments.path(n) for n in wanted}, len(segments.descriptors)) as descriptors:
                 failed, why = read_direct(descriptors, self.segment_records, put_off, *how)
         if (failed < 0 and 0 < len(put_off) < WORTH_IT) or why in (NOT_OFFERED, CUT_SHORT):
             failed, why = kernels.read_waiting(segments.descriptors, self.segment_records, put_off, *how)
         if failed >= 0:
-            raise self._damaged(int(places[failed]), int(keys[failed]), why)
+            raise self._damaged(int(numbers[failed]), int(keys[failed]), why)
 
-    def release(self, places: NDArray[np.int32]) -> None:
+    def release(self, numbers: NDArray[np.int32]) -> None:
         """Declare records dead."""
-        np.subtract.at(self.segments.num_living, places // self.segment_records, 1)
+        np.subtract.at(self.segments.num_living, numbers // self.segment_records, 1)
 
-    def part_to_clear(self) -> Part | None:
+    def stretch_to_clear(self) -> Stretch | None:
         """Return the next neighbours to move out of a segment, or None while enough of the log lives."""
         segments = self.segments
         segments.drop_dead()
@@ -167,25 +152,25 @@ class DiskTier:
             raise self._damaged(number * self.segment_records + start, None, CUT_SHORT)
         keys = np.empty(len(records), dtype=np.int64)
         kernels.keys_of(records, keys)
-        return Part(number, number * self.segment_records + start, keys, records)
+        return Stretch(number, number * self.segment_records + start, keys, records)
 
-    def move_out(self, part: Part, living: NDArray[np.int32]) -> NDArray[np.int32]:
+    def move_out(self, stretch: Stretch, living: NDArray[np.int32]) -> NDArray[np.int32]:
         """Append those records of a part that live again, and return their new numbers."""
-        bad = kernels.pack(part.records, living, self._factors)
+        bad = kernels.pack(stretch.records, living, self._factors)
         if bad >= 0:
-            raise self._damaged(part.first + int(bad), int(part.keys[bad]), DAMAGED)
-        return self.segments.append(part.records[: len(living)])
+            raise self._damaged(stretch.first + int(bad), int(stretch.keys[bad]), DAMAGED)
+        return self.segments.append(stretch.records[: len(living)])
 
-    def cleared(self, part: Part, num_moved: int) -> None:
+    def cleared(self, stretch: Stretch, num_moved: int) -> None:
         """Let go of a part that was moved out; nothing lives in the segment after its last one."""
         segments = self.segments
-        segments.num_living[part.segment] -= num_moved
-        self._num_cleared += len(part.keys)
+        segments.num_living[stretch.segment] -= num_moved
+        self._num_cleared += len(stretch.keys)
         if self._num_cleared < self.segment_records:
             return
         self._clearing, self._num_cleared = -1, 0
-        if lost := segments.num_living[part.segment]:
-            raise DamagedFileError(f"{segments.path(part.segment)}: {lost} records have lost their keys", hint=HINT)
+        if lost := segments.num_living[stretch.segment]:
+            raise DamagedFileError(f"{segments.path(stretch.segment)}: {lost} records have lost their keys", hint=HINT)
 
     def close(self) -> None:
         """Close and delete the files."""

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.embedding.hashing import GOLDEN, mix
+from dovetail.splitmix import GOLDEN, mix
 
 _40 = np.uint64(40)
 _TO_SIGNED_UNIT = 2.0**-23

@@ -1,8 +1,6 @@
 """The host tier: rows in RAM, at slots of one reserved range that the system commits page by page.
 
-Beside its row a slot has a line of int32 numbers: where its copy below lies, how often and when it was looked up, which
-operation holds it, until which batch it is needed, a mark for sums, whether it differs from below and from the last
-checkpoint.
+Beside its row a slot has a line of what is known of it (`slot_line`) and its key.
 """
 
 from __future__ import annotations
@@ -14,17 +12,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dovetail.embedding.index import probe
+from dovetail.embedding.places import at_slot
+from dovetail.embedding.slot_line import CLEAN, COUNT, FREE, HELD, HOME, LINE_BYTES, MOST_COUNTED, NEEDED, TAKEN
 
-HOME, COUNT, SEEN, HELD, NEEDED, MARK, STATE, TAKEN = range(8)
-"""Columns of a slot's line."""
-FREE, CLEAN, DIRTY = range(3)
-"""What `TAKEN` says: no row, a row as it lies below, a row that differs from below."""
-SAVED, CHANGED, PENDING = range(3)
-"""What `STATE` says: as in the last checkpoint, newer, or still to be written by the checkpoint under way."""
-SLOT_BYTES = 8 * 4 + 8 + 4
+SLOT_BYTES = LINE_BYTES + 8 + 4
 """A slot's line, its key, its place on the stack of free slots."""
-MOST_COUNTED = 1023
-"""Access counts stop here; ageing halves them long before."""
 
 
 class HostTier:
@@ -35,7 +27,7 @@ class HostTier:
         self.reserved = reserved
         self.capacity = reserved
         self.row_bytes = row_width * 4
-        self._ranges = [_reserve(reserved * size_bytes) for size_bytes in (self.row_bytes, 32, 8, 4)]
+        self._ranges = [_reserve(reserved * size_bytes) for size_bytes in (self.row_bytes, LINE_BYTES, 8, 4)]
         self.rows = np.frombuffer(self._ranges[0], np.float32)[: reserved * row_width].reshape(reserved, row_width)
         self.lines = np.frombuffer(self._ranges[1], np.int32)[: reserved * 8].reshape(reserved, 8)
         self.keys = np.frombuffer(self._ranges[2], np.int64)[:reserved]
@@ -59,6 +51,11 @@ class HostTier:
         """Return the bytes of all slots up to the highest one in use."""
         return self.top * (self.row_bytes + SLOT_BYTES)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Return the same: all of it is RAM."""
+        return self.used_bytes
+
     def take(self, num_rows: int) -> NDArray[np.int32]:
         """Return free slots."""
         slots = np.empty(num_rows, dtype=np.int32)
@@ -74,10 +71,12 @@ class HostTier:
         self._free[self._num_free : self._num_free + len(slots)] = slots
         self._num_free += len(slots)
 
-    def write(self, keys: NDArray[np.int64], rows: NDArray[np.float32]) -> NDArray[np.int32]:
+    def write_from(
+        self, keys: NDArray[np.int64], rows: NDArray[np.float32], at: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
         """Keep rows, and return the slot of each."""
         slots = self.take(len(keys))
-        self.rows[slots] = rows
+        self.rows[slots] = rows[at]
         self.begin(keys, slots)
         return slots
 
@@ -88,14 +87,16 @@ class HostTier:
         self.lines[slots, TAKEN] = CLEAN
         self.keys[slots] = keys
 
-    def read(self, keys: NDArray[np.int64], places: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Return copies of the rows at slots."""
-        return self.rows[places]
+    def read_into(
+        self, keys: NDArray[np.int64], numbers: NDArray[np.int32], rows: NDArray[np.float32], at: NDArray[np.int32]
+    ) -> None:
+        """Copy the rows at slots to `rows`."""
+        rows[at] = self.rows[numbers]
 
-    def release(self, places: NDArray[np.int32]) -> None:
+    def release(self, numbers: NDArray[np.int32]) -> None:
         """Free slots."""
-        self.lines[places, TAKEN] = FREE
-        self.give_back(places)
+        self.lines[numbers, TAKEN] = FREE
+        self.give_back(numbers)
 
     def victims(self, wanted: int, operation: int, batch: int) -> NDArray[np.int32]:
         """Return up to `wanted` slots to evict: the least counted that nobody holds and no known batch needs.
@@ -116,7 +117,7 @@ class HostTier:
             self.top, self._num_free = compact(
                 self.rows, self.lines, self.keys, self._free, self.top, capacity, index_keys, index_places
             )
-            for memory, size_bytes in zip(self._ranges, (self.row_bytes, 32, 8, 4), strict=True):
+            for memory, size_bytes in zip(self._ranges, (self.row_bytes, LINE_BYTES, 8, 4), strict=True):
                 _hand_back(memory, capacity * size_bytes)
         self.capacity = capacity
 
@@ -185,7 +186,7 @@ def compact(rows, lines, keys, free, top, capacity, index_keys, index_places):  
         lines[gap] = lines[slot]
         keys[gap] = keys[slot]
         lines[slot, TAKEN] = FREE
-        index_places[probe(index_keys, index_places, keys[gap])] = gap + 1
+        index_places[probe(index_keys, index_places, keys[gap])] = at_slot(gap)
     num_free = 0
     for slot in range(capacity - 1, -1, -1):
         if lines[slot, TAKEN] == FREE:

@@ -14,7 +14,6 @@ class KeyLog:
     """Appends to a text file."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file for appending."""
         self.path = path
         try:
             self._file = path.open("a", encoding="ascii")

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
 from dovetail.embedding.checkpoint import Checkpoint, Settings
-from dovetail.embedding.disk_tier import MOST_AT_ONCE
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import shard_of
-from dovetail.embedding.host_tier import SAVED
-from dovetail.embedding.store import Known, Store
+from dovetail.embedding.record import Precision
+from dovetail.embedding.row_facts import Facts
+from dovetail.embedding.slot_line import SAVED
+from dovetail.embedding.store import Store
+from dovetail.embedding.tier import MOST_AT_ONCE
+
+
+class LoadOptions(TypedDict, total=False):
+    """What a table that is loaded may be given; the rest is in its checkpoint."""
+
+    host_bytes: int
+    host_rows: int | None
+    folder: str | Path | None
+    cold_precision: Precision
+    shard: int
+    num_shards: int
+    ageing_lookups: int | None
+    key_log: str | Path | None
+    segment_bytes: int | None
 
 
 def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[Settings, list[list[Checkpoint]]]:
@@ -31,9 +48,9 @@ def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[Settings, list
     return settings, chains
 
 
-def fill(store: Store, chain: Sequence[Checkpoint], *, shard: int, num_shards: int) -> None:
-    """Take in the rows of `shard` from a full checkpoint and its deltas, oldest first."""
-    for checkpoint in chain:
+def fill(store: Store, chains: Sequence[Sequence[Checkpoint]], *, shard: int, num_shards: int) -> None:
+    """Take in the rows of `shard` from chains of a full checkpoint and its deltas, oldest first."""
+    for checkpoint in (each for chain in chains for each in chain):
         for part in checkpoint.parts():
             if len(part.tombstones):
                 store.remove(np.unique(part.tombstones))
@@ -42,11 +59,11 @@ def fill(store: Store, chain: Sequence[Checkpoint], *, shard: int, num_shards: i
                 mine = shard_of(part.keys[piece], num_shards) == shard
                 keys = part.keys[piece][mine]
                 store.put(keys, part.rows[piece][mine])
-                known = Known(
-                    store.known(keys).places,
+                facts = Facts(
+                    store.facts.of(keys).places,
                     part.seen[piece][mine],
                     part.counts[piece][mine],
                     np.full(len(keys), SAVED, dtype=np.int32),
                 )
-                store.set_known(keys, known)
-    store.step = max(store.step, chain[-1].settings.step)
+                store.facts.set(keys, facts)
+    store.clock.step = max([store.clock.step, *(chain[-1].settings.step for chain in chains)])

@@ -60,7 +60,7 @@ class TableEmbedding(nn.Module):
             )
         if offsets[0] != 0 or offsets[-1] != ids.shape[0] or bool((offsets.diff() < 0).any()):
             raise TableError(
-                f"offsets do not cut {ids.shape[0]} ids into bags",
+                f"offsets do not divide {ids.shape[0]} ids into bags",
                 hint=f"they start with 0, never fall, and end with {ids.shape[0]}",
             )
         begins = offsets[:-1].view(-1, self.num_slots)[:, self.first_slot : self.last_slot].reshape(-1)

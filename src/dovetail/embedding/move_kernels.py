@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dovetail.embedding.hashing import place_of
-from dovetail.embedding.host_tier import CLEAN, COUNT, DIRTY, FREE, HELD, HOME, MARK, NEEDED, SEEN, STATE, TAKEN
+from dovetail.embedding.hashing import home_of
 from dovetail.embedding.index import probe
+from dovetail.embedding.places import NOWHERE, at_record, at_slot, is_below, is_up, record_at, slot_at
 from dovetail.embedding.raw_memory import AHEAD, fetch_soon
+from dovetail.embedding.slot_line import CLEAN, COUNT, DIRTY, FREE, HELD, HOME, MARK, NEEDED, SEEN, STATE, TAKEN
 
 _LISTED = np.uint8(4)
 """A bit of an index state, set only within `resolve`: the row is on the list already."""
@@ -17,7 +18,7 @@ _LISTED = np.uint8(4)
 @njit(cache=True, nogil=True, inline="always")
 def hint_probe(index_keys, index_places, key):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Ask for the memory where the search for `key` begins."""
-    home = place_of(key, len(index_keys))
+    home = home_of(key, len(index_keys))
     fetch_soon(np.uintp(index_keys.ctypes.data + 8 * home))
     fetch_soon(np.uintp(index_places.ctypes.data + 4 * home))
 
@@ -59,11 +60,11 @@ def resolve(  # type: ignore[no-untyped-def]  # pragma: no cover
         if i + AHEAD < len(keys):
             hint_probe(index_keys, index_places, keys[i + AHEAD])
         position = probe(index_keys, index_places, keys[i])
-        place = index_places[position] if position >= 0 else 0
-        slots[i] = max(place, 0) - 1
+        place = index_places[position] if position >= 0 else NOWHERE
+        slots[i] = slot_at(place) if is_up(place) else -1
         absent[num_absent] = i
-        absent_at[num_absent] = position if place < 0 else -1
-        num_absent += place <= 0
+        absent_at[num_absent] = position if is_below(place) else -1
+        num_absent += not is_up(place)
     for i in range(len(keys)):
         if i + AHEAD < len(keys):
             fetch_soon(np.uintp(lines.ctypes.data + lines.strides[0] * np.int64(max(slots[i + AHEAD], 0))))
@@ -88,7 +89,7 @@ def settle(index_places, lines, operation, absent, absent_at, slots, codes, uniq
     for i in range(len(absent)):
         if absent_at[i] < 0:
             continue
-        slot = index_places[absent_at[i]] - 1
+        slot = slot_at(index_places[absent_at[i]])
         slots[absent[i]] = slot
         num_unique = hold(lines, slot, operation, absent[i], codes, unique, num_unique)
     return num_unique
@@ -102,11 +103,11 @@ def move_up(index_keys, index_places, seen, counts, states, lines, host_keys, po
             hint_known(index_places, seen, counts, positions[i + AHEAD])
         position, slot = positions[i], slots[i]
         line = lines[slot]
-        line[HOME] = -index_places[position] - 1
+        line[HOME] = record_at(index_places[position])
         line[COUNT], line[SEEN], line[STATE] = counts[position], seen[position], states[position]
         line[HELD], line[NEEDED], line[MARK], line[TAKEN] = 0, 0, 0, CLEAN
         host_keys[slot] = index_keys[position]
-        index_places[position] = slot + 1
+        index_places[position] = at_slot(slot)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -132,10 +133,10 @@ def move_down(index_keys, index_places, seen, counts, states, lines, keys, slots
     for i in range(len(keys)):
         if i + AHEAD < len(keys):
             hint_probe(index_keys, index_places, keys[i + AHEAD])
-            hint_known(index_places, seen, counts, place_of(keys[i + AHEAD], len(index_keys)))
+            hint_known(index_places, seen, counts, home_of(keys[i + AHEAD], len(index_keys)))
         position = probe(index_keys, index_places, keys[i])
         line = lines[slots[i]]
-        index_places[position] = -(records[i] if i < len(records) else line[HOME]) - 1
+        index_places[position] = at_record(records[i] if i < len(records) else line[HOME])
         seen[position], counts[position], states[position] = line[SEEN], line[COUNT], line[STATE]
         line[TAKEN] = FREE
 
@@ -150,7 +151,7 @@ def find_living(index_keys, index_places, lines, keys, first_record, living):  #
         position = probe(index_keys, index_places, keys[i])
         if position >= 0:
             place = index_places[position]
-            record = lines[place - 1, HOME] if place > 0 else -place - 1
+            record = lines[slot_at(place), HOME] if is_up(place) else record_at(place)
             if record == first_record + i:
                 living[count] = i
                 count += 1
@@ -162,7 +163,7 @@ def repoint(index_keys, index_places, lines, keys, records):  # type: ignore[no-
     """Follow rows whose records were moved within the tier below."""
     for i in range(len(keys)):
         position = probe(index_keys, index_places, keys[i])
-        if index_places[position] > 0:
-            lines[index_places[position] - 1, HOME] = records[i]
+        if is_up(index_places[position]):
+            lines[slot_at(index_places[position]), HOME] = records[i]
         else:
-            index_places[position] = -(records[i] + 1)
+            index_places[position] = at_record(records[i])

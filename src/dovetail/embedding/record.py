@@ -19,9 +19,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dovetail.embedding.errors import TableError
-from dovetail.embedding.hashing import GOLDEN, mix
 from dovetail.embedding.raw_memory import AHEAD, copy_bytes, hint_row
 from dovetail.errors import did_you_mean
+from dovetail.splitmix import GOLDEN, mix
 
 HEADER_WORDS = 4
 Precision = Literal["float32", "bfloat16", "int8"]

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding import batch_kernels as kernels
 from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
-from dovetail.embedding.disk_tier import MOST_AT_ONCE
 from dovetail.embedding.errors import TableError
-from dovetail.embedding.host_tier import PENDING, SAVED
+from dovetail.embedding.places import NOWHERE
+from dovetail.embedding.row_facts import Facts
+from dovetail.embedding.slot_line import PENDING, SAVED
 from dovetail.embedding.snapshot import Snapshot
-from dovetail.embedding.store import Known, Store
+from dovetail.embedding.store import Store
 
 
 class Saver:
@@ -40,11 +40,8 @@ class Saver:
         base = self.base if kind == "delta" else None
         snapshot = Snapshot.begin(path, kind=kind, settings=settings, base=base)
         snapshot.tombstones = np.concatenate([*self._tombstones, np.empty(0, dtype=np.int64)])
-        snapshot.num_pending = kernels.begin_cut(
-            store.index.places, store.index.states, store.host.lines, store.host.top, kind == "full"
-        )
-        snapshot.host_rows = store.host.num_rows
-        snapshot.disk_rows = store.index.num_rows - store.host.num_rows
+        snapshot.num_pending = store.facts.mark_pending(everything=kind == "full")
+        snapshot.host_rows, snapshot.disk_rows = store.rows_by_tier
         self._tombstones = []
         self._snapshot = snapshot
         self.base = None
@@ -58,19 +55,18 @@ class Saver:
         snapshot = self._snapshot
         if snapshot is None:
             return
-        known = self._store.known(keys)
-        pending = (known.places != 0) & (known.states == PENDING)
+        facts = self._store.facts.of(keys)
+        pending = (facts.places != NOWHERE) & (facts.states == PENDING)
         if not pending.any():
             return
-        keys = keys[pending]
-        snapshot.add(keys, self._store.peek(keys), known.seen[pending], known.counts[pending])
-        saved = np.full(len(keys), SAVED, dtype=np.int32)
-        self._store.set_known(keys, Known(known.places[pending], known.seen[pending], known.counts[pending], saved))
+        keys, facts = keys[pending], Facts(*(numbers[pending] for numbers in facts))
+        snapshot.add(keys, self._store.peek(keys), facts.seen, facts.counts)
+        self._store.facts.set(keys, facts._replace(states=np.full(len(keys), SAVED, dtype=np.int32)))
 
     def keep_at(self, slots: NDArray[np.int32]) -> None:
         """Do the same for rows at slots of the host tier."""
         if self._snapshot is not None:
-            self.keep(self._store.host.keys[slots])
+            self.keep(self._store.keys_at(slots))
 
     def bury(self, keys: NDArray[np.int64]) -> None:
         """Leave tombstones for the next checkpoint, and the rows, which are about to go, for the one under way."""
@@ -84,7 +80,8 @@ class Saver:
             while snapshot.num_pending:
                 with self._lock:
                     self._store.must_be_open()
-                    start = self._take_part(start)
+                    keys, start = self._store.facts.some_pending(start)
+                    self.keep(keys)
                 snapshot.flush()
             checkpoint = snapshot.commit()
             with self._lock:
@@ -95,11 +92,3 @@ class Saver:
                 self._snapshot = None
             snapshot.abandon()
             future.set_exception(error)
-
-    def _take_part(self, start: int) -> int:
-        """Take pending rows from position `start` of the index on; return where to go on."""
-        index = self._store.index
-        keys = np.empty(MOST_AT_ONCE, dtype=np.int64)
-        count, end = kernels.find_pending(index.keys, index.places, index.states, self._store.host.lines, start, keys)
-        self.keep(keys[:count])
-        return int(end) if end < index.size else 0

@@ -29,7 +29,6 @@ class Segments:
     """Files of `segment_records` records each, as arrays by segment number that kernels read."""
 
     def __init__(self, folder: Path, segment_records: int, record_bytes: int) -> None:
-        """Begin without files."""
         self.folder = folder
         self.segment_records, self.record_bytes = segment_records, record_bytes
         self.descriptors = np.full(_FIRST_SIZE, -1, dtype=np.int32)
@@ -134,7 +133,6 @@ class Segments:
         self._last = self._spare = -1
 
     def _close(self, number: int) -> None:
-        """Let go of a segment."""
         if self._addresses[number]:
             unguard(int(self._addresses[number]))
             _libc.munmap(int(self._addresses[number]), self.segment_records * self.record_bytes)
@@ -182,7 +180,6 @@ class Segments:
             setattr(self, name, np.concatenate([getattr(self, name), np.zeros(size, dtype=np.int64)]))
 
     def _write_at(self, number: int, start: int, records: NDArray[np.uint32]) -> None:
-        """Write records from the `start`-th on."""
         data = records.data.cast("B")
         offset = start * self.record_bytes
         try:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding.checkpoint import Checkpoint, Kind, Manifest, Part, Settings, sync_folder, write_part
+from dovetail.embedding.checkpoint import Checkpoint, CheckpointPart, Kind, Manifest, Settings, sync_folder, write_part
 from dovetail.embedding.errors import storage_error
 
 PART_ROWS = 65_536
@@ -36,7 +36,7 @@ class Snapshot:
     num_pending: int = 0
     host_rows: int = 0
     disk_rows: int = 0
-    _waiting: list[Part] = field(default_factory=list)
+    _waiting: list[CheckpointPart] = field(default_factory=list)
     _num_waiting: int = 0
     _sums: dict[str, str] = field(default_factory=dict)
     _num_rows: int = 0
@@ -66,7 +66,7 @@ class Snapshot:
     ) -> None:
         """Take over rows; copies are kept until they are written."""
         with self._lock:
-            self._waiting.append(Part(keys, rows, seen, counts))
+            self._waiting.append(CheckpointPart(keys, rows, seen, counts))
             self._num_waiting += len(keys)
             self.num_pending -= len(keys)
         if self._num_waiting >= PART_ROWS:
@@ -77,7 +77,9 @@ class Snapshot:
         with self._lock:
             if self._num_waiting < max(at_least, 1):
                 return
-            part = Part(*(np.concatenate(pieces) for pieces in zip(*(p[:4] for p in self._waiting), strict=True)))
+            part = CheckpointPart(
+                *(np.concatenate(pieces) for pieces in zip(*(p[:4] for p in self._waiting), strict=True))
+            )
             self._waiting, self._num_waiting = [], 0
             name = f"part-{len(self._sums):05d}.safetensors"
             self._sums[name] = write_part(self.temporary / name, part)
@@ -87,7 +89,7 @@ class Snapshot:
         """Write the rest and the manifest, and give the checkpoint its name: from then on it is whole."""
         self.flush(at_least=1)
         if len(self.tombstones):
-            none = Part.empty(self.settings.row_width)
+            none = CheckpointPart.empty(self.settings.row_width)
             self._sums["tombstones.safetensors"] = write_part(
                 self.temporary / "tombstones.safetensors", none._replace(tombstones=self.tombstones)
             )

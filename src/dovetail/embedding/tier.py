@@ -1,4 +1,4 @@
-"""What every tier can do, whatever it is made of: keep rows at numbered places."""
+"""What every tier can do, whatever it is made of: keep rows at numbered places, and hand them over in host memory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_AT_ONCE = 4096
+"""Rows moved between tiers, into a checkpoint or out of one in one go: what bounds buffers and waiting for the lock."""
+
 
 class Tier(Protocol):
-    """Rows at numbered places; who lies where is the index's business."""
+    """Whole rows, values and optimizer state, at numbers that the tier gives out; whose they are, the index knows.
+
+    A tier has a budget of its own. Rows come and go through arrays in host memory: row i is `rows[at[i]]`, so that two
+    tiers exchange rows without a copy between them.
+    """
 
     @property
     def num_rows(self) -> int:
-        """Return how many places are taken."""
+        """Return how many rows there are."""
         ...
 
     @property
@@ -21,16 +28,25 @@ class Tier(Protocol):
         """Return the bytes the rows take where the tier keeps them."""
         ...
 
-    def write(self, keys: NDArray[np.int64], rows: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Keep rows, and return the place of each."""
+    @property
+    def memory_bytes(self) -> int:
+        """Return the RAM of the host that the tier takes, lists included."""
         ...
 
-    def read(self, keys: NDArray[np.int64], places: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Return the rows at `places`, which belong to `keys`."""
+    def write_from(
+        self, keys: NDArray[np.int64], rows: NDArray[np.float32], at: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """Keep rows, and return the number of each; where that fails, nothing counts as written."""
         ...
 
-    def release(self, places: NDArray[np.int32]) -> None:
-        """Give places back."""
+    def read_into(
+        self, keys: NDArray[np.int64], numbers: NDArray[np.int32], rows: NDArray[np.float32], at: NDArray[np.int32]
+    ) -> None:
+        """Copy the rows at `numbers`, which belong to `keys`, to `rows`."""
+        ...
+
+    def release(self, numbers: NDArray[np.int32]) -> None:
+        """Give numbers back."""
         ...
 
     def close(self) -> None:

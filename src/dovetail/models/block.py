@@ -28,7 +28,7 @@ class Block:
     """Fields of the batch that this layer reads itself, such as `("ids", "offsets")`."""
 
     def __post_init__(self) -> None:
-        """Refuse a block that no chain could hold."""
+        """Refuse a block that no graph could hold."""
         if not self.name.strip() or "." in self.name:
             raise ModelError(f"a layer is called `{self.name}`", hint="give it a name without dots")
         if self.kind not in KINDS:

@@ -21,7 +21,6 @@ class Products(nn.Module):
     """The scalar products of every two of a sample's vectors, beside its first vector."""
 
     def __init__(self, width: int) -> None:
-        """Keep how long a vector is."""
         super().__init__()
         self.width = width
 

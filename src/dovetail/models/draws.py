@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from dovetail.data.streams import stream_number
+from dovetail.splitmix import FACTORS, GOLDEN_NUMBER
 
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
-_FIRST_FACTOR = 0xBF58476D1CE4E5B9 - (1 << 64)
-_SECOND_FACTOR = 0x94D049BB133111EB - (1 << 64)
+_GOLDEN, _FIRST_FACTOR, _SECOND_FACTOR = (word - (1 << 64) for word in (GOLDEN_NUMBER, *FACTORS))
 _53_BITS = (1 << 53) - 1
 
 

@@ -6,4 +6,4 @@ from dovetail.errors import DovetailError
 
 
 class ModelError(DovetailError):
-    """A model that cannot be found, built or cut into layers, or a loss, metric or optimizer that does not fit it."""
+    """A model that cannot be found, built or divided into layers, or a loss, metric or optimizer that does not fit."""

@@ -14,10 +14,10 @@ from dovetail.data.schema import CRITEO_SCHEMA, Schema
 from dovetail.errors import did_you_mean
 from dovetail.models import ctr_dnn, dlrm, matchnet, nce, two_embeddings
 from dovetail.models.block import Block
-from dovetail.models.chain import Chain
 from dovetail.models.errors import ModelError
 from dovetail.models.imports import import_function
 from dovetail.models.initial_values import initialise
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import loss_block
 from dovetail.models.recipe import Recipe
 from dovetail.models.sequential import blocks_of_sequential
@@ -63,32 +63,33 @@ MODELS: Mapping[str, BuiltIn] = {
 }
 
 
-def load_model(name: str, *, seed: int = 0, loss: str | None = None, **options: Any) -> Chain:
-    """Return a model as a chain, its initial values drawn from `seed`.
+def load_model(name: str, *, seed: int = 0, loss: str | None = None, **options: Any) -> LayerGraph:
+    """Return a model as a graph, its initial values drawn from `seed`.
 
     `name` is one of `ctr-dnn`, `2emb`, `dlrm`, `matchnet`, `nce`, or `package.module:function`, called with `options`
-    (and with `seed` where it takes one) for a Chain, an nn.Sequential, or a module that torch.fx can trace. `loss`
+    (and with `seed` where it takes one) for a LayerGraph, an nn.Sequential, or a module that torch.fx can trace. `loss`
     replaces the model's own choice; `schema` among the options is that of the data (absent: the public click log's).
     """
     if ":" in name:
-        chain = _own(name, seed=seed, loss=loss, options=options)
+        graph = _own(name, seed=seed, loss=loss, options=options)
     elif name in MODELS:
-        chain = _built_in(name, seed=seed, loss=loss, options=options)
+        graph = _built_in(name, seed=seed, loss=loss, options=options)
     else:
         raise ModelError(
             f"there is no model `{name}`", hint=did_you_mean(name, MODELS) + ", or package.module:function for your own"
         )
-    initialise(chain, seed)
-    return chain
+    initialise(graph, seed)
+    return graph
 
 
-def as_chain(model: nn.Module, *, loss: str | None = None) -> Chain:
-    """Return a module as a chain that ends in a loss; its parameters are the module's own, each exactly once."""
+def as_graph(model: nn.Module, *, loss: str | None = None) -> LayerGraph:
+    """Return a module as a graph that ends in a loss; its parameters are the module's own, each exactly once."""
     if not isinstance(model, nn.Module):
         raise ModelError(
-            f"a {type(model).__name__} is not a model", hint="return an nn.Sequential, a Chain or another nn.Module"
+            f"a {type(model).__name__} is not a model",
+            hint="return an nn.Sequential, a LayerGraph or another nn.Module",
         )
-    if isinstance(model, Chain):
+    if isinstance(model, LayerGraph):
         recipe, blocks = model.recipe, list(model.blocks)
     else:
         recipe = Recipe()
@@ -97,15 +98,15 @@ def as_chain(model: nn.Module, *, loss: str | None = None) -> Chain:
         blocks.pop()
     if blocks[-1].kind != "loss":
         blocks.append(loss_block(loss or recipe.loss, name=_free_name("loss", blocks)))
-    scores = model.scores if isinstance(model, Chain) else None
-    chain = Chain(blocks, scores=scores, recipe=replace(recipe, loss=loss or recipe.loss))
-    check_same_parameters(chain, model)
-    return chain
+    scores = model.scores if isinstance(model, LayerGraph) else None
+    graph = LayerGraph(blocks, scores=scores, recipe=replace(recipe, loss=loss or recipe.loss))
+    check_same_parameters(graph, model)
+    return graph
 
 
-def check_same_parameters(chain: Chain, model: nn.Module) -> None:
-    """Refuse a chain that lacks parameters of the model it was made from."""
-    held = {id(parameter) for parameter in chain.parameters()}
+def check_same_parameters(graph: LayerGraph, model: nn.Module) -> None:
+    """Refuse a graph that lacks parameters of the model it was made from."""
+    held = {id(parameter) for parameter in graph.parameters()}
     lost = [name for name, parameter in model.named_parameters() if id(parameter) not in held]
     if lost:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
@@ -115,8 +116,7 @@ def check_same_parameters(chain: Chain, model: nn.Module) -> None:
         )
 
 
-def _built_in(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> Chain:
-    """Return a built-in model."""
+def _built_in(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> LayerGraph:
     entry = MODELS[name]
     known = inspect.signature(entry.build).parameters
     for option in options:
@@ -133,10 +133,10 @@ def _built_in(name: str, *, seed: int, loss: str | None, options: dict[str, Any]
         )
     schema: Schema = wanted.pop("schema")
     recipe = replace(entry.recipe, loss=loss or entry.recipe.loss)
-    return Chain(entry.build(schema, seed=seed, loss=recipe.loss, **wanted), recipe=recipe)
+    return LayerGraph(entry.build(schema, seed=seed, loss=recipe.loss, **wanted), recipe=recipe)
 
 
-def _own(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> Chain:
+def _own(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> LayerGraph:
     """Return a user's own model, called with the random state that belongs to the seed."""
     function = import_function(name, what="model")
     known = inspect.signature(function).parameters
@@ -153,7 +153,7 @@ def _own(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> 
                 f"model `{name}` could not be built: {type(problem).__name__}: {problem}",
                 hint="check the options given to it, or call the function yourself to see where it fails",
             ) from problem
-    return as_chain(model, loss=loss)
+    return as_graph(model, loss=loss)
 
 
 def _free_name(name: str, blocks: list[Block]) -> str:

@@ -48,7 +48,6 @@ class Hinge(nn.Module):
     """How far the first candidate fails to beat each of the others by `margin`."""
 
     def __init__(self, margin: float = 0.8) -> None:
-        """Keep the margin."""
         super().__init__()
         self.margin = margin
 

@@ -12,10 +12,10 @@ from dovetail.data.batch import Batch
 from dovetail.data.items import ItemPool
 from dovetail.data.schema import Schema
 from dovetail.models.block import Block
-from dovetail.models.chain import Chain
 from dovetail.models.draws import sample_units, signed_stream
 from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.models.errors import ModelError
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import loss_block
 from dovetail.models.recipe import Recipe
 from dovetail.models.towers import fc_tower
@@ -65,7 +65,6 @@ class ItemNumbers(nn.Module):
     """Adds the numbers of each sample's item, and those of its negatives from the pool."""
 
     def __init__(self, pool_dense: Tensor) -> None:
-        """Keep the numbers of all items."""
         super().__init__()
         self.register_buffer("pool_dense", pool_dense, persistent=False)
         self.pool_dense: Tensor
@@ -134,21 +133,20 @@ def matchnet(
 
 
 def _tower(widths: Sequence[int], prefix: str, **options: object) -> list[Block]:
-    """Return one of the two towers."""
     return fc_tower(widths, prefix=prefix, **options)  # type: ignore[arg-type]
 
 
-def item_scores(chain: Chain, batch: Batch) -> Tensor:
+def item_scores(graph: LayerGraph, batch: Batch) -> Tensor:
     """Return the cosine of every sample's user with every item of the pool: [n, items], without gradients."""
-    item_table, numbers = chain.layers.item_embedding, chain.layers.item_concat
+    item_table, numbers = graph.layers.item_embedding, graph.layers.item_concat
     if not isinstance(item_table, ItemEmbedding) or not isinstance(numbers, ItemNumbers):
         raise ModelError("this model has no items to rank", hint="recall is for `matchnet` and `nce`")
-    user_end = max(p for p, block in enumerate(chain.blocks) if block.name.startswith("user_"))
-    item_start = chain.position("item_concat") + 1
-    item_end = max(p for p, block in enumerate(chain.blocks) if block.name.startswith("item_"))
+    user_end = max(p for p, block in enumerate(graph.blocks) if block.name.startswith("user_"))
+    item_start = graph.position("item_concat") + 1
+    item_end = max(p for p, block in enumerate(graph.blocks) if block.name.startswith("item_"))
     with torch.no_grad():
-        user_name, item_name = chain.blocks[user_end].name, chain.blocks[item_end].name
-        users = chain.run(batch, last=user_end, keep=(user_name,))[user_name]
+        user_name, item_name = graph.blocks[user_end].name, graph.blocks[item_end].name
+        users = graph.run(batch, last=user_end, keep=(user_name,))[user_name]
         pool = {"item_concat": torch.cat([item_table.embed_pool(), numbers.pool_dense], dim=1)}
-        items = chain.run(batch, pool, first=item_start, last=item_end, keep=(item_name,))[item_name]
+        items = graph.run(batch, pool, first=item_start, last=item_end, keep=(item_name,))[item_name]
         return functional.normalize(users, dim=1) @ functional.normalize(items, dim=1).T

@@ -37,7 +37,6 @@ class Auc:
     """
 
     def __init__(self, num_bins: int = 1 << 16) -> None:
-        """Start with no samples."""
         self._clicked = torch.zeros(num_bins, dtype=torch.int64)
         self._quiet = torch.zeros(num_bins, dtype=torch.int64)
 
@@ -76,7 +75,6 @@ class RecallAt:
     """The share of samples whose true item is among the `k` best scored."""
 
     def __init__(self, k: int) -> None:
-        """Start with no samples."""
         self.k = k
         self._found = 0
         self._samples = 0
@@ -102,7 +100,6 @@ class LogLoss:
     """The mean log-loss of a click."""
 
     def __init__(self) -> None:
-        """Start with no samples."""
         self._total = 0.0
         self._samples = 0
 

@@ -11,10 +11,10 @@ from torch.nn import functional
 from dovetail.data.batch import Batch
 from dovetail.data.schema import Schema
 from dovetail.models.block import Block
-from dovetail.models.chain import Chain
 from dovetail.models.draws import sample_units, signed_stream
 from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.models.errors import ModelError
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import loss_block
 from dovetail.models.recipe import Recipe
 
@@ -25,7 +25,6 @@ class LogUniform:
     """Noise over n rows ordered by popularity: P(row k) = log((k + 2) / (k + 1)) / log(n + 1), k from 0."""
 
     def __init__(self, num_rows: int) -> None:
-        """Keep how many rows there are."""
         self.num_rows = num_rows
 
     def rows(self, units: Tensor) -> Tensor:
@@ -84,7 +83,6 @@ class NceLoss(nn.Module):
     """
 
     def __init__(self, noise: LogUniform) -> None:
-        """Keep the noise."""
         super().__init__()
         self.noise = noise
 
@@ -143,11 +141,11 @@ def nce(
     ]
 
 
-def next_scores(chain: Chain, batch: Batch) -> Tensor:
+def next_scores(graph: LayerGraph, batch: Batch) -> Tensor:
     """Return the score of every row after every sample's context: [n, rows], without gradients."""
-    outputs = chain.layers.output_embedding
+    outputs = graph.layers.output_embedding
     if not isinstance(outputs, Outputs):
         raise ModelError("this model has no rows to rank", hint="recall is for `matchnet` and `nce`")
     with torch.no_grad():
-        context = chain.run(batch, last=0, keep=("context_embedding",))["context_embedding"]
+        context = graph.run(batch, last=0, keep=("context_embedding",))["context_embedding"]
         return context @ outputs.weight.T

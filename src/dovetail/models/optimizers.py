@@ -18,9 +18,11 @@ from dovetail.models.imports import import_function
 Parameters = list[nn.Parameter]
 Maker = Callable[[Parameters, float], Optimizer]
 
+MOMENTUM = 0.9
+"""The usual one: a gradient is felt for about ten steps."""
 DENSE: dict[str, Maker] = {
     "sgd": lambda parameters, rate: torch.optim.SGD(parameters, lr=rate),
-    "momentum": lambda parameters, rate: torch.optim.SGD(parameters, lr=rate, momentum=0.9),
+    "momentum": lambda parameters, rate: torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM),
     "adagrad": lambda parameters, rate: torch.optim.Adagrad(parameters, lr=rate),
     "adam": lambda parameters, rate: torch.optim.Adam(parameters, lr=rate),
     "adamw": lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate),

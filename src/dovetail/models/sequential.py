@@ -1,4 +1,4 @@
-"""From `nn.Sequential` to a chain of blocks."""
+"""From `nn.Sequential` to a graph of blocks."""
 
 from __future__ import annotations
 

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from dovetail.data.batch import Batch
-from dovetail.models.chain import Chain
 from dovetail.models.errors import ModelError
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.metrics import Metric
 from dovetail.models.optimizers import ModelOptimizer
 
 
-def train_step(chain: Chain, batch: Batch, optimizer: ModelOptimizer, *, factor: float = 1.0) -> float:
+def train_step(graph: LayerGraph, batch: Batch, optimizer: ModelOptimizer, *, factor: float = 1.0) -> float:
     """Update the model once and return the batch's loss, summed over its samples.
 
     The gradient is that of the sum, divided by the samples of the whole batch.
     """
     optimizer.zero_grad()
-    loss = chain(batch)
+    loss = graph(batch)
     total = float(loss.detach())
     if math.isnan(total):
         raise ModelError("the loss is not a number", hint="lower the learning rate, or look for broken samples")
@@ -31,24 +31,24 @@ def train_step(chain: Chain, batch: Batch, optimizer: ModelOptimizer, *, factor:
 
 
 def evaluate(
-    chain: Chain,
+    graph: LayerGraph,
     batches: Iterable[Batch],
     metric: Metric,
     *,
-    score: Callable[[Chain, Batch], Tensor] | None = None,
+    score: Callable[[LayerGraph, Batch], Tensor] | None = None,
     target: Callable[[Batch], Tensor] | None = None,
 ) -> float:
     """Return the metric of the model's answers over `batches`, dropout off and without gradients.
 
     `score` and `target` are the model's answer and the batch's labels unless others are given, as ranking models need.
     """
-    was_training = chain.training
-    chain.eval()
+    was_training = graph.training
+    graph.eval()
     try:
         with torch.no_grad():
             for batch in batches:
-                scores = chain.predict(batch) if score is None else score(chain, batch)
+                scores = graph.predict(batch) if score is None else score(graph, batch)
                 metric.update(scores, batch.labels if target is None else target(batch))
     finally:
-        chain.train(was_training)
+        graph.train(was_training)
     return metric.value()

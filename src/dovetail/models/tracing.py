@@ -1,4 +1,4 @@
-"""From any module that torch.fx can trace to a chain of blocks."""
+"""From any module that torch.fx can trace to a graph of blocks."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def _trace(model: nn.Module) -> fx.Graph:
     except Exception as problem:
         reason = " ".join(str(problem).split())[:200]
         raise ModelError(
-            f"{type(model).__name__} cannot be cut into layers: torch.fx says: {reason}",
+            f"{type(model).__name__} cannot be divided into layers: torch.fx says: {reason}",
             hint="avoid branching on values of tensors in forward, or build the model as an nn.Sequential or a "
-            "dovetail.models.Chain",
+            "dovetail.models.LayerGraph",
         ) from None
     for node in graph.nodes:
         if node.op == "placeholder" and node.target not in FIELDS:
@@ -105,7 +105,6 @@ def _trace(model: nn.Module) -> fx.Graph:
 
 
 def _block(model: nn.Module, node: fx.Node, sizes: set[fx.Node]) -> Block:
-    """Return the block of one call."""
     inputs = _inputs(node, sizes)
     layers = [inner for inner in inputs if inner.op != "placeholder"]
     fields = [inner for inner in inputs if inner.op == "placeholder"]

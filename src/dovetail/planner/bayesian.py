@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import MissingExtraError
+from dovetail.planner.arrays import ProblemArrays
 from dovetail.planner.genetic import runnable_types
 from dovetail.planner.score import Proposal, Scores
-from dovetail.planner.tables import Tables
 
 TRIALS = 400
 
@@ -17,7 +17,7 @@ TRIALS = 400
 class Bayesian:
     """Proposes one plan at a time, each drawn where good plans are likely by what is known so far."""
 
-    def __init__(self, tables: Tables, *, seed: int, trials: int | None = None) -> None:
+    def __init__(self, arrays: ProblemArrays, *, seed: int, trials: int | None = None) -> None:
         """Start a study; the estimator looks at all layers together."""
         try:
             import optuna  # noqa: PLC0415
@@ -28,7 +28,7 @@ class Bayesian:
         self._study = optuna.create_study(sampler=sampler)
         self._choices: dict[str, Any] = {
             f"layer{position}": optuna.distributions.CategoricalDistribution(types.tolist())
-            for position, types in enumerate(runnable_types(tables))
+            for position, types in enumerate(runnable_types(arrays))
         }
         self._trial: Any = None
         self.trials_left = TRIALS if trials is None else trials

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 
 from dovetail.errors import NoPlanError
+from dovetail.planner.arrays import as_arrays
 from dovetail.planner.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import Clock
 from dovetail.planner.plan import cheapest_plan
-from dovetail.planner.tables import tables
 from dovetail.spec import Layer, LayerTime, Problem, ResourceType, Training
 
 
@@ -31,4 +31,4 @@ def compile_kernels(*, clock: Clock) -> None:
     with contextlib.suppress(NoPlanError):  # the remedies need every kernel
         cheapest_plan(problem, Demands(), clock=clock)
     cheapest_plan(problem.with_floor(0.5), Demands(), clock=clock)
-    cheapest_of_all(tables(problem), min_samples_per_s=0.0, max_stages=None, split_stages=False)
+    cheapest_of_all(as_arrays(problem), min_samples_per_s=0.0, max_stages=None, split_stages=False)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dovetail.errors import PlanError
-from dovetail.planner.cheapest_path import Path
+from dovetail.planner.cheapest_route import Route
 from dovetail.planner.hourly import Answer, Hourly
 from dovetail.planner.stage_kernel import STEP
 
@@ -29,7 +29,8 @@ NARROWEST = 1e-6
 """An interval that cannot be settled is split down to this relative width, then left with its bound."""
 OPTIMAL_WITHIN = 1e-6
 """The gap between cost and bound at which a plan counts as optimal."""
-
+MARGIN = 0.9
+"""How much of that gap is used up by settling early; the rest is for rounding in the bound and in the cost."""
 PATIENCE = 2000
 """After so many questions a bound within the tolerance is proof enough; before, only one that meets the cost."""
 
@@ -49,9 +50,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The best path, its USD per hour over samples/s, and the least that any plan can have."""
+    """The best route, its USD per hour over samples/s, and the least that any plan can have."""
 
-    path: Path
+    route: Route
     rate: float
     rate_bound: float
 
@@ -66,7 +67,7 @@ class CheapestSearch:
         self.clock = clock
         self.deadline_s = deadline_s
         self.best_rate = math.inf
-        self.best_path: Path | None = None
+        self.best_route: Route | None = None
         self.questions = 0
         self._polished: set[bytes] = set()
         self._stride, self._pause, self._rest = 4.0, 1, 0
@@ -78,7 +79,7 @@ class CheapestSearch:
         Raises PlanError where time runs out before a plan is met and before it is proven that there is none.
         """
         open_intervals, settled_rate = self._spread()
-        if self.best_path is None and not open_intervals:
+        if self.best_route is None and not open_intervals:
             return None
         heapq.heapify(open_intervals)
         unsettled_rate = math.inf
@@ -90,7 +91,7 @@ class CheapestSearch:
             else:
                 for part in narrower:
                     heapq.heappush(open_intervals, part)
-        if self.best_path is None:
+        if self.best_route is None:
             if not open_intervals and math.isinf(unsettled_rate) and math.isinf(settled_rate):
                 return None
             raise PlanError(
@@ -99,7 +100,7 @@ class CheapestSearch:
             )
         remaining = open_intervals[0].rate if open_intervals else math.inf
         bound = min(self.best_rate * (1 - STEP), settled_rate, unsettled_rate, self._passed_rate, remaining)
-        return Found(path=self.best_path, rate=self.best_rate, rate_bound=bound)
+        return Found(route=self.best_route, rate=self.best_rate, rate_bound=bound)
 
     def _spread(self) -> tuple[list[Interval], float]:
         """Return intervals from the floor up to where nothing cheaper can be, and the bound of all beyond them."""
@@ -108,7 +109,7 @@ class CheapestSearch:
         if math.isinf(answer.lower_bound):
             return [], math.inf
         if low == 0.0:  # below the pace of the cheapest plan per hour, that plan is the cheapest of all
-            low = self.hourly.slowest_pace() if answer.path is None else self.hourly.pace(answer.path)
+            low = self.hourly.slowest_pace() if answer.route is None else self.hourly.pace(answer.route)
         intervals: list[Interval] = []
         while True:
             relaxed_rate = self.hourly.relaxed(low)
@@ -132,16 +133,16 @@ class CheapestSearch:
         hourly = max(answer.lower_bound, interval.hourly)
         if math.isinf(hourly):
             return []
-        cut = interval.high
+        middle = interval.high
         if not answer.exact and not self._is_settled(hourly / start):
             if interval.high / start < 1 + NARROWEST:
                 return None
-            cut = math.sqrt(start * interval.high)
+            middle = math.sqrt(start * interval.high)
         else:
             start = max(start, self._settled_up_to(start, hourly, interval.high))
             if start >= interval.high:
                 return []
-        ends = [(start, cut), (cut, interval.high)] if cut < interval.high else [(start, cut)]
+        ends = [(start, middle), (middle, interval.high)] if middle < interval.high else [(start, middle)]
         return [
             Interval(
                 rate=max(hourly / high, interval.relaxed_rate),
@@ -160,7 +161,7 @@ class CheapestSearch:
         works out, and ever more seldom while it does not. It pays where some stages have so many units that one more
         changes little.
         """
-        if self._rest > 0 or self.best_path is None:
+        if self._rest > 0 or self.best_route is None:
             self._rest -= 1
             return start
         width = max(math.log(hourly / self.best_rate / start), STEP)
@@ -175,23 +176,23 @@ class CheapestSearch:
         return start
 
     def _ask(self, samples_per_s: float) -> Answer:
-        """Ask for the hourly price at a throughput; learn from the path that comes with the answer."""
+        """Ask for the hourly price at a throughput; learn from the route that comes with the answer."""
         cutoff = self.best_rate * samples_per_s * 1.02 if samples_per_s > 0 else math.inf
         self.questions += 1
         answer = self.hourly.at(samples_per_s, cutoff=cutoff)
-        if answer.path is not None:
-            self._learn(self.hourly.price(answer.path) / self.hourly.pace(answer.path), answer.path)
-            if answer.path.key() not in self._polished:
-                self._polished.add(answer.path.key())
-                self._learn(*self.hourly.provisioned(answer.path, self.floor))
+        if answer.route is not None:
+            self._learn(self.hourly.price(answer.route) / self.hourly.pace(answer.route), answer.route)
+            if answer.route.key() not in self._polished:
+                self._polished.add(answer.route.key())
+                self._learn(*self.hourly.provisioned(answer.route, self.floor))
         return answer
 
-    def _learn(self, rate: float, path: Path | None) -> None:
-        """Keep a path that is cheaper than the best."""
-        if path is not None and rate < self.best_rate:
-            self.best_rate, self.best_path = rate, path
+    def _learn(self, rate: float, route: Route | None) -> None:
+        """Keep a route that is cheaper than the best."""
+        if route is not None and rate < self.best_rate:
+            self.best_rate, self.best_route = rate, route
 
     def _is_settled(self, rate: float) -> bool:
         """Say whether nothing of this rate or above is news: exactly so at first, within the tolerance later on."""
-        tolerance = STEP if self.questions < PATIENCE else OPTIMAL_WITHIN * 0.9
+        tolerance = STEP if self.questions < PATIENCE else OPTIMAL_WITHIN * MARGIN
         return rate >= self.best_rate * (1 - tolerance)

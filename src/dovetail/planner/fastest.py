@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dovetail.planner.cheapest_path import Path
+from dovetail.planner.cheapest_route import Route
 from dovetail.planner.exact import Clock
 from dovetail.planner.hourly import Hourly
 from dovetail.planner.stage_kernel import STEP
@@ -13,9 +13,9 @@ from dovetail.planner.stage_kernel import STEP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fastest:
-    """The fastest path within the cap, its samples/s, and whether nothing faster exists."""
+    """The fastest route within the cap, its samples/s, and whether nothing faster exists."""
 
-    path: Path
+    route: Route
     samples_per_s: float
     proven: bool
 
@@ -29,27 +29,27 @@ def fastest_within(
     the lower end to its own pace, which ends the search on an exact breakpoint.
     """
     cap = max_cost_per_hour * (1 + 1e-12)
-    path, _ = _affordable(hourly, at_least, cap)
-    if path is None:
+    route, _ = _affordable(hourly, at_least, cap)
+    if route is None:
         return None
-    low, high = hourly.pace(path), math.inf
+    low, high = hourly.pace(route), math.inf
     while clock() < deadline_s:
         above, proven = _affordable(hourly, low * (1 + STEP), cap)
         if above is None:
-            return Fastest(path=path, samples_per_s=low, proven=proven)
-        path, low = above, hourly.pace(above)
+            return Fastest(route=route, samples_per_s=low, proven=proven)
+        route, low = above, hourly.pace(above)
         middle = 2 * low if math.isinf(high) else math.sqrt(low * high)
         further, _ = _affordable(hourly, middle, cap)
         if further is None:
             high = middle
         else:
-            path, low = further, hourly.pace(further)
-    return Fastest(path=path, samples_per_s=low, proven=False)
+            route, low = further, hourly.pace(further)
+    return Fastest(route=route, samples_per_s=low, proven=False)
 
 
-def _affordable(hourly: Hourly, samples_per_s: float, cap: float) -> tuple[Path | None, bool]:
+def _affordable(hourly: Hourly, samples_per_s: float, cap: float) -> tuple[Route | None, bool]:
     """Return a plan at this throughput within the cap, or None and whether that is proven."""
     answer = hourly.at(samples_per_s, cutoff=cap * (1 + STEP))
-    if answer.path is not None and hourly.price(answer.path) <= cap:
-        return answer.path, True
+    if answer.route is not None and hourly.price(answer.route) <= cap:
+        return answer.route, True
     return None, answer.exact

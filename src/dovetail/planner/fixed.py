@@ -53,7 +53,6 @@ def first_on_cpu(problem: Problem) -> Fixed:
 
 
 def _of_kind(problem: Problem, kind: Kind) -> list[int]:
-    """Return the types of a kind."""
     return [t for t, resource in enumerate(problem.resources) if problem.kind_of(resource) == kind]
 
 

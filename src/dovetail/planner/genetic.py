@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
+from dovetail.planner.arrays import Ints, ProblemArrays
 from dovetail.planner.score import Proposal, Scores
-from dovetail.planner.tables import Ints, Tables
 
 POPULATION = 100
 GENERATIONS = 100
 ELITE = 4
 TOURNAMENT = 3
+LEAST_MUTATION = 0.05
+"""One layer of each child is changed on average, and in long models at least this share of them."""
 
 
 class Genetic:
     """Proposes generation after generation."""
 
-    def __init__(self, tables: Tables, *, seed: int, generations: int | None = None) -> None:
+    def __init__(self, arrays: ProblemArrays, *, seed: int, generations: int | None = None) -> None:
         """Start from random plans in which every layer is on a type that can run it."""
         self.rng = np.random.default_rng(seed)
-        self.runnable = runnable_types(tables)
+        self.runnable = runnable_types(arrays)
         self.generations_left = GENERATIONS if generations is None else generations
-        self.mutation = max(1.0 / tables.num_layers, 0.05)
+        self.mutation = max(1.0 / arrays.num_layers, LEAST_MUTATION)
         self.population = random_assignments(self.runnable, POPULATION, self.rng)
 
     def propose(self) -> Proposal | None:
@@ -36,10 +38,10 @@ class Genetic:
         """Breed the next generation from the fitter plans."""
         fitness = scores.reward()
         parents = [self._winners(fitness), self._winners(fitness)]
-        # Two cut points: a run of consecutive layers comes from the second parent.
+        # Two borders: a run of consecutive layers comes from the second parent.
         layers = np.arange(self.population.shape[1])
-        cuts = np.sort(self.rng.integers(0, len(layers) + 1, size=(POPULATION, 2)), axis=1)
-        from_second = (layers >= cuts[:, :1]) & (layers < cuts[:, 1:])
+        borders = np.sort(self.rng.integers(0, len(layers) + 1, size=(POPULATION, 2)), axis=1)
+        from_second = (layers >= borders[:, :1]) & (layers < borders[:, 1:])
         children = np.where(from_second, self.population[parents[1]], self.population[parents[0]])
         mutants = self.rng.random(children.shape) < self.mutation
         children = np.where(mutants, random_assignments(self.runnable, POPULATION, self.rng), children)
@@ -53,11 +55,11 @@ class Genetic:
         return winners
 
 
-def runnable_types(tables: Tables) -> list[Ints]:
+def runnable_types(arrays: ProblemArrays) -> list[Ints]:
     """Return for each layer the types that can run it and can be had."""
     return [
-        np.flatnonzero((tables.end_of_run[:, position] > position) & (tables.limit > 0))
-        for position in range(tables.num_layers)
+        np.flatnonzero((arrays.end_of_run[:, position] > position) & (arrays.limit > 0))
+        for position in range(arrays.num_layers)
     ]
 
 

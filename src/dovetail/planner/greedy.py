@@ -6,17 +6,16 @@ import math
 
 import numpy as np
 
+from dovetail.planner.arrays import ProblemArrays
 from dovetail.planner.provision import provision, stages_of
 from dovetail.planner.score import CLOSE_ENOUGH, Proposal, Scores
-from dovetail.planner.tables import Tables
 
 
 class Greedy:
     """Proposes the one plan that greed leads to."""
 
-    def __init__(self, tables: Tables, *, min_samples_per_s: float) -> None:
-        """Set up for one problem."""
-        self.tables = tables
+    def __init__(self, arrays: ProblemArrays, *, min_samples_per_s: float) -> None:
+        self.arrays = arrays
         self.min_samples_per_s = min_samples_per_s
         self._done = False
 
@@ -25,9 +24,9 @@ class Greedy:
         if self._done:
             return None
         self._done = True
-        chosen = np.zeros(self.tables.num_layers, dtype=np.int64)
-        for position in range(self.tables.num_layers):
-            able = [t for t in range(self.tables.num_types) if self.tables.end_of_run[t, position] > position]
+        chosen = np.zeros(self.arrays.num_layers, dtype=np.int64)
+        for position in range(self.arrays.num_layers):
+            able = [t for t in range(self.arrays.num_types) if self.arrays.end_of_run[t, position] > position]
             chosen[position] = min(able, key=lambda t: self._rate(chosen[:position], t))
         return Proposal(chosen[np.newaxis])
 
@@ -42,6 +41,6 @@ class Greedy:
         assignment = np.append(before, t)
         types, lasts, units = (np.zeros_like(assignment) for _ in range(3))
         count = stages_of(assignment, types, lasts)
-        rate = provision(self.tables, types, lasts, count, self.min_samples_per_s, CLOSE_ENOUGH, units)
+        rate = provision(self.arrays, types, lasts, count, self.min_samples_per_s, CLOSE_ENOUGH, units)
         # No legal plan so far: rank such types behind the legal ones, by price.
-        return float(rate) if math.isfinite(rate) else 1e300 * float(self.tables.price_per_hour[t])
+        return float(rate) if math.isfinite(rate) else 1e300 * float(self.arrays.price_per_hour[t])

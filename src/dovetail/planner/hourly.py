@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.planner.cheapest_path import Path, cheapest, follow, workspace
+from dovetail.planner.arrays import ProblemArrays
+from dovetail.planner.cheapest_route import Route, cheapest, follow, workspace
 from dovetail.planner.provision import pace, provision
 from dovetail.planner.stage_kernel import STEP
-from dovetail.planner.tables import Tables
 from dovetail.planner.within_limits import OUT_OF_WORK, label_search, price_bound
 
 PRICE_ITERATIONS = 60
@@ -19,40 +19,40 @@ LABEL_EFFORT = 3_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """No plan at this throughput costs less than `lower_bound` an hour; `path` is a legal one that was met, if any.
+    """No plan at this throughput costs less than `lower_bound` an hour; `route` is a legal one that was met, if any.
 
     `exact` says that the two agree, or that the bound has reached the cutoff.
     """
 
     lower_bound: float
-    path: Path | None
+    route: Route | None
     exact: bool
 
 
 class Hourly:
     """Answers for one problem; holds the arrays that the kernels fill, and the last surcharges as a warm start."""
 
-    def __init__(self, tables: Tables, *, max_stages: int | None = None) -> None:
+    def __init__(self, arrays: ProblemArrays, *, max_stages: int | None = None) -> None:
         """Set up for one problem; prices and limits can be replaced per question."""
-        self.tables = tables
-        self.work = workspace(tables, max_stages)
+        self.arrays = arrays
+        self.work = workspace(arrays, max_stages)
         self.effort = LABEL_EFFORT
-        self._surcharge = np.zeros(tables.num_types)
-        room = tables.num_layers
+        self._surcharge = np.zeros(arrays.num_types)
+        room = arrays.num_layers
         self._buffers = (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.int64))
 
     def at(self, samples_per_s: float, *, cutoff: float = math.inf) -> Answer:
         """Return the cheapest plan that reaches `samples_per_s`; above `cutoff` a bound is all that is asked for."""
-        tables = self.tables
-        target_s = tables.batch / samples_per_s if samples_per_s > 0 else math.inf
-        value = cheapest(tables, self.work, tables.price_per_hour, target_s, 1.0)
+        arrays = self.arrays
+        target_s = arrays.batch / samples_per_s if samples_per_s > 0 else math.inf
+        value = cheapest(arrays, self.work, arrays.price_per_hour, target_s, 1.0)
         if value == math.inf:
-            return Answer(lower_bound=math.inf, path=None, exact=True)
-        path = self._path(follow(tables, self.work, target_s, *self._buffers))
-        if (path.used(tables.num_types) <= tables.limit).all():
-            return Answer(lower_bound=value, path=path, exact=True)
+            return Answer(lower_bound=math.inf, route=None, exact=True)
+        route = self._route(follow(arrays, self.work, target_s, *self._buffers))
+        if (route.used(arrays.num_types) <= arrays.limit).all():
+            return Answer(lower_bound=value, route=route, exact=True)
         if value >= cutoff:
-            return Answer(lower_bound=value, path=None, exact=True)
+            return Answer(lower_bound=value, route=None, exact=True)
         return self._within_limits(target_s, value, cutoff)
 
     def relaxed(self, samples_per_s: float) -> float:
@@ -69,58 +69,58 @@ class Hourly:
 
         and the sum over stages of the larger one is stronger than either sum.
         """
-        tables = self.tables
+        arrays = self.arrays
         share = low / high if math.isfinite(high) else 0.0
-        return float(cheapest(tables, self.work, tables.price_per_hour, tables.batch / low, share) / low)
+        return float(cheapest(arrays, self.work, arrays.price_per_hour, arrays.batch / low, share) / low)
 
-    def provisioned(self, path: Path, min_samples_per_s: float) -> tuple[float, Path | None]:
-        """Return the least USD per hour over samples/s of the path's stages, and the path with those units."""
-        units = np.zeros_like(path.units)
-        rate = provision(self.tables, path.types, path.lasts, len(path.types), min_samples_per_s, STEP, units)
-        return float(rate), None if math.isinf(rate) else path._replace(units=units)
+    def provisioned(self, route: Route, min_samples_per_s: float) -> tuple[float, Route | None]:
+        """Return the least USD per hour over samples/s of the route's stages, and the route with those units."""
+        units = np.zeros_like(route.units)
+        rate = provision(self.arrays, route.types, route.lasts, len(route.types), min_samples_per_s, STEP, units)
+        return float(rate), None if math.isinf(rate) else route._replace(units=units)
 
-    def price(self, path: Path) -> float:
-        """Return what a path costs per hour."""
-        return float(self.tables.price_per_hour[path.types] @ path.units)
+    def price(self, route: Route) -> float:
+        """Return what a route costs per hour."""
+        return float(self.arrays.price_per_hour[route.types] @ route.units)
 
-    def pace(self, path: Path) -> float:
-        """Return the samples/s of a path."""
-        return float(pace(self.tables, path.types, path.lasts, path.units))
+    def pace(self, route: Route) -> float:
+        """Return the samples/s of a route."""
+        return float(pace(self.arrays, route.types, route.lasts, route.units))
 
     def slowest_pace(self) -> float:
         """Return samples/s that any plan reaches: every layer on its slowest type, and every cut paid."""
-        tables = self.tables
-        layers = [tables.compute_serial_s, tables.compute_shared_s, tables.comm_serial_s, tables.comm_shared_s]
+        arrays = self.arrays
+        layers = [arrays.compute_serial_s, arrays.compute_shared_s, arrays.comm_serial_s, arrays.comm_shared_s]
         layer_s = sum(float(np.diff(sums, axis=1).max(axis=0).sum()) for sums in layers)
-        cuts_s = float((tables.crossing_bytes * tables.class_s_per_byte.max() + tables.class_latency_s.max()).sum())
-        return tables.batch / (layer_s + 2 * cuts_s)
+        cuts_s = float((arrays.crossing_bytes * arrays.class_s_per_byte.max() + arrays.class_latency_s.max()).sum())
+        return arrays.batch / (layer_s + 2 * cuts_s)
 
     def _within_limits(self, target_s: float, value: float, cutoff: float) -> Answer:
-        """Return the answer where the cheapest path uses more units than there are."""
-        tables = self.tables
-        impossible = float(tables.price_per_hour @ tables.limit) * (1 + 1e-9)  # more than all units there are
+        """Return the answer where the cheapest route uses more units than there are."""
+        arrays = self.arrays
+        impossible = float(arrays.price_per_hour @ arrays.limit) * (1 + 1e-9)  # more than all units there are
         cutoff = min(cutoff, impossible)
-        limit = tables.limit.astype(np.float64)
-        arguments = (tables, self.work, tables.price_per_hour, limit, target_s)
+        limit = arrays.limit.astype(np.float64)
+        arguments = (arrays, self.work, arrays.price_per_hour, limit, target_s)
         bound, price, count = price_bound(*arguments, cutoff, self._surcharge, PRICE_ITERATIONS, *self._buffers)
-        path = self._path(count) if count else None
+        route = self._route(count) if count else None
         bound = max(bound, value)
         if bound >= min(cutoff, price * (1 - 1e-12)):
-            return Answer(lower_bound=math.inf if bound >= impossible else min(bound, price), path=path, exact=True)
-        cheapest(tables, self.work, tables.price_per_hour + self._surcharge, target_s, 1.0)
+            return Answer(lower_bound=math.inf if bound >= impossible else min(bound, price), route=route, exact=True)
+        cheapest(arrays, self.work, arrays.price_per_hour + self._surcharge, target_s, 1.0)
         goal = min(cutoff, price)
         ended, found, count = label_search(
-            tables, self.work, tables.price_per_hour, tables.limit, target_s, goal, self._surcharge, self.effort,
+            arrays, self.work, arrays.price_per_hour, arrays.limit, target_s, goal, self._surcharge, self.effort,
             *self._buffers,
         )  # fmt: skip
         if ended == OUT_OF_WORK:
-            return Answer(lower_bound=bound, path=path, exact=False)
+            return Answer(lower_bound=bound, route=route, exact=False)
         if count:
-            path = self._path(count)
+            route = self._route(count)
         lower_bound = min(found, goal)
-        return Answer(lower_bound=math.inf if lower_bound >= impossible else lower_bound, path=path, exact=True)
+        return Answer(lower_bound=math.inf if lower_bound >= impossible else lower_bound, route=route, exact=True)
 
-    def _path(self, count: int) -> Path:
+    def _route(self, count: int) -> Route:
         """Return a copy of the first `count` stages in the buffers."""
         types, lasts, units = (buffer[:count].copy() for buffer in self._buffers)
-        return Path(types=types, lasts=lasts, units=units)
+        return Route(types=types, lasts=lasts, units=units)

@@ -9,12 +9,12 @@ import numpy as np
 
 from dovetail.cost import plan_memory
 from dovetail.errors import NoPlanError
+from dovetail.planner.arrays import ProblemArrays, as_arrays
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import Clock
 from dovetail.planner.fastest import fastest_within
 from dovetail.planner.hourly import Hourly
 from dovetail.planner.result import round_down, round_up, to_stages
-from dovetail.planner.tables import Tables, tables
 from dovetail.spec import Problem
 from dovetail.spec.resource import UNITS_WITHOUT_LIMIT
 from dovetail.units import format_bytes, format_plain
@@ -26,7 +26,7 @@ REMEDIES_WITHIN_S = 10.0
 def no_plan(problem: Problem, demands: Demands, *, clock: Clock) -> NoPlanError:
     """Return the error for a problem proven to have no plan at its floor: what is wrong, and the ways out."""
     deadline_s = clock() + min(REMEDIES_WITHIN_S, max(demands.time_limit_s, 1.0))
-    arrays = tables(problem, split_stages=demands.split_stages)
+    arrays = as_arrays(problem, split_stages=demands.split_stages)
     floor = problem.min_samples_per_s
     reachable = fastest_within(
         Hourly(arrays, max_stages=demands.max_stages),
@@ -56,7 +56,7 @@ def no_plan(problem: Problem, demands: Demands, *, clock: Clock) -> NoPlanError:
 def too_dear(hourly: Hourly, min_samples_per_s: float, *, max_cost_per_hour: float) -> NoPlanError:
     """Return the error for a cap below what the cheapest plan at the floor costs per hour."""
     answer = hourly.at(min_samples_per_s)
-    least = answer.lower_bound if answer.path is None else hourly.price(answer.path)
+    least = answer.lower_bound if answer.route is None else hourly.price(answer.route)
     pace = f" at {format_plain(min_samples_per_s)} samples/s" if min_samples_per_s > 0 else ""
     return NoPlanError(
         f"no plan{pace} costs at most {format_plain(max_cost_per_hour)} USD per hour: "
@@ -66,12 +66,12 @@ def too_dear(hourly: Hourly, min_samples_per_s: float, *, max_cost_per_hour: flo
     )
 
 
-def _raise_limits(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+def _raise_limits(problem: Problem, arrays: ProblemArrays, demands: Demands) -> list[str]:
     """Return the limits that would do when raised: each by itself, or else several together."""
     return _raise_one_limit(problem, arrays, demands) or _raise_limits_together(problem, arrays, demands)
 
 
-def _raise_one_limit(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+def _raise_one_limit(problem: Problem, arrays: ProblemArrays, demands: Demands) -> list[str]:
     """Return the types of which more units alone would do, each with the least number that does."""
     remedies = []
     for t, resource in enumerate(problem.resources):
@@ -84,20 +84,20 @@ def _raise_one_limit(problem: Problem, arrays: Tables, demands: Demands) -> list
         price[t] = 1.0
         counting = Hourly(arrays._replace(limit=limit, price_per_hour=price), max_stages=demands.max_stages)
         answer = counting.at(problem.min_samples_per_s)
-        if answer.path is not None:
-            needed = int(answer.path.used(arrays.num_types)[t])
+        if answer.route is not None:
+            needed = int(answer.route.used(arrays.num_types)[t])
             if needed > resource.limit:
                 remedies.append(f"raise `limit` of `{resource.name}` from {resource.limit} to {needed}")
     return remedies
 
 
-def _raise_limits_together(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+def _raise_limits_together(problem: Problem, arrays: ProblemArrays, demands: Demands) -> list[str]:
     """Return the limits that the cheapest plan without any would need raised together."""
     unlimited = arrays._replace(limit=np.full_like(arrays.limit, UNITS_WITHOUT_LIMIT))
     answer = Hourly(unlimited, max_stages=demands.max_stages).at(problem.min_samples_per_s)
-    if answer.path is None:
+    if answer.route is None:
         return []
-    used = answer.path.used(arrays.num_types)
+    used = answer.route.used(arrays.num_types)
     raised = [
         f"`limit` of `{resource.name}` from {resource.limit} to {used[t]}"
         for t, resource in enumerate(problem.resources)
@@ -106,35 +106,35 @@ def _raise_limits_together(problem: Problem, arrays: Tables, demands: Demands) -
     return ["raise together " + " and ".join(raised)] if raised else []
 
 
-def _more_stages(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+def _more_stages(problem: Problem, arrays: ProblemArrays, demands: Demands) -> list[str]:
     """Return the least number of stages that would do, where stages are what is missing."""
     if demands.max_stages is None:
         return []
     for stages in range(demands.max_stages + 1, arrays.num_layers + 1):
-        if Hourly(arrays, max_stages=stages).at(problem.min_samples_per_s).path is not None:
+        if Hourly(arrays, max_stages=stages).at(problem.min_samples_per_s).route is not None:
             return [f"raise --max-stages from {demands.max_stages} to {stages}"]
     return []
 
 
-def _split_stages(problem: Problem, _: Tables, demands: Demands) -> list[str]:
+def _split_stages(problem: Problem, _: ProblemArrays, demands: Demands) -> list[str]:
     """Say so where cuts inside one type would do."""
     if demands.split_stages:
         return []
-    split = tables(problem, split_stages=True)
-    if Hourly(split, max_stages=demands.max_stages).at(problem.min_samples_per_s).path is None:
+    split = as_arrays(problem, split_stages=True)
+    if Hourly(split, max_stages=demands.max_stages).at(problem.min_samples_per_s).route is None:
         return []
     return ["allow cuts inside one type with --split-stages"]
 
 
-def _more_memory(problem: Problem, arrays: Tables, demands: Demands) -> list[str]:
+def _more_memory(problem: Problem, arrays: ProblemArrays, demands: Demands) -> list[str]:
     """Return how much memory a unit would need where memory is what is missing, by the cheapest plan without it."""
     if np.isinf(arrays.memory_bytes).all():
         return []
     roomy = arrays._replace(memory_bytes=np.full_like(arrays.memory_bytes, np.inf))
-    path = Hourly(roomy, max_stages=demands.max_stages).at(problem.min_samples_per_s).path
-    if path is None:
+    route = Hourly(roomy, max_stages=demands.max_stages).at(problem.min_samples_per_s).route
+    if route is None:
         return []
-    stages = to_stages(problem, path)
+    stages = to_stages(problem, route)
     needed: dict[str, float] = {}
     for stage, memory in zip(stages, plan_memory(problem, stages), strict=True):
         needed[stage.resource] = max(needed.get(stage.resource, 0.0), memory.total_bytes)
@@ -146,12 +146,12 @@ def _more_memory(problem: Problem, arrays: Tables, demands: Demands) -> list[str
     ]
 
 
-def _more_links(problem: Problem, _: Tables, demands: Demands) -> list[str]:
+def _more_links(problem: Problem, _: ProblemArrays, demands: Demands) -> list[str]:
     """Say so where links are what is missing: with free cuts there would be a plan."""
     if not problem.links:
         return []
     without_links = msgspec.structs.replace(problem, links=())
-    free = tables(without_links, split_stages=demands.split_stages)
-    if Hourly(free, max_stages=demands.max_stages).at(problem.min_samples_per_s).path is not None:
+    free = as_arrays(without_links, split_stages=demands.split_stages)
+    if Hourly(free, max_stages=demands.max_stages).at(problem.min_samples_per_s).route is not None:
         return ["add or speed up a [[link]]: if cuts cost nothing there would be a plan"]
     return []

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dovetail.errors import PlanError
-from dovetail.planner.cheapest_path import Path
+from dovetail.planner.arrays import Ints
+from dovetail.planner.cheapest_route import Route
 from dovetail.planner.result import to_stages
 from dovetail.planner.score import PENALTY, Proposal, Scorer, Scores
-from dovetail.planner.tables import Ints
 from dovetail.spec import Problem, Stage
 
 Measure = Callable[[Problem, Sequence[Stage]], float]
@@ -37,23 +37,23 @@ class MeasuredScorer:
         rates, shortfalls = modelled.rates.copy(), modelled.shortfalls.copy()
         floor = self.problem.min_samples_per_s
         for n in np.flatnonzero(np.isfinite(modelled.rates)):
-            path = self.path(proposal.assignments[n], modelled.units[n])
-            reached = self.reached(path)
+            route = self.route(proposal.assignments[n], modelled.units[n])
+            reached = self.reached(route)
             if reached < floor * (1 - 1e-9):
                 rates[n], shortfalls[n] = math.inf, PENALTY + math.log(floor / reached)
             else:
-                rates[n] = float(self.scorer.tables.price_per_hour[path.types] @ path.units) / reached
+                rates[n] = float(self.scorer.arrays.price_per_hour[route.types] @ route.units) / reached
         return modelled._replace(rates=rates, shortfalls=shortfalls)
 
-    def path(self, assignment: Ints, units: Ints) -> Path:
-        """Return one priced proposal as a path."""
-        return self.scorer.path(assignment, units)
+    def route(self, assignment: Ints, units: Ints) -> Route:
+        """Return one priced proposal as a route."""
+        return self.scorer.route(assignment, units)
 
-    def reached(self, path: Path) -> float:
-        """Return the measured samples/s of a path, running it the first time."""
-        key = path.key() + path.units.tobytes()
+    def reached(self, route: Route) -> float:
+        """Return the measured samples/s of a route, running it the first time."""
+        key = route.key() + route.units.tobytes()
         if key not in self.seen:
-            reached = self.measure(self.problem, to_stages(self.problem, path))
+            reached = self.measure(self.problem, to_stages(self.problem, route))
             if not 0 < reached < math.inf:
                 raise PlanError(
                     f"measuring a plan gave {reached} samples/s", hint="the function must return a speed above zero"

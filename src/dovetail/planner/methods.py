@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dovetail.errors import PlanError, did_you_mean
+from dovetail.planner.arrays import ProblemArrays, as_arrays
 from dovetail.planner.bayesian import Bayesian
 from dovetail.planner.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
@@ -26,7 +27,6 @@ from dovetail.planner.plan import cheapest_plan
 from dovetail.planner.result import refuse_timeless, to_plan
 from dovetail.planner.score import Provisioning, Scorer
 from dovetail.planner.search import Learner, Progress, Proposer, search
-from dovetail.planner.tables import Tables, tables
 from dovetail.spec import Plan, Problem
 
 
@@ -43,13 +43,13 @@ class Options:
     progress: Progress | None = None
 
 
-Make = Callable[[Problem, Tables, Options], Proposer]
+Make = Callable[[Problem, ProblemArrays, Options], Proposer]
 
 
 def _rl(method: str) -> Make:
     """Return the maker of an RL method; torch is imported only when one is used."""
 
-    def make(problem: Problem, arrays: Tables, options: Options) -> Proposer:
+    def make(problem: Problem, arrays: ProblemArrays, options: Options) -> Proposer:
         from dovetail.planner.reinforce import reinforce  # noqa: PLC0415
 
         return reinforce(method, problem, arrays, seed=options.seed, rounds=options.rounds, load=options.load_policy)
@@ -142,15 +142,15 @@ def plan_with(method: str, problem: Problem, demands: Demands, *, clock: Clock, 
 def _brute_force_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     """Return the cheapest of all plans by pricing every one."""
     started_s = clock()
-    rate, path = cheapest_of_all(
-        tables(problem, split_stages=demands.split_stages),
+    rate, route = cheapest_of_all(
+        as_arrays(problem, split_stages=demands.split_stages),
         min_samples_per_s=problem.min_samples_per_s,
         max_stages=demands.max_stages,
         split_stages=demands.split_stages,
     )
-    if path is None:
+    if route is None:
         raise no_plan(problem, demands, clock=clock)
-    return to_plan(problem, path, demands, method="brute-force", rate_bound=rate, seconds=clock() - started_s)
+    return to_plan(problem, route, demands, method="brute-force", rate_bound=rate, seconds=clock() - started_s)
 
 
 def _searched_plan(method: str, problem: Problem, demands: Demands, options: Options, *, clock: Clock) -> Plan:
@@ -158,7 +158,7 @@ def _searched_plan(method: str, problem: Problem, demands: Demands, options: Opt
     if method in RL_METHODS:
         importlib.import_module("torch")  # seconds on a cold machine, and no part of planning
     started_s = clock()
-    arrays = tables(problem)
+    arrays = as_arrays(problem)
     proposer = SEARCHES[method](problem, arrays, options)
     scorer = Scorer(
         arrays,
@@ -177,15 +177,15 @@ def _searched_plan(method: str, problem: Problem, demands: Demands, options: Opt
         proposer.save(options.save_policy)
     seconds = clock() - started_s
     rate_bound = _rate_bound(problem, arrays, demands, clock=clock)
-    if found.path is None:
+    if found.route is None:
         raise _nothing_found(method, problem, measured)
-    plan = to_plan(problem, found.path, demands, method=method, rate_bound=rate_bound, seconds=seconds)
+    plan = to_plan(problem, found.route, demands, method=method, rate_bound=rate_bound, seconds=seconds)
     if measured is None:
         return plan
-    return msgspec.structs.replace(plan, measured_samples_per_s=measured.reached(found.path))
+    return msgspec.structs.replace(plan, measured_samples_per_s=measured.reached(found.route))
 
 
-def _rate_bound(problem: Problem, arrays: Tables, demands: Demands, *, clock: Clock) -> float:
+def _rate_bound(problem: Problem, arrays: ProblemArrays, demands: Demands, *, clock: Clock) -> float:
     """Return the least USD per hour over samples/s of any plan; raise NoPlanError where there is provably none."""
     hourly = Hourly(arrays, max_stages=demands.max_stages)
     floor = problem.min_samples_per_s

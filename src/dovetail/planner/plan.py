@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from dovetail.planner.arrays import as_arrays
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import CheapestSearch, Clock
 from dovetail.planner.fastest import Fastest, fastest_within
@@ -11,7 +12,6 @@ from dovetail.planner.hourly import Hourly
 from dovetail.planner.impossible import no_plan, too_dear
 from dovetail.planner.result import refuse_timeless, to_plan
 from dovetail.planner.stage_kernel import STEP
-from dovetail.planner.tables import tables
 from dovetail.spec import Plan, Problem
 
 PARETO_COST_RANGE = 10.0
@@ -22,14 +22,14 @@ def cheapest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     """Return the cheapest plan at the floor, with its certificate; raise NoPlanError where there is provably none."""
     refuse_timeless(problem)
     started_s = clock()
-    hourly = Hourly(tables(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
+    hourly = Hourly(as_arrays(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
     deadline_s = started_s + demands.time_limit_s
     search = CheapestSearch(hourly, min_samples_per_s=problem.min_samples_per_s, clock=clock, deadline_s=deadline_s)
     found = search.run()
     if found is None:
         raise no_plan(problem, demands, clock=clock)
     seconds = clock() - started_s
-    return to_plan(problem, found.path, demands, method="exact", rate_bound=found.rate_bound, seconds=seconds)
+    return to_plan(problem, found.route, demands, method="exact", rate_bound=found.rate_bound, seconds=seconds)
 
 
 def fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
@@ -40,7 +40,7 @@ def fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     refuse_timeless(problem)
     cap = math.inf if demands.max_cost_per_hour is None else demands.max_cost_per_hour
     started_s = clock()
-    hourly = Hourly(tables(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
+    hourly = Hourly(as_arrays(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
     found = fastest_within(
         hourly,
         max_cost_per_hour=cap,
@@ -49,11 +49,16 @@ def fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
         deadline_s=started_s + demands.time_limit_s,
     )
     if found is None:
-        if hourly.at(problem.min_samples_per_s).path is None:
+        if hourly.at(problem.min_samples_per_s).route is None:
             raise no_plan(problem, demands, clock=clock)
         raise too_dear(hourly, problem.min_samples_per_s, max_cost_per_hour=cap)
     return to_plan(
-        problem, found.path, demands, method="exact", rate_bound=_rate_bound(hourly, found), seconds=clock() - started_s
+        problem,
+        found.route,
+        demands,
+        method="exact",
+        rate_bound=_rate_bound(hourly, found),
+        seconds=clock() - started_s,
     )
 
 
@@ -76,7 +81,7 @@ def pareto_plans(problem: Problem, demands: Demands, *, points: int, clock: Cloc
 
 def _fastest_at_cost(problem: Problem, demands: Demands, cheapest: Plan, *, clock: Clock) -> float:
     """Return the pace at which the curve ends: the fastest there is, or where plans cost ten times the cheapest."""
-    hourly = Hourly(tables(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
+    hourly = Hourly(as_arrays(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
     deadline_s = clock() + demands.time_limit_s
     fastest = fastest_within(hourly, max_cost_per_hour=math.inf, at_least=0.0, clock=clock, deadline_s=deadline_s)
     low = cheapest.samples_per_s

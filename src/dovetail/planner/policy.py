@@ -25,6 +25,8 @@ KINDS: tuple[str, ...] = get_args(LayerKind)
 NUM_POSITIONS = 64
 """Layers beyond the last position share it."""
 HIDDEN = 64
+NEAR_UNIFORM = 0.1
+"""What the first weights of the choice of types are shrunk by, so that every type is tried to begin with."""
 UNIT_CHOICES: tuple[int, ...] = tuple(
     sorted({*range(1, 17), *(round(2 ** (quarter / 4)) for quarter in range(16, 81))})
 )
@@ -57,7 +59,7 @@ class Policy(nn.Module):
         # one before it is, as stages do; the rest of the choice is near uniform.
         self.after_type = nn.Parameter(math.log(max(shape.num_types, 2)) * torch.eye(shape.num_types))
         with torch.no_grad():
-            self.types.weight.mul_(0.1)
+            self.types.weight.mul_(NEAR_UNIFORM)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return scores of types [L, T] and of units [L, U] for the features [L, F] of a problem's layers."""

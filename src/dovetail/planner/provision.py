@@ -15,76 +15,76 @@ from dovetail.planner.stage_kernel import STEP, real_units, seconds_on, stage_pa
 
 
 @nb.njit(cache=True)
-def provision(tables, types, lasts, count, min_samples_per_s, close_enough, units):  # type: ignore[no-untyped-def]
+def provision(arrays, types, lasts, count, min_samples_per_s, close_enough, units):  # type: ignore[no-untyped-def]
     """Write the cheapest units of `count` stages and return USD per hour over samples/s, or infinity for none.
 
     The walk ends when at most the fraction `close_enough` could still be saved.
     """
-    parts = stage_list(tables, types, lasts, count)
+    parts = stage_list(arrays, types, lasts, count)
     if len(parts) == 0:
         return math.inf
-    return _walk(tables, types, parts, min_samples_per_s, close_enough, units)
+    return _walk(arrays, types, parts, min_samples_per_s, close_enough, units)
 
 
 @nb.njit(cache=True)
-def stage_list(tables, types, lasts, count):  # type: ignore[no-untyped-def]
+def stage_list(arrays, types, lasts, count):  # type: ignore[no-untyped-def]
     """Return the parts of every stage, cuts included, or an empty list where the stages cannot be."""
     parts = [(0.0, 0.0, 0.0, 0.0, 1.0)] * count
     first, left = 0, 0
     for s in range(count):
         t = types[s]
-        if tables.end_of_run[t, first] <= lasts[s]:
+        if arrays.end_of_run[t, first] <= lasts[s]:
             return parts[:0]
         right = 0
         if s < count - 1:
-            right = tables.cut_class[t, types[s + 1]]
+            right = arrays.cut_class[t, types[s + 1]]
             if right < 0:
                 return parts[:0]
-        parts[s] = stage_parts(tables, t, first, lasts[s], left, right)
+        parts[s] = stage_parts(arrays, t, first, lasts[s], left, right)
         first, left = lasts[s] + 1, right
     return parts
 
 
 @nb.njit(cache=True)
-def pace(tables, types, lasts, units):  # type: ignore[no-untyped-def]
+def pace(arrays, types, lasts, units):  # type: ignore[no-untyped-def]
     """Return the samples/s of stages with their units: that of the slowest."""
-    parts = stage_list(tables, types, lasts, len(types))
+    parts = stage_list(arrays, types, lasts, len(types))
     slowest_s = 0.0
     for s in range(len(parts)):
         slowest_s = max(slowest_s, seconds_on(parts[s], units[s]))
-    return tables.batch / slowest_s if slowest_s > 0 else math.inf
+    return arrays.batch / slowest_s if slowest_s > 0 else math.inf
 
 
 @nb.njit(cache=True)
-def _walk(tables, types, parts, min_samples_per_s, close_enough, best_units):  # type: ignore[no-untyped-def]
+def _walk(arrays, types, parts, min_samples_per_s, close_enough, best_units):  # type: ignore[no-untyped-def]
     """Walk the breakpoints of fixed stages upwards; keep the units of the cheapest."""
     count = len(parts)
     units = best_units.copy()
-    used = tables.limit.copy()
+    used = arrays.limit.copy()
     best = math.inf
     samples_per_s = min_samples_per_s
     while True:
-        target_s = tables.batch / samples_per_s if samples_per_s > 0 else math.inf
+        target_s = arrays.batch / samples_per_s if samples_per_s > 0 else math.inf
         used[:] = 0
         hourly, relaxed_hourly, slowest_s = 0.0, 0.0, 0.0
         for s in range(count):
             t = types[s]
             needed = whole_units(parts[s], target_s)
-            if needed > tables.limit[t]:
+            if needed > arrays.limit[t]:
                 return best
             units[s] = int(needed)
             used[t] += units[s]
-            if used[t] > tables.limit[t]:
+            if used[t] > arrays.limit[t]:
                 return best
-            hourly += tables.price_per_hour[t] * needed
-            relaxed_hourly += tables.price_per_hour[t] * real_units(parts[s], target_s)
+            hourly += arrays.price_per_hour[t] * needed
+            relaxed_hourly += arrays.price_per_hour[t] * real_units(parts[s], target_s)
             slowest_s = max(slowest_s, seconds_on(parts[s], needed))
         if slowest_s == 0.0:
             best_units[:count] = units[:count]
             return 0.0
         if samples_per_s > 0 and relaxed_hourly / samples_per_s >= best * (1 - close_enough):
             return best
-        reached = tables.batch / slowest_s
+        reached = arrays.batch / slowest_s
         if hourly / reached < best:
             best = hourly / reached
             best_units[:count] = units[:count]

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.planner.arrays import ProblemArrays
 from dovetail.planner.genetic import runnable_types
 from dovetail.planner.policy import UNIT_CHOICES, Cell, Policy, Shape, layer_features, load_policy, save_policy
 from dovetail.planner.score import Proposal, Scores
-from dovetail.planner.tables import Tables
 from dovetail.spec import Problem
 
 ROUNDS = 400
@@ -72,7 +72,7 @@ class Reinforce:
     def __init__(
         self,
         problem: Problem,
-        tables: Tables,
+        arrays: ProblemArrays,
         policy: Policy,
         *,
         seed: int,
@@ -82,8 +82,8 @@ class Reinforce:
         """Set up; a policy that was trained before is a warm start, and `rounds` of 0 only asks it."""
         self.policy = policy
         self.features = layer_features(problem)
-        self.mask = torch.full((tables.num_layers, tables.num_types), -math.inf)
-        for position, types in enumerate(runnable_types(tables)):
+        self.mask = torch.full((arrays.num_layers, arrays.num_types), -math.inf)
+        for position, types in enumerate(runnable_types(arrays)):
             self.mask[position, torch.from_numpy(types)] = 0.0
         self.random = torch.Generator().manual_seed(seed)
         self.optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
@@ -227,7 +227,6 @@ class Reinforce:
             self._step(-self._log_likelihood(self.best)[0].mean())
 
     def _step(self, loss: Tensor) -> None:
-        """Take one step of the optimizer."""
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -239,10 +238,10 @@ def _entropy(logs: Tensor) -> Tensor:
 
 
 def reinforce(
-    method: str, problem: Problem, tables: Tables, *, seed: int, rounds: int | None, load: Path | None
+    method: str, problem: Problem, arrays: ProblemArrays, *, seed: int, rounds: int | None, load: Path | None
 ) -> Reinforce:
     """Return the proposer of `rl` (LSTM), `rl-rnn` (Elman) or `rl-joint` (types and units), fresh or from a file."""
     cell: Cell = "rnn" if method == "rl-rnn" else "lstm"
-    shape = Shape(cell, tables.num_types, method == "rl-joint")
+    shape = Shape(cell, arrays.num_types, method == "rl-joint")
     policy = Policy(shape, seed=seed) if load is None else load_policy(load, shape)
-    return Reinforce(problem, tables, policy, seed=seed, rounds=ROUNDS if rounds is None else rounds)
+    return Reinforce(problem, arrays, policy, seed=seed, rounds=ROUNDS if rounds is None else rounds)

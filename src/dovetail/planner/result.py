@@ -1,4 +1,4 @@
-"""From a path of the kernels to a plan that users see, priced by the independent evaluator."""
+"""From a route of the kernels to a plan that users see, priced by the independent evaluator."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 
 from dovetail.cost import evaluate
 from dovetail.errors import PlanError
-from dovetail.planner.cheapest_path import Path
+from dovetail.planner.cheapest_route import Route
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import OPTIMAL_WITHIN
 from dovetail.spec import Plan, Problem, Stage
 
 
-def to_stages(problem: Problem, path: Path) -> tuple[Stage, ...]:
-    """Return a path as stages, with names for numbers."""
+def to_stages(problem: Problem, route: Route) -> tuple[Stage, ...]:
+    """Return a route as stages, with names for numbers."""
     stages = []
     first = 0
-    for t, last, units in zip(path.types.tolist(), path.lasts.tolist(), path.units.tolist(), strict=True):
+    for t, last, units in zip(route.types.tolist(), route.lasts.tolist(), route.units.tolist(), strict=True):
         names = tuple(layer.name for layer in problem.layers[first : last + 1])
         resource = problem.resources[t].name
         stages.append(Stage(resource=resource, first_layer=first, last_layer=last, units=units, layers=names))
@@ -27,12 +27,14 @@ def to_stages(problem: Problem, path: Path) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def to_plan(problem: Problem, path: Path, demands: Demands, *, method: str, rate_bound: float, seconds: float) -> Plan:
-    """Return the plan of a path; `rate_bound` is the least USD per hour over samples/s that any plan can have.
+def to_plan(
+    problem: Problem, route: Route, demands: Demands, *, method: str, rate_bound: float, seconds: float
+) -> Plan:
+    """Return the plan of a route; `rate_bound` is the least USD per hour over samples/s that any plan can have.
 
     The evaluator prices it from the problem alone. A plan that misses a demand by its reckoning never gets out.
     """
-    stages = to_stages(problem, path)
+    stages = to_stages(problem, route)
     priced = evaluate(problem, stages, split_stages=demands.split_stages)
     if priced.violations:
         raise AssertionError(f"{method} made an illegal plan: {priced.violations}")
@@ -65,7 +67,7 @@ def refuse_timeless(problem: Problem) -> None:
 
 
 def round_down(number: float, *, figures: int = 6) -> float:
-    """Return a number cut to a few significant figures: a floor that still can be met."""
+    """Return a number lowered to a few significant figures: a floor that still can be met."""
     return _rounded(number, figures, math.floor)
 
 

@@ -8,16 +8,20 @@ from typing import Literal, NamedTuple
 import numba as nb
 import numpy as np
 
-from dovetail.planner.cheapest_path import Path
+from dovetail.planner.arrays import Floats, Ints, ProblemArrays
+from dovetail.planner.cheapest_route import Route
 from dovetail.planner.provision import provision, stage_list, stages_of
 from dovetail.planner.provision_paper import provision_as_in_paper
 from dovetail.planner.stage_kernel import seconds_on, whole_units
-from dovetail.planner.tables import Floats, Ints, Tables
 
 CLOSE_ENOUGH = 1e-6
 """How exactly proposals are provisioned: finer would cost time and change no ranking."""
 PENALTY = 1.0
 """The least shortfall of an illegal plan."""
+CANNOT_BE = 10 * PENALTY
+"""The shortfall of stages that cannot be at all: worse than of those that only miss a demand."""
+A_STAGE_TOO_MANY = 0.2
+"""What each stage beyond the most allowed adds: about as much as a speed a fifth below the floor, log(1.2)."""
 
 Provisioning = Literal["exact", "paper"]
 
@@ -48,12 +52,16 @@ class Scorer:
     """Prices proposals for one problem, always by the same demands."""
 
     def __init__(
-        self, tables: Tables, *, min_samples_per_s: float, max_stages: int | None, provisioning: Provisioning = "exact"
+        self,
+        arrays: ProblemArrays,
+        *,
+        min_samples_per_s: float,
+        max_stages: int | None,
+        provisioning: Provisioning = "exact",
     ) -> None:
-        """Set up for one problem."""
-        self.tables = tables
+        self.arrays = arrays
         self.min_samples_per_s = min_samples_per_s
-        self.max_stages = max_stages or tables.num_layers
+        self.max_stages = max_stages or arrays.num_layers
         self.provisioning = provisioning
         self.dearest_log_rate = -math.inf
 
@@ -64,76 +72,76 @@ class Scorer:
         units = np.zeros_like(assignments)
         demands = (self.min_samples_per_s, self.max_stages)
         if proposal.units is None:
-            _score(self.tables, assignments, *demands, self.provisioning == "paper", rates, shortfalls, units)
+            _score(self.arrays, assignments, *demands, self.provisioning == "paper", rates, shortfalls, units)
         else:
             chosen = np.ascontiguousarray(proposal.units, dtype=np.int64)
-            _score_units(self.tables, assignments, chosen, *demands, rates, shortfalls, units)
+            _score_units(self.arrays, assignments, chosen, *demands, rates, shortfalls, units)
         if np.isfinite(rates).any():
             self.dearest_log_rate = max(self.dearest_log_rate, math.log(rates[np.isfinite(rates)].max()))
         known = self.dearest_log_rate if math.isfinite(self.dearest_log_rate) else 0.0
         return Scores(rates, shortfalls, units, known)
 
-    def path(self, assignment: Ints, units: Ints) -> Path:
-        """Return one priced proposal as a path."""
+    def route(self, assignment: Ints, units: Ints) -> Route:
+        """Return one priced proposal as a route."""
         types, lasts = np.zeros_like(assignment), np.zeros_like(assignment)
         count = stages_of(assignment, types, lasts)
-        return Path(types=types[:count].copy(), lasts=lasts[:count].copy(), units=units[:count].copy())
+        return Route(types=types[:count].copy(), lasts=lasts[:count].copy(), units=units[:count].copy())
 
 
 @nb.njit(cache=True)
-def _score(tables, assignments, min_samples_per_s, max_stages, in_paper, rates, shortfalls, units):  # type: ignore[no-untyped-def]
+def _score(arrays, assignments, min_samples_per_s, max_stages, in_paper, rates, shortfalls, units):  # type: ignore[no-untyped-def]
     """Provision and price every assignment."""
     types, lasts = np.empty_like(assignments[0]), np.empty_like(assignments[0])
     for n in range(len(assignments)):
         count = stages_of(assignments[n], types, lasts)
         rates[n], shortfalls[n] = math.inf, 0.0
-        parts = stage_list(tables, types, lasts, count)
+        parts = stage_list(arrays, types, lasts, count)
         if len(parts) == 0:
-            shortfalls[n] = 10 * PENALTY
+            shortfalls[n] = CANNOT_BE
             continue
         if count > max_stages:
-            shortfalls[n] = PENALTY + 0.2 * (count - max_stages)
+            shortfalls[n] = PENALTY + A_STAGE_TOO_MANY * (count - max_stages)
             continue
         if in_paper:
-            rates[n] = provision_as_in_paper(tables, types, parts, min_samples_per_s, units[n])
+            rates[n] = provision_as_in_paper(arrays, types, parts, min_samples_per_s, units[n])
         else:
-            rates[n] = provision(tables, types, lasts, count, min_samples_per_s, CLOSE_ENOUGH, units[n])
+            rates[n] = provision(arrays, types, lasts, count, min_samples_per_s, CLOSE_ENOUGH, units[n])
         if rates[n] == math.inf:
-            shortfalls[n] = PENALTY + _missing(tables, types, parts, min_samples_per_s)
+            shortfalls[n] = PENALTY + _missing(arrays, types, parts, min_samples_per_s)
 
 
 @nb.njit(cache=True)
-def _score_units(tables, assignments, chosen, min_samples_per_s, max_stages, rates, shortfalls, units):  # type: ignore[no-untyped-def]
+def _score_units(arrays, assignments, chosen, min_samples_per_s, max_stages, rates, shortfalls, units):  # type: ignore[no-untyped-def]
     """Price every assignment with the units it was proposed with, less what its slowest stage leaves idle."""
     types, lasts = np.empty_like(assignments[0]), np.empty_like(assignments[0])
     for n in range(len(assignments)):
         count = stages_of(assignments[n], types, lasts)
         rates[n], shortfalls[n] = math.inf, 0.0
-        parts = stage_list(tables, types, lasts, count)
+        parts = stage_list(arrays, types, lasts, count)
         if len(parts) == 0 or count > max_stages:
-            shortfalls[n] = 10 * PENALTY
+            shortfalls[n] = CANNOT_BE
             continue
         slowest_s, first, fits = 0.0, 0, True
         for s in range(count):
-            if parts[s][4] > tables.limit[types[s]]:
+            if parts[s][4] > arrays.limit[types[s]]:
                 fits = False
                 break
             units[n, s] = max(chosen[n, first], int(parts[s][4]))  # no fewer than memory asks for
             slowest_s = max(slowest_s, seconds_on(parts[s], units[n, s]))
             first = lasts[s] + 1
         if not fits:
-            shortfalls[n] = 10 * PENALTY
+            shortfalls[n] = CANNOT_BE
             continue
         hourly = 0.0
-        used = np.zeros_like(tables.limit)
+        used = np.zeros_like(arrays.limit)
         for s in range(count):
             units[n, s] = min(units[n, s], int(whole_units(parts[s], slowest_s)))
             used[types[s]] += units[n, s]
-            hourly += tables.price_per_hour[types[s]] * units[n, s]
-        reached = tables.batch / slowest_s
+            hourly += arrays.price_per_hour[types[s]] * units[n, s]
+        reached = arrays.batch / slowest_s
         excess = 0.0
         for t in range(len(used)):
-            excess += max(0.0, used[t] / max(tables.limit[t], 1) - 1)
+            excess += max(0.0, used[t] / max(arrays.limit[t], 1) - 1)
         too_slow = math.log(min_samples_per_s / reached) if reached < min_samples_per_s * (1 - 1e-9) else 0.0
         if excess > 0 or too_slow > 0:
             shortfalls[n] = PENALTY + math.log1p(excess) + too_slow
@@ -142,21 +150,21 @@ def _score_units(tables, assignments, chosen, min_samples_per_s, max_stages, rat
 
 
 @nb.njit(cache=True)
-def _missing(tables, types, parts, min_samples_per_s):  # type: ignore[no-untyped-def]
+def _missing(arrays, types, parts, min_samples_per_s):  # type: ignore[no-untyped-def]
     """Return by what factor, as a logarithm, the fastest that stages can go within limits misses the floor."""
     low, high = -20.0, 0.0  # the reachable fraction of the floor, as a logarithm
     for _ in range(20):
         middle = (low + high) / 2
-        target_s = tables.batch / (min_samples_per_s * math.exp(middle)) if min_samples_per_s > 0 else math.inf
-        used = np.zeros_like(tables.limit)
+        target_s = arrays.batch / (min_samples_per_s * math.exp(middle)) if min_samples_per_s > 0 else math.inf
+        used = np.zeros_like(arrays.limit)
         fits = True
         for s in range(len(parts)):
             units = whole_units(parts[s], target_s)
-            if units > tables.limit[types[s]]:
+            if units > arrays.limit[types[s]]:
                 fits = False
                 break
             used[types[s]] += int(units)
-            fits = fits and used[types[s]] <= tables.limit[types[s]]
+            fits = fits and used[types[s]] <= arrays.limit[types[s]]
         if fits:
             low = middle
         else:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from dovetail.planner.cheapest_path import Path
+from dovetail.planner.arrays import Ints
+from dovetail.planner.cheapest_route import Route
 from dovetail.planner.exact import Clock
 from dovetail.planner.score import Proposal, Scores
-from dovetail.planner.tables import Ints
 
 
 class Proposer(Protocol):
@@ -40,7 +40,7 @@ class Learner(Proposer, Protocol):
         """Begin a second phase of few plans, whose costs will be measured."""
         ...
 
-    def save(self, path: FilePath) -> None:
+    def save(self, path: Path) -> None:
         """Write the policy to a file."""
         ...
 
@@ -52,8 +52,8 @@ class Prices(Protocol):
         """Return what each plan costs."""
         ...
 
-    def path(self, assignment: Ints, units: Ints) -> Path:
-        """Return one priced proposal as a path."""
+    def route(self, assignment: Ints, units: Ints) -> Route:
+        """Return one priced proposal as a route."""
         ...
 
 
@@ -69,9 +69,9 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """The cheapest legal plan that was met (none: `path` is None) and how the search went."""
+    """The cheapest legal plan that was met (none: `route` is None) and how the search went."""
 
-    path: Path | None
+    route: Route | None
     rate: float
     rounds: tuple[Round, ...]
 
@@ -83,7 +83,7 @@ def search(
     proposer: Proposer, scorer: Prices, *, clock: Clock, deadline_s: float, progress: Progress | None = None
 ) -> Searched:
     """Run the loop until the proposer has nothing more to try or time is up; return the cheapest plan met."""
-    best_rate, best_path = math.inf, None
+    best_rate, best_route = math.inf, None
     rounds: list[Round] = []
     num_priced = 0
     finished = False
@@ -97,7 +97,7 @@ def search(
         cheapest = int(np.argmin(scores.rates))
         if scores.rates[cheapest] < best_rate:
             best_rate = float(scores.rates[cheapest])
-            best_path = scorer.path(proposal.assignments[cheapest], scores.units[cheapest])
+            best_route = scorer.route(proposal.assignments[cheapest], scores.units[cheapest])
         if finished:
             break
         proposer.learn(proposal, scores)
@@ -107,4 +107,4 @@ def search(
         rounds.append(Round(number=len(rounds) + 1, num_priced=num_priced, mean_rate=mean_rate, best_rate=best_rate))
         if progress is not None:
             progress(rounds[-1])
-    return Searched(path=best_path, rate=best_rate, rounds=tuple(rounds))
+    return Searched(route=best_route, rate=best_rate, rounds=tuple(rounds))

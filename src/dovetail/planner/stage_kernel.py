@@ -13,35 +13,35 @@ STEP = 1e-9
 
 
 @nb.njit(cache=True, inline="always")
-def units_for_memory(tables, t, first, last):  # type: ignore[no-untyped-def]
+def units_for_memory(arrays, t, first, last):  # type: ignore[no-untyped-def]
     """Return the least number of units, one or more, on which layers first..last fit into memory, or infinity."""
-    room = tables.memory_bytes[t]
+    room = arrays.memory_bytes[t]
     if room == math.inf:
         return 1.0
-    room = room * (1 + SLACK) - (tables.memory_fixed_bytes[last + 1] - tables.memory_fixed_bytes[first])
-    shared = tables.memory_shared_bytes[last + 1] - tables.memory_shared_bytes[first]
+    room = room * (1 + SLACK) - (arrays.memory_fixed_bytes[last + 1] - arrays.memory_fixed_bytes[first])
+    shared = arrays.memory_shared_bytes[last + 1] - arrays.memory_shared_bytes[first]
     if shared <= room:
         return 1.0
     return math.ceil(shared / room * (1 - SLACK)) * 1.0 if room > 0 else math.inf
 
 
 @nb.njit(cache=True, inline="always")
-def stage_parts(tables, t, first, last, left_class, right_class):  # type: ignore[no-untyped-def]
+def stage_parts(arrays, t, first, last, left_class, right_class):  # type: ignore[no-untyped-def]
     """Return what decides the units of layers first..last on type t.
 
     (compute serial, compute shared, comm serial, comm shared) seconds, and the least units whose memory has room.
     """
-    compute_serial = tables.compute_serial_s[t, last + 1] - tables.compute_serial_s[t, first]
-    compute_shared = tables.compute_shared_s[t, last + 1] - tables.compute_shared_s[t, first]
-    comm_serial = tables.comm_serial_s[t, last + 1] - tables.comm_serial_s[t, first]
-    comm_shared = tables.comm_shared_s[t, last + 1] - tables.comm_shared_s[t, first]
+    compute_serial = arrays.compute_serial_s[t, last + 1] - arrays.compute_serial_s[t, first]
+    compute_shared = arrays.compute_shared_s[t, last + 1] - arrays.compute_shared_s[t, first]
+    comm_serial = arrays.comm_serial_s[t, last + 1] - arrays.comm_serial_s[t, first]
+    comm_shared = arrays.comm_shared_s[t, last + 1] - arrays.comm_shared_s[t, first]
     if left_class > 0:
-        comm_shared += tables.crossing_bytes[first - 1] * tables.class_s_per_byte[left_class]
-        comm_serial += tables.class_latency_s[left_class]
+        comm_shared += arrays.crossing_bytes[first - 1] * arrays.class_s_per_byte[left_class]
+        comm_serial += arrays.class_latency_s[left_class]
     if right_class > 0:
-        comm_shared += tables.crossing_bytes[last] * tables.class_s_per_byte[right_class]
-        comm_serial += tables.class_latency_s[right_class]
-    return compute_serial, compute_shared, comm_serial, comm_shared, units_for_memory(tables, t, first, last)
+        comm_shared += arrays.crossing_bytes[last] * arrays.class_s_per_byte[right_class]
+        comm_serial += arrays.class_latency_s[right_class]
+    return compute_serial, compute_shared, comm_serial, comm_shared, units_for_memory(arrays, t, first, last)
 
 
 @nb.njit(cache=True, inline="always")

@@ -7,8 +7,8 @@ Limits couple the stages, so the plain dynamic programme no longer applies. Two 
        cheapest(price + m) - sum_t m_t limit_t   <=   the optimum within limits,
 
    and subgradient steps raise the left side. Often that is proof enough.
-2. Labels: extend paths layer by layer, each with its price and the units it has used. A path is dropped where its
-   price plus the surcharged price of the rest cannot beat the best known plan, or where another path to the same
+2. Labels: extend routes layer by layer, each with its price and the units it has used. A route is dropped where its
+   price plus the surcharged price of the rest cannot beat the best known plan, or where another route to the same
    place costs no more and has used no more of any type. What is left at the end is the optimum.
 """
 
@@ -21,9 +21,9 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from dovetail.planner.cheapest_path import cheapest, follow
+from dovetail.planner.arrays import Floats, Ints
+from dovetail.planner.cheapest_route import cheapest, follow
 from dovetail.planner.stage_kernel import stage_parts, whole_units
-from dovetail.planner.tables import Floats, Ints
 
 SOLVED, OUT_OF_WORK = 0, 1
 """How a label search ended: with proof, or because it had used up the effort or the labels it was given."""
@@ -44,7 +44,7 @@ LABEL = np.dtype(
 
 
 @nb.njit(cache=True)
-def price_bound(tables, work, price, limit, target_s, cutoff, surcharge, iterations, types, lasts, units):  # type: ignore[no-untyped-def]
+def price_bound(arrays, work, price, limit, target_s, cutoff, surcharge, iterations, types, lasts, units):  # type: ignore[no-untyped-def]
     """Raise the Lagrangian bound; return (bound, price of the cheapest legal plan met, its number of stages).
 
     `surcharge` holds the start values and receives the best ones; the legal plan goes into the three arrays. Ends early
@@ -56,7 +56,7 @@ def price_bound(tables, work, price, limit, target_s, cutoff, surcharge, iterati
     pace, since_better = 1.0, 0
     used = np.zeros(price.size)
     for _ in range(iterations):
-        value = cheapest(tables, work, price + current, target_s, 1.0)
+        value = cheapest(arrays, work, price + current, target_s, 1.0)
         if value == math.inf:
             return math.inf, best_price, best_count
         bound = value - np.sum(current * limit)
@@ -64,7 +64,7 @@ def price_bound(tables, work, price, limit, target_s, cutoff, surcharge, iterati
         if bound > best_bound:
             best_bound, since_better = bound, 0
             surcharge[:] = current
-        count = follow(tables, work, target_s, path_types, path_lasts, path_units)
+        count = follow(arrays, work, target_s, path_types, path_lasts, path_units)
         used[:] = 0.0
         path_price = 0.0
         for s in range(count):
@@ -96,7 +96,7 @@ class Question(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """All paths so far, the units each has used, and lists of them by where they end."""
+    """All routes so far, the units each has used, and lists of them by where they end."""
 
     records: npt.NDArray[np.void]  # [MAX_LABELS] of LABEL
     used: Ints  # [MAX_LABELS, T]
@@ -104,13 +104,13 @@ class Labels(NamedTuple):
 
 
 @nb.njit(cache=True)
-def label_search(tables, work, price, limit, target_s, cutoff, surcharge, max_effort, types, lasts, units):  # type: ignore[no-untyped-def]
+def label_search(arrays, work, price, limit, target_s, cutoff, surcharge, max_effort, types, lasts, units):  # type: ignore[no-untyped-def]
     """Return (how it ended, price, stages) of the cheapest plan within limits that costs less than `cutoff`.
 
     The price is infinity where there is none. `work` must hold the dynamic programme of price + surcharge, which prices
-    the rest of every path from below.
+    the rest of every route from below.
     """
-    num_layers, num_types, num_classes = tables.crossing_bytes.size, price.size, tables.class_latency_s.size
+    num_layers, num_types, num_classes = arrays.crossing_bytes.size, price.size, arrays.class_latency_s.size
     scarce = np.flatnonzero(price * (limit + 1) < cutoff)
     question = Question(price, limit, target_s, surcharge, np.sum(surcharge * limit), scarce)
     labels = Labels(
@@ -131,10 +131,10 @@ def label_search(tables, work, price, limit, target_s, cutoff, surcharge, max_ef
                     for u in range(num_types):
                         if labels.records[label].bound >= best:
                             break
-                        if ended_at >= 0 and tables.cut_class[t, u] != c:
+                        if ended_at >= 0 and arrays.cut_class[t, u] != c:
                             continue
                         num_labels, best, best_label, tried = _extend(
-                            tables, work, question, labels, num_labels, label, u, c, best, best_label
+                            arrays, work, question, labels, num_labels, label, u, c, best, best_label
                         )
                         effort += tried
                         if effort > max_effort or num_labels + num_layers * num_classes >= MAX_LABELS:
@@ -150,20 +150,20 @@ def label_search(tables, work, price, limit, target_s, cutoff, surcharge, max_ef
 
 
 @nb.njit(cache=True)
-def _extend(tables, work, question, labels, num_labels, parent, u, left_class, best, best_label):  # type: ignore[no-untyped-def]
+def _extend(arrays, work, question, labels, num_labels, parent, u, left_class, best, best_label):  # type: ignore[no-untyped-def]
     """Extend one label by every stage on type `u`; return the new count, the best, its label, and the effort."""
-    num_layers, num_classes = tables.crossing_bytes.size, tables.class_latency_s.size
+    num_layers, num_classes = arrays.crossing_bytes.size, arrays.class_latency_s.size
     price, surcharge, target_s = question.price[u], question.surcharge, question.target_s
-    path = labels.records[parent]
-    first, depth = path.last + 1, path.depth + 1
+    route = labels.records[parent]
+    first, depth = route.last + 1, route.depth + 1
     room = question.limit[u] - labels.used[parent, u]
     paid = np.sum(surcharge * labels.used[parent]) - question.refund
     tried = 0
-    for last in range(first, tables.end_of_run[u, first]):
+    for last in range(first, arrays.end_of_run[u, first]):
         final = last == num_layers - 1
-        least = whole_units(stage_parts(tables, u, first, last, left_class, 0), target_s)
+        least = whole_units(stage_parts(arrays, u, first, last, left_class, 0), target_s)
         tried += 1
-        if least > room or path.price + price * least >= best:
+        if least > room or route.price + price * least >= best:
             break  # a longer stage needs no fewer
         if not final and work.rounds > 0 and depth >= work.rounds:
             continue
@@ -171,8 +171,8 @@ def _extend(tables, work, question, labels, num_labels, parent, u, left_class, b
             rest = 0.0 if final else work.end[work.rounds - depth if work.rounds > 0 else 0, u, d, last]
             if rest == math.inf:
                 continue
-            needed = least if d == 0 else whole_units(stage_parts(tables, u, first, last, left_class, d), target_s)
-            new_price = path.price + price * needed
+            needed = least if d == 0 else whole_units(stage_parts(arrays, u, first, last, left_class, d), target_s)
+            new_price = route.price + price * needed
             bound = new_price + paid + surcharge[u] * needed + rest
             if needed > room or max(bound, new_price) >= best:
                 continue

@@ -1,7 +1,7 @@
 """Seconds of each layer: forward, backward and update, as in a training step.
 
 Two measurements make one. Whole steps say how long forward, backward and update take together. Then the blocks run one
-by one, each on inputs cut off from the graph before it, so that its backward pass can be timed by itself; that says
+by one, each on inputs detached from the graph before it, so that its backward pass can be timed by itself; that says
 which share of each phase is whose. Block by block everything takes a little longer (more calls, an optimizer each), so
 only the shares are taken from there, and the layers add up to the whole step.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Batch
-from dovetail.models import Block, Chain, ModelOptimizer, make_optimizer
+from dovetail.models import Block, LayerGraph, ModelOptimizer, make_optimizer
 from dovetail.profiler.stopwatch import Stopwatch, stopwatch_for
 
 WARM_UP = 2
@@ -43,7 +43,7 @@ class LayerSeconds:
 
 
 def measure_layers(
-    chain: Chain,
+    graph: LayerGraph,
     batches: Sequence[Batch],
     *,
     optimizer: str,
@@ -51,36 +51,36 @@ def measure_layers(
     repeats: int = REPEATS,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[LayerSeconds, ...]:
-    """Return the seconds of every block for one batch, on the device that the chain and the batches are on.
+    """Return the seconds of every block for one batch, on the device that the graph and the batches are on.
 
     The batches take turns, as fresh data does: embedding rows of the last batch are not the rows of this one.
     """
     stopwatch = stopwatch_for(batches[0].labels.device)
-    whole_optimizer = make_optimizer(chain, optimizer, learning_rate)
-    optimizers = [_optimizer_of(block, optimizer, learning_rate) for block in chain.blocks]
+    whole_optimizer = make_optimizer(graph, optimizer, learning_rate)
+    optimizers = [_optimizer_of(block, optimizer, learning_rate) for block in graph.blocks]
     wholes: list[Phases] = []
     passes: list[list[Phases]] = []
     for repeat in range(WARM_UP + repeats):
         batch = batches[repeat % len(batches)]
-        whole = _whole_step(chain, batch, whole_optimizer, stopwatch)
-        times = _block_by_block(chain, batch, optimizers, stopwatch)
+        whole = _whole_step(graph, batch, whole_optimizer, stopwatch)
+        times = _block_by_block(graph, batch, optimizers, stopwatch)
         if repeat >= WARM_UP:
             wholes.append(whole)
             passes.append(times)
         if progress is not None:
             progress(repeat + 1, WARM_UP + repeats)
-    layers = [_middle([times[position] for times in passes]) for position in range(len(chain))]
-    spreads = [_spread([sum(times[position]) for times in passes]) for position in range(len(chain))]
+    layers = [_middle([times[position] for times in passes]) for position in range(len(graph))]
+    spreads = [_spread([sum(times[position]) for times in passes]) for position in range(len(graph))]
     return tuple(
         LayerSeconds(forward_s=forward_s, backward_s=backward_s, update_s=update_s, spread=spread)
         for (forward_s, backward_s, update_s), spread in zip(_scaled(layers, _middle(wholes)), spreads, strict=True)
     )
 
 
-def _whole_step(chain: Chain, batch: Batch, optimizer: ModelOptimizer, stopwatch: Stopwatch) -> Phases:
+def _whole_step(graph: LayerGraph, batch: Batch, optimizer: ModelOptimizer, stopwatch: Stopwatch) -> Phases:
     """Run one training step; return (forward, backward, update) seconds of the whole model."""
     begun = stopwatch.mark()
-    loss = chain(batch)
+    loss = graph(batch)
     computed = stopwatch.mark()
     (loss / batch.num_samples).backward()
     derived = stopwatch.mark()
@@ -101,31 +101,31 @@ def _optimizer_of(block: Block, name: str, learning_rate: float) -> ModelOptimiz
 
 
 def _block_by_block(
-    chain: Chain, batch: Batch, optimizers: list[ModelOptimizer | None], stopwatch: Stopwatch
+    graph: LayerGraph, batch: Batch, optimizers: list[ModelOptimizer | None], stopwatch: Stopwatch
 ) -> list[Phases]:
     """Run one training step block by block; return (forward, backward, update) seconds of each."""
     outputs: dict[str, Tensor] = {}
-    cut_inputs: list[dict[str, Tensor]] = []
+    own_inputs: list[dict[str, Tensor]] = []
     marks: list[list[Any]] = []
-    for block in chain.blocks:
-        inputs = {name: _cut_off(outputs[name]) for name in block.after or ()}
+    for block in graph.blocks:
+        inputs = {name: _detached(outputs[name]) for name in block.after or ()}
         arguments = [*inputs.values(), *(getattr(batch, name) for name in block.reads)]
         begun = stopwatch.mark()
         outputs[block.name] = block.module(*arguments)
         marks.append([begun, stopwatch.mark()])
-        cut_inputs.append(inputs)
+        own_inputs.append(inputs)
     gradients: dict[str, Tensor] = {}
-    for position in range(len(chain) - 1, -1, -1):
-        output = outputs[chain.blocks[position].name]
+    for position in range(len(graph) - 1, -1, -1):
+        output = outputs[graph.blocks[position].name]
         begun = stopwatch.mark()
         if output.requires_grad:
-            given = gradients.get(chain.blocks[position].name)
+            given = gradients.get(graph.blocks[position].name)
             scaled = output / batch.num_samples if given is None else output
             torch.autograd.backward(scaled, given)
         marks[position] += [begun, stopwatch.mark()]
-        for name, cut in cut_inputs[position].items():
-            if cut.grad is not None:
-                gradients[name] = cut.grad if name not in gradients else gradients[name] + cut.grad
+        for name, tensor in own_inputs[position].items():
+            if tensor.grad is not None:
+                gradients[name] = tensor.grad if name not in gradients else gradients[name] + tensor.grad
     for position, block_optimizer in enumerate(optimizers):
         begun = stopwatch.mark()
         if block_optimizer is not None:
@@ -142,7 +142,7 @@ def _block_by_block(
     ]
 
 
-def _cut_off(output: Tensor) -> Tensor:
+def _detached(output: Tensor) -> Tensor:
     """Return a tensor as the start of a graph of its own, with a gradient where it can have one."""
     return output.detach().requires_grad_(output.is_floating_point())
 
@@ -157,7 +157,6 @@ def _scaled(layers: list[Phases], whole: Phases) -> list[Phases]:
 
 
 def _middle(times: list[Phases]) -> Phases:
-    """Return the medians of each phase."""
     forward_s, backward_s, update_s = (statistics.median(column) for column in zip(*times, strict=True))
     return forward_s, backward_s, update_s
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from dovetail.data import Batch
-from dovetail.models import Chain
+from dovetail.models import LayerGraph
 from dovetail.profiler.fit import Amdahl, fit_amdahl
 from dovetail.profiler.layers import LayerSeconds, measure_layers
 from dovetail.profiler.request import ProfileRequest, first_samples
@@ -40,7 +40,7 @@ class MeasuredType:
 class Profile:
     """What was measured, and the problem that follows from it."""
 
-    chain: Chain
+    graph: LayerGraph
     sizes: tuple[LayerSizes, ...]
     measured: tuple[MeasuredType, ...]
     problem: Problem
@@ -63,10 +63,10 @@ def profile(
     `links` are the ways between types, and go into the problem as they are.
     """
     say("building the model and its data")
-    chain, batches = request.build()
-    optimizer = request.optimizer_for(chain)
+    graph, batches = request.build()
+    optimizer = request.optimizer_for(graph)
     sizes_by_units = {
-        units: measure_sizes(chain, first_samples(batches, request.batch // units)[0], optimizer=optimizer)
+        units: measure_sizes(graph, first_samples(batches, request.batch // units)[0], optimizer=optimizer)
         for units in UNIT_COUNTS
     }
     measured = []
@@ -74,19 +74,19 @@ def profile(
         by_units = {}
         for units in UNIT_COUNTS:
             say(f"measuring on {resource.name}: {request.batch // units} samples")
-            by_units[units] = _measure(request, chain, batches, resource, units=units, num_workers=num_workers)
+            by_units[units] = _measure(request, graph, batches, resource, units=units, num_workers=num_workers)
         measured.append(MeasuredType(resource=resource, seconds_by_units=by_units))
     layers = tuple(
-        _layer(chain, position, sizes_by_units, measured, elsewhere, network_bytes_per_s)
-        for position in range(len(chain))
+        _layer(graph, position, sizes_by_units, measured, elsewhere, network_bytes_per_s)
+        for position in range(len(graph))
     )
     problem = Problem(training=training, resources=(*at_hand, *elsewhere), layers=layers, links=tuple(links))
-    return Profile(chain=chain, sizes=sizes_by_units[1], measured=tuple(measured), problem=problem)
+    return Profile(graph=graph, sizes=sizes_by_units[1], measured=tuple(measured), problem=problem)
 
 
 def _measure(
     request: ProfileRequest,
-    chain: Chain,
+    graph: LayerGraph,
     batches: list[Batch],
     resource: ResourceType,
     *,
@@ -95,27 +95,27 @@ def _measure(
 ) -> tuple[LayerSeconds, ...]:
     """Return the seconds of every layer for one unit's share of the batch."""
     share = request.batch // units
-    optimizer = request.optimizer_for(chain)
+    optimizer = request.optimizer_for(graph)
     if resource.kind == "gpu":
         device = torch.device("cuda")
         on_device = [batch.to(device) for batch in first_samples(batches, share)]
         try:
-            return measure_layers(chain.to(device), on_device, optimizer=optimizer)
+            return measure_layers(graph.to(device), on_device, optimizer=optimizer)
         finally:
-            chain.to("cpu")
+            graph.to("cpu")
     side_by_side = min(units, num_workers, os.cpu_count() or 1)
     if side_by_side > 1:
         return measure_side_by_side(request, num_workers=side_by_side, batch=share)
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # a unit is one core and one thread
     try:
-        return measure_layers(chain, first_samples(batches, share), optimizer=optimizer)
+        return measure_layers(graph, first_samples(batches, share), optimizer=optimizer)
     finally:
         torch.set_num_threads(before)
 
 
 def _layer(
-    chain: Chain,
+    graph: LayerGraph,
     position: int,
     sizes_by_units: Mapping[int, tuple[LayerSizes, ...]],
     measured: Sequence[MeasuredType],
@@ -123,7 +123,7 @@ def _layer(
     network_bytes_per_s: float,
 ) -> Layer:
     """Return a layer of the problem: its sizes, and its times on every type."""
-    block, sizes = chain.blocks[position], sizes_by_units[1][position]
+    block, sizes = graph.blocks[position], sizes_by_units[1][position]
     traffic = fit_amdahl({units: by_unit[position].traffic_bytes for units, by_unit in sizes_by_units.items()})
     on: dict[str, LayerTime] = {}
     for each in measured:

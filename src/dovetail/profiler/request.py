@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.data import Batch, Matches, load_data
 from dovetail.errors import DovetailError
-from dovetail.models import MODELS, Chain, load_model
+from dovetail.models import MODELS, LayerGraph, load_model
 
 NUM_BATCHES = 8
 """How many different batches take turns, so that rows are as cold as fresh data's."""
@@ -26,7 +26,7 @@ class ProfileRequest:
     optimizer: str | None = None
     seed: int = 0
 
-    def build(self) -> tuple[Chain, list[Batch]]:
+    def build(self) -> tuple[LayerGraph, list[Batch]]:
         """Return the model for the data's schema, and batches of the full size."""
         if self.batch < 8:
             raise DovetailError(
@@ -39,13 +39,13 @@ class ProfileRequest:
         options = {"schema": source.schema} | dict(self.model_options)
         if self.model == "matchnet" and isinstance(source, Matches):
             options.setdefault("items", source.items())
-        chain = load_model(self.model, seed=self.seed, **options)
+        graph = load_model(self.model, seed=self.seed, **options)
         batches = [source.read(turn * self.batch, (turn + 1) * self.batch) for turn in range(NUM_BATCHES)]
-        return chain, batches
+        return graph, batches
 
-    def optimizer_for(self, chain: Chain) -> str:
+    def optimizer_for(self, graph: LayerGraph) -> str:
         """Return the optimizer asked for, or the model's own."""
-        return self.optimizer or chain.recipe.optimizer
+        return self.optimizer or graph.recipe.optimizer
 
 
 def first_samples(batches: list[Batch], count: int) -> list[Batch]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dovetail.data import Batch
-from dovetail.models import Chain, SlotEmbedding, make_optimizer
+from dovetail.models import LayerGraph, SlotEmbedding, make_optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +26,11 @@ class LayerSizes:
     forward_flops: float
 
 
-def measure_sizes(chain: Chain, batch: Batch, *, optimizer: str) -> tuple[LayerSizes, ...]:
+def measure_sizes(graph: LayerGraph, batch: Batch, *, optimizer: str) -> tuple[LayerSizes, ...]:
     """Return the sizes of every block for one batch, by running it once."""
     outputs: dict[str, Tensor] = {}
     sizes = []
-    for block in chain.blocks:
+    for block in graph.blocks:
         inputs = [
             outputs[name].detach().requires_grad_(outputs[name].is_floating_point()) for name in block.after or ()
         ]
@@ -67,11 +67,9 @@ class _Kept:
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
     def __enter__(self) -> None:
-        """Begin to count."""
         self._hooks.__enter__()
 
     def __exit__(self, *exception: object) -> None:
-        """Stop counting."""
         self._hooks.__exit__(*exception)
 
     def num_bytes(self, *, beside: Tensor) -> float:
@@ -91,7 +89,6 @@ class _Kept:
 
 
 def _bytes(tensor: Tensor) -> float:
-    """Return the bytes of a tensor."""
     return float(tensor.numel() * tensor.element_size())
 
 

@@ -15,6 +15,8 @@ from dovetail.profiler.layers import LayerSeconds, measure_layers
 from dovetail.profiler.request import ProfileRequest, first_samples
 
 DEADLINE_S = 300.0
+LOOK_EVERY_S = 0.5
+"""How long a worker that died can go unnoticed."""
 
 
 def measure_side_by_side(request: ProfileRequest, *, num_workers: int, batch: int) -> tuple[LayerSeconds, ...]:
@@ -41,10 +43,10 @@ def _work(request: ProfileRequest, batch: int, start: Barrier, results: Any) -> 
     """Measure in one worker, beginning together with the others."""
     torch.set_num_threads(1)
     try:
-        chain, batches = request.build()
+        graph, batches = request.build()
         start.wait(DEADLINE_S)
-        optimizer = request.optimizer_for(chain)
-        results.put(measure_layers(chain, first_samples(batches, batch), optimizer=optimizer))
+        optimizer = request.optimizer_for(graph)
+        results.put(measure_layers(graph, first_samples(batches, batch), optimizer=optimizer))
         start.wait(DEADLINE_S)  # go on loading the machine until all are done
     except Exception as problem:
         results.put(f"{type(problem).__name__}: {problem}")
@@ -55,9 +57,9 @@ def _next_result(results: Any, workers: list[Any]) -> tuple[LayerSeconds, ...]:
     waited_s = 0.0
     while waited_s < DEADLINE_S:
         try:
-            result = results.get(timeout=0.5)
+            result = results.get(timeout=LOOK_EVERY_S)
         except queue.Empty:
-            waited_s += 0.5
+            waited_s += LOOK_EVERY_S
             dead = [worker.name for worker in workers if worker.exitcode not in (None, 0)]
             if dead:
                 raise DovetailError(
@@ -72,7 +74,6 @@ def _next_result(results: Any, workers: list[Any]) -> tuple[LayerSeconds, ...]:
 
 
 def _middle(layer: list[LayerSeconds]) -> LayerSeconds:
-    """Return the medians over the workers."""
     return LayerSeconds(
         forward_s=statistics.median(each.forward_s for each in layer),
         backward_s=statistics.median(each.backward_s for each in layer),

@@ -5,8 +5,9 @@ Every name is imported when it is first asked for: coordinators and servers do w
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dovetail.on_demand import on_demand
 
 if TYPE_CHECKING:
     from dovetail.runtime.api import resume, train
@@ -16,17 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainingError", "TrainingResult", "restore_into", "restore_model", "resume", "train"]
 
-_HOME = {
-    "api": ("resume", "train"),
-    "errors": ("TrainingError",),
-    "finished.restore": ("restore_into", "restore_model"),
-    "finished.result": ("TrainingResult",),
-}
-_MODULE_OF = {name: f"dovetail.runtime.{module}" for module, names in _HOME.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name of this package that is not there yet."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module `dovetail.runtime` has no attribute `{name}`")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+__getattr__ = on_demand(__name__)

@@ -17,11 +17,11 @@ Reduction = Literal["mean", "sum"]
 Meta = msgspec.Meta
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the file: unknown keys are errors."""
 
 
-class RunModel(_Table, frozen=True):
+class RunModel(_Section, frozen=True):
     """The model to train."""
 
     name: Annotated[str, Meta(description="ctr-dnn, 2emb, dlrm, matchnet, nce, or package.module:function")]
@@ -35,7 +35,7 @@ class RunModel(_Table, frozen=True):
         check_name(self)
 
 
-class RunData(_Table, frozen=True):
+class RunData(_Section, frozen=True):
     """The data to train on."""
 
     name: Annotated[str, Meta(description="clicks, criteo, csv, parquet, or package.module:function")] = "clicks"
@@ -54,7 +54,7 @@ class RunData(_Table, frozen=True):
             check_whole_number(self, "samples", at_least=1)
 
 
-class RunTraining(_Table, frozen=True):
+class RunTraining(_Section, frozen=True):
     """How the workers train together."""
 
     batch: Annotated[int | None, Meta(description="samples of one step over all workers; absent: the model's own")] = (
@@ -76,7 +76,7 @@ class RunTraining(_Table, frozen=True):
     tail: Annotated[
         float | None,
         Meta(
-            description="the part of a batch that is cut small and taken by whoever is free, 0 to 0.5; "
+            description="the part of a batch that is split small and taken by whoever is free, 0 to 0.5; "
             "absent: by how well speeds are known"
         ),
     ] = None
@@ -97,7 +97,7 @@ class RunTraining(_Table, frozen=True):
             )
 
 
-class RunSchedule(_Table, frozen=True):
+class RunSchedule(_Section, frozen=True):
     """How the learning rate changes."""
 
     name: Annotated[str, Meta(description="constant, warmup, inverse-sqrt, linear or cosine")] = "constant"
@@ -113,7 +113,7 @@ class RunSchedule(_Table, frozen=True):
         return {name: value for name, value in given.items() if value is not None}
 
 
-class RunOptimizer(_Table, frozen=True):
+class RunOptimizer(_Section, frozen=True):
     """What updates the parameters, on the servers."""
 
     name: Annotated[
@@ -141,7 +141,7 @@ class RunOptimizer(_Table, frozen=True):
                 check_number(self, name, above=0.0)
 
 
-class RunServers(_Table, frozen=True):
+class RunServers(_Section, frozen=True):
     """The parameter servers."""
 
     count: Annotated[int, Meta(description="how many servers share the parameters, at least 1")] = 1
@@ -159,7 +159,7 @@ class RunServers(_Table, frozen=True):
             check_number(self, "cores", above=0.0)
 
 
-class RunWorker(_Table, frozen=True):
+class RunWorker(_Section, frozen=True):
     """A worker, or several alike."""
 
     name: Annotated[str, Meta(description="the worker's name; with a count, the first part of their names")] = "worker"
@@ -188,7 +188,7 @@ class RunWorker(_Table, frozen=True):
             check_number(self, "cores", above=0.0)
 
 
-class RunCheckpoint(_Table, frozen=True):
+class RunSaving(_Section, frozen=True):
     """When the state of the run is kept; it always is at the end."""
 
     every_steps: Annotated[int | None, Meta(description="steps (in ssp and async: tasks) from one to the next")] = None
@@ -204,7 +204,7 @@ class RunCheckpoint(_Table, frozen=True):
         check_whole_number(self, "keep", at_least=1)
 
 
-class RunNetwork(_Table, frozen=True):
+class RunNetwork(_Section, frozen=True):
     """How the processes reach each other."""
 
     address: Annotated[str, Meta(description="the address that coordinator and servers listen on")] = "127.0.0.1"
@@ -214,7 +214,7 @@ class RunNetwork(_Table, frozen=True):
     ] = False
 
 
-class RunFaults(_Table, frozen=True):
+class RunFaults(_Section, frozen=True):
     """What happens when processes die."""
 
     restarts: Annotated[int, Meta(description="how often each process is started again, at least 0")] = 100
@@ -227,7 +227,7 @@ class RunFaults(_Table, frozen=True):
         check_number(self, "patience_s", above=0.0)
 
 
-class Run(_Table, frozen=True):
+class Run(_Section, frozen=True):
     """A whole run file."""
 
     model: RunModel
@@ -236,7 +236,7 @@ class Run(_Table, frozen=True):
     optimizer: RunOptimizer = RunOptimizer()
     servers: RunServers = RunServers()
     workers: Sequence[RunWorker] = msgspec.field(name="worker", default=(RunWorker(count=2),))
-    checkpoint: RunCheckpoint = RunCheckpoint()
+    checkpoint: RunSaving = RunSaving()
     network: RunNetwork = RunNetwork()
     faults: RunFaults = RunFaults()
 

@@ -53,7 +53,7 @@ from dovetail.runtime.messages import (
     Stop,
     WhoAreYou,
 )
-from dovetail.spec.run import Run, RunCheckpoint, RunFaults, RunModel, RunOptimizer, RunTraining, RunWorker
+from dovetail.spec.run import Run, RunFaults, RunModel, RunOptimizer, RunSaving, RunTraining, RunWorker
 
 Counts = Counter[int]
 
@@ -70,7 +70,7 @@ def make_blueprint(
             training=RunTraining(**training),
             optimizer=RunOptimizer(clip_norm=1.0 if clip else None),
             workers=[RunWorker(count=workers)],
-            checkpoint=RunCheckpoint(every_steps=every_steps),
+            checkpoint=RunSaving(every_steps=every_steps),
             faults=RunFaults(patience_s=10.0),
         ),
         tables=(), dense=(), samples=samples, batch=batch, optimizer={}, row_optimizer={}, metric="none",

@@ -12,7 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.data.counter import draw, mix, substream, unit
+from dovetail.data.counter import draw, substream, unit
+from dovetail.splitmix import mix
 
 MOST_VALUES = 48
 """No slot of a sample has more ids than this."""

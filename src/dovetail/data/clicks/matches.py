@@ -124,7 +124,6 @@ class Matches:
         return offsets, rows
 
     def _items(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return the item of each sample."""
         stream = stream_of(self.seed, "matches")
         topics = draw_topics(stream, first, last - first, self.num_topics)
         starts = np.arange(last - first + 1)
@@ -139,7 +138,6 @@ class Matches:
         return rows, dense
 
     def _schema(self) -> Schema:
-        """Return what a sample consists of."""
         sizes = [self.rows_per_user_slot] * self.num_user_slots
         sizes += [self.num_items, *[max(self.num_topics, self.num_items // 20)] * (self.num_item_slots - 1)]
         names = [f"user{i + 1}" for i in range(self.num_user_slots)]

@@ -126,7 +126,6 @@ class Clicks:
         return means
 
     def _schema(self) -> Schema:
-        """Return what a sample consists of."""
         means = self._mean_values()
         return Schema(
             dense=tuple(f"number{i + 1}" for i in range(self.num_dense)),
@@ -142,7 +141,6 @@ class Clicks:
         )
 
     def _check(self) -> None:
-        """Refuse logs that cannot be."""
         rules = {
             "num_slots": (self.num_slots >= 1, "a whole number of at least 1"),
             "num_dense": (self.num_dense >= 0, "a whole number of at least 0"),

@@ -118,7 +118,6 @@ def _bent(hidden: NDArray[np.float64]) -> NDArray[np.float64]:
 def _logistic(
     ids: NDArray[np.int64], offsets: NDArray[np.int64], dense: NDArray[np.float32], weights: Weights
 ) -> NDArray[np.float64]:
-    """Return a weighted sum of features."""
     return _hidden(ids, offsets, dense, weights)[0][:, 0]
 
 

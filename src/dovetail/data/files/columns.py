@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from dovetail.data.batch import Batch
 from dovetail.data.errors import DataError
+from dovetail.data.files.decoder import DecodedPart, bad_rows_of
 from dovetail.data.files.keys import keys_of_strings, slot_salt
+from dovetail.data.files.opening import DataFile
 from dovetail.data.schema import Schema, Slot
 from dovetail.errors import did_you_mean
 
@@ -56,6 +58,19 @@ class Columns:
                 raise DataError(f"`{where}` has no column `{name}`", hint=did_you_mean(name, present))
         if twice := [name for name in self.names if list(present).count(name) > 1]:
             raise DataError(f"`{where}` has two columns `{twice[0]}`", hint="rename one of them")
+
+    def part(
+        self, file: DataFile, place: int, first_row: int, table: pa.Table, skipped: Mapping[int, str] | None = None
+    ) -> DecodedPart:
+        """Return the rows of a table as a part of `file`; `skipped` are rows of the part that the table lacks."""
+        skipped = skipped or {}
+        num_rows = table.num_rows + len(skipped)
+        batch, bad = self.samples(table)
+        if skipped:
+            kept = [row for row in range(num_rows) if row not in skipped]
+            batch = batch.with_sample_ids(batch.sample_ids.new_tensor(kept)[batch.sample_ids])
+            bad = {kept[row]: reason for row, reason in bad.items()} | dict(skipped)
+        return DecodedPart(place=place, num_rows=num_rows, batch=batch, bad_rows=bad_rows_of(file, first_row, bad))
 
     def samples(self, table: pa.Table) -> tuple[Batch, dict[int, str]]:
         """Return the rows that are not broken, with their row numbers as sample ids, and why the others are."""
@@ -172,7 +187,6 @@ def _keys(values: pa.Array, name: str) -> NDArray[np.int64]:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    """Say whether a column holds lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 

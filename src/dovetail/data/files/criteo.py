@@ -13,9 +13,8 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.data.bad_rows import BadRow
 from dovetail.data.batch import Batch
-from dovetail.data.files.decoder import ROWS_PER_PART, DecodedPart
+from dovetail.data.files.decoder import ROWS_PER_PART, DecodedPart, bad_rows_of
 from dovetail.data.files.keys import key_of_bytes, slot_salt
 from dovetail.data.files.lines import line_blocks
 from dovetail.data.files.opening import DataFile, opened
@@ -50,20 +49,13 @@ class CriteoDecoder:
         """The format and the size of its parts."""
         return f"criteo/1/{self.rows_per_part}"
 
-    def decode_all(self, file: DataFile) -> Iterator[DecodedPart]:
-        """Yield the parts of a file in turn."""
-        first_row = 0
+    def decode(self, file: DataFile, place: int | None = None, first_row: int = 0) -> Iterator[DecodedPart]:
+        """Yield the parts of a file, from the one at `place` on."""
         with opened(file) as stream:
-            for place, text, num_lines in line_blocks(stream, where=str(file), lines_per_block=self.rows_per_part):
-                yield _decode(file, place, text, num_lines, first_row)
+            blocks = line_blocks(stream, where=str(file), place=place or 0, lines_per_block=self.rows_per_part)
+            for block_place, text, num_lines in blocks:
+                yield _decode(file, block_place, text, num_lines, first_row)
                 first_row += num_lines
-
-    def decode_one(self, file: DataFile, place: int, first_row: int) -> DecodedPart:
-        """Return the part at `place`."""
-        with opened(file) as stream:
-            blocks = line_blocks(stream, where=str(file), place=place, lines_per_block=self.rows_per_part)
-            _, text, num_lines = next(blocks)
-            return _decode(file, place, text, num_lines, first_row)
 
 
 def _decode(file: DataFile, place: int, text: bytes, num_lines: int, first_row: int) -> DecodedPart:
@@ -83,9 +75,8 @@ def _decode(file: DataFile, place: int, text: bytes, num_lines: int, first_row: 
             offsets=torch.arange(good.size * NUM_CATEGORIES + 1),
             labels=torch.from_numpy(labels),
         ),
-        bad_rows=tuple(
-            BadRow(file=str(file), row=first_row + int(line) + 1, reason=_REASONS[int(problems[line])])
-            for line in np.flatnonzero(problems)
+        bad_rows=bad_rows_of(
+            file, first_row, {line: _REASONS[int(problems[line])] for line in np.flatnonzero(problems).tolist()}
         ),
     )
 

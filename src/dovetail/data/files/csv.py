@@ -9,7 +9,6 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from dovetail.data.bad_rows import BadRow
 from dovetail.data.errors import DataError
 from dovetail.data.files.columns import Columns
 from dovetail.data.files.decoder import ROWS_PER_PART, DecodedPart
@@ -36,23 +35,16 @@ class CsvDecoder:
         """The format and the columns."""
         return f"csv/1/{self.rows_per_part}/{self.delimiter!r}/{self.columns!r}"
 
-    def decode_all(self, file: DataFile) -> Iterator[DecodedPart]:
-        """Yield the parts of a file in turn."""
-        first_row = 0
+    def decode(self, file: DataFile, place: int | None = None, first_row: int = 0) -> Iterator[DecodedPart]:
+        """Yield the parts of a file, from the one at `place` on."""
         with opened(file) as stream:
             header, names = self._header(file, stream)
-            blocks = line_blocks(stream, where=str(file), place=len(header), lines_per_block=self.rows_per_part)
-            for place, text, num_lines in blocks:
-                yield self._decode(file, names, place, text, num_lines, first_row)
+            start = len(header) if place is None else place
+            blocks = line_blocks(stream, where=str(file), place=start, lines_per_block=self.rows_per_part)
+            for block_place, text, num_lines in blocks:
+                table, skipped = self._parse(file, names, text, num_lines, first_row)
+                yield self.columns.part(file, block_place, first_row, table, skipped)
                 first_row += num_lines
-
-    def decode_one(self, file: DataFile, place: int, first_row: int) -> DecodedPart:
-        """Return the part at `place`."""
-        with opened(file) as stream:
-            _, names = self._header(file, stream)
-            blocks = line_blocks(stream, where=str(file), place=place, lines_per_block=self.rows_per_part)
-            _, text, num_lines = next(blocks)
-            return self._decode(file, names, place, text, num_lines, first_row)
 
     def _header(self, file: DataFile, stream: IO[bytes]) -> tuple[bytes, list[str]]:
         """Return the first line and the names in it."""
@@ -65,10 +57,10 @@ class CsvDecoder:
         self.columns.check(names, where=str(file))
         return header, names
 
-    def _decode(
-        self, file: DataFile, names: list[str], place: int, text: bytes, num_lines: int, first_row: int
-    ) -> DecodedPart:
-        """Return the rows of a block of text."""
+    def _parse(
+        self, file: DataFile, names: list[str], text: bytes, num_lines: int, first_row: int
+    ) -> tuple[pa.Table, dict[int, str]]:
+        """Return the rows of a block of text, and why those were skipped that do not have the right columns."""
         skipped: dict[int, str] = {}
 
         def skip(row: arrow_csv.InvalidRow) -> str:
@@ -99,14 +91,4 @@ class CsvDecoder:
                 f"{table.num_rows + len(skipped)} rows",
                 hint="a value in quotes spans several lines, or a quote is left open",
             )
-        batch, bad = self.columns.samples(table)
-        kept = [row for row in range(num_lines) if row not in skipped] if skipped else None
-        if kept is not None:
-            place_of = batch.sample_ids.new_tensor(kept)
-            batch = batch.with_sample_ids(place_of[batch.sample_ids])
-            bad = {kept[row]: reason for row, reason in bad.items()}
-        bad_rows = (
-            BadRow(file=str(file), row=first_row + row + 1, reason=reason)
-            for row, reason in sorted((bad | skipped).items())
-        )
-        return DecodedPart(place=place, num_rows=num_lines, batch=batch, bad_rows=tuple(bad_rows))
+        return table, skipped

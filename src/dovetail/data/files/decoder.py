@@ -1,8 +1,8 @@
-"""What reads one format: a file becomes parts of so many rows, each decoded on its own or all in turn."""
+"""What reads one format: a file becomes parts of so many rows, from the first or from any other on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,10 +40,11 @@ class Decoder(Protocol):
         """Text that changes with everything that changes what is decoded."""
         ...
 
-    def decode_all(self, file: DataFile) -> Iterator[DecodedPart]:
-        """Yield the parts of a file in turn."""
+    def decode(self, file: DataFile, place: int | None = None, first_row: int = 0) -> Iterator[DecodedPart]:
+        """Yield the parts of a file, from the one at `place` on, whose first row is row `first_row` (from 0)."""
         ...
 
-    def decode_one(self, file: DataFile, place: int, first_row: int) -> DecodedPart:
-        """Return the part at `place`, whose first row is row `first_row` of the file (from 0)."""
-        ...
+
+def bad_rows_of(file: DataFile, first_row: int, reasons: Mapping[int, str]) -> tuple[BadRow, ...]:
+    """Return the broken rows of a part, given why by their number within it."""
+    return tuple(BadRow(file=str(file), row=first_row + row + 1, reason=reasons[row]) for row in sorted(reasons))

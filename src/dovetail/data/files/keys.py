@@ -6,7 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.data.counter import mix, stream_of
+from dovetail.data.counter import stream_of
+from dovetail.splitmix import mix
 
 KEY_MASK = np.uint64((1 << 63) - 1)
 _FNV_PRIME = np.uint64(0x100000001B3)

@@ -1,4 +1,4 @@
-"""Text files cut into blocks of whole lines."""
+"""Text files in blocks of whole lines."""
 
 from __future__ import annotations
 

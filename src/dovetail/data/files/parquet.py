@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as arrow_parquet
 
-from dovetail.data.bad_rows import BadRow
 from dovetail.data.errors import DataError
 from dovetail.data.files.columns import Columns
 from dovetail.data.files.decoder import ROWS_PER_PART, DecodedPart
@@ -36,22 +35,18 @@ class ParquetDecoder:
         """The format and the columns."""
         return f"parquet/1/{self.rows_per_part}/{self.columns!r}"
 
-    def decode_all(self, file: DataFile) -> Iterator[DecodedPart]:
-        """Yield the parts of a file in turn."""
-        first_row = 0
+    def decode(self, file: DataFile, place: int | None = None, first_row: int = 0) -> Iterator[DecodedPart]:
+        """Yield the parts of a file, from the one at `place` on."""
+        first_group, start = (place or 0) >> _START_BITS, (place or 0) & ((1 << _START_BITS) - 1)
         with self._parquet(file) as parquet:
-            for group in range(parquet.metadata.num_row_groups):
+            for group in range(first_group, parquet.metadata.num_row_groups):
                 table = parquet.read_row_group(group, columns=list(self.columns.names))
-                for start in range(0, table.num_rows, self.rows_per_part):
-                    yield self._decode(file, table, group, start, first_row + start)
-                first_row += table.num_rows
-
-    def decode_one(self, file: DataFile, place: int, first_row: int) -> DecodedPart:
-        """Return the part at `place`."""
-        with self._parquet(file) as parquet:
-            group, start = place >> _START_BITS, place & ((1 << _START_BITS) - 1)
-            table = parquet.read_row_group(group, columns=list(self.columns.names))
-            return self._decode(file, table, group, start, first_row)
+                while start < table.num_rows:
+                    rows = table.slice(start, self.rows_per_part)
+                    yield self.columns.part(file, (group << _START_BITS) | start, first_row, rows)
+                    start += rows.num_rows
+                    first_row += rows.num_rows
+                start = 0
 
     @contextlib.contextmanager
     def _parquet(self, file: DataFile) -> Iterator[arrow_parquet.ParquetFile]:
@@ -67,16 +62,3 @@ class ParquetDecoder:
                     f"`{file}` cannot be read as Parquet: {reason}",
                     hint="is it damaged, cut off, or of another format?",
                 ) from None
-
-    def _decode(self, file: DataFile, table: pa.Table, group: int, start: int, first_row: int) -> DecodedPart:
-        """Return some rows of a row group."""
-        part = table.slice(start, self.rows_per_part)
-        batch, bad = self.columns.samples(part)
-        return DecodedPart(
-            place=(group << _START_BITS) | start,
-            num_rows=part.num_rows,
-            batch=batch,
-            bad_rows=tuple(
-                BadRow(file=str(file), row=first_row + row + 1, reason=reason) for row, reason in sorted(bad.items())
-            ),
-        )

@@ -33,7 +33,7 @@ class FileIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FilePart:
     """Some consecutive rows of one file, by their numbers in the whole data set."""
 
     file: DataFile
@@ -61,14 +61,13 @@ class FileSource:
         cache: DecodedCache | None = None,
         max_bad_rows: int = 0,
     ) -> None:
-        """Find the files and index them."""
         self._decoder = decoder
         self._cache = cache
         self._max_bad_rows = max_bad_rows
         self._recent: OrderedDict[str, Batch] = OrderedDict()
         self._lock = threading.Lock()
         self.bad_rows = BadRows()
-        self._parts: list[Part] = []
+        self._parts: list[FilePart] = []
         self._num_rows = 0
         for file in find_files(paths):
             self._add(file)
@@ -127,7 +126,7 @@ class FileSource:
             start = self._num_rows
             part_key = f"{key}-{number:06}"
             self._parts.append(
-                Part(file=file, key=part_key, place=place, first_row=first_row, first=start, last=start + rows)
+                FilePart(file=file, key=part_key, place=place, first_row=first_row, first=start, last=start + rows)
             )
             first_row += rows
             self._num_rows += rows
@@ -146,7 +145,7 @@ class FileSource:
         """Read a file from end to end, keep its parts, and stop at the first broken row too many."""
         own = BadRows()
         places, counts = [], []
-        for number, part in enumerate(self._decoder.decode_all(file)):
+        for number, part in enumerate(self._decoder.decode(file)):
             own.add(part.bad_rows)
             self.bad_rows.add(part.bad_rows)
             self.bad_rows.check(self._max_bad_rows)
@@ -170,7 +169,7 @@ class FileSource:
             while len(self._recent) > PARTS_IN_MEMORY:
                 self._recent.popitem(last=False)
 
-    def _part(self, part: Part) -> Batch:
+    def _part(self, part: FilePart) -> Batch:
         """Return the rows of a part from memory, the cache, or the file."""
         with self._lock:
             if part.key in self._recent:
@@ -178,7 +177,7 @@ class FileSource:
                 return self._recent[part.key]
         cached = self._cache.get(part.key) if self._cache is not None else None
         if cached is None:
-            decoded = self._decoder.decode_one(part.file, part.place, part.first_row)
+            decoded = next(self._decoder.decode(part.file, part.place, part.first_row))
             self._keep(part.key, decoded)
             return decoded.batch
         with self._lock:

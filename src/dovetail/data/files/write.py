@@ -37,13 +37,11 @@ def write_parquet(source: Source, path: str | Path, *, num_samples: int) -> int:
 
 
 def _arrow_schema(schema: Schema) -> pa.Schema:
-    """Return the columns of the file."""
     slots = [pa.field(slot.name, pa.list_(pa.int64()) if slot.multi_valued else pa.int64()) for slot in schema.slots]
     return pa.schema([pa.field("label", pa.int8()), *(pa.field(name, pa.float32()) for name in schema.dense), *slots])
 
 
 def _table(batch: Batch, schema: Schema) -> pa.Table:
-    """Return the rows of a batch."""
     offsets, ids, dense = batch.offsets.numpy(), batch.ids.numpy(), batch.dense.numpy()
     lengths = np.diff(offsets).reshape(batch.num_samples, schema.num_slots)
     columns = [pa.array(batch.labels.numpy().astype(np.int8))]

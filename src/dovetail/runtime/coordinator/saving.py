@@ -15,7 +15,7 @@ from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.work import Work
 from dovetail.runtime.deadline import Deadline
 from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
-from dovetail.spec.run import RunCheckpoint
+from dovetail.spec.run import RunSaving
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Stage(Enum):
 class Saving:
     """When a checkpoint is wanted, and the parts that are written of the one under way."""
 
-    def __init__(self, settings: RunCheckpoint, shelf: Shelf, roster: Roster, decisions: Decisions) -> None:
+    def __init__(self, settings: RunSaving, shelf: Shelf, roster: Roster, decisions: Decisions) -> None:
         """Start with nothing under way."""
         self._settings, self._shelf, self._roster, self._decisions = settings, shelf, roster, decisions
         self.is_wanted = False

@@ -56,7 +56,7 @@ def evaluate_run(
     run = blueprint.run
     check_by_name(run, model=None, source=None)
     trained_on = load_data(run.data.name, **run.data.options)
-    chain = restore_model(folder, source=trained_on, checkpoint=checkpoint)
+    graph = restore_model(folder, source=trained_on, checkpoint=checkpoint)
     if data is None and not data_options:
         source, first, on, held_out = _held_out(trained_on, blueprint.samples)
     else:
@@ -67,15 +67,15 @@ def evaluate_run(
     total = num_samples if source.num_samples is None else min(num_samples, source.num_samples - first)
     counted = make_metric(name) if name is not None else None
     loss = samples = 0.0
-    chain.eval()
-    last = chain.blocks[-1].name
+    graph.eval()
+    last = graph.blocks[-1].name
     with torch.no_grad():
         for batch in _batches(source, first, first + total):
-            kept = chain.run(batch, keep=(chain.scores, last))
+            kept = graph.run(batch, keep=(graph.scores, last))
             loss += float(kept[last])
             samples += batch.num_samples
             if counted is not None:
-                counted.update(kept[chain.scores], batch.labels)
+                counted.update(kept[graph.scores], batch.labels)
     if not samples:
         raise TrainingError("there are no samples to look at", hint="give other --data, or fewer broken rows")
     where = checkpoint or checkpoints.newest(folder)

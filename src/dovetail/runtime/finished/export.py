@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from dovetail.data.batch import Batch
 from dovetail.data.load import load_data
 from dovetail.data.source import Source
-from dovetail.models.chain import Chain
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
@@ -47,12 +47,12 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 class Scoring(nn.Module):
     """The way from a batch's tensors to the model's answer, the loss left out."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, graph: LayerGraph) -> None:
         """Take over the layers up to the answer."""
         super().__init__()
-        last = chain.position(chain.scores)
-        self.inputs = chain.reads_of(0, last)
-        self._blocks = chain.blocks[: last + 1]
+        last = graph.position(graph.scores)
+        self.inputs = graph.reads_of(0, last)
+        self._blocks = graph.blocks[: last + 1]
         self.layers = nn.ModuleDict({block.name: block.module for block in self._blocks})
 
     def forward(self, *tensors: Tensor) -> Tensor:
@@ -75,34 +75,34 @@ def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None) -> Ex
     check_by_name(blueprint.run, model=None, source=None)
     source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
     where = checkpoint or checkpoints.newest(folder)
-    chain = restore_model(folder, source=source, checkpoint=where)
+    graph = restore_model(folder, source=source, checkpoint=where)
     facts = {
         "model": blueprint.run.model.name,
         "options": blueprint.run.model.options,
-        "loss": chain.recipe.loss,
+        "loss": graph.recipe.loss,
         "seed": blueprint.run.training.seed,
         "step": checkpoints.Manifest.read(where).step,
     }
-    return export_chain(chain, source, out, facts=facts)
+    return export_graph(graph, source, out, facts=facts)
 
 
-def export_chain(chain: Chain, source: Source, out: Path, *, facts: dict[str, Any] | None = None) -> Exported:
+def export_graph(graph: LayerGraph, source: Source, out: Path, *, facts: dict[str, Any] | None = None) -> Exported:
     """Write a model, and what its inputs are, into a folder; `source` is data such as it reads."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TrainingError(f"{out} cannot be made: {error.strerror}", hint="give another --out") from None
-    chain.eval()
-    scoring = Scoring(chain).eval()
+    graph.eval()
+    scoring = Scoring(graph).eval()
     why = _write_program(scoring, source, out)
     tensors = {
-        name.removeprefix(PREFIX): value.detach().clone().contiguous() for name, value in chain.state_dict().items()
+        name.removeprefix(PREFIX): value.detach().clone().contiguous() for name, value in graph.state_dict().items()
     }
     save_file(tensors, out / WEIGHTS)
     details = {
         **(facts or {}),
         "inputs": scoring.inputs,
-        "scores": chain.scores,
+        "scores": graph.scores,
         "schema": asdict(source.schema),
     }
     (out / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(details), indent=1))

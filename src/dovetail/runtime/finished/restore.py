@@ -19,14 +19,14 @@ from torch import nn
 from dovetail.data.load import load_data
 from dovetail.data.source import Source
 from dovetail.embedding import Checkpoint, first_values
-from dovetail.models.chain import Chain
-from dovetail.models.load import as_chain
+from dovetail.models.layer_graph import LayerGraph
+from dovetail.models.load import as_graph
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, TableSpec, table_seed
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT
-from dovetail.runtime.model.build import build_chain
+from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.spec.run import Run
 
@@ -50,26 +50,26 @@ def read_blueprint(folder: Path) -> Blueprint:
 
 def restore_model(
     folder: Path, *, model: nn.Module | None = None, source: Source | None = None, checkpoint: Path | None = None
-) -> Chain:
+) -> LayerGraph:
     """Return a run's model as it is in a checkpoint, the newest unless another is given, for use without servers.
 
     `model` is the user's own module where the run was started with one (it is left as it is), `source` their own data.
     """
     blueprint = read_blueprint(folder)
     if model is not None:
-        chain = as_chain(copy.deepcopy(model), loss=blueprint.run.model.loss)
+        graph = as_graph(copy.deepcopy(model), loss=blueprint.run.model.loss)
     else:
         check_by_name(blueprint.run, model=model, source=source)
         data = source if source is not None else load_data(blueprint.run.data.name, **blueprint.run.data.options)
-        chain = build_chain(blueprint.run, data.schema)
-    fill_chain(chain, blueprint, checkpoint or checkpoints.newest(folder))
-    return chain
+        graph = build_graph(blueprint.run, data.schema)
+    fill_graph(graph, blueprint, checkpoint or checkpoints.newest(folder))
+    return graph
 
 
 def restore_into(model: M, folder: Path, *, checkpoint: Path | None = None) -> M:
     """Fill the user's own module from a run that was started with it, and return it."""
     blueprint = read_blueprint(folder)
-    fill_chain(as_chain(model, loss=blueprint.run.model.loss), blueprint, checkpoint or checkpoints.newest(folder))
+    fill_graph(as_graph(model, loss=blueprint.run.model.loss), blueprint, checkpoint or checkpoints.newest(folder))
     return model
 
 
@@ -84,19 +84,19 @@ def check_by_name(run: Run, *, model: nn.Module | None, source: Source | None) -
             )
 
 
-def fill_chain(chain: Chain, blueprint: Blueprint, folder: Path) -> None:
-    """Fill all parameters of a chain from a checkpoint's folder, its files checked first."""
+def fill_graph(graph: LayerGraph, blueprint: Blueprint, folder: Path) -> None:
+    """Fill all parameters of a graph from a checkpoint's folder, its files checked first."""
     manifest = Manifest.read(folder)
     manifest.check_files(folder)
-    sparse = sparse_modules(chain)
-    if tuple(each.spec() for each in sparse) != blueprint.tables or dense_entries(chain) != blueprint.dense:
+    sparse = sparse_modules(graph)
+    if tuple(each.spec() for each in sparse) != blueprint.tables or dense_entries(graph) != blueprint.dense:
         raise TrainingError(
             f"{folder} was trained with another model than this",
             hint="give the model that the run began with, built with the same options",
         )
     with torch.no_grad():
         values, _ = checkpoints.load_dense(folder, manifest)
-        parameters = dict(chain.named_parameters())
+        parameters = dict(graph.named_parameters())
         for entry in blueprint.dense:
             part = torch.from_numpy(values[entry.offset : entry.offset + entry.size])
             parameters[entry.name].copy_(part.view(entry.shape))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from dovetail.data.source import Source
-    from dovetail.models.chain import Chain
+    from dovetail.models.layer_graph import LayerGraph
     from dovetail.runtime.messages import Report
 
 M = TypeVar("M", bound="nn.Module")
@@ -74,7 +74,7 @@ class TrainingResult:
     _model: nn.Module | None = field(default=None, repr=False)
     _source: Source | None = field(default=None, repr=False)
 
-    def load_model(self) -> Chain:
+    def load_model(self) -> LayerGraph:
         """Return the trained model with all its parameters, for use without servers."""
         from dovetail.runtime.finished.restore import restore_model  # noqa: PLC0415 - torch, and compilers
 

@@ -25,7 +25,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.messages import Pull, Pulled, Push, Pushed
-from dovetail.runtime.model.build import build_chain
+from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import Shard, gradients_in
 from dovetail.runtime.worker.keys import look_up
@@ -62,7 +62,7 @@ class InProcess:
         self._samples = Samples(self._blueprint, data)
         device = torch.device(run.workers[0].device)
         self._rows = Rows(self._blueprint.num_servers, device)
-        self._model = ServedModel(build_chain(run, data.schema, model), self._rows, device)
+        self._model = ServedModel(build_graph(run, data.schema, model), self._rows, device)
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
 
     def run(self, on_step: OnStep | None = None) -> Path:

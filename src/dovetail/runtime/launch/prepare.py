@@ -25,7 +25,7 @@ from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS
-from dovetail.runtime.model.build import build_chain
+from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, dense_values, sparse_modules
 from dovetail.spec.run import Run
 from dovetail.transport import make_keys
@@ -57,12 +57,12 @@ def prepare(
             f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
         )
     data = load_source(run, source)
-    chain = build_chain(run, data.schema, model)
-    blueprint = _blueprint(run, data, chain.recipe, private_folder(), timeline=timeline)
+    graph = build_graph(run, data.schema, model)
+    blueprint = _blueprint(run, data, graph.recipe, private_folder(), timeline=timeline)
     blueprint = msgspec.structs.replace(
         blueprint,
-        tables=tuple(each.spec() for each in sparse_modules(chain)),
-        dense=dense_entries(chain),
+        tables=tuple(each.spec() for each in sparse_modules(graph)),
+        dense=dense_entries(graph),
     )
     folder.mkdir(parents=True, exist_ok=True)
     for name in (LOGS, ROWS):
@@ -70,7 +70,7 @@ def prepare(
     if resume:
         _check_fits(blueprint, folder)
     else:
-        _write_first_checkpoint(blueprint, folder, dense_values(chain))
+        _write_first_checkpoint(blueprint, folder, dense_values(graph))
     (folder / JOURNAL).unlink(missing_ok=True)
     blueprint.write(folder)
     _make_keys(blueprint, folder)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from torch import nn
 
 from dovetail.data.schema import Schema
-from dovetail.models.chain import Chain
 from dovetail.models.embedding import rows_elsewhere
-from dovetail.models.load import as_chain, load_model
+from dovetail.models.layer_graph import LayerGraph
+from dovetail.models.load import as_graph, load_model
 from dovetail.runtime.model.items import items_for
 from dovetail.spec.run import Run
 
 
-def build_chain(run: Run, schema: Schema, own: nn.Module | None = None) -> Chain:
+def build_graph(run: Run, schema: Schema, own: nn.Module | None = None) -> LayerGraph:
     """Return the run's model, its tables without memory; `own` is a module that the user made."""
     if own is not None:
-        return as_chain(own, loss=run.model.loss)
+        return as_graph(own, loss=run.model.loss)
     with rows_elsewhere():
         options = {"schema": schema, **items_for(run), **run.model.options}
         return load_model(run.model.name, seed=run.training.seed, loss=run.model.loss, **options)

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dovetail.models.chain import Chain
 from dovetail.models.embedding import SlotEmbedding
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.blueprint import DenseEntry, TableSpec
 from dovetail.runtime.errors import TrainingError
 
@@ -29,10 +29,10 @@ class SparseModule:
         return TableSpec(name=self.name, width=width, num_rows=num_rows, scale=1.0 / 3.0 / math.sqrt(width))
 
 
-def sparse_modules(chain: Chain) -> list[SparseModule]:
+def sparse_modules(graph: LayerGraph) -> list[SparseModule]:
     """Return the layers whose rows lie on servers: Dovetail's, and PyTorch's with sparse gradients."""
     found = []
-    for name, module in chain.named_modules():
+    for name, module in graph.named_modules():
         if isinstance(module, SlotEmbedding):
             found.append(SparseModule(name, module))
         elif isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
@@ -47,11 +47,11 @@ def sparse_modules(chain: Chain) -> list[SparseModule]:
     return found
 
 
-def dense_parameters(chain: Chain) -> list[tuple[str, nn.Parameter]]:
+def dense_parameters(graph: LayerGraph) -> list[tuple[str, nn.Parameter]]:
     """Return the parameters that are not tables, each once, under the names they have in the model."""
-    sparse = {id(each.module.weight) for each in sparse_modules(chain)}
+    sparse = {id(each.module.weight) for each in sparse_modules(graph)}
     found = []
-    for name, parameter in chain.named_parameters():
+    for name, parameter in graph.named_parameters():
         if id(parameter) in sparse or not parameter.requires_grad:
             continue
         if parameter.dtype != torch.float32:
@@ -59,7 +59,7 @@ def dense_parameters(chain: Chain) -> list[tuple[str, nn.Parameter]]:
                 f"parameter `{name}` is {str(parameter.dtype).removeprefix('torch.')}", hint="servers keep float32"
             )
         found.append((name, parameter))
-    for name, module in chain.named_modules():
+    for name, module in graph.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
             raise TrainingError(
                 f"layer `{name}` averages over a batch that is spread over workers",
@@ -68,16 +68,16 @@ def dense_parameters(chain: Chain) -> list[tuple[str, nn.Parameter]]:
     return found
 
 
-def dense_entries(chain: Chain) -> tuple[DenseEntry, ...]:
+def dense_entries(graph: LayerGraph) -> tuple[DenseEntry, ...]:
     """Return where each dense parameter lies in the one vector."""
     entries, offset = [], 0
-    for name, parameter in dense_parameters(chain):
+    for name, parameter in dense_parameters(graph):
         entries.append(DenseEntry(name=name, shape=tuple(parameter.shape), offset=offset))
         offset += parameter.numel()
     return tuple(entries)
 
 
-def dense_values(chain: Chain) -> NDArray[np.float32]:
+def dense_values(graph: LayerGraph) -> NDArray[np.float32]:
     """Return the dense parameters as one vector."""
-    parts = [parameter.detach().reshape(-1) for _, parameter in dense_parameters(chain)]
+    parts = [parameter.detach().reshape(-1) for _, parameter in dense_parameters(graph)]
     return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.embedding.hashing import mix
+from dovetail.splitmix import mix
 
 Keys = NDArray[np.int64]
 Floats = NDArray[np.float32]

@@ -8,7 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.embedding.hashing import mix, owners
+from dovetail.embedding.hashing import owners
+from dovetail.splitmix import mix
 
 Keys = NDArray[np.int64]
 

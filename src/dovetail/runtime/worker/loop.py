@@ -33,7 +33,7 @@ from dovetail.runtime.messages import (
     SaveDense,
     Span,
 )
-from dovetail.runtime.model.build import build_chain
+from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.control import Control, free_memory_bytes
 from dovetail.runtime.worker.fetch import Fetcher
@@ -71,7 +71,7 @@ class WorkerLoop:
         run = process.blueprint.run
         device = torch.device(settings.device)
         self._rows = Rows(process.blueprint.num_servers, device)
-        self._model = ServedModel(build_chain(run, source.schema, own), self._rows, device)
+        self._model = ServedModel(build_graph(run, source.schema, own), self._rows, device)
         self._micro_batch = run.training.micro_batch
         self._scores = ScoreCounts() if process.blueprint.metric == "auc" else None
         self._lock = threading.Lock()

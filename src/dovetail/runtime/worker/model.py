@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dovetail.data.batch import Batch
-from dovetail.models.chain import Chain
 from dovetail.models.embedding import SlotEmbedding, select_slots
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.model.parameters import dense_parameters, sparse_modules
 from dovetail.runtime.worker.row_source import RemoteRows, Rows
@@ -22,13 +22,13 @@ AskedKeys = Callable[[Batch], Tensor]
 
 
 class ServedModel:
-    """A chain whose dense parameters and their gradients are views of two vectors, and whose rows come from `rows`."""
+    """A graph whose dense parameters and their gradients are views of two vectors, and whose rows come from `rows`."""
 
-    def __init__(self, chain: Chain, rows: Rows, device: torch.device) -> None:
-        """Take the chain over."""
-        self.chain, self.rows, self.device = chain, rows, device
-        self._sparse = sparse_modules(chain)
-        dense = dense_parameters(chain)
+    def __init__(self, graph: LayerGraph, rows: Rows, device: torch.device) -> None:
+        """Take the graph over."""
+        self.graph, self.rows, self.device = graph, rows, device
+        self._sparse = sparse_modules(graph)
+        dense = dense_parameters(graph)
         size = sum(parameter.numel() for _, parameter in dense)
         self.values = torch.empty(size, device=device)
         self.gradients = torch.zeros(size, device=device)
@@ -40,13 +40,13 @@ class ServedModel:
                 parameter.data = self.values[part].view(parameter.shape)
                 parameter.grad = self.gradients[part].view(parameter.shape)
                 offset = part.stop
-        for buffer_owner in chain.modules():
+        for buffer_owner in graph.modules():
             for name, buffer in buffer_owner.named_buffers(recurse=False):
                 setattr(buffer_owner, name, buffer.to(device))
         for table, each in enumerate(self._sparse):
             _serve(each.module, RemoteRows(table, rows))
         self._asked = self._keys_known_ahead()
-        self.loss_name = chain.blocks[-1].name
+        self.loss_name = graph.blocks[-1].name
         self.bytes_per_sample = 0.0
 
     def asked(self, batch: Batch) -> list[tuple[int, NDArray[np.int64]]]:
@@ -56,7 +56,7 @@ class ServedModel:
     def _keys_known_ahead(self) -> list[tuple[int, AskedKeys]]:
         """Return the tables whose layer reads the batch's ids and nothing else."""
         known: list[tuple[int, AskedKeys]] = []
-        for block in self.chain.blocks:
+        for block in self.graph.blocks:
             if block.after or block.reads != ("ids", "offsets"):
                 continue
             for table, each in enumerate(self._sparse):
@@ -69,8 +69,8 @@ class ServedModel:
 
     def loss_and_scores(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Return the loss, summed over samples, and the model's answers where they are on the way to it."""
-        kept = self.chain.run(batch, keep=(self.chain.scores, self.loss_name))
-        return kept[self.loss_name], kept.get(self.chain.scores)
+        kept = self.graph.run(batch, keep=(self.graph.scores, self.loss_name))
+        return kept[self.loss_name], kept.get(self.graph.scores)
 
 
 def _asked_by_slots(module: SlotEmbedding) -> AskedKeys:

@@ -38,7 +38,7 @@ class RingMember:
         """Watch the model's gradients."""
         self._name, self._tell = process.name, tell
         self._ring = Ring(process, model.values, model.gradients)
-        self._ring.watch([parameter for _, parameter in dense_parameters(model.chain)])
+        self._ring.watch([parameter for _, parameter in dense_parameters(model.graph)])
         self._generation = 0
         self._calls: queue.SimpleQueue[JoinRing] = queue.SimpleQueue()
 

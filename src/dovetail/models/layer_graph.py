@@ -1,4 +1,4 @@
-"""A model as a chain of named blocks: it runs whole like any module, or any run of its blocks alone."""
+"""A model as a graph of named blocks: it runs whole like any module, or any run of its blocks alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dovetail.models.errors import ModelError
 from dovetail.models.recipe import Recipe
 
 
-class Chain(nn.Module):
+class LayerGraph(nn.Module):
     """Blocks in planning order, each reading outputs of earlier ones, fields of the batch, or both.
 
-    `chain(batch)` is the output of the last block: the loss, summed over the samples, where that block is a loss. A
+    `graph(batch)` is the output of the last block: the loss, summed over the samples, where that block is a loss. A
     stage that holds blocks `first` to `last` calls `run` with what `inputs_of` names and passes on what `outputs_of`
     names.
     """
@@ -42,7 +42,6 @@ class Chain(nn.Module):
         return self._blocks
 
     def __len__(self) -> int:
-        """Return how many blocks there are."""
         return len(self._blocks)
 
     def position(self, name: str) -> int:
@@ -109,7 +108,6 @@ class Chain(nn.Module):
 
     @staticmethod
     def _run_block(block: Block, batch: Batch, values: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of one block."""
         for name in block.after or ():
             if name not in values:
                 raise ModelError(

@@ -19,7 +19,7 @@ NO_CUT = -1
 """The class of two types that cannot be neighbours."""
 
 
-class Tables(NamedTuple):
+class ProblemArrays(NamedTuple):
     """Layers l = 0..L-1 and types t = 0..T-1. Sums run over the layers before l, so a stage is one difference.
 
     A cut between two types belongs to a class: all cuts of a class cost the same seconds a byte and latency, so the
@@ -55,7 +55,7 @@ class Tables(NamedTuple):
         return len(self.price_per_hour)
 
 
-def tables(problem: Problem, *, split_stages: bool = False) -> Tables:
+def as_arrays(problem: Problem, *, split_stages: bool = False) -> ProblemArrays:
     """Return the arrays of a problem; with `split_stages` a type may be its own neighbour."""
     num_layers, num_types = len(problem.layers), len(problem.resources)
     per_layer = np.zeros((4, num_types, num_layers))
@@ -81,7 +81,7 @@ def tables(problem: Problem, *, split_stages: bool = False) -> Tables:
         crossing[producer:consumer] += problem.layers[producer].output_bytes
     memory = [_memory(layer) for layer in problem.layers]
     cut_class, s_per_byte, latency_s = _cut_classes(problem, split_stages=split_stages)
-    return Tables(
+    return ProblemArrays(
         batch=float(problem.training.batch),
         compute_serial_s=sums[0],
         compute_shared_s=sums[1],

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numba as nb
 import numpy as np
 
+from dovetail.planner.arrays import Floats, Ints, ProblemArrays
 from dovetail.planner.stage_kernel import SLACK, real_units, stage_parts, units_for_memory, whole_units
-from dovetail.planner.tables import Floats, Ints, Tables
 
 BLOCK = 32
 """How many stage ends are priced between two looks at whether longer stages can pay."""
@@ -38,10 +38,10 @@ class Workspace(NamedTuple):
     end_type: Ints  # [R, T, C, L] the type that follows
 
 
-def workspace(tables: Tables, max_stages: int | None) -> Workspace:
+def workspace(arrays: ProblemArrays, max_stages: int | None) -> Workspace:
     """Return room for one problem; `max_stages` of at least the number of layers limits nothing."""
-    rounds = 0 if max_stages is None or max_stages >= tables.num_layers else max_stages
-    shape = (max(rounds, 1), tables.num_types, len(tables.class_latency_s), tables.num_layers)
+    rounds = 0 if max_stages is None or max_stages >= arrays.num_layers else max_stages
+    shape = (max(rounds, 1), arrays.num_types, len(arrays.class_latency_s), arrays.num_layers)
     return Workspace(
         rounds=rounds,
         start=np.empty(shape),
@@ -53,32 +53,32 @@ def workspace(tables: Tables, max_stages: int | None) -> Workspace:
 
 
 @nb.njit(cache=True)
-def cheapest(tables, work, weight, target_s, share):  # type: ignore[no-untyped-def]
+def cheapest(arrays, work, weight, target_s, share):  # type: ignore[no-untyped-def]
     """Fill `work` and return the least sum of weight x units over stages that each take at most `target_s`.
 
     A stage counts as max(share * whole units, real units): with share = 1 that is whole units, with share = 0 the
     relaxation to real ones, and in between a bound for a range of throughputs (see `Hourly.bound_between`).
     """
-    num_layers, num_types = tables.crossing_bytes.size, weight.size
+    num_layers, num_types = arrays.crossing_bytes.size, weight.size
     num_rounds = max(work.rounds, 1)
     work.end[:, :, 0, num_layers - 1] = 0.0  # nothing follows the last layer
     costs = np.empty(num_layers)
     for i in range(num_layers - 1, -1, -1):
         for r in range(num_rounds):
             for t in range(num_types):
-                if tables.free_cuts:
-                    _cheapest_start_free(tables, work, weight[t], target_s, share, r, i, t, costs)
+                if arrays.free_cuts:
+                    _cheapest_start_free(arrays, work, weight[t], target_s, share, r, i, t, costs)
                 elif i == 0:
-                    _cheapest_start(tables, work, weight, target_s, share, r, i, t, 0)
+                    _cheapest_start(arrays, work, weight, target_s, share, r, i, t, 0)
                 else:
-                    for c in tables.classes_of[t]:
+                    for c in arrays.classes_of[t]:
                         if c >= 0:
-                            _cheapest_start(tables, work, weight, target_s, share, r, i, t, c)
+                            _cheapest_start(arrays, work, weight, target_s, share, r, i, t, c)
             if i > 0:
-                if tables.free_cuts:
+                if arrays.free_cuts:
                     _cheapest_end_free(work, r, i - 1)
                 else:
-                    _cheapest_end_by_class(tables, work, r, i - 1)
+                    _cheapest_end_by_class(arrays, work, r, i - 1)
     best = math.inf
     for t in range(num_types):
         best = min(best, work.start[num_rounds - 1, t, 0, 0])
@@ -86,21 +86,21 @@ def cheapest(tables, work, weight, target_s, share):  # type: ignore[no-untyped-
 
 
 @nb.njit(cache=True)
-def _cheapest_start_free(tables, work, weight, target_s, share, r, i, t, costs):  # type: ignore[no-untyped-def]
+def _cheapest_start_free(arrays, work, weight, target_s, share, r, i, t, costs):  # type: ignore[no-untyped-def]
     """Fill start[r, t, 0, i] where cuts are free, in blocks without a branch, which compile to vector instructions.
 
     Nearly whole units are rounded down here instead of checked: off by one only where the throughput asked for is
     within a part in ten billion of a breakpoint, and then too cheap, never too dear.
     """
-    num_layers = tables.crossing_bytes.size
-    compute_serial, compute_shared = tables.compute_serial_s[t], tables.compute_shared_s[t]
-    comm_serial, comm_shared = tables.comm_serial_s[t], tables.comm_shared_s[t]
+    num_layers = arrays.crossing_bytes.size
+    compute_serial, compute_shared = arrays.compute_serial_s[t], arrays.compute_shared_s[t]
+    comm_serial, comm_shared = arrays.comm_serial_s[t], arrays.comm_shared_s[t]
     rest = work.end[r, t, 0]
     best, best_last = math.inf, -1
-    first, stop = i, tables.end_of_run[t, i]
+    first, stop = i, arrays.end_of_run[t, i]
     if work.rounds > 0 and r == 0:  # the last stage allowed has to reach the last layer
         first = num_layers - 1 if stop == num_layers else stop
-    limit_s, has_room = target_s * (1 + SLACK), tables.memory_bytes[t]
+    limit_s, has_room = target_s * (1 + SLACK), arrays.memory_bytes[t]
     while first < stop:
         block_end = min(first + BLOCK, stop)
         for j in range(first, block_end):
@@ -115,11 +115,11 @@ def _cheapest_start_free(tables, work, weight, target_s, share, r, i, t, costs):
             units = whole * share
             units = real if share < 1.0 and real > units else units
             serial = serial if serial > comm else comm
-            costs[j] = weight * units if serial <= limit_s and whole <= tables.limit[t] else math.inf
+            costs[j] = weight * units if serial <= limit_s and whole <= arrays.limit[t] else math.inf
         if share > 0.0 and has_room < math.inf:
             for j in range(first, block_end):
-                units = units_for_memory(tables, t, i, j)
-                costs[j] = max(costs[j], weight * units * share) if units <= tables.limit[t] else math.inf
+                units = units_for_memory(arrays, t, i, j)
+                costs[j] = max(costs[j], weight * units * share) if units <= arrays.limit[t] else math.inf
         if costs[first] >= best:  # longer stages need no fewer units
             break
         for j in range(first, block_end):
@@ -132,12 +132,12 @@ def _cheapest_start_free(tables, work, weight, target_s, share, r, i, t, costs):
 
 
 @nb.njit(cache=True)
-def _cheapest_start(tables, work, weight, target_s, share, r, i, t, c):  # type: ignore[no-untyped-def]
+def _cheapest_start(arrays, work, weight, target_s, share, r, i, t, c):  # type: ignore[no-untyped-def]
     """Fill start[r, t, c, i]: the best end of a stage that starts at i. Longer stages never need fewer units."""
-    num_layers = tables.crossing_bytes.size
+    num_layers = arrays.crossing_bytes.size
     best = math.inf
-    for j in range(i, tables.end_of_run[t, i]):
-        units = _counted_units(stage_parts(tables, t, i, j, c, 0), target_s, share, tables.limit[t])
+    for j in range(i, arrays.end_of_run[t, i]):
+        units = _counted_units(stage_parts(arrays, t, i, j, c, 0), target_s, share, arrays.limit[t])
         if units == math.inf or weight[t] * units >= best:
             break
         if j == num_layers - 1:
@@ -147,13 +147,13 @@ def _cheapest_start(tables, work, weight, target_s, share, r, i, t, c):  # type:
             break
         if work.rounds > 0 and r == 0:
             continue  # the last stage allowed has to reach the last layer
-        for d in tables.classes_of[t]:
+        for d in arrays.classes_of[t]:
             if d < 0 or weight[t] * units + work.end[r, t, d, j] >= best:
                 continue
             units_with_cut = units
             if d > 0:
-                parts = stage_parts(tables, t, i, j, c, d)
-                units_with_cut = _counted_units(parts, target_s, share, tables.limit[t])
+                parts = stage_parts(arrays, t, i, j, c, d)
+                units_with_cut = _counted_units(parts, target_s, share, arrays.limit[t])
             cost = weight[t] * units_with_cut + work.end[r, t, d, j]
             if units_with_cut < math.inf and cost < best:
                 best = cost
@@ -192,7 +192,7 @@ def _cheapest_end_free(work, r, j):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True)
-def _cheapest_end_by_class(tables, work, r, j):  # type: ignore[no-untyped-def]
+def _cheapest_end_by_class(arrays, work, r, j):  # type: ignore[no-untyped-def]
     """Fill end[., ., ., j] where the cut between two types decides what it costs and whether it may be."""
     into = r + 1 if work.rounds > 0 else 0
     if into >= work.end.shape[0]:
@@ -203,16 +203,16 @@ def _cheapest_end_by_class(tables, work, r, j):  # type: ignore[no-untyped-def]
             work.end[into, t, d, j] = math.inf
             work.end_type[into, t, d, j] = -1
         for u in range(num_types):
-            d = tables.cut_class[t, u]
+            d = arrays.cut_class[t, u]
             if d >= 0 and work.start[r, u, d, j + 1] < work.end[into, t, d, j]:
                 work.end[into, t, d, j] = work.start[r, u, d, j + 1]
                 work.end_type[into, t, d, j] = u
 
 
 @nb.njit(cache=True)
-def follow(tables, work, target_s, types, lasts, units):  # type: ignore[no-untyped-def]
-    """Write the stages of the cheapest path into the three arrays and return how many there are."""
-    num_layers, num_types = tables.crossing_bytes.size, work.start.shape[1]
+def follow(arrays, work, target_s, types, lasts, units):  # type: ignore[no-untyped-def]
+    """Write the stages of the cheapest route into the three arrays and return how many there are."""
+    num_layers, num_types = arrays.crossing_bytes.size, work.start.shape[1]
     r = max(work.rounds, 1) - 1
     t = 0
     for other in range(1, num_types):
@@ -222,7 +222,7 @@ def follow(tables, work, target_s, types, lasts, units):  # type: ignore[no-unty
     while i < num_layers:
         j, d = work.start_last[r, t, c, i], work.start_class[r, t, c, i]
         types[count], lasts[count] = t, j
-        units[count] = int(whole_units(stage_parts(tables, t, i, j, c, d), target_s))
+        units[count] = int(whole_units(stage_parts(arrays, t, i, j, c, d), target_s))
         count += 1
         if j < num_layers - 1:
             t = work.end_type[r, t, d, j]
@@ -231,7 +231,7 @@ def follow(tables, work, target_s, types, lasts, units):  # type: ignore[no-unty
     return count
 
 
-class Path(NamedTuple):
+class Route(NamedTuple):
     """Stages as the kernels see them: type, last layer and units of each."""
 
     types: Ints

@@ -1,23 +1,23 @@
-"""Chains: whole, in slices, and every layer exactly once."""
+"""Graphs: whole, in slices, and every layer exactly once."""
 
 import pytest
 import torch
 from torch import nn
 
-from dovetail.models import Block, Chain, ModelError
+from dovetail.models import Block, LayerGraph, ModelError
 from tests.models.makers import ALL_MODELS, gradients, make_batch, make_model
 
 
 @pytest.mark.parametrize("name", ALL_MODELS)
 def test_every_parameter_belongs_to_exactly_one_layer(name):
-    chain = make_model(name)
+    graph = make_model(name)
 
-    held = [id(p) for position in range(len(chain)) for _, p in chain.parameters_of(position, position)]
+    held = [id(p) for position in range(len(graph)) for _, p in graph.parameters_of(position, position)]
 
-    assert sorted(held) == sorted(id(p) for p in chain.parameters())
+    assert sorted(held) == sorted(id(p) for p in graph.parameters())
     assert len(set(held)) == len(held)
-    assert {n for p in range(len(chain)) for n, _ in chain.parameters_of(p, p)} == {
-        n for n, _ in chain.named_parameters()
+    assert {n for p in range(len(graph)) for n, _ in graph.parameters_of(p, p)} == {
+        n for n, _ in graph.named_parameters()
     }
 
 
@@ -30,13 +30,13 @@ def test_two_stages_give_the_loss_and_the_gradients_of_one_wherever_the_cut_is(n
     expected = gradients(whole)
 
     for cut in range(1, len(whole)):
-        chain = make_model(name, dropout=0.2)
-        sent = chain.run(batch, last=cut - 1)
-        assert tuple(sent) == chain.inputs_of(cut, len(chain) - 1) or set(sent) == set(
-            chain.inputs_of(cut, len(chain) - 1)
+        graph = make_model(name, dropout=0.2)
+        sent = graph.run(batch, last=cut - 1)
+        assert tuple(sent) == graph.inputs_of(cut, len(graph) - 1) or set(sent) == set(
+            graph.inputs_of(cut, len(graph) - 1)
         )
         arrived = {key: value.detach().requires_grad_(value.is_floating_point()) for key, value in sent.items()}
-        out = chain.run(batch, arrived, first=cut)
+        out = graph.run(batch, arrived, first=cut)
         (last_name,) = out
         out[last_name].backward()
         back = [(sent[key], arrived[key].grad) for key in sent if sent[key].requires_grad]
@@ -44,25 +44,25 @@ def test_two_stages_give_the_loss_and_the_gradients_of_one_wherever_the_cut_is(n
             torch.autograd.backward([tensor for tensor, _ in back], [grad for _, grad in back])
 
         assert out[last_name].item() == loss.item()
-        found = gradients(chain)
+        found = gradients(graph)
         assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 @pytest.mark.parametrize("name", ALL_MODELS)
 def test_a_slice_reads_only_the_fields_it_names(name):
-    chain, batch = make_model(name), make_batch(name)
+    graph, batch = make_model(name), make_batch(name)
     activations = {}
-    for position in range(len(chain)):
-        fields = chain.reads_of(position, position)
+    for position in range(len(graph)):
+        fields = graph.reads_of(position, position)
 
         class Only:
             """A batch of which only some fields are there."""
 
         for field in fields:
             setattr(Only, field, getattr(batch, field))
-        inputs = {key: activations[key] for key in chain.inputs_of(position, position)}
-        activations |= chain.run(Only, inputs, first=position, last=position)  # type: ignore[arg-type]
-    assert activations[chain.blocks[-1].name].item() == chain(batch).item()
+        inputs = {key: activations[key] for key in graph.inputs_of(position, position)}
+        activations |= graph.run(Only, inputs, first=position, last=position)  # type: ignore[arg-type]
+    assert activations[graph.blocks[-1].name].item() == graph(batch).item()
 
 
 @pytest.mark.parametrize("name", ALL_MODELS)
@@ -81,14 +81,14 @@ def test_any_split_of_a_batch_gives_the_same_gradient(name):
 
 
 def test_what_crosses_each_cut_of_a_branching_model_is_known():
-    chain = make_model("2emb")
-    cut = chain.position("small_embedding")
+    graph = make_model("2emb")
+    cut = graph.position("small_embedding")
 
-    assert chain.outputs_of(0, cut - 1) == ("relu2",)
-    assert chain.inputs_of(cut, len(chain) - 1) == ("relu2",)
-    assert chain.outputs_of(0, cut) == ("relu2", "small_embedding")
-    assert chain.reads_of(cut, cut) == ("ids", "offsets")
-    assert chain.reads_of(cut + 1, len(chain) - 1) == ("labels",)
+    assert graph.outputs_of(0, cut - 1) == ("relu2",)
+    assert graph.inputs_of(cut, len(graph) - 1) == ("relu2",)
+    assert graph.outputs_of(0, cut) == ("relu2", "small_embedding")
+    assert graph.reads_of(cut, cut) == ("ids", "offsets")
+    assert graph.reads_of(cut + 1, len(graph) - 1) == ("labels",)
 
 
 def test_layers_of_the_published_sizes_have_the_published_parameters():
@@ -116,7 +116,7 @@ def linear(name: str, **more: object) -> Block:
 )
 def test_chains_that_cannot_be_are_refused(blocks, complaint):
     with pytest.raises(ModelError, match=complaint) as caught:
-        Chain(blocks)
+        LayerGraph(blocks)
 
     assert caught.value.hint
 
@@ -138,7 +138,7 @@ def test_layers_that_share_a_parameter_are_refused():
     shared = nn.Linear(2, 2)
 
     with pytest.raises(ModelError, match="`a` and `b` share the parameter `weight`"):
-        Chain(
+        LayerGraph(
             [
                 Block(name="a", kind="fc", module=shared, reads=("dense",)),
                 Block(name="b", kind="fc", module=shared),
@@ -147,7 +147,7 @@ def test_layers_that_share_a_parameter_are_refused():
 
 
 def test_a_slice_without_its_inputs_says_which_one_is_missing():
-    chain = make_model("2emb")
+    graph = make_model("2emb")
 
     with pytest.raises(ModelError, match="reads the output of `relu2`, which was not given"):
-        chain.run(make_batch("2emb"), first=chain.position("small_embedding"))
+        graph.run(make_batch("2emb"), first=graph.position("small_embedding"))

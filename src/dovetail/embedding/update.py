@@ -1,0 +1,69 @@
+"""Updating rows: the gradients of each distinct row are summed in the order of the batch, then the row is stepped."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.embedding import batch_kernels as kernels
+from dovetail.embedding.row_optimizer import RowOptimizer
+from dovetail.embedding.saving import Saver
+from dovetail.embedding.store import Store
+
+
+class Update:
+    """Steps rows of a store; whoever calls holds the store's lock."""
+
+    def __init__(self, store: Store, saver: Saver, optimizer: RowOptimizer) -> None:
+        """Step rows by `optimizer`; what a checkpoint under way still needs goes to `saver` first."""
+        self._store, self._saver = store, saver
+        self._kernel, self._settings = type(optimizer).kernel, optimizer.settings()
+        self._rate = self._settings[0]
+        self._sums = np.empty((0, store.width), dtype=np.float32)
+
+    def set_rate_factor(self, factor: float) -> None:
+        """Use `factor` times the optimizer's learning rate from now on."""
+        self._settings[0] = self._rate * np.float32(factor)
+
+    def bags(
+        self,
+        keys: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        gradients: NDArray[np.float32],
+        *,
+        mean: bool,
+    ) -> None:
+        """Step the rows of bags, one after the other, that hold all keys."""
+        held = self._store.hold(keys, insert=True)
+        if held is not None:
+            sums = self._sums_for(len(held.unique))
+            kernels.sum_gradients(held.codes, begins, ends, gradients, mean, sums)
+            self._step(held.unique, sums)
+        else:
+            distinct, inverse = np.unique(keys, return_inverse=True)
+            sums = np.full((len(distinct), self._store.width), -0.0, dtype=np.float32)
+            kernels.add_at(sums, inverse, begins, ends, gradients, mean)
+            self._step_in_turn(distinct, sums)
+        self._store.clock.step += 1
+
+    def _sums_for(self, num_rows: int) -> NDArray[np.float32]:
+        """Return room for the sums of a batch, the same memory each time."""
+        if len(self._sums) < num_rows:
+            self._sums = np.empty((num_rows, self._store.width), dtype=np.float32)
+        return self._sums[:num_rows]
+
+    def _step_in_turn(self, keys: NDArray[np.int64], sums: NDArray[np.float32]) -> None:
+        """Step distinct rows, in halves where they do not fit at once."""
+        held = self._store.hold(keys, insert=True)
+        if held is not None:
+            self._step(held.slots, sums)
+            return
+        middle = len(keys) // 2
+        self._step_in_turn(keys[:middle], sums[:middle])
+        self._step_in_turn(keys[middle:], sums[middle:])
+
+    def _step(self, slots: NDArray[np.int32], sums: NDArray[np.float32]) -> None:
+        """Step distinct rows in the host tier."""
+        self._saver.keep_at(slots)
+        self._store.step_rows(slots, sums, self._kernel, self._settings)

@@ -1,0 +1,73 @@
+"""What every tier promises, on each of them."""
+
+import numpy as np
+import pytest
+
+from dovetail.embedding.disk_tier import DiskTier
+from dovetail.embedding.host_tier import HostTier
+from dovetail.embedding.places import NOWHERE, at_record, at_slot, is_below, is_up, record_at, slot_at
+from dovetail.embedding.record import RecordLayout
+from dovetail.embedding.tier import Tier
+from tests.embedding.tiers import read, write
+
+ROW_WIDTH = 5
+
+
+@pytest.fixture(params=["host", "disk"])
+def tier(request, tmp_path):
+    made: Tier = (
+        HostTier(100, ROW_WIDTH)
+        if request.param == "host"
+        else DiskTier(tmp_path, RecordLayout(width=3, state_width=2), 1000)
+    )
+    yield made
+    made.close()
+
+
+def some_rows(num_rows: int, seed: int = 0):
+    return np.random.default_rng(seed).normal(size=(num_rows, ROW_WIDTH)).astype(np.float32)
+
+
+def test_rows_come_back_whole_in_any_order(tier):
+    keys, rows = np.array([5, -9, 2**62, 0]), some_rows(4)
+
+    numbers = write(tier, keys, rows)
+
+    order = np.array([2, 0, 3, 1])
+    assert read(tier, keys[order], numbers[order], row_width=ROW_WIDTH).tobytes() == rows[order].tobytes()
+    assert tier.num_rows == 4
+    assert tier.used_bytes >= 4 * ROW_WIDTH * 4
+
+
+def test_rows_are_taken_from_and_put_to_the_places_named_and_no_others(tier):
+    keys, rows = np.array([1, 2]), some_rows(6)
+    numbers = tier.write_from(keys, rows, np.array([4, 1], dtype=np.int32))
+    out = np.zeros((5, ROW_WIDTH), dtype=np.float32)
+
+    tier.read_into(keys, numbers, out, np.array([0, 3], dtype=np.int32))
+
+    assert out[[0, 3]].tobytes() == rows[[4, 1]].tobytes()
+    assert not out[[1, 2, 4]].any()
+
+
+def test_rows_that_were_given_back_no_longer_count_and_the_others_stay(tier):
+    keys, rows = np.arange(10), some_rows(10)
+    numbers = write(tier, keys, rows)
+
+    tier.release(numbers[:4])
+    write(tier, np.arange(20, 24), some_rows(4, seed=1))
+
+    assert tier.num_rows == 10
+    assert read(tier, keys[4:], numbers[4:], row_width=ROW_WIDTH).tobytes() == rows[4:].tobytes()
+
+
+def test_a_place_is_nowhere_or_in_one_tier_and_gives_its_number_back():
+    numbers = np.array([0, 1, 7, 2**31 - 2], dtype=np.int32)
+
+    assert slot_at(at_slot(numbers)).tolist() == record_at(at_record(numbers)).tolist() == numbers.tolist()
+    assert is_up(at_slot(numbers)).all()
+    assert not is_below(at_slot(numbers)).any()
+    assert is_below(at_record(numbers)).all()
+    assert not is_up(at_record(numbers)).any()
+    assert not is_up(NOWHERE)
+    assert not is_below(NOWHERE)
