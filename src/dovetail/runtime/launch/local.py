@@ -161,7 +161,8 @@ class LocalRun:
         """See to the processes, and return news of the run where there are any."""
         line = self._need_line()
         if self._request is None or time.monotonic() - self._asked_s > ASK_AGAIN_S:
-            self._request = line.send(Status())
+            line.abandon()  # a coordinator that came back knows nothing of an older question
+            self._request = line.ask(Status())
             self._asked_s = time.monotonic()
         letter = line.receive(timeout_s)
         report: Report | None = None
