@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import psutil
 import zmq
 from numpy.typing import NDArray
 
@@ -18,16 +17,26 @@ from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.transport import Letter
 
 Arrays = tuple[NDArray[np.generic], ...]
+LOOK_MS = 200
+"""How often a line without messages looks what is due: well within the time from one sign of life to the next."""
 
 
 class Control:
     """The line to the coordinator, which one thread owns; others `tell` it what to say."""
 
     def __init__(
-        self, process: Process, heed: Callable[[Message], None], most_samples: Callable[[], int | None]
+        self,
+        process: Process,
+        handle: Callable[[Message], None],
+        generation: Callable[[], int],
+        most_samples: Callable[[], int | None],
     ) -> None:
-        """Open the line; `heed` is called with every message of the coordinator, in this thread."""
-        self._process, self._heed, self._most_samples = process, heed, most_samples
+        """Open the line; `handle` is called with every message of the coordinator, in this thread.
+
+        The others are what the coordinator is told of this worker.
+        """
+        self._process, self._handle = process, handle
+        self._generation, self._most_samples = generation, most_samples
         self._line = process.call_coordinator()
         self._outbox: queue.SimpleQueue[tuple[Message, Arrays]] = queue.SimpleQueue()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
@@ -37,7 +46,6 @@ class Control:
         place = f"inproc://control-{id(self)}"
         self._woken.bind(place)
         self._waker.connect(place)
-        self.generation = 0
         self.stopped = threading.Event()
         self.problem: DovetailError | None = None
 
@@ -58,7 +66,7 @@ class Control:
         self._say_hello()
         try:
             while not self.stopped.is_set():
-                poller.poll(200)
+                poller.poll(LOOK_MS)
                 while self._woken.poll(0):
                     self._woken.recv()
                 while not self._outbox.empty():
@@ -89,14 +97,14 @@ class Control:
         self.stopped.set()
 
     def _receive(self, letter: Letter) -> None:
-        """Heed a message of the coordinator."""
+        """Take in a message of the coordinator."""
         message = letter.message
         if isinstance(message, Stop):
             self.stopped.set()
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif not isinstance(message, Alive):
-            self._heed(message)
+            self._handle(message)
 
     def _say_hello(self) -> None:
         """Tell the coordinator who this is."""
@@ -105,15 +113,7 @@ class Control:
                 role="worker",
                 name=self._process.name,
                 process_id=self._process.process_id,
-                generation=self.generation,
+                generation=self._generation(),
                 most_samples=self._most_samples(),
             )
         )
-
-
-def free_memory_bytes(limit_bytes: int | None) -> int:
-    """Return the memory that this process may still take."""
-    free = int(psutil.virtual_memory().available)
-    if limit_bytes is None:
-        return free
-    return max(0, min(free, limit_bytes - int(psutil.Process().memory_info().rss)))
