@@ -56,7 +56,7 @@ class InProcess:
             shard.load(checkpoints.newest(folder))
         self._lines = Lines(
             self._blueprint,
-            [DirectCaller(_answerer(shard), peer=f"server-{number}") for number, shard in enumerate(self._shards)],
+            [DirectCaller(answer_as(shard), peer=f"server-{number}") for number, shard in enumerate(self._shards)],
         )
         data = load_source(run, source)
         self._samples = Samples(self._blueprint, data)
@@ -144,8 +144,8 @@ class InProcess:
             shutil.rmtree(self._blueprint.lanes, ignore_errors=True)
 
 
-def _answerer(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
-    """Return what answers for a server."""
+def answer_as(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
+    """Return what answers for a server, without its process."""
 
     def answer(letter: Letter) -> tuple[Any, Sequence[Any]]:
         message = letter.message
@@ -154,7 +154,9 @@ def _answerer(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
         rows, dense = gradients_in(message, letter.arrays)
-        shard.push(message.step, message.task, message.worker, part=0, rows=rows, dense=dense, last=True)
+        shard.push(
+            message.step, message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last
+        )
         return Pushed(), ()
 
     return answer
