@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,14 +32,14 @@ CPU = torch.device("cpu")
 class Bench:
     """A prepared run, its shards, and a model over them."""
 
-    def __init__(self, folder: Path, *, model: nn.Module | None = None, **how: Any) -> None:
+    def __init__(self, folder: Path, *, own: nn.Module | None = None, **how: Any) -> None:
         self.run = make_run(**({"samples": 400, "batch": 100} | how))
         self.folder, self.source = folder, load_source(self.run)
-        self.blueprint = prepare(self.run, folder, model=model, source=self.source)
+        self.blueprint = prepare(self.run, folder, model=own, source=self.source)
         self.shards = [Shard(self.blueprint, number, folder / "cold") for number in range(self.blueprint.num_servers)]
         for shard in self.shards:
             shard.load(checkpoints.newest(folder))
-        self.chain = build_chain(self.run, self.source.schema, model)
+        self.chain = build_chain(self.run, self.source.schema, own)
         self.model = ServedModel(self.chain, Rows(self.blueprint.num_servers, CPU), CPU)
         self.samples = Samples(self.blueprint, self.source)
 
@@ -47,9 +48,10 @@ class Bench:
         return Lines(self.blueprint, [DirectCaller(answer_as(shard)) for shard in self.shards])
 
     def close(self) -> None:
-        """Give back the shards' memory."""
+        """Give back the shards' memory, and the folder of sockets and lanes."""
         for shard in self.shards:
             shard.close()
+        shutil.rmtree(str(self.blueprint.lanes))
 
 
 def assign(

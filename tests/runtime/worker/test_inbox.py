@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dovetail.runtime.messages import Close, Extend, More, Recall, Reset, Stop
 from dovetail.runtime.worker.inbox import Inbox, News, Progress
-from dovetail.runtime.worker.task import divide
+from dovetail.runtime.worker.task import Task, divide
 from tests.runtime.worker.makers import assign
 
 
@@ -175,7 +175,7 @@ class Bout:
         self.given: dict[tuple[int, int], Expected] = {}
         self.next_position = 0
         self.waiting: deque = deque()
-        self.computed: dict[int, list[int]] = {}
+        self.computed: dict[int, tuple[Task, list[int]]] = {}
         self.finished: list[tuple[Expected, list[int]]] = []
         self.asked: Counter = Counter()
 
@@ -231,7 +231,7 @@ class Bout:
                 continue
             assert each.task.assign.generation == self.generation
             self.inbox.should_ask_for_more(each.task)
-            self.computed.setdefault(id(each.task), []).extend(range(each.first, each.last))
+            self.computed.setdefault(id(each.task), (each.task, []))[1].extend(range(each.first, each.last))
             progress = self.inbox.computed(each.task)
             if progress is Progress.WHOLE and self.inbox.take(each.task):
                 self.note(each.task)
@@ -246,7 +246,7 @@ class Bout:
 
     def note(self, task) -> None:
         key = (task.assign.step, task.assign.task)
-        self.finished.append((self.given.pop(key), self.computed.pop(id(task), [])))
+        self.finished.append((self.given.pop(key), self.computed.pop(id(task), (task, []))[1]))
 
 
 KEYS = st.tuples(st.integers(0, 2), st.integers(0, 1))

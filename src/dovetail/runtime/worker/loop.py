@@ -97,13 +97,15 @@ class WorkerLoop:
         ]
         for thread in threads:
             thread.start()
-        self._guarded(self._work)
-        self._control.stopped.set()
-        self._fetcher.micro_batches.put(None)
-        self._sender.stop()
-        for thread in threads:
-            thread.join(END_S)
-        self._lines.close()
+        try:
+            self._guarded(self._work)
+        finally:  # whatever ended it: a thread that lives on would keep the process, and its tasks
+            self._control.stopped.set()
+            self._fetcher.micro_batches.put(None)
+            self._sender.stop()
+            for thread in threads:
+                thread.join(END_S)
+            self._lines.close()
         if self._control.problem is not None:
             raise self._control.problem
 
