@@ -404,7 +404,7 @@ Optimizers run on the servers, so only those listed can be used. Rows that a ste
 the momentum and decay of `momentum` and `adamw` apply to dense parameters alone.
 """,
     "`[[worker]]`": """\
-Without any, there are two workers. `cores` and `netns` make unlike hosts on one machine, for tests: see
+Without any, there are two workers. `cores` makes unlike workers on one machine: see
 [check a machine](../guides/check-a-machine.md).
 """,
     "`[network]`": """\

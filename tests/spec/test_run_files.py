@@ -125,14 +125,6 @@ def test_the_whole_file_is_read_as_it_stands(tmp_path):
     assert (run.training.mode, run.training.staleness, run.optimizer.schedule.name) == ("ssp", 2, "cosine")
 
 
-def test_a_ring_across_hosts_needs_somebody_to_vouch_for_the_network():
-    table = {"model": {"name": "ctr-dnn"}, "training": {"dense": "ring"}, "worker": [{"netns": "far"}]}
-
-    with pytest.raises(SpecError, match="neither encrypts nor authenticates"):
-        run_from(table, {}, place="run.toml")
-    assert run_from(table, {"network.trusted_network": True}, place="run.toml").training.dense == "ring"
-
-
 def test_settings_change_single_keys_and_leave_the_rest():
     run = run_from(tomllib.loads(WHOLE), {}, place="run.toml")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dovetail.transport import Caller, Codec, KeyRing, Letter, Listener, Refused, make_keys
+from dovetail.transport import Caller, Channel, Codec, KeyRing, Letter, Listener, Refused, make_keys
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
@@ -78,6 +78,14 @@ def wait_for(look: Callable[[], Any], timeout_s: float = 5.0) -> Any:
     while not (found := look()) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     return found
+
+
+def answer_to(channel: Channel, message: Any, arrays: Sequence[Any] = (), *, timeout_s: float = 10.0) -> Letter:
+    """Ask, and return the answer."""
+    channel.ask(message, arrays)
+    letter = channel.receive(timeout_s)
+    assert letter is not None, f"no answer to {message} within {timeout_s:g} s"
+    return letter
 
 
 def echo(letter: Letter) -> tuple[Any, tuple[Any, ...]]:

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.transport import Caller, Refused, WireError
 from dovetail.transport.envelope import PREFIX
-from tests.transport.makers import Ask, Site, Told, make_codec, serving
+from tests.transport.makers import Ask, Site, Told, answer_to, make_codec, serving
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -70,7 +70,7 @@ def caller(site: Site) -> Iterator[Caller]:
     with serving(site.listener(lanes=site.lanes)):
         caller = site.caller(site.ipc, lanes=site.lanes)
         yield caller
-        assert caller.call(Ask("after"), timeout_s=5).message == Told("after")
+        assert answer_to(caller, Ask("after")).message == Told("after")
         caller.close()
 
 
@@ -85,7 +85,7 @@ def refusal_of(caller: Caller, *frames: bytes) -> str:
 
 @pytest.mark.parametrize("words", [words for words in BAD if words != "not set up here"])
 def test_a_broken_letter_is_answered_logged_and_dropped(site: Site, caller: Caller, words: str):
-    caller._awaited[1] = None  # What goes out below is numbered 1 where it has a number.
+    caller._awaited.add(1)  # What goes out below is numbered 1 where it has a number.
     caller._last_request = 1
 
     assert words in refusal_of(caller, *BAD[words])
@@ -97,7 +97,7 @@ def test_a_call_that_cannot_be_understood_is_answered(site: Site, caller: Caller
         """A message that the server does not know."""
 
     thief = site.caller(site.ipc, identity=b"thief", codec=type(make_codec())(Steal))
-    letter = thief.call(Steal(), timeout_s=5)
+    letter = answer_to(thief, Steal())
 
     assert isinstance(letter.message, Refused)
     assert "Invalid value 'steal'" in letter.message.reason
@@ -108,7 +108,7 @@ def test_a_version_that_cannot_be_read_answers_the_call_that_waits(site: Site, c
     newer = site.caller(site.ipc, identity=b"newer")
     pack = newer._codec.pack
     newer._codec.pack = lambda *letter, **options: [b"DVTL\x02", *pack(*letter, **options)[1:]]  # type: ignore[method-assign]
-    letter = newer.call(Ask(), timeout_s=5)
+    letter = answer_to(newer, Ask())
 
     assert letter.message == Refused("a letter has protocol version 2, expected 1")
     newer.close()
@@ -120,7 +120,7 @@ class TestLanes:
     NAME = "w-1-0123456789abcdef.lane"
 
     def refer(self, caller: Caller, name: str, offset: int = 0, claim: Any = CLAIM) -> str:
-        caller._awaited[1] = None
+        caller._awaited.add(1)
         caller._last_request = 1
         return refusal_of(caller, header(1, ASK, [claim], [name, [offset]]))
 
@@ -161,18 +161,18 @@ class TestLanes:
 
     def test_a_lane_that_was_cut_short_is_refused(self, site: Site, caller: Caller):
         array = np.ones(100_000, np.float32)
-        assert caller.call(Ask(), [array], timeout_s=5).arrays[0].sum() == 100_000
+        assert answer_to(caller, Ask(), [array]).arrays[0].sum() == 100_000
         (lane,) = site.lanes.iterdir()
         name = lane.name
         os.truncate(lane, 4096)
 
         assert "was cut short" in self.refer(caller, name)
-        assert caller.call(Ask(), [array], timeout_s=5).arrays[0].sum() == 100_000
+        assert answer_to(caller, Ask(), [array]).arrays[0].sum() == 100_000
 
     def test_frames_beside_a_lane_are_refused(self, site: Site, caller: Caller):
         (site.lanes / self.NAME).write_bytes(bytes(8192))
         (site.lanes / self.NAME).chmod(0o600)
-        caller._awaited[1] = None
+        caller._awaited.add(1)
         frames = header(1, ASK, [CLAIM], [self.NAME, [0]]), bytes(8)
         assert "has 2 frames, expected 1" in refusal_of(caller, *frames)
 

@@ -13,7 +13,6 @@ import pytest
 import zmq
 
 from dovetail.transport import (
-    CallAbandoned,
     Caller,
     DirectCaller,
     KeyRing,
@@ -23,7 +22,7 @@ from dovetail.transport import (
     PeerLost,
     WireError,
 )
-from tests.transport.makers import Ask, Site, Told, echo, make_codec, serving
+from tests.transport.makers import Ask, Site, Told, answer_to, echo, make_codec, serving
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -36,16 +35,6 @@ def caller(site: Site) -> Iterator[Caller]:
         caller.close()
 
 
-def test_a_peer_that_is_not_there_is_named(site: Site):
-    caller = site.caller(site.ipc)
-    with pytest.raises(PeerLost, match=r"^server did not answer Ask within 0\.1 s") as caught:
-        caller.call(Ask(), timeout_s=0.1)
-
-    assert caught.value.peer == "server"
-    assert "server" in caught.value.hint
-    caller.close()
-
-
 def test_an_address_that_is_none_is_named(site: Site):
     with pytest.raises(PeerLost, match="server cannot be called at nowhere"):
         site.caller("nowhere")
@@ -53,7 +42,7 @@ def test_an_address_that_is_none_is_named(site: Site):
 
 def test_a_peer_that_comes_later_gets_what_was_sent(site: Site):
     caller = site.caller(site.ipc)
-    request = caller.send(Ask("early"))
+    request = caller.ask(Ask("early"))
     with serving(site.listener()):
         letter = caller.receive(5)
     assert letter is not None
@@ -71,57 +60,63 @@ def test_a_peer_that_takes_nothing_is_lost(site: Site):
     caller.close()
 
 
-def test_a_call_that_is_not_wanted_any_more_ends_soon(site: Site):
+def test_messages_that_need_no_answer_leave_nothing_behind(site: Site):
+    listener = site.listener()
     caller = site.caller(site.ipc)
-    start_s = time.monotonic()
-    with pytest.raises(CallAbandoned, match="server"):
-        caller.call(Ask(), timeout_s=20, give_up=lambda: time.monotonic() > start_s + 0.1)
+    for number in range(50):
+        caller.send(Ask(str(number)))
+    letters = [letter for _ in range(50) if (letter := listener.receive(5)) is not None]
 
-    assert time.monotonic() - start_s < 2
+    assert [letter.message.text for letter in letters] == [str(number) for number in range(50)]
+    assert {letter.request for letter in letters} == {0}
+    assert len(caller._awaited) == 0
     caller.close()
+    listener.close()
 
 
-def test_the_answer_to_a_call_that_was_given_up_is_dropped(caller: Caller):
-    with pytest.raises(PeerLost):
-        caller.call(Ask("late", delay_s=0.2), timeout_s=0.05)
+def test_a_request_is_awaited_until_it_is_answered(caller: Caller):
+    caller.ask(Ask())
+    assert len(caller._awaited) == 1
 
-    assert caller.call(Ask("next"), timeout_s=5).message == Told("next")
-    assert caller.late_replies == 1
+    assert caller.receive(5) is not None
+    assert len(caller._awaited) == 0
+
+
+def test_a_message_without_an_answer_does_not_disturb_a_question(caller: Caller):
+    request = caller.ask(Ask("question"))
+    caller.send(Ask("news"))
+    letters = [caller.receive(5), caller.receive(5)]
+
+    assert [letter and (letter.request, letter.message) for letter in letters] == [
+        (request, Told("question")),
+        (0, Told("news")),
+    ]
 
 
 def test_answers_to_abandoned_requests_are_dropped(caller: Caller):
     for _ in range(3):
-        caller.send(Ask("old"))
+        caller.ask(Ask("old"))
     caller.abandon()
-    request = caller.send(Ask("new"))
+    request = caller.ask(Ask("new"))
     letter = caller.receive(5)
 
     assert letter is not None
     assert (letter.request, letter.message) == (request, Told("new"))
-
-
-def test_a_call_keeps_other_answers_for_later(caller: Caller):
-    first = caller.send(Ask("first"))
-    assert caller.call(Ask("second"), timeout_s=5).message == Told("second")
-    letter = caller.receive(0)
-
-    assert letter is not None
-    assert (letter.request, letter.message) == (first, Told("first"))
-    assert caller.receive(0) is None
+    assert caller.late_replies == 3
 
 
 def test_what_cannot_travel_is_refused_before_it_leaves(caller: Caller):
     with pytest.raises(WireError, match="float64"):
-        caller.call(Ask(), [np.zeros(2)], timeout_s=5)
+        answer_to(caller, Ask(), [np.zeros(2)])
     with pytest.raises(WireError, match="the limit is"):
         make_codec(max_frame_bytes=100).pack(1, Ask(), [np.zeros(26, np.float32)])
-    assert caller.call(Ask("x"), timeout_s=5).message == Told("x")
+    assert answer_to(caller, Ask("x")).message == Told("x")
 
 
 def test_a_reply_to_a_peer_that_left_is_dropped_and_logged(site: Site):
     listener = site.listener()
     caller = site.caller(site.ipc, identity=b"worker-7")
-    caller.send(Ask())
+    caller.ask(Ask())
     letter = listener.receive(5)
     assert letter is not None
     caller.close()
@@ -139,7 +134,7 @@ def call_from_elsewhere(folder: Path, address: str, answered: Event) -> None:
     caller = Caller(
         address, codec=make_codec(), keys=KeyRing(folder / "keys"), name="worker", peer="server", identity=b"w"
     )
-    caller.call(Ask(), timeout_s=10)
+    answer_to(caller, Ask())
     answered.set()
     time.sleep(60)
 
@@ -153,7 +148,7 @@ def test_a_process_that_comes_back_takes_over_its_name(site: Site):
         assert answered.wait(15)
         os.kill(old.pid or 0, signal.SIGSTOP)  # Still connected, as a host that hangs would be.
         new = site.caller(site.ipc, identity=b"w")
-        assert new.call(Ask("new"), timeout_s=10).message == Told("new")
+        assert answer_to(new, Ask("new")).message == Told("new")
         new.close()
         os.kill(old.pid or 0, signal.SIGKILL)
         old.join()
@@ -185,7 +180,7 @@ def test_a_context_has_one_listener(site: Site):
 def test_what_was_just_sent_arrives_although_the_listener_closes(site: Site):
     listener = site.listener("tcp://127.0.0.1:*")
     caller = site.caller(listener.addresses[0])
-    caller.send(Ask())
+    caller.ask(Ask())
     letter = listener.receive(5)
     assert letter is not None
     listener.reply(letter, Told(), [np.ones(1 << 20, np.float32)])
@@ -202,7 +197,7 @@ def say_and_leave(folder: Path, address: str) -> None:
     caller = Caller(
         address, codec=make_codec(), keys=KeyRing(folder / "keys"), name="worker", peer="server", identity=b"w"
     )
-    caller.send(Ask("last words"), [np.ones(1 << 18, np.float32)], one_way=True)
+    caller.send(Ask("last words"), [np.ones(1 << 18, np.float32)])
     caller.close()
 
 
@@ -237,12 +232,12 @@ def test_a_server_that_is_killed_and_started_again_is_found_again(site: Site):
     for _ in range(2):
         server = spawn.Process(target=serve_elsewhere, args=(site.folder, site.ipc))
         server.start()
-        assert (caller.call(Ask("x"), [array], timeout_s=15).arrays[0] == array).all()
+        assert (answer_to(caller, Ask("x"), [array], timeout_s=15).arrays[0] == array).all()
         os.kill(server.pid or 0, signal.SIGKILL)
         server.join()
         server.close()
-    with pytest.raises(PeerLost, match="server"):
-        caller.call(Ask(), [array], timeout_s=0.1)
+    caller.ask(Ask(), [array])
+    assert caller.receive(0.1) is None
     caller.socket.linger = 0
     caller.close()
 
@@ -252,8 +247,7 @@ class TestDirectCaller:
 
     def test_answers_are_kept_in_order(self):
         channel = DirectCaller(echo)
-        requests = [channel.send(Ask(text)) for text in "ab"]
-        channel.send(Ask("c"), one_way=True)
+        requests = [channel.ask(Ask(text)) for text in "ab"]
         letters = [channel.receive(0), channel.receive(0)]
 
         assert [letter and (letter.request, letter.message) for letter in letters] == [
@@ -264,7 +258,7 @@ class TestDirectCaller:
 
     def test_abandoned_answers_are_dropped(self):
         channel = DirectCaller(echo)
-        channel.send(Ask())
+        channel.ask(Ask())
         channel.abandon()
 
         assert channel.receive(0) is None
@@ -275,11 +269,11 @@ class TestDirectCaller:
             return Told(), ()
 
         with pytest.raises(ValueError, match="read-only"):
-            DirectCaller(overwrite).call(Ask(), [np.zeros(2, np.float32)], timeout_s=1)
+            DirectCaller(overwrite).ask(Ask(), [np.zeros(2, np.float32)])
 
     def test_a_closed_channel_names_the_peer(self):
         channel = DirectCaller(echo, peer="server-3")
         channel.close()
 
         with pytest.raises(PeerLost, match="server-3"):
-            channel.call(Ask(), timeout_s=1)
+            channel.ask(Ask())

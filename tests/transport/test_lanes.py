@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.transport import Caller, Letter, PeerLost, WireError, sweep
+from dovetail.transport import Caller, Letter, WireError, sweep
 from dovetail.transport.lanes import LaneShelf, make_lane
-from tests.transport.makers import Ask, Site, Told, echo, serving
+from tests.transport.makers import Ask, Site, Told, answer_to, echo, serving
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -42,7 +42,7 @@ def came_by_lane(letter: Letter) -> list[bool]:
 
 def test_large_arrays_go_through_the_lane_and_small_ones_do_not(site: Site, ways: Ways):
     caller = site.caller(site.ipc, lanes=site.lanes)
-    answers = [caller.call(Ask(), [array], timeout_s=5) for array in (LARGE, LARGE[:10])]
+    answers = [answer_to(caller, Ask(), [array]) for array in (LARGE, LARGE[:10])]
 
     assert ways.requests == [True, False]
     assert [came_by_lane(answer) for answer in answers] == [[True], [False]]
@@ -52,7 +52,7 @@ def test_large_arrays_go_through_the_lane_and_small_ones_do_not(site: Site, ways
 def test_a_small_question_may_have_a_large_answer(site: Site):
     with serving(site.listener(lanes=site.lanes), lambda letter: (Told(), [LARGE])):
         caller = site.caller(site.ipc, lanes=site.lanes)
-        answer = caller.call(Ask(), timeout_s=5)
+        answer = answer_to(caller, Ask())
         assert came_by_lane(answer) == [True]
         assert (answer.arrays[0] == LARGE).all()
         caller.close()
@@ -60,11 +60,11 @@ def test_a_small_question_may_have_a_large_answer(site: Site):
 
 def test_a_lane_too_small_is_passed_by(site: Site, ways: Ways):
     caller = site.caller(site.ipc, lanes=site.lanes, lane_bytes=LARGE.nbytes // 2)
-    answer = caller.call(Ask(), [LARGE], timeout_s=5)
+    answer = answer_to(caller, Ask(), [LARGE])
 
     assert (ways.requests, came_by_lane(answer)) == ([False], [False])
     assert (answer.arrays[0] == LARGE).all()
-    assert caller.call(Ask(), [LARGE[:10_000]], timeout_s=5).arrays[0].sum() == LARGE[:10_000].sum()
+    assert answer_to(caller, Ask(), [LARGE[:10_000]]).arrays[0].sum() == LARGE[:10_000].sum()
     assert ways.requests == [False, True]
     caller.close()
 
@@ -75,7 +75,7 @@ def test_a_full_file_system_is_passed_by(site: Site, ways: Ways, monkeypatch: py
 
     monkeypatch.setattr(os, "posix_fallocate", no_space)
     caller = site.caller(site.ipc, lanes=site.lanes)
-    answer = caller.call(Ask(), [LARGE], timeout_s=5)
+    answer = answer_to(caller, Ask(), [LARGE])
 
     assert (ways.requests, came_by_lane(answer)) == ([False], [False])
     assert (answer.arrays[0] == LARGE).all()
@@ -98,7 +98,7 @@ def test_a_lane_takes_no_space_before_it_is_used(site: Site):
 def test_a_second_request_before_the_answer_goes_inline(site: Site, ways: Ways):
     caller = site.caller(site.ipc, lanes=site.lanes)
     for number in range(3):
-        caller.send(Ask(str(number)), [LARGE + number])
+        caller.ask(Ask(str(number)), [LARGE + number])
     sums = [letter.arrays[0].sum() for _ in range(3) if (letter := caller.receive(5))]
 
     assert ways.requests == [True, False, False]
@@ -106,13 +106,13 @@ def test_a_second_request_before_the_answer_goes_inline(site: Site, ways: Ways):
     caller.close()
 
 
-def test_the_lane_of_a_call_that_was_given_up_is_not_used_again(site: Site, ways: Ways):
+def test_the_lane_of_an_abandoned_request_is_not_used_again(site: Site, ways: Ways):
     caller = site.caller(site.ipc, lanes=site.lanes)
-    caller.call(Ask(), [LARGE], timeout_s=5)
+    answer_to(caller, Ask(), [LARGE])
     before = set(site.lanes.iterdir())
-    with pytest.raises(PeerLost):
-        caller.call(Ask(delay_s=0.2), [LARGE], timeout_s=0.05)
-    answer = caller.call(Ask(), [LARGE * 2], timeout_s=5)
+    caller.ask(Ask(delay_s=0.2), [LARGE])
+    caller.abandon()
+    answer = answer_to(caller, Ask(), [LARGE * 2])
 
     assert (answer.arrays[0] == LARGE * 2).all()
     assert before.isdisjoint(site.lanes.iterdir())
@@ -123,7 +123,7 @@ def test_the_lane_of_a_call_that_was_given_up_is_not_used_again(site: Site, ways
 def test_a_listener_without_lanes_says_so(site: Site):
     with serving(site.listener()):
         caller: Caller = site.caller(site.ipc, lanes=site.lanes)
-        answer = caller.call(Ask(), [LARGE], timeout_s=5)
+        answer = answer_to(caller, Ask(), [LARGE])
         assert "not set up here" in answer.message.reason
         caller.close()
 
@@ -131,7 +131,7 @@ def test_a_listener_without_lanes_says_so(site: Site):
 def test_callers_have_lanes_of_their_own(site: Site, ways: Ways):
     callers = [site.caller(site.ipc, lanes=site.lanes, identity=b"w%d" % number) for number in range(4)]
     for number, caller in enumerate(callers):
-        caller.send(Ask(), [LARGE * number])
+        caller.ask(Ask(), [LARGE * number])
     for number, caller in enumerate(callers):
         letter = caller.receive(5)
         assert letter is not None

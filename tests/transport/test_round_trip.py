@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail.transport import Channel, DirectCaller
-from tests.transport.makers import Ask, Site, Told, echo, serving
+from tests.transport.makers import Ask, Site, Told, answer_to, echo, serving
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -35,12 +35,12 @@ def same(left: tuple[Any, ...], right: list[Any]) -> bool:
 
 def exchange(channel: Channel) -> None:
     for number in range(3):
-        letter = channel.call(Ask(f"n{number}"), ARRAYS, timeout_s=10)
+        letter = answer_to(channel, Ask(f"n{number}"), ARRAYS)
         assert letter.message == Told(f"n{number}")
         assert same(letter.arrays, ARRAYS)
         assert not any(array.flags.writeable for array in letter.arrays)
         assert all(array.flags.aligned for array in letter.arrays)
-    assert channel.call(Ask(), timeout_s=10).arrays == ()
+    assert answer_to(channel, Ask()).arrays == ()
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:*", "tcp://127.0.0.1:0", "ipc"])
@@ -68,7 +68,7 @@ def test_arrays_come_back_through_shared_memory(site: Site):
 def test_a_listener_serves_all_its_addresses(site: Site):
     with serving(site.listener("tcp://127.0.0.1:*", site.ipc)) as listener:
         callers = [site.caller(address, identity=address.encode()) for address in listener.addresses]
-        assert [caller.call(Ask("x"), timeout_s=10).message for caller in callers] == [Told("x")] * 2
+        assert [answer_to(caller, Ask("x")).message for caller in callers] == [Told("x")] * 2
         for caller in callers:
             caller.close()
 
@@ -76,7 +76,7 @@ def test_a_listener_serves_all_its_addresses(site: Site):
 def test_a_message_that_nobody_asked_for_has_number_0(site: Site):
     listener = site.listener()
     caller = site.caller(site.ipc)
-    caller.send(Ask("hello"), one_way=True)
+    caller.send(Ask("hello"))
     letter = listener.receive(5)
 
     assert letter is not None

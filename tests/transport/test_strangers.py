@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from dovetail.transport import KeyRing, Listener, make_keys
-from tests.transport.makers import Ask, Site, Told, serving, wait_for
+from tests.transport.makers import Ask, Site, Told, answer_to, serving, wait_for
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -22,9 +22,9 @@ def served(site: Site, **options: Any) -> Iterator[Listener]:
     with serving(site.listener("tcp://127.0.0.1:*", site.ipc, **options)) as listener:
         caller = site.caller(listener.addresses[0])
         try:
-            assert caller.call(Ask("before"), timeout_s=5).message == Told("before")
+            assert answer_to(caller, Ask("before")).message == Told("before")
             yield listener
-            assert caller.call(Ask("after"), timeout_s=5).message == Told("after")
+            assert answer_to(caller, Ask("after")).message == Told("after")
         finally:
             caller.close()
 
@@ -83,7 +83,7 @@ def test_a_key_that_is_listed_later_is_accepted(site: Site):
         make_keys(site.keys, "late")
         caller = site.caller(listener.addresses[0], name="late", identity=b"late")
 
-        assert caller.call(Ask("x"), timeout_s=5).message == Told("x")
+        assert answer_to(caller, Ask("x")).message == Told("x")
         caller.close()
 
 
@@ -112,7 +112,7 @@ def test_a_client_with_the_key_of_another_server_is_refused(site: Site):
         (other / name).chmod(0o600)
     with served(site) as listener:
         caller = site.caller(listener.addresses[0], keys=KeyRing(other), identity=b"lost")
-        caller.send(Ask(), one_way=True)
+        caller.send(Ask())
 
         site.wait_for_log("another key of this process")
         caller.close()
@@ -163,7 +163,7 @@ def test_ordinary_ends_are_not_written_down(site: Site):
     with served(site) as listener:
         for number in range(5):
             caller = site.caller(listener.addresses[number % 2], identity=b"n%d" % number)
-            assert caller.call(Ask("x"), timeout_s=5).message == Told("x")
+            assert answer_to(caller, Ask("x")).message == Told("x")
             caller.close()
 
     assert site.log == []
@@ -195,7 +195,7 @@ def test_without_its_gate_a_listener_lets_nobody_in(site: Site):
     listener._gate.close()
     listener._gate = None
     caller = site.caller(site.ipc)
-    caller.send(Ask(), one_way=True)
+    caller.send(Ask())
 
     assert listener.receive(0.3) is None
     caller.socket.linger = 0

@@ -23,7 +23,6 @@ from dovetail.errors import DovetailError, SpecError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name, read_blueprint
 from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
-from dovetail.runtime.launch.follow import follow
 from dovetail.runtime.launch.guard import check_travels, forget, leave_when_imported
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.prepare import prepare
@@ -144,13 +143,13 @@ def start(
     forget()
     pace = Pace()
 
-    def heed(report: Report) -> None:
+    def handle(report: Report) -> None:
         pace.add(report)
         if on_report is not None:
             on_report(report)
 
     with LocalRun(folder, model=model, source=source) as processes:
-        follow(processes, heed, stop=stop)
+        processes.wait(handle, stop=stop)
     total = blueprint.samples * run.training.epochs
     return read_result(folder, pace, total, model=model, source=source)
 

@@ -16,8 +16,8 @@ from dovetail.runtime.messages import Message
 from dovetail.transport import Caller, Codec, KeyRing, Listener
 
 HEARTBEAT_S = 0.5
-COORDINATOR_PATIENCE_S = 60.0
-"""How long a process goes on without a word from the coordinator, which may be coming back."""
+COORDINATOR_PATIENCE_S = 180.0
+"""How long a process goes on without a word from the coordinator; the launcher starts that again well before."""
 
 
 class Process:
@@ -63,9 +63,8 @@ class Process:
         return self.call(self.blueprint.coordinator)
 
     @staticmethod
-    def check_coordinator(heard_s: float) -> None:
+    def check_coordinator(silent_s: float) -> None:
         """Give up where the coordinator has been silent for too long."""
-        silent_s = time.monotonic() - heard_s
         if silent_s > COORDINATOR_PATIENCE_S:
             raise TrainingError(
                 f"the coordinator has been silent for {silent_s:.0f} s",

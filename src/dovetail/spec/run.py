@@ -171,9 +171,6 @@ class RunWorker(_Section, frozen=True):
     ] = None
     memory_bytes: Annotated[int | None, Meta(description="memory it may use; absent: what the machine has")] = None
     cores: Annotated[float | None, Meta(description="CPU quota in cores, e.g. 0.4; needs root")] = None
-    netns: Annotated[
-        str | None, Meta(description="the network namespace it lives in: another host, to it; needs root")
-    ] = None
 
     def __post_init__(self) -> None:
         """Refuse no worker, no threads, shares of more than all."""
@@ -241,7 +238,7 @@ class Run(_Section, frozen=True):
     faults: RunFaults = RunFaults()
 
     def __post_init__(self) -> None:
-        """Refuse a run without workers, two workers of one name, and a ring across hosts that nobody vouched for."""
+        """Refuse a run without workers, two workers of one name, and shares of more than all."""
         if not self.workers:
             raise SpecError("is empty", key="worker", hint="add at least one [[worker]]")
         names = [name for name, _ in self.each_worker()]
@@ -250,13 +247,6 @@ class Run(_Section, frozen=True):
         pinned = sum(worker.share or 0.0 for _, worker in self.each_worker())
         if pinned > 1.0 + 1e-9:
             raise SpecError(f"pins shares that add up to {pinned:g}", key="worker", hint="shares add up to 1 at most")
-        away = [worker.name for worker in self.workers if worker.netns is not None]
-        if away and self.training.dense == "ring" and not self.network.trusted_network:
-            raise SpecError(
-                f'is "ring", and worker `{away[0]}` is on another host: a ring neither encrypts nor authenticates',
-                key="training.dense",
-                hint='set network.trusted_network = true where that is acceptable, or dense = "ps"',
-            )
 
     def each_worker(self) -> list[tuple[str, RunWorker]]:
         """Return every single worker with its name."""

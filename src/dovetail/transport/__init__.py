@@ -7,14 +7,13 @@ from dovetail.transport.caller import Caller
 from dovetail.transport.channel import Channel
 from dovetail.transport.direct import DirectCaller
 from dovetail.transport.envelope import PROTOCOL_VERSION, Codec, Letter, Refused
-from dovetail.transport.errors import CallAbandoned, KeyRingError, ListenError, PeerLost, WireError
+from dovetail.transport.errors import KeyRingError, ListenError, PeerLost, WireError
 from dovetail.transport.keys import KeyRing, make_keys
 from dovetail.transport.lanes import sweep
 from dovetail.transport.listener import Listener
 
 __all__ = [
     "PROTOCOL_VERSION",
-    "CallAbandoned",
     "Caller",
     "Channel",
     "Codec",

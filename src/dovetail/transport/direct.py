@@ -14,7 +14,7 @@ Handler = Callable[[Letter], tuple[Any, Sequence[Array]]]
 
 
 class DirectCaller:
-    """Answers each request by calling `handler`; what it raises comes out of `send` and `call`."""
+    """Answers each request by calling `handler`; what it raises comes out of `ask`."""
 
     def __init__(self, handler: Handler, *, peer: str = "handler", identity: bytes = b"direct") -> None:
         """Call `handler` with letters from `identity`."""
@@ -22,27 +22,17 @@ class DirectCaller:
         self._last_request = 0
         self._answers: deque[Letter] = deque()
 
-    def send(self, message: Any, arrays: Sequence[Array] = (), *, one_way: bool = False) -> int:
+    def ask(self, message: Any, arrays: Sequence[Array] = ()) -> int:
         """Handle the request now and keep its answer for `receive`."""
-        letter = self._handle(message, arrays)
-        if not one_way:
-            self._answers.append(letter)
-        return letter.request
+        self._last_request += 1
+        request = self._last_request
+        answer, answer_arrays = self._handler(Letter(self._identity, request, message, _read_only(arrays)))
+        self._answers.append(Letter(b"", request, answer, _read_only(answer_arrays)))
+        return request
 
     def receive(self, timeout_s: float) -> Letter | None:
         """Return the oldest answer, or None: no other can come."""
         return self._answers.popleft() if self._answers else None
-
-    def call(
-        self,
-        message: Any,
-        arrays: Sequence[Array] = (),
-        *,
-        timeout_s: float,
-        give_up: Callable[[], bool] | None = None,
-    ) -> Letter:
-        """Handle the request and return its answer; there is nothing to wait for."""
-        return self._handle(message, arrays)
 
     def abandon(self) -> None:
         """Want none of the answers that are kept."""
@@ -52,13 +42,6 @@ class DirectCaller:
         """Forget the handler."""
         self._answers.clear()
         self._handler = self._closed
-
-    def _handle(self, message: Any, arrays: Sequence[Array]) -> Letter:
-        """Return the handler's answer as a letter, under a new number."""
-        self._last_request += 1
-        request = self._last_request
-        answer, answer_arrays = self._handler(Letter(self._identity, request, message, _read_only(arrays)))
-        return Letter(b"", request, answer, _read_only(answer_arrays))
 
     def _closed(self, letter: Letter) -> tuple[Any, Sequence[Array]]:
         """Stand in for the handler after `close`."""

@@ -49,13 +49,13 @@ class Lane(Protocol):
 class Letter:
     """A message with its arrays, which are read-only views of what arrived.
 
-    Views into shared memory hold until `reply` at a listener, and until the next `send` at a caller.
+    Views into shared memory hold until `reply` at a listener, and until the next `ask` at a caller.
     """
 
     sender: bytes
     """Routing id of the sender; empty at a caller, which has only one peer."""
     request: int
-    """Number of the request, the same in its answer; 0 in a message that nobody asked for."""
+    """Number of the request, the same in its answer; 0 in a message that needs none, or that nobody asked for."""
     message: Any
     arrays: tuple[Array, ...] = ()
     lane: Any = field(default=None, repr=False, compare=False)

@@ -2,8 +2,7 @@
 
 DovetailError
 ├── WireError             bytes from a peer, or for one, that are not a letter
-├── PeerLost              a process did not answer in time
-├── CallAbandoned         whoever waited for an answer does not want it any more
+├── PeerLost              a process cannot be reached, or takes nothing
 ├── KeyRingError          a key is missing, broken or readable by others
 └── ListenError           an address cannot be listened at
 """
@@ -25,20 +24,11 @@ class WireError(DovetailError):
 
 
 class PeerLost(DovetailError):  # noqa: N818 - what happened, as whoever catches it would say it
-    """The process `peer` did not answer in time."""
+    """The process `peer` cannot be reached, or takes nothing."""
 
     def __init__(self, peer: str, message: str) -> None:
         """Name the process."""
         super().__init__(f"{peer} {message}", hint=f"see whether {peer} still runs, and what its log says last")
-        self.peer = peer
-
-
-class CallAbandoned(DovetailError):  # noqa: N818 - nothing went wrong
-    """The answer of `peer` is not wanted any more."""
-
-    def __init__(self, peer: str) -> None:
-        """Name the process that was asked."""
-        super().__init__(f"the call to {peer} was given up", hint="nothing to do: the run goes on elsewhere")
         self.peer = peer
 
 

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.coordinator.conductor import Conductor
 from dovetail.runtime.coordinator.decisions import Counted, Decision, Say, Send
 from dovetail.runtime.coordinator.events import Events
@@ -39,9 +40,10 @@ class CoordinatorLoop:
         self._journal = Journal(self._folder)
         self._metrics = Metrics(self._folder, timeline=self._blueprint.timeline)
         self._events = Events()
+        self._clock = AwakeClock()
         shelf = FolderShelf(self._folder, keep=self._blueprint.run.checkpoint.keep)
         self._conductor = Conductor(
-            self._blueprint, shelf, self._journal.past(), time.monotonic(), place=str(self._folder)
+            self._blueprint, shelf, self._journal.past(), self._clock.now(), place=str(self._folder)
         )
         self._begun_s = time.time()
         self._ticked_s = self._turned_s = 0.0
@@ -54,7 +56,7 @@ class CoordinatorLoop:
         """Serve until the run is over and everyone who watches knows."""
         try:
             while not self._may_leave():
-                now_s = time.monotonic()
+                now_s = self._clock.now()
                 letter = self._listener.receive(min(LOOK_S, max(0.0, self._conductor.work.due_s() - now_s)))
                 while letter is not None:
                     self._receive(letter)
@@ -69,11 +71,11 @@ class CoordinatorLoop:
         """Say whether the run is over, and everyone knows or has had the time to ask."""
         if self._ended_s is None:
             return False
-        return not self._watchers or time.monotonic() - self._ended_s > STAY_S
+        return not self._watchers or self._clock.now() - self._ended_s > STAY_S
 
     def _tick(self) -> None:
         """Do what is due by time."""
-        now_s = time.monotonic()
+        now_s = self._clock.now()
         if self._conductor.work.due_s() <= now_s:
             self._conductor.advance(now_s)
         if now_s - self._ticked_s >= TICK_S:
@@ -90,7 +92,7 @@ class CoordinatorLoop:
     def _receive(self, letter: Letter) -> None:
         """Bring a message to the conductor."""
         message: Any = letter.message
-        now_s = time.monotonic()
+        now_s = self._clock.now()
         if isinstance(message, Hello):
             self._conductor.hello(letter.sender, message, now_s)
         elif isinstance(message, Status):
@@ -115,7 +117,7 @@ class CoordinatorLoop:
         """Tell someone how the run goes."""
         self._listener.reply(letter, self._report(status.since))
         if self._ended_s is None:
-            self._watchers[letter.sender] = time.monotonic()
+            self._watchers[letter.sender] = self._clock.now()
         else:
             self._watchers.pop(letter.sender, None)
 
@@ -142,7 +144,7 @@ class CoordinatorLoop:
 
     def _end(self) -> None:
         """Write what the run came to; stay for those who watch."""
-        now_s = self._ended_s = time.monotonic()
+        now_s = self._ended_s = self._clock.now()
         self._watchers = {who: asked_s for who, asked_s in self._watchers.items() if now_s - asked_s < WATCHES_S}
         if self._conductor.state is RunState.FAILED:
             self._process.log(f"error: {self._conductor.failure[0]}")

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from dovetail.errors import DovetailError
 from dovetail.runtime.folder import log_of
 from dovetail.runtime.process import Process
 
+EnterHost = Callable[[], None]
+"""Takes the calling process to another host; it travels to a worker's process, so it must be picklable."""
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 1 << 30
@@ -54,12 +57,12 @@ def guarded(name: str, function: Any, *arguments: Any) -> int:
     return 0
 
 
-def run_worker(folder: str, name: str, model: Any, source: Any) -> None:
+def run_worker(folder: str, name: str, model: Any, source: Any, enter_host: EnterHost | None) -> None:
     """Be a worker; called in a process that has torch already."""
     path = Path(folder)
     begin(path, name)
     threading.Thread(target=_end_with_launcher, name="dovetail-launcher", daemon=True).start()
-    sys.exit(guarded(name, _work, path, name, model, source))
+    sys.exit(guarded(name, _work, path, name, model, source, enter_host))
 
 
 def _end_with_launcher() -> None:
@@ -70,18 +73,16 @@ def _end_with_launcher() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _work(folder: Path, name: str, model: Any, source: Any) -> None:
-    """Enter the worker's host, then work."""
+def _work(folder: Path, name: str, model: Any, source: Any, enter_host: EnterHost | None) -> None:
+    """Enter the worker's host where it has one of its own, then work."""
     from dovetail.runtime.launch.prepare import load_source  # noqa: PLC0415 - only workers need torch
     from dovetail.runtime.worker.loop import work  # noqa: PLC0415
     from dovetail.spec.run import RunWorker  # noqa: PLC0415
-    from dovetail.testbed.namespaces import enter  # noqa: PLC0415
 
-    process = Process(folder, name)
+    if enter_host is not None:
+        enter_host()
+    process = Process(folder, name, is_local=enter_host is None)
     settings = dict(process.blueprint.run.each_worker()).get(name, RunWorker())
-    if settings.netns is not None:
-        enter(settings.netns)
-        process.is_local = False
     work(process, settings, load_source(process.blueprint.run, source), model)
 
 

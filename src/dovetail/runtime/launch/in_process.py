@@ -5,7 +5,6 @@ Nothing here is for speed: a debugger stops where it should, and an exception co
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from dovetail.runtime.messages import Pull, Pulled, Push, Pushed
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import Shard, gradients_in
+from dovetail.runtime.worker.compute import Computed, Computer
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.model import ServedModel
@@ -56,13 +56,14 @@ class InProcess:
             shard.load(checkpoints.newest(folder))
         self._lines = Lines(
             self._blueprint,
-            [DirectCaller(_answerer(shard), peer=f"server-{number}") for number, shard in enumerate(self._shards)],
+            [DirectCaller(answer_as(shard), peer=f"server-{number}") for number, shard in enumerate(self._shards)],
         )
         data = load_source(run, source)
         self._samples = Samples(self._blueprint, data)
         device = torch.device(run.workers[0].device)
-        self._rows = Rows(self._blueprint.num_servers, device)
-        self._model = ServedModel(build_graph(run, data.schema, model), self._rows, device)
+        rows = Rows(self._blueprint.num_servers, device)
+        self._model = ServedModel(build_graph(run, data.schema, model), rows, device)
+        self._computer = Computer(self._model)
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
 
     def run(self, on_step: OnStep | None = None) -> Path:
@@ -85,26 +86,18 @@ class InProcess:
         answer = self._lines.pull(0, step, look_ups, dense=True, wanted=_always)
         if answer.dense is not None:
             self._model.values.copy_(torch.from_numpy(answer.dense))
-        self._rows.begin(
+        self._model.gradients.zero_()
+        computed = self._computer.compute(
+            batch,
             list(zip(look_ups, answer.rows, strict=True)),
             lambda wanted: self._lines.pull(0, step, [wanted], dense=False, wanted=_always).rows[0],
+            where=f"at step {step}",
         )
-        self._model.gradients.zero_()
-        loss, _ = self._model.loss_and_scores(batch.to(self._model.device))
-        total = float(loss.detach())
-        if not math.isfinite(total):
-            raise TrainingError(
-                f"the loss is {total} at step {step}",
-                hint="lower the learning rate, clip gradients, or look for broken samples",
-            )
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._push(step, batch.num_samples, total)
-        return total / max(1, batch.num_samples)
+        self._push(step, batch.num_samples, computed)
+        return computed.loss / max(1, batch.num_samples)
 
-    def _push(self, step: int, samples: int, loss: float) -> None:
+    def _push(self, step: int, samples: int, computed: Computed) -> None:
         """Hand the gradients to the servers and have them applied."""
-        found = [(leaf.wanted, leaf.gradients) for leaf in self._rows.leaves]
-        rows = [(wanted, gradients) for wanted, gradients in found if gradients is not None]
         dense = self._model.gradients.cpu().numpy() if len(self._model.gradients) else None
         message = Push(
             generation=0,
@@ -112,13 +105,13 @@ class InProcess:
             task=0,
             worker="here",
             part=0,
-            tables=tuple(wanted.table for wanted, _ in rows),
+            tables=tuple(wanted.table for wanted, _ in computed.rows),
             dense=dense is not None,
             last=True,
             samples=samples,
-            loss=loss,
+            loss=computed.loss,
         )
-        self._lines.push(message, rows, dense, _always)
+        self._lines.push(message, computed.rows, dense, _always)
         settings = self._blueprint.run
         scale = 1.0 / max(1, samples) if settings.training.reduction == "mean" else 1.0
         dense_scale = scale
@@ -151,8 +144,8 @@ class InProcess:
             shutil.rmtree(self._blueprint.lanes, ignore_errors=True)
 
 
-def _answerer(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
-    """Return what answers for a server."""
+def answer_as(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
+    """Return what answers for a server, without its process."""
 
     def answer(letter: Letter) -> tuple[Any, Sequence[Any]]:
         message = letter.message
@@ -161,7 +154,9 @@ def _answerer(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
         rows, dense = gradients_in(message, letter.arrays)
-        shard.push(message.step, message.task, message.worker, part=0, rows=rows, dense=dense, last=True)
+        shard.push(
+            message.step, message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last
+        )
         return Pushed(), ()
 
     return answer

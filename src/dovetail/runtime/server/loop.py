@@ -11,6 +11,7 @@ from typing import Any
 import zmq
 
 from dovetail.errors import DovetailError
+from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import checksums_in, table_folder
 from dovetail.runtime.errors import TrainingError
@@ -68,7 +69,8 @@ class ServerLoop:
         self._saving: tuple[Save, list[Future[Any]]] | None = None
         self._busy_s = 0.0
         self._last_beat_s = 0.0
-        self._heard_s = time.monotonic()
+        self._clock = AwakeClock()
+        self._heard_s = self._clock.now()
         self._stopped = False
 
     def run(self) -> None:
@@ -83,7 +85,7 @@ class ServerLoop:
                 self._beat()
                 # The coordinator first: a commit answers workers that wait.
                 while (letter := self._coordinator.receive(0)) is not None:
-                    self._heard_s = time.monotonic()
+                    self._heard_s = self._clock.now()
                     self._from_coordinator(letter.message)
                 for _ in range(16):
                     if (letter := self._listener.receive(0)) is None:
@@ -94,7 +96,7 @@ class ServerLoop:
                 if not self._shard.is_settled:
                     self._shard.settle_some()
                 self._finish_saving()
-                self._process.check_coordinator(self._heard_s)
+                self._process.check_coordinator(self._clock.now() - self._heard_s)
         except (DovetailError, OSError) as problem:
             hint = problem.hint if isinstance(problem, DovetailError) else "check the disk"
             self._coordinator.send(Failed(name=self._name, error=str(problem), hint=hint))

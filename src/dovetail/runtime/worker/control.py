@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 
 import numpy as np
-import psutil
 import zmq
 from numpy.typing import NDArray
 
 from dovetail.errors import DovetailError
+from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.messages import Alive, Failed, Hello, Message, Stop, WhoAreYou
 from dovetail.runtime.process import HEARTBEAT_S, Process
+from dovetail.runtime.worker.pulse import Pulse
 from dovetail.transport import Letter
 
 Arrays = tuple[NDArray[np.generic], ...]
+LOOK_MS = 200
+"""How often a line without messages looks what is due: well within the time from one sign of life to the next."""
 
 
 class Control:
     """The line to the coordinator, which one thread owns; others `tell` it what to say."""
 
     def __init__(
-        self, process: Process, heed: Callable[[Message], None], most_samples: Callable[[], int | None]
+        self,
+        process: Process,
+        handle: Callable[[Message], None],
+        generation: Callable[[], int],
+        most_samples: Callable[[], int | None],
     ) -> None:
-        """Open the line; `heed` is called with every message of the coordinator, in this thread."""
-        self._process, self._heed, self._most_samples = process, heed, most_samples
+        """Open the line; `handle` is called with every message of the coordinator, in this thread.
+
+        The others are what the coordinator is told of this worker.
+        """
+        self._process, self._handle = process, handle
+        self._generation, self._most_samples = generation, most_samples
+        self._clock = AwakeClock()
+        self.pulse = Pulse(self._clock)
         self._line = process.call_coordinator()
         self._outbox: queue.SimpleQueue[tuple[Message, Arrays]] = queue.SimpleQueue()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
@@ -37,7 +49,6 @@ class Control:
         place = f"inproc://control-{id(self)}"
         self._woken.bind(place)
         self._waker.connect(place)
-        self.generation = 0
         self.stopped = threading.Event()
         self.problem: DovetailError | None = None
 
@@ -53,23 +64,22 @@ class Control:
         poller = zmq.Poller()
         poller.register(self._line.socket, zmq.POLLIN)
         poller.register(self._woken, zmq.POLLIN)
-        heard_s = time.monotonic()
-        beat_s = 0.0
+        heard_s, beat_s = self._clock.now(), -HEARTBEAT_S
         self._say_hello()
         try:
             while not self.stopped.is_set():
-                poller.poll(200)
+                poller.poll(LOOK_MS)
                 while self._woken.poll(0):
                     self._woken.recv()
                 while not self._outbox.empty():
                     self._line.send(*self._outbox.get())
                 while (letter := self._line.receive(0)) is not None:
-                    heard_s = time.monotonic()
+                    heard_s = self._clock.now()
                     self._receive(letter)
-                if time.monotonic() - beat_s > HEARTBEAT_S:
-                    beat_s = time.monotonic()
-                    self._line.send(Alive(name=self._process.name, most_samples=self._most_samples()))
-                self._process.check_coordinator(heard_s)
+                if self._clock.now() - beat_s > HEARTBEAT_S:
+                    beat_s = self._clock.last_s
+                    self._say_alive()
+                self._process.check_coordinator(beat_s - heard_s)
         except DovetailError as problem:
             self.fail(problem)
         finally:
@@ -89,14 +99,25 @@ class Control:
         self.stopped.set()
 
     def _receive(self, letter: Letter) -> None:
-        """Heed a message of the coordinator."""
+        """Take in a message of the coordinator."""
         message = letter.message
         if isinstance(message, Stop):
             self.stopped.set()
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif not isinstance(message, Alive):
-            self._heed(message)
+            self._handle(message)
+
+    def _say_alive(self) -> None:
+        """Give a sign of life, and say whether the other threads get on."""
+        self._line.send(
+            Alive(
+                name=self._process.name,
+                most_samples=self._most_samples(),
+                stuck_s=round(self.pulse.stuck_s, 1),
+                longest_s=round(self.pulse.longest_s, 1),
+            )
+        )
 
     def _say_hello(self) -> None:
         """Tell the coordinator who this is."""
@@ -105,15 +126,7 @@ class Control:
                 role="worker",
                 name=self._process.name,
                 process_id=self._process.process_id,
-                generation=self.generation,
+                generation=self._generation(),
                 most_samples=self._most_samples(),
             )
         )
-
-
-def free_memory_bytes(limit_bytes: int | None) -> int:
-    """Return the memory that this process may still take."""
-    free = int(psutil.virtual_memory().available)
-    if limit_bytes is None:
-        return free
-    return max(0, min(free, limit_bytes - int(psutil.Process().memory_info().rss)))

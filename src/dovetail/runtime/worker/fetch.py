@@ -1,47 +1,65 @@
-"""The thread that gets things ready: samples read, keys sorted out, rows and dense parameters fetched."""
+"""Getting inputs: the thread that reads samples, sorts out their keys, and fetches rows and dense parameters."""
 
 from __future__ import annotations
 
 import queue
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from dovetail.data.source import Source
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.messages import Span
-from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.worker.keys import look_up
-from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
+from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.task import Fetched, Part, Task
+from dovetail.runtime.worker.task import Fetched, MicroBatch, Task
 
 AHEAD = 2
 """Micro-batches that are ready before they are needed."""
+LOOK_S = 0.1
+"""How often a thread with a micro-batch that has no place yet looks whether it is still wanted."""
 
 
 class Fetcher:
-    """Turns parts into micro-batches with their parameters, one after the other."""
+    """Gets one micro-batch ready after the other."""
 
-    def __init__(self, process: Process, source: Source, model: ServedModel, wanted: Callable[[Task], bool]) -> None:
-        """Make the lines; `run` is the thread."""
-        run = process.blueprint.run
-        self._process, self._model, self._wanted = process, model, wanted
-        self._lines = lines_of(process, "fetch")
-        self._sync = run.training.mode == "sync"
-        self._dense_on_servers = run.training.dense == "ps" and bool(process.blueprint.dense)
-        self._samples = Samples(process.blueprint, source)
-        self.parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
-        self.ready: queue.Queue[Fetched] = queue.Queue(maxsize=AHEAD)
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        samples: Samples,
+        model: ServedModel,
+        lines: Lines,
+        *,
+        wanted: Callable[[Task], bool],
+        dense: bool,
+        rests: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Keep the lines, which `run` closes; with `dense`, a task begins with the servers' dense parameters.
+
+        `rests` is called when there is nothing to do.
+        """
+        self._rests = rests
+        self._samples, self._model, self._lines = samples, model, lines
+        self._wanted, self._dense = wanted, dense
+        self._sync, self._num_servers = blueprint.run.training.mode == "sync", blueprint.num_servers
+        self.micro_batches: queue.SimpleQueue[MicroBatch | None] = queue.SimpleQueue()
+        self.ready: queue.Queue[Fetched | None] = queue.Queue(maxsize=AHEAD)
+        """What can be computed; None has whoever computes look at the tasks again."""
+
+    def nudge(self) -> None:
+        """Have whoever computes look at the tasks again."""
+        with suppress(queue.Full):  # then it has something to look at already
+            self.ready.put_nowait(None)
 
     def run(self) -> None:
-        """Get parts ready until there is None."""
+        """Get micro-batches ready until there is None."""
         try:
-            while (part := self.parts.get()) is not None:
-                if self._wanted(part.task):
-                    try:
-                        self._put(self._fetch(part))
-                    except Abandoned:
-                        continue
+            while (micro_batch := self.micro_batches.get()) is not None:
+                if self._wanted(micro_batch.task):
+                    with suppress(Abandoned):
+                        self._put(self.fetch(micro_batch))
+                self._rests()
         finally:
             self._lines.close()
 
@@ -49,27 +67,27 @@ class Fetcher:
         """Hand over a micro-batch, unless nobody wants it any more."""
         while True:
             try:
-                self.ready.put(fetched, timeout=0.1)
+                self.ready.put(fetched, timeout=LOOK_S)
             except queue.Full:
-                if not self._wanted(fetched.part.task):
+                if not self._wanted(fetched.micro_batch.task):
                     return
             else:
                 return
 
-    def _fetch(self, part: Part) -> Fetched:
-        """Read samples, then fetch the rows they need; with a task's first part, the dense parameters too."""
-        assign = part.task.assign
+    def fetch(self, micro_batch: MicroBatch) -> Fetched:
+        """Read samples, then fetch the rows they need; with a task's first micro-batch, the dense parameters too."""
+        task, assign = micro_batch.task, micro_batch.task.assign
         start_s = time.perf_counter()
-        batch = self._samples.read(assign.epoch, part.first, part.last)
-        num_servers = self._process.blueprint.num_servers
-        look_ups = [look_up(table, keys, num_servers) for table, keys in self._model.asked(batch)]
-        dense = self._dense_on_servers and part.number == 0
+        batch = self._samples.read(assign.epoch, micro_batch.first, micro_batch.last)
+        look_ups = [look_up(table, keys, self._num_servers) for table, keys in self._model.asked(batch)]
         begin_s = now_s()
-        version = assign.step if self._sync else 0
         answer = self._lines.pull(
-            assign.generation, version, look_ups, dense=dense, wanted=lambda: self._wanted(part.task)
+            assign.generation,
+            assign.step if self._sync else 0,
+            look_ups,
+            dense=self._dense and micro_batch.number == 0,
+            wanted=lambda: self._wanted(task),
         )
-        part.task.spans.append(Span("fetch", begin_s + answer.parked_s, now_s(), assign.step))
+        task.spans.append(Span("fetch", begin_s + answer.parked_s, now_s(), assign.step))
         seconds = time.perf_counter() - start_s - answer.parked_s
-        rows = list(zip(look_ups, answer.rows, strict=True))
-        return Fetched(part, batch, rows, answer.dense, answer.parked_s, seconds)
+        return Fetched(micro_batch, batch, list(zip(look_ups, answer.rows, strict=True)), answer.dense, seconds)

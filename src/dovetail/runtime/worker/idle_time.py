@@ -6,6 +6,8 @@ from dovetail.runtime.messages import Span
 
 SHORTEST_S = 0.0005
 """Shorter waits count, and are not drawn."""
+GAP_S = 0.001
+"""Waits that are closer to each other than this are drawn as one."""
 
 
 class IdleTime:
@@ -22,7 +24,7 @@ class IdleTime:
         if seconds < SHORTEST_S:
             return
         last = self._spans[-1] if self._spans else None
-        if last is not None and last.kind == "wait" and begin_s - last.end_s < 0.001:
+        if last is not None and last.kind == "wait" and begin_s - last.end_s < GAP_S:
             self._spans[-1] = Span("wait", last.start_s, begin_s + seconds, last.step)
         else:
             self._spans.append(Span("wait", begin_s, begin_s + seconds, 0))

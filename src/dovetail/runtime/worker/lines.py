@@ -50,7 +50,7 @@ class Lines:
         tables = tuple(each.table for each in look_ups)
         message = Pull(generation=generation, version=version, tables=tables, dense=dense)
         requests = [
-            channel.send(message, [each.keys[each.of_server(number)] for each in look_ups])
+            channel.ask(message, [each.keys[each.of_server(number)] for each in look_ups])
             for number, channel in enumerate(self._channels)
         ]
         rows = [np.empty((len(each.keys), self._widths[each.table]), dtype=np.float32) for each in look_ups]
@@ -83,7 +83,7 @@ class Lines:
                 arrays += [look_up.keys[mine], values[mine]]
             if dense is not None:
                 arrays.append(dense[self._slices[number]])
-            requests.append(channel.send(message, arrays))
+            requests.append(channel.ask(message, arrays))
         for number, request in enumerate(requests):
             letter = self._await(number, request, wanted)
             if not isinstance(letter.message, Pushed):
@@ -94,7 +94,8 @@ class Lines:
         channel = self._channels[number]
         while True:
             letter = channel.receive(LOOK_S)
-            if letter is not None and letter.request == request:
+            # A server that cannot even read a letter's number refuses it under none.
+            if letter is not None and (letter.request == request or isinstance(letter.message, Refused)):
                 if isinstance(letter.message, Stale):
                     raise self._abandoned()
                 return letter

@@ -1,63 +1,54 @@
-"""The process of a worker: its main thread computes, others fetch, send and talk."""
+"""The process of a worker: its main thread computes, others get inputs, pass on gradients, and talk.
+
+control thread   Control    messages of the coordinator -> Inbox -> micro-batches
+fetch thread     Fetcher    micro-batches -> samples, rows and dense parameters
+main thread      Computer   -> gradients
+send thread      Sender     -> servers; a task that is done is reported
+"""
 
 from __future__ import annotations
 
-import math
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from dovetail.data.source import Source
 from dovetail.errors import DovetailError
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import (
-    Apply,
-    Assign,
-    Close,
-    Extend,
-    JoinRing,
-    Message,
-    More,
-    RanOut,
-    Recall,
-    Reset,
-    SaveDense,
-    Span,
-)
+from dovetail.runtime.folder import log_of
+from dovetail.runtime.messages import Message, More, RanOut, Reset, Span
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.control import Control, free_memory_bytes
+from dovetail.runtime.samples import Samples
+from dovetail.runtime.worker.compute import Computer
+from dovetail.runtime.worker.control import Control
+from dovetail.runtime.worker.dense_sync import DenseSync, ServerSync
 from dovetail.runtime.worker.fetch import Fetcher
 from dovetail.runtime.worker.idle_time import IdleTime
-from dovetail.runtime.worker.keys import LookUp
+from dovetail.runtime.worker.inbox import Inbox, Progress
 from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
-from dovetail.runtime.worker.memory import saved_bytes
+from dovetail.runtime.worker.memory import Room
 from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.ring_member import RingMember
+from dovetail.runtime.worker.pace import Pace
+from dovetail.runtime.worker.ring_sync import RingSync
 from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.score_counts import ScoreCounts
-from dovetail.runtime.worker.send import Gradients, Sender
-from dovetail.runtime.worker.task import Fetched, Part, Task, cut
+from dovetail.runtime.worker.send import Sender
+from dovetail.runtime.worker.task import Fetched, RowGradients, Task
 from dovetail.spec.run import RunWorker
 
-RowGradients = list[tuple[LookUp, NDArray[np.float32]]]
-FIRST_PART = 4
-"""The first micro-batch of a step is so many times smaller: everyone asks the servers at once, and computes sooner."""
-FREE_KNOWN_S = 0.4
-"""How long what is known of the free memory holds: asking costs a slow worker milliseconds."""
-PACE_FOLLOWED = 0.3
-"""How much of the way to what was last seen the estimates of one's own pace go."""
 SWITCH_S = 0.0005
 """How soon a thread that wants to run Python may: the threads of a worker take turns within one step."""
+LOOK_S = 0.1
+"""How often a main thread without work looks whether it should stop; a nudge wakes it sooner."""
+END_S = 10.0
+"""How long a thread may take to end: a push under way is waited for, a server that is gone is not."""
 
 
 class WorkerLoop:
@@ -67,27 +58,38 @@ class WorkerLoop:
         """Build the model and the threads' parts."""
         sys.setswitchinterval(SWITCH_S)
         torch.set_num_threads(settings.threads)
-        self._process, self._settings = process, settings
-        run = process.blueprint.run
-        device = torch.device(settings.device)
-        self._rows = Rows(process.blueprint.num_servers, device)
-        self._model = ServedModel(build_graph(run, source.schema, own), self._rows, device)
-        self._micro_batch = run.training.micro_batch
-        self._scores = ScoreCounts() if process.blueprint.metric == "auc" else None
-        self._lock = threading.Lock()
-        self._tasks: dict[tuple[int, int], Task] = {}
-        self._generation = 0
-        self._held: tuple[Task, RowGradients] | None = None
-        self._idle = IdleTime()
-        self._free_bytes, self._free_known_s = 0, -math.inf
-        self._sample_s = 0.0
-        self._fetch_s = 0.0
-        self._control = Control(process, self._heed, self._most_samples)
-        self._ring = RingMember(process, self._model, self._control.tell) if run.training.dense == "ring" else None
-        self._fetcher = Fetcher(process, source, self._model, self._wanted)
-        self._sender = Sender(process, self._wanted, self._control.tell)
+        self._process, blueprint = process, process.blueprint
+        training, device = blueprint.run.training, torch.device(settings.device)
+        self._sync = training.mode == "sync"
+        graph = build_graph(blueprint.run, source.schema, own)
+        self._model = ServedModel(graph, Rows(blueprint.num_servers, device), device)
+        self._computer = Computer(self._model)
+        room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
+        self._inbox = Inbox(room.most_at_once)
+        self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples)
+        self._dense: DenseSync = (
+            RingSync(process, self._model, self._control.tell) if training.dense == "ring" else ServerSync(self._model)
+        )
+        self._fetcher = Fetcher(
+            blueprint,
+            Samples(blueprint, source),
+            self._model,
+            lines_of(process, "fetch"),
+            wanted=self._wanted,
+            dense=self._dense.is_fetched,
+            rests=self._control.pulse.rest,
+        )
+        self._sender = Sender(
+            process.name,
+            f"{process.name}/{process.process_id}",
+            lines_of(process, "send"),
+            wanted=self._wanted,
+            tell=self._control.tell,
+            rests=self._control.pulse.rest,
+        )
         self._lines = lines_of(process, "compute")
-        self._wake: queue.Queue[Fetched | None] = self._fetcher.ready  # type: ignore[assignment]
+        self._scores = ScoreCounts() if blueprint.metric == "auc" else None
+        self._idle, self._pace = IdleTime(), Pace()
 
     def run(self) -> None:
         """Compute until told to stop."""
@@ -97,13 +99,15 @@ class WorkerLoop:
         ]
         for thread in threads:
             thread.start()
-        self._guarded(self._compute)
-        self._control.stopped.set()
-        self._fetcher.parts.put(None)
-        self._sender.gradients.put(None)
-        for thread in threads:
-            thread.join(10)
-        self._lines.close()
+        try:
+            self._guarded(self._work)
+        finally:  # whatever ended it: a thread that lives on would keep the process, and its tasks
+            self._control.stopped.set()
+            self._fetcher.micro_batches.put(None)
+            self._sender.stop()
+            for thread in threads:
+                thread.join(END_S)
+            self._lines.close()
         if self._control.problem is not None:
             raise self._control.problem
 
@@ -117,125 +121,59 @@ class WorkerLoop:
             self._control.fail(
                 TrainingError(
                     f"{type(problem).__name__}: {problem}",
-                    hint=f"its traceback is in {self._process.folder}/logs/{self._process.name}.log; "
+                    hint=f"its traceback is in {log_of(self._process.folder, self._process.name)}; "
                     "`dovetail train --in-process` stops where the model fails",
                 )
             )
             raise
 
-    # -- messages of the coordinator, in the control thread ------------------------------------------------------------
-
-    def _heed(self, message: Message) -> None:
-        """Do what the coordinator says."""
+    def _handle(self, message: Message) -> None:
+        """Do what the coordinator says, in the control thread."""
+        if self._dense.handle(message):
+            self._fetcher.nudge()
+            return
+        news = self._inbox.handle(message)
         if isinstance(message, Reset):
-            with self._lock:
-                self._generation = message.generation
-                self._control.generation = message.generation
-                for thrown_away in self._tasks.values():
-                    thrown_away.recalled = True  # the generation may be the same: it is handed out anew
-                self._tasks.clear()
-            if self._ring is not None:
-                self._ring.reset(message.generation)
-        elif isinstance(message, Assign):
-            self._take(message)
-        elif isinstance(message, Extend):
-            with self._lock:
-                task = self._tasks.get((message.step, message.task))
-                if task is not None and message.generation == self._generation:
-                    task.asked_for_more = False
-                    self._add_parts(task, message.first, message.last)
-        elif isinstance(message, Recall):
-            with self._lock:
-                task = self._tasks.pop((message.step, message.task), None)
-                if task is not None:
-                    task.recalled = True
-        elif isinstance(message, JoinRing | Apply | SaveDense) and self._ring is not None:
-            self._ring.heed(message)
-            self._nudge()
-        elif isinstance(message, Close):
-            with self._lock:
-                task = self._tasks.get((message.step, message.task))
-                if task is not None and message.generation == self._generation:
-                    task.closed = True
-            self._nudge()
-
-    def _take(self, message: Assign) -> None:
-        """Begin a task."""
-        with self._lock:
-            if message.generation != self._generation:
-                return
-            task = Task(message, closed=not message.is_open)
-            self._tasks[message.step, message.task] = task
-            for first, last in message.ranges:
-                self._add_parts(task, first, last, begins=task.parts_known == 0)
-            task.main_parts = task.parts_known
-            has_parts = task.parts_known > 0
-            task.asked_for_more = task.asked_for_more or not has_parts
-        if not has_parts and message.is_open:
-            self._control.tell(More(generation=message.generation, step=message.step, task=message.task))
-        elif not has_parts:
-            self._nudge()
-
-    def _add_parts(self, task: Task, first: int, last: int, *, begins: bool = False) -> None:
-        """Have positions fetched, in micro-batches that fit the memory; those that a step `begins` with are small."""
-        most = self._most_at_once()
-        small = max(1, most // FIRST_PART) if begins and task.assign.is_open else None
-        for begin, end in cut(first, last, most, first_part=small):
-            self._fetcher.parts.put(Part(task, task.parts_known, begin, end))
-            task.parts_known += 1
-
-    def _nudge(self) -> None:
-        """Have the main thread look at its task again."""
-        with suppress(queue.Full):  # then it has something to look at already
-            self._wake.put_nowait(None)
+            self._dense.reset(message.generation)
+        for micro_batch in news.micro_batches:
+            self._fetcher.micro_batches.put(micro_batch)
+        if news.more is not None:
+            self._control.tell(news.more)
+        if news.may_be_whole:
+            self._fetcher.nudge()
 
     def _wanted(self, task: Task) -> bool:
-        """Say whether work on a task still counts."""
-        return task.assign.generation == self._generation and not task.recalled and not self._control.stopped.is_set()
-
-    # -- memory --------------------------------------------------------------------------------------------------------
-
-    def _most_samples(self) -> int | None:
-        """Return how many samples fit the free memory; None before it is known what one takes."""
-        each, now_s = self._model.bytes_per_sample, time.monotonic()
-        if not each:
-            return None
-        if now_s - self._free_known_s > FREE_KNOWN_S:
-            self._free_bytes, self._free_known_s = free_memory_bytes(self._settings.memory_bytes), now_s
-        return max(1, int(self._free_bytes * 0.8 / each))
-
-    def _most_at_once(self) -> int:
-        """Return how many samples a micro-batch may have: those being fetched, computed and sent fit the memory."""
-        most = self._most_samples()
-        return self._micro_batch if most is None else max(1, min(self._micro_batch, most // 4))
+        """Say whether work on a task still counts; whoever asks gets on."""
+        self._control.pulse.beat()
+        return self._inbox.is_wanted(task) and not self._control.stopped.is_set()
 
     # -- the main thread -----------------------------------------------------------------------------------------------
 
-    def _compute(self) -> None:
-        """Compute what is fetched; push what is whole."""
+    def _work(self) -> None:
+        """Compute what is fetched; finish what is whole."""
         while not self._control.stopped.is_set():
+            self._control.pulse.rest()
             start_s, begin_s = time.perf_counter(), now_s()
             try:
-                fetched: Fetched | None = self._wake.get(timeout=0.1)
+                fetched = self._fetcher.ready.get(timeout=LOOK_S)
             except queue.Empty:
                 fetched = None
             waited_s = time.perf_counter() - start_s
             if fetched is None:
                 self._idle.add(begin_s, waited_s)
-                if self._ring is not None:
-                    self._ring.join(lambda generation: generation == self._generation)
-                self._finish()
-            elif self._wanted(fetched.part.task):
+                self._dense.catch_up(lambda generation: generation == self._inbox.generation)
+                self._finish_whole()
+            elif self._wanted(fetched.micro_batch.task):
                 self._account(fetched, begin_s, waited_s)
                 try:
-                    self._compute_part(fetched)
+                    self._compute(fetched)
                 except Abandoned:
                     self._model.gradients.zero_()
 
     def _account(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
         """Tell waiting for others from waiting for one's own fetch."""
-        task, own_s = fetched.part.task, min(waited_s, fetched.fetch_s)
-        if fetched.part.number == 0:
+        task, own_s = fetched.micro_batch.task, min(waited_s, fetched.fetch_s)
+        if fetched.micro_batch.number == 0:
             task.fixed_s += own_s
             self._model.gradients.zero_()  # whatever an abandoned task left behind
         else:
@@ -245,131 +183,82 @@ class WorkerLoop:
         task.wait_s += idle_s
         task.spans += spans
 
-    def _compute_part(self, fetched: Fetched) -> None:
-        """Compute the gradients of a micro-batch; ask for more work while that goes on."""
-        task, assign = fetched.part.task, fetched.part.task.assign
+    def _compute(self, fetched: Fetched) -> None:
+        """Compute the gradients of a micro-batch and pass them on; ask for more work while that goes on."""
+        task, samples = fetched.micro_batch.task, fetched.batch.num_samples
         start_s, begin_s = time.perf_counter(), now_s()
-        held = self._take_held(task)
-        if held:
-            self._sender.gradients.put(Gradients(task, held, None, last=False))
+        self._sender.release(task)
         if fetched.dense is not None:
             self._model.values.copy_(torch.from_numpy(fetched.dense))
             task.fixed_s += time.perf_counter() - start_s
             start_s = time.perf_counter()
-        self._ask_for_more(task, fetched)
-        gradients = self._gradients(fetched)
+        if self._inbox.should_ask_for_more(task):
+            self._ask_for_more(task, samples)
+        gradients = self._gradients(fetched) if samples else []
         seconds = time.perf_counter() - start_s
-        if fetched.batch.num_samples:
-            self._sample_s = _followed(self._sample_s, seconds / fetched.batch.num_samples)
-        self._fetch_s = _followed(self._fetch_s, fetched.fetch_s)
+        self._pace.add(samples=samples, compute_s=seconds, fetch_s=fetched.fetch_s)
         task.compute_s += seconds
-        if fetched.part.number >= task.main_parts:
+        if fetched.micro_batch.number >= task.num_assigned:
             task.num_pieces += 1
-            task.piece_samples += fetched.batch.num_samples
+            task.piece_samples += samples
             task.piece_s += seconds
-        task.spans.append(Span("compute", begin_s, now_s(), assign.step))
-        with self._lock:
-            task.parts_computed += 1
-            whole = task.is_whole
-            ran_out = task.parts_computed == task.parts_known and not task.closed
-        if whole:
-            self._push_last(task, gradients)
-        elif ran_out:
-            self._held = (task, gradients)  # until it is known whether they are the last: one message less
-            self._control.tell(RanOut(generation=assign.generation))
-            self._finish()  # it may have become known in between
-        elif gradients:
-            self._sender.gradients.put(Gradients(task, gradients, None, last=False))
+        task.spans.append(Span("compute", begin_s, now_s(), task.assign.step))
+        progress = self._inbox.computed(task)
+        if progress is Progress.WHOLE:
+            self._finish(task, gradients)
+        elif progress is Progress.GOES_ON:
+            self._sender.put(task, gradients)
+        else:
+            self._sender.hold(task, gradients)
+            self._control.tell(RanOut(generation=task.assign.generation))
+            self._finish_whole()  # it may have become known in between
 
-    def _ask_for_more(self, task: Task, fetched: Fetched) -> None:
-        """Ask before the last known part of an open task is computed, so that the answer is there in time."""
-        with self._lock:
-            runs_out = task.parts_computed == task.parts_known - 1
-            asks = runs_out and not task.closed and not task.asked_for_more
-            task.asked_for_more = task.asked_for_more or asks
-        if asks:
-            assign = task.assign
-            self._control.tell(
-                More(
-                    generation=assign.generation,
-                    step=assign.step,
-                    task=assign.task,
-                    busy_s=fetched.batch.num_samples * self._sample_s,
-                    fetch_s=self._fetch_s,
-                )
+    def _ask_for_more(self, task: Task, samples: int) -> None:
+        """Ask before the last known micro-batch is computed, so that the answer is there in time."""
+        assign = task.assign
+        self._control.tell(
+            More(
+                generation=assign.generation,
+                step=assign.step,
+                task=assign.task,
+                busy_s=self._pace.busy_s(samples),
+                fetch_s=self._pace.fetch_s,
             )
+        )
 
     def _gradients(self, fetched: Fetched) -> RowGradients:
-        """Run the model forward and backward; return the gradients of rows, those of dense parameters add up."""
-        task, batch = fetched.part.task, fetched.batch
-        if not batch.num_samples:
-            return []
-        generation = task.assign.generation
-        version = task.assign.step if self._process.blueprint.run.training.mode == "sync" else 0
-        self._rows.begin(
+        """Return the gradients of rows; those of dense parameters add up."""
+        task, assign = fetched.micro_batch.task, fetched.micro_batch.task.assign
+        version = assign.step if self._sync else 0
+        computed = self._computer.compute(
+            fetched.batch,
             fetched.rows,
             lambda look_up: self._lines.pull(
-                generation, version, [look_up], dense=False, wanted=lambda: self._wanted(task)
+                assign.generation, version, [look_up], dense=False, wanted=lambda: self._wanted(task)
             ).rows[0],
+            where=f"on {self._process.name} at step {assign.step}",
+            before_backward=lambda: self._dense.begin_last() if self._inbox.is_last(task) else None,
         )
-        batch = batch if self._model.device.type == "cpu" else batch.to(self._model.device)
-        if self._model.bytes_per_sample:
-            loss, scores = self._model.loss_and_scores(batch)
-        else:
-            with saved_bytes(self._model.values) as saved:
-                loss, scores = self._model.loss_and_scores(batch)
-            rows_bytes = 2 * sum(rows.nbytes for _, rows in fetched.rows)
-            self._model.bytes_per_sample = (saved.total + batch.num_bytes + rows_bytes) / batch.num_samples
-        total = float(loss.detach())
-        if not math.isfinite(total):
-            raise TrainingError(
-                f"the loss is {total} on {self._process.name} at step {task.assign.step}",
-                hint="lower the learning rate, clip gradients, or look for broken samples",
-            )
-        if self._ring is not None and task.closed and task.parts_computed == task.parts_known - 1:
-            self._ring.overlap()
-        loss.backward()  # type: ignore[no-untyped-call]
-        task.samples += batch.num_samples
-        task.loss += total
-        if self._scores is not None and scores is not None:
-            self._scores.add(scores, batch.labels)
-        found = [(leaf.wanted, leaf.gradients) for leaf in self._rows.leaves]
-        return [(wanted, gradients) for wanted, gradients in found if gradients is not None]
+        task.samples += fetched.batch.num_samples
+        task.loss += computed.loss
+        if self._scores is not None and computed.scores is not None:
+            self._scores.add(computed.scores, fetched.batch.labels)
+        return computed.rows
 
-    def _finish(self) -> None:
-        """Push tasks that turned out to be whole after their last part was computed."""
-        while True:
-            with self._lock:
-                first = min(self._tasks.values(), key=lambda task: task.assign.step, default=None)
-                if first is None or not first.is_whole:
-                    return
-            self._push_last(first, self._take_held(first))
+    def _finish_whole(self) -> None:
+        """Finish tasks that turned out to be whole after their last micro-batch was computed."""
+        while (task := self._inbox.next_whole()) is not None:
+            self._finish(task, None)
 
-    def _take_held(self, task: Task) -> RowGradients:
-        """Return the gradients of a task that wait to be sent."""
-        held, self._held = self._held, None
-        return held[1] if held is not None and held[0] is task else []
-
-    def _push_last(self, task: Task, gradients: RowGradients) -> None:
-        """Send the last gradients of a task, the dense ones with them."""
-        with self._lock:
-            if self._tasks.pop((task.assign.step, task.assign.task), None) is None:
-                return
-        dense = None
-        if self._ring is None and len(self._model.gradients):
-            dense = self._model.gradients.cpu().numpy().copy()
-            self._model.gradients.zero_()
-        counts = self._scores.take() if self._scores is not None else ()
-        self._sender.gradients.put(Gradients(task, gradients, dense, last=True, counts=counts))
-        if self._ring is not None:
-            span = self._ring.reduce(task, lambda: self._wanted(task))
-            if span is not None:
-                self._idle.add_span(span)
-
-
-def _followed(value: float, seen: float) -> float:
-    """Return an estimate that goes part of the way to what was seen."""
-    return seen if not value else value + PACE_FOLLOWED * (seen - value)
+    def _finish(self, task: Task, gradients: RowGradients | None) -> None:
+        """Pass on the last gradients of a task (None: those that were held), the dense ones with them."""
+        if not self._inbox.take(task):
+            return
+        dense, counts = self._dense.gradients_to_push(), self._scores.take() if self._scores is not None else ()
+        self._sender.put_last(task, gradients, dense, counts)
+        span = self._dense.finish(task, lambda: self._wanted(task))
+        if span is not None:
+            self._idle.add_span(span)
 
 
 def work(process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None) -> None:

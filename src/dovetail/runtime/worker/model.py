@@ -46,8 +46,6 @@ class ServedModel:
         for table, each in enumerate(self._sparse):
             _serve(each.module, RemoteRows(table, rows))
         self._asked = self._keys_known_ahead()
-        self.loss_name = graph.blocks[-1].name
-        self.bytes_per_sample = 0.0
 
     def asked(self, batch: Batch) -> list[tuple[int, NDArray[np.int64]]]:
         """Return (table, keys) of the look-ups that a batch alone decides, so that they can be made ahead."""
@@ -66,11 +64,6 @@ class ServedModel:
                 elif module is block.module:
                     known.append((table, _ids))
         return known
-
-    def loss_and_scores(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Return the loss, summed over samples, and the model's answers where they are on the way to it."""
-        kept = self.graph.run(batch, keep=(self.graph.scores, self.loss_name))
-        return kept[self.loss_name], kept.get(self.graph.scores)
 
 
 def _asked_by_slots(module: SlotEmbedding) -> AskedKeys:

@@ -37,6 +37,11 @@ TIMEOUT_S = 300.0
 MEETING_S = 20.0
 """Of members who are all there to find each other."""
 LOOK_S = 0.0001
+"""How often a collective is looked at: a step of a small model takes a millisecond."""
+MEETING_LOOK_S = 0.01
+"""How often a member looks whether the others have come."""
+APPLIED_LOOK_S = 0.05
+"""How often a member that waits for the commit looks whether it is still wanted; the commit itself wakes it."""
 
 
 class Ring:
@@ -115,7 +120,7 @@ class Ring:
         while not store.check(here):
             if not wanted():
                 raise Abandoned
-            time.sleep(0.01)
+            time.sleep(MEETING_LOOK_S)
 
     def _load(self, folder: Path) -> None:
         """Take the dense parameters of a checkpoint."""
@@ -219,7 +224,7 @@ class Ring:
             while self.version <= step:
                 if not wanted():
                     raise Abandoned
-                self.applied.wait(0.05)
+                self.applied.wait(APPLIED_LOOK_S)
 
     # -- the coordinator's word, in the control thread -----------------------------------------------------------------
 

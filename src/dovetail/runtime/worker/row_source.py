@@ -16,6 +16,8 @@ from dovetail.runtime.worker.keys import Keys, LookUp, look_up
 
 Floats = NDArray[np.float32]
 Fetch = Callable[[LookUp], Floats]
+AheadRows = list[tuple[LookUp, Floats]]
+"""Rows of look-ups that were known before the model asked for them."""
 
 
 class Leaf:
@@ -39,11 +41,11 @@ class Rows:
     def __init__(self, num_servers: int, device: torch.device) -> None:
         """Start with no micro-batch."""
         self.num_servers, self.device = num_servers, device
-        self._ahead: dict[int, list[tuple[LookUp, Floats]]] = {}
+        self._ahead: dict[int, AheadRows] = {}
         self._fetch: Fetch | None = None
         self.leaves: list[Leaf] = []
 
-    def begin(self, ahead: list[tuple[LookUp, Floats]], fetch: Fetch) -> None:
+    def begin(self, ahead: AheadRows, fetch: Fetch) -> None:
         """Start a micro-batch with rows that are here already; `fetch` gets others."""
         self._ahead = {}
         for wanted, rows in ahead:

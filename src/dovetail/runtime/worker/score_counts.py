@@ -12,9 +12,12 @@ from torch import Tensor
 from dovetail.models.metrics import click_scores
 
 NUM_BINS = 4096
+"""Chances that are closer to each other than 1/4096 count as equal."""
 EVERY_S = 0.25
+"""How often counts are told: 64 KiB each time."""
 
 Counts = tuple[NDArray[np.int64], ...]
+"""Of clicked and other samples by score; empty where there are none to tell."""
 
 
 class ScoreCounts:

@@ -1,21 +1,16 @@
-"""The thread that sends gradients while the next micro-batch is computed."""
+"""Passing on: the thread that sends gradients while the next micro-batch is computed."""
 
 from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dovetail.runtime.messages import Done, Push, Span
-from dovetail.runtime.process import Process
-from dovetail.runtime.worker.keys import LookUp
-from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
-from dovetail.runtime.worker.task import Task
-
-Floats = NDArray[np.float32]
+from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
+from dovetail.runtime.worker.score_counts import Counts
+from dovetail.runtime.worker.task import Floats, RowGradients, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,41 +18,74 @@ class Gradients:
     """Gradients of one micro-batch; with the last of a task, the dense ones of the whole task."""
 
     task: Task
-    rows: list[tuple[LookUp, Floats]]
-    dense: Floats | None
-    last: bool
-    counts: tuple[NDArray[np.int64], ...] = ()
-    """Of clicked and other samples by score, to be passed on."""
+    rows: RowGradients
+    dense: Floats | None = None
+    last: bool = False
+    counts: Counts = ()
 
 
 class Sender:
-    """Pushes gradients, one micro-batch after the other."""
+    """Pushes gradients, one micro-batch after the other; `run` is the thread, the rest is the main thread's."""
 
     def __init__(
         self,
-        process: Process,
+        name: str,
+        attempt: str,
+        lines: Lines,
+        *,
         wanted: Callable[[Task], bool],
-        tell: Callable[[Done, tuple[NDArray[np.int64], ...]], None],
+        tell: Callable[[Done, Counts], None],
+        rests: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make the lines; `tell` reports a task that is done."""
-        self._process, self._wanted, self._tell = process, wanted, tell
-        self._lines = lines_of(process, "send")
-        self.gradients: queue.SimpleQueue[Gradients | None] = queue.SimpleQueue()
+        """Keep the lines, which `run` closes; `attempt` tells this process from others, `tell` reports a task.
+
+        `rests` is called when there is nothing to do.
+        """
+        self._name, self._attempt, self._lines = name, attempt, lines
+        self._wanted, self._tell, self._rests = wanted, tell, rests
+        self._queue: queue.SimpleQueue[Gradients | None] = queue.SimpleQueue()
+        self._held: tuple[Task, RowGradients] | None = None
+
+    def put(self, task: Task, rows: RowGradients) -> None:
+        """Have gradients sent that are not the last of their task."""
+        if rows:
+            self._queue.put(Gradients(task, rows))
+
+    def hold(self, task: Task, rows: RowGradients) -> None:
+        """Keep gradients until it is known whether they are the last: one message less."""
+        self._held = (task, rows)
+
+    def release(self, task: Task) -> None:
+        """Have gradients sent that were held: they are not the last."""
+        self.put(task, self._take_held(task))
+
+    def put_last(self, task: Task, rows: RowGradients | None, dense: Floats | None, counts: Counts) -> None:
+        """Have the last gradients of a task sent, those that were held where `rows` is None; then report it."""
+        rows = self._take_held(task) if rows is None else rows
+        self._queue.put(Gradients(task, rows, dense, last=True, counts=counts))
+
+    def stop(self) -> None:
+        """End the thread once everything is sent."""
+        self._queue.put(None)
+
+    def _take_held(self, task: Task) -> RowGradients:
+        """Return what was held of a task; what was held of another is not wanted any more."""
+        held, self._held = self._held, None
+        return held[1] if held is not None and held[0] is task else []
 
     def run(self) -> None:
-        """Send until there is None."""
+        """Send until told to stop."""
         try:
-            while (gradients := self.gradients.get()) is not None:
+            while (gradients := self._queue.get()) is not None:
                 if self._wanted(gradients.task):
-                    try:
+                    with suppress(Abandoned):
                         self._send(gradients)
-                    except Abandoned:
-                        continue
+                self._rests()
         finally:
             self._lines.close()
 
     def _send(self, gradients: Gradients) -> None:
-        """Push to every server; after the last part, report."""
+        """Push to every server; after a task's last gradients, report it."""
         task, assign = gradients.task, gradients.task.assign
         start_s = now_s()
         self._lines.push(
@@ -65,8 +93,8 @@ class Sender:
                 generation=assign.generation,
                 step=assign.step,
                 task=assign.task,
-                worker=f"{self._process.name}/{self._process.process_id}",
-                part=task.parts_pushed,
+                worker=self._attempt,
+                part=task.num_pushed,
                 tables=tuple(wanted.table for wanted, _ in gradients.rows),
                 dense=gradients.dense is not None,
                 last=gradients.last,
@@ -78,25 +106,26 @@ class Sender:
             gradients.dense,
             lambda: self._wanted(task),
         )
-        task.parts_pushed += 1
+        task.num_pushed += 1
         end_s = now_s()
         task.spans.append(Span("send", start_s, end_s, assign.step))
         if gradients.last:
-            self._tell(
-                Done(
-                    name=self._process.name,
-                    generation=assign.generation,
-                    step=assign.step,
-                    task=assign.task,
-                    samples=task.samples,
-                    loss=task.loss,
-                    compute_s=task.compute_s,
-                    fixed_s=task.fixed_s + end_s - start_s,
-                    wait_s=task.wait_s,
-                    num_pieces=task.num_pieces,
-                    piece_samples=task.piece_samples,
-                    piece_s=task.piece_s,
-                    spans=tuple(task.spans),
-                ),
-                gradients.counts,
-            )
+            self._tell(self._done(task, end_s - start_s), gradients.counts)
+
+    def _done(self, task: Task, last_push_s: float) -> Done:
+        """Return the report of a task that is pushed to all servers."""
+        return Done(
+            name=self._name,
+            generation=task.assign.generation,
+            step=task.assign.step,
+            task=task.assign.task,
+            samples=task.samples,
+            loss=task.loss,
+            compute_s=task.compute_s,
+            fixed_s=task.fixed_s + last_push_s,
+            wait_s=task.wait_s,
+            num_pieces=task.num_pieces,
+            piece_samples=task.piece_samples,
+            piece_s=task.piece_s,
+            spans=tuple(task.spans),
+        )

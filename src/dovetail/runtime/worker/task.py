@@ -1,4 +1,4 @@
-"""A task as a worker sees it: positions to compute, in parts, until the coordinator closes it."""
+"""A task as a worker sees it: positions to compute, in micro-batches, until the coordinator closes it."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from numpy.typing import NDArray
 from dovetail.data.batch import Batch
 from dovetail.runtime.messages import Assign, Span
 from dovetail.runtime.worker.keys import LookUp
+from dovetail.runtime.worker.row_source import AheadRows
 
 Floats = NDArray[np.float32]
+RowGradients = list[tuple[LookUp, Floats]]
+"""Gradients of the rows of each look-up, summed over samples."""
 
 
 @dataclass(slots=True)
 class Task:
-    """What was assigned, and what was done of it."""
+    """What was assigned, and what was done of it; numbers count micro-batches."""
 
     assign: Assign
     closed: bool
-    parts_known: int = 0
-    parts_computed: int = 0
-    parts_pushed: int = 0
+    num_known: int = 0
+    num_computed: int = 0
+    num_pushed: int = 0
+    num_assigned: int = 0
+    """Those that the task began with; what comes later are pieces of the step's tail."""
+    asked_for_more: bool = False
+    recalled: bool = False
     samples: int = 0
     loss: float = 0.0
     compute_s: float = 0.0
     fixed_s: float = 0.0
     wait_s: float = 0.0
-    asked_for_more: bool = False
-    recalled: bool = False
-    main_parts: int = 0
     num_pieces: int = 0
     piece_samples: int = 0
     piece_s: float = 0.0
@@ -39,13 +43,13 @@ class Task:
 
     @property
     def is_whole(self) -> bool:
-        """Say whether every part is computed, and no more will come."""
-        return self.closed and self.parts_computed == self.parts_known
+        """Say whether every micro-batch is computed, and no more will come."""
+        return self.closed and self.num_computed == self.num_known
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A micro-batch of a task: positions `first` up to but not including `last`."""
+class MicroBatch:
+    """Positions `first` up to but not including `last` of a task: what is computed at once."""
 
     task: Task
     number: int
@@ -57,19 +61,18 @@ class Part:
 class Fetched:
     """A micro-batch with all that is needed to compute it."""
 
-    part: Part
+    micro_batch: MicroBatch
     batch: Batch
-    rows: list[tuple[LookUp, Floats]]
+    rows: AheadRows
     dense: Floats | None
-    parked_s: float
     fetch_s: float
 
 
-def cut(first: int, last: int, most: int, *, first_part: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield a range in parts of about equal size, at most `most` each; the first may be shorter."""
-    if first_part is not None and first_part < min(most, last - first):
-        yield first, first + first_part
-        first += first_part
+def divide(first: int, last: int, most: int, *, smaller_first: int | None = None) -> Iterator[tuple[int, int]]:
+    """Yield a range in pieces of about equal size, at most `most` each; the first may be smaller."""
+    if smaller_first is not None and smaller_first < min(most, last - first):
+        yield first, first + smaller_first
+        first += smaller_first
     count = -(-(last - first) // most)
     for number in range(count):
         yield first + (last - first) * number // count, first + (last - first) * (number + 1) // count

@@ -1,4 +1,4 @@
-"""What a worker does for the ring it is in, between its tasks."""
+"""Dense parameters kept the same by a ring: what a worker does for it, between its tasks and after each."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ from dovetail.runtime.process import Process
 from dovetail.runtime.worker.lines import Abandoned, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.ring import Ring
-from dovetail.runtime.worker.task import Task
+from dovetail.runtime.worker.task import Floats, Task
 
 Tell = Callable[[Message], None]
 
 
-class RingMember:
-    """Takes part in one ring after the other, as the coordinator says."""
+class RingSync:
+    """A `DenseSync`: takes part in one ring after the other, as the coordinator says."""
+
+    is_fetched = False
 
     def __init__(self, process: Process, model: ServedModel, tell: Tell) -> None:
         """Watch the model's gradients."""
@@ -48,21 +50,19 @@ class RingMember:
         self._ring.forget_sum()
         self._tell(Holds(name=self._name, generation=generation, era=self._ring.era, version=self._ring.version))
 
-    @property
-    def state(self) -> tuple[int, int]:
-        """Return era and steps of the dense parameters."""
-        return self._ring.era, self._ring.version
-
-    def heed(self, message: JoinRing | Apply | SaveDense) -> None:
+    def handle(self, message: Message) -> bool:
         """Do what the coordinator says, in the control thread; joining is left to the main thread."""
-        if message.generation != self._generation:
-            return  # of work that was thrown away
+        if isinstance(message, JoinRing | Apply | SaveDense) and message.generation != self._generation:
+            return True  # of work that was thrown away
         if isinstance(message, JoinRing):
             self._calls.put(message)
         elif isinstance(message, Apply):
             self._ring.apply(message)
-        else:
+        elif isinstance(message, SaveDense):
             self._tell(self._save(message))
+        else:
+            return False
+        return True
 
     def _save(self, message: SaveDense) -> Saved | SaveFailed:
         """Write the dense parameters, and return what became of it."""
@@ -74,7 +74,7 @@ class RingMember:
             return SaveFailed(name=self._name, generation=generation, number=number, error=str(error), hint=hint)
         return Saved(name=self._name, generation=generation, number=number, files=files)
 
-    def join(self, is_current: Callable[[int], bool]) -> None:
+    def catch_up(self, is_current: Callable[[int], bool]) -> None:
         """Take a place in a new ring, where there is a call for one of a generation that `is_current`."""
         while not self._calls.empty():
             message = self._calls.get()
@@ -93,11 +93,15 @@ class RingMember:
             except RuntimeError as problem:
                 self._broken(generation, 0, problem)
 
-    def overlap(self) -> None:
-        """Have gradients summed while the backward pass that follows goes on: it is the last of the step."""
+    def begin_last(self) -> None:
+        """Have gradients summed while the backward pass that follows goes on."""
         self._ring.overlap()
 
-    def reduce(self, task: Task, wanted: Callable[[], bool]) -> Span | None:
+    def gradients_to_push(self) -> Floats | None:
+        """Return None: the ring has them."""
+        return None
+
+    def finish(self, task: Task, wanted: Callable[[], bool]) -> Span | None:
         """Sum the dense gradients with the others and wait until the step is committed; None where nobody wants it."""
         assign, begin_s = task.assign, now_s()
         try:

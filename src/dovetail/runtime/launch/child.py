@@ -1,0 +1,90 @@
+"""The processes of a run on this machine: how each is started, and how it ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from dovetail.data.source import Source
+from dovetail.runtime.launch.bed import Bed
+from dovetail.runtime.launch.entry import run_worker
+
+OVER_S = 3.0
+"""How long a process that ended well is left alone: so does everyone when the run is over."""
+PRELOAD = ["dovetail.runtime.worker.loop", "dovetail.data.load", "dovetail.models.load"]
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that was started, and how often."""
+
+    name: str
+    handle: Any
+    is_role: bool
+    """Coordinator or server; else a worker."""
+    starts: int = 1
+    ended_s: float | None = None
+    """When it was seen to have ended of its own accord."""
+
+    @property
+    def process_id(self) -> int:
+        """Return the process id."""
+        return int(self.handle.pid)
+
+    def how_it_ended(self) -> str | None:
+        """Return how it ended, or None while it runs."""
+        code = self.handle.poll() if isinstance(self.handle, subprocess.Popen) else self.handle.exitcode
+        if code is None:
+            return None
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+    def may_have_been_told(self) -> bool:
+        """Say whether it ended well a moment ago: the coordinator may be about to say that the run is over."""
+        if self.how_it_ended() != "exit status 0":
+            return False
+        self.ended_s = self.ended_s or time.monotonic()
+        return time.monotonic() - self.ended_s < OVER_S
+
+    def end(self) -> None:
+        """End it where it still runs, and wait until it has ended."""
+        if self.how_it_ended() is None:
+            self.handle.kill()
+        if isinstance(self.handle, subprocess.Popen):
+            self.handle.wait()
+        else:
+            self.handle.join(5)
+
+
+class Starter:
+    """Starts processes of a run, each on the host that the run's bed says."""
+
+    def __init__(self, folder: Path, bed: Bed, model: nn.Module | None, source: Source | None) -> None:
+        """Keep what workers are given."""
+        self._folder, self._bed, self._model, self._source = folder, bed, model, source
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOAD)
+
+    def start_role(self, name: str) -> Any:
+        """Start the coordinator or a server; return its handle."""
+        return subprocess.Popen(  # noqa: S603 - this interpreter, our own module
+            [sys.executable, "-m", "dovetail.runtime.launch.entry", str(self._folder), name],
+            env={**os.environ, **dict.fromkeys(THREADS, "1")},
+            stdin=subprocess.DEVNULL,
+        )
+
+    def start_worker(self, name: str) -> Any:
+        """Start a worker, from a process that has torch already; return its handle."""
+        arguments = (str(self._folder), name, self._model, self._source, self._bed.entrance(name))
+        handle = self._context.Process(target=run_worker, args=arguments, name=name)
+        handle.start()
+        return handle

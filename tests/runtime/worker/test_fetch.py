@@ -1,0 +1,98 @@
+"""Getting inputs: samples in the order of the epoch, rows as the servers hold them, dense parameters once a task."""
+
+import time
+
+import numpy as np
+import pytest
+
+from dovetail.data.loader import Loader
+from dovetail.embedding.first_values import first_values
+from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import table_seed
+from dovetail.runtime.worker.fetch import AHEAD, Fetcher
+from dovetail.runtime.worker.task import MicroBatch, Task
+from tests.runtime.worker.makers import assign, micro_batch, running
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def make_fetcher(bench, *, wanted=lambda task: True, dense=True):
+    return Fetcher(bench.blueprint, bench.samples, bench.model, bench.lines(), wanted=wanted, dense=dense)
+
+
+def test_samples_come_in_the_order_of_the_epoch(make_bench):
+    bench = make_bench()
+    loader = Loader(
+        bench.source, batch_size=400, seed=bench.run.training.seed, block_samples=64, num_samples=400, shuffle=True
+    )
+    (whole,) = loader
+
+    fetched = make_fetcher(bench).fetch(micro_batch(30, 50))
+
+    assert fetched.batch.sample_ids.tolist() == whole.sample_ids[30:50].tolist()
+    assert fetched.batch.labels.tolist() == whole.labels[30:50].tolist()
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_rows_are_those_of_the_servers_each_key_once(make_bench, servers):
+    bench = make_bench(servers=servers)
+    fetched = make_fetcher(bench).fetch(micro_batch(0, 40))
+
+    ((wanted, rows),) = fetched.rows
+    spec, seed = bench.blueprint.tables[0], table_seed(bench.run.training.seed, 0)
+    assert len(set(wanted.keys.tolist())) == len(wanted.keys)
+    assert wanted.keys[wanted.places].tolist() == wanted.asked.tolist()
+    np.testing.assert_array_equal(rows, first_values(wanted.keys, width=spec.width, seed=seed, scale=spec.scale))
+
+
+def test_dense_parameters_come_with_the_first_micro_batch_of_a_task_alone(make_bench):
+    bench = make_bench(servers=2)
+    task = Task(assign((0, 20)), closed=True)
+    first, second = [
+        make_fetcher(bench).fetch(MicroBatch(task, number, 10 * number, 10 * number + 10)) for number in (0, 1)
+    ]
+    kept, _ = checkpoints.load_dense(
+        checkpoints.newest(bench.folder), checkpoints.Manifest.read(checkpoints.newest(bench.folder))
+    )
+
+    np.testing.assert_array_equal(first.dense, kept)
+    assert second.dense is None
+    assert make_fetcher(bench, dense=False).fetch(micro_batch(0, 10)).dense is None
+    assert [span.kind for span in task.spans] == ["fetch", "fetch"]
+
+
+def test_what_is_not_wanted_any_more_is_skipped(make_bench):
+    bench = make_bench()
+    old, new = micro_batch(0, 10, generation=1), micro_batch(10, 20, generation=2)
+    fetcher = make_fetcher(bench, wanted=lambda task: task.assign.generation == 2)
+    for each in (old, new, None):
+        fetcher.micro_batches.put(each)
+    with running(fetcher.run):
+        fetched = fetcher.ready.get(timeout=10)
+
+    assert fetched is not None
+    assert fetched.micro_batch is new
+    assert fetcher.ready.empty()
+
+
+def test_a_thread_with_nowhere_to_put_its_micro_batch_lets_go_of_it_when_it_is_not_wanted(make_bench):
+    bench = make_bench()
+    good = [micro_batch(0, 5) for _ in range(AHEAD + 1)]
+    unwanted = []
+    fetcher = make_fetcher(bench, wanted=lambda task: task not in unwanted)
+    for each in [*good, None]:
+        fetcher.micro_batches.put(each)
+    with running(fetcher.run):
+        while not fetcher.ready.full():
+            time.sleep(0.001)
+        unwanted.append(good[-1].task)
+
+    assert [fetcher.ready.get(timeout=1).micro_batch for _ in range(AHEAD)] == good[:AHEAD]
+
+
+def test_a_nudge_is_never_waited_for(make_bench):
+    fetcher = make_fetcher(make_bench())
+    for _ in range(AHEAD + 3):
+        fetcher.nudge()
+
+    assert [fetcher.ready.get_nowait() for _ in range(AHEAD)] == [None] * AHEAD

@@ -1,0 +1,64 @@
+"""Lines to servers: an answer, a refusal that says why, or the end of a request that nobody wants any more."""
+
+import numpy as np
+import pytest
+
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.messages import Pushed, Stale
+from dovetail.runtime.worker.keys import look_up
+from dovetail.runtime.worker.lines import Abandoned, Lines
+from dovetail.transport import DirectCaller, Letter, Refused
+from tests.runtime.worker.makers import Bench
+
+
+class Silent(DirectCaller):
+    """A line to a server that takes requests and answers none."""
+
+    def receive(self, timeout_s):
+        return None
+
+
+class Nameless(DirectCaller):
+    """A line to a server that cannot read the number of a request."""
+
+    def receive(self, timeout_s):
+        letter = super().receive(timeout_s)
+        return letter and Letter(b"", 0, letter.message)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    bench = Bench(tmp_path_factory.mktemp("lines") / "run")
+    yield bench
+    bench.close()
+
+
+def pull(bench, channel, wanted=lambda: True):
+    lines = Lines(bench.blueprint, [channel])
+    return lines.pull(1, 0, [look_up(0, np.arange(3), 1)], dense=False, wanted=wanted)
+
+
+def test_a_stale_request_is_abandoned(bench):
+    channel = DirectCaller(lambda letter: (Stale(generation=2), ()))
+
+    with pytest.raises(Abandoned):
+        pull(bench, channel)
+    assert channel.receive(0) is None
+
+
+def test_a_request_that_is_not_wanted_any_more_is_abandoned(bench):
+    with pytest.raises(Abandoned):
+        pull(bench, Silent(lambda letter: (Pushed(), ())), wanted=lambda: False)
+
+
+@pytest.mark.parametrize("kind", [DirectCaller, Nameless])
+def test_a_refusal_names_the_server_and_the_reason(bench, kind):
+    with pytest.raises(TrainingError, match="server-0 refused a request: no such table") as caught:
+        pull(bench, kind(lambda letter: (Refused("no such table"), ())))
+
+    assert "same version" in caught.value.hint
+
+
+def test_an_answer_to_another_question_is_named(bench):
+    with pytest.raises(TrainingError, match="refused a request: Pushed"):
+        pull(bench, DirectCaller(lambda letter: (Pushed(), ())))

@@ -1,0 +1,87 @@
+"""What a worker knows of itself: memory, pace, idle time, scores."""
+
+import numpy as np
+import pytest
+import torch
+
+from dovetail.runtime.messages import Span
+from dovetail.runtime.worker import score_counts
+from dovetail.runtime.worker.idle_time import IdleTime
+from dovetail.runtime.worker.memory import Room, free_memory_bytes, saved_bytes
+from dovetail.runtime.worker.pace import Pace
+from dovetail.runtime.worker.score_counts import NUM_BINS, ScoreCounts
+
+
+def test_before_a_sample_is_known_the_micro_batch_is_the_run_files():
+    room = Room(None, 4096, lambda: 0.0)
+
+    assert room.most_samples() is None
+    assert room.most_at_once() == 4096
+
+
+def test_four_micro_batches_fit_eight_tenths_of_what_is_free(monkeypatch):
+    monkeypatch.setattr("dovetail.runtime.worker.memory.free_memory_bytes", lambda limit: limit)
+
+    assert Room(1_000_000, 4096, lambda: 100.0).most_samples() == 8000
+    assert Room(1_000_000, 4096, lambda: 100.0).most_at_once() == 2000
+    assert Room(1_000_000, 512, lambda: 100.0).most_at_once() == 512
+    assert Room(1_000_000, 512, lambda: 1e9).most_at_once() == 1  # a sample at a time, at the least
+
+
+def test_free_memory_is_what_the_limit_leaves():
+    assert free_memory_bytes(1) == 0
+    assert free_memory_bytes(None) > 0
+    assert free_memory_bytes(1 << 60) == pytest.approx(free_memory_bytes(None), rel=0.2)
+
+
+def test_bytes_that_autograd_keeps_are_counted_once_and_parameters_not_at_all():
+    weight = torch.ones(1000, requires_grad=True)
+    x = torch.ones(1000)
+
+    with saved_bytes(weight) as saved:
+        (weight * x + weight * x).sum()  # keeps x twice, and the weight
+
+    assert saved.total == 4000
+
+
+def test_a_pace_goes_three_tenths_of_the_way_to_what_was_seen():
+    pace = Pace()
+    pace.add(samples=10, compute_s=1.0, fetch_s=2.0)
+    assert (pace.busy_s(5), pace.fetch_s) == (0.5, 2.0)
+
+    pace.add(samples=10, compute_s=2.0, fetch_s=1.0)
+    assert pace.busy_s(100) == pytest.approx(13.0)
+    assert pace.fetch_s == pytest.approx(1.7)
+
+    pace.add(samples=0, compute_s=9.0, fetch_s=1.7)
+    assert pace.busy_s(100) == pytest.approx(13.0)
+
+
+def test_waits_one_after_the_other_are_drawn_as_one():
+    idle = IdleTime()
+    idle.add(10.0, 0.5)
+    idle.add(10.5005, 0.5)
+    idle.add(12.0, 0.0001)  # counts, and is not drawn
+    idle.add(13.0, 1.0)
+    idle.add_span(Span("reduce", 15.0, 16.0, 4))
+
+    seconds, spans = idle.take()
+    assert seconds == pytest.approx(3.0001)
+    assert [(span.kind, span.start_s, span.end_s) for span in spans] == [
+        ("wait", 10.0, pytest.approx(11.0005)),
+        ("wait", 13.0, 14.0),
+        ("reduce", 15.0, 16.0),
+    ]
+    assert idle.take() == (0.0, [])
+
+
+def test_scores_are_counted_by_chance_and_told_now_and_then(monkeypatch):
+    counts = ScoreCounts()
+    counts.add(torch.tensor([0.0, 0.0, 100.0, -100.0]), torch.tensor([1.0, 0.0, 1.0, 0.0]))
+    assert counts.take() == ()
+
+    monkeypatch.setattr(score_counts, "EVERY_S", 0.0)
+    clicked, others = counts.take()
+    assert dict(zip(*np.nonzero(clicked), clicked[clicked > 0], strict=True)) == {NUM_BINS // 2: 1, NUM_BINS - 1: 1}
+    assert dict(zip(*np.nonzero(others), others[others > 0], strict=True)) == {NUM_BINS // 2: 1, 0: 1}
+    assert counts.take()[0].sum() == 0
