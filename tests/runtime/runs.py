@@ -24,11 +24,11 @@ from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Report
 from dovetail.spec.run import (
     Run,
-    RunCheckpoint,
     RunData,
     RunFaults,
     RunModel,
     RunOptimizer,
+    RunSaving,
     RunServers,
     RunTraining,
     RunWorker,
@@ -47,7 +47,7 @@ def make_run(
     workers: int | list[RunWorker] = 2,
     servers: int = 1,
     optimizer: RunOptimizer | None = None,
-    checkpoint: RunCheckpoint | None = None,
+    checkpoint: RunSaving | None = None,
     patience_s: float = 10.0,
     restarts: int = 100,
     restart_workers: bool = True,
@@ -61,7 +61,7 @@ def make_run(
         optimizer=optimizer or RunOptimizer(name="adagrad", learning_rate=0.05),
         servers=RunServers(count=servers, host_bytes=1 << 24),
         workers=[RunWorker(count=workers)] if isinstance(workers, int) else workers,
-        checkpoint=checkpoint or RunCheckpoint(),
+        checkpoint=checkpoint or RunSaving(),
         faults=RunFaults(patience_s=patience_s, restarts=restarts, restart_workers=restart_workers),
     )
 
