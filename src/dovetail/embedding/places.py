@@ -4,7 +4,8 @@
     place < 0    record -place - 1
     place = 0    nowhere: the key has no row
 
-Nobody else knows these numbers. Every function takes one place or a whole array, and compiles into kernels.
+Nobody else knows these numbers. Every function takes one place or a whole array, and compiles into kernels. Numba's
+cache looks at a kernel's own file alone: after a change here, delete the `__pycache__` of this package.
 """
 
 from __future__ import annotations
