@@ -146,7 +146,7 @@ def test_in_a_ring_of_one_the_servers_get_no_dense_gradients(make_bench):
     bench = make_bench(optimizer=PLAIN, dense="ring")
     folder = str(checkpoints.newest(bench.folder))
     with worker_of(bench) as coordinator:
-        coordinator.tell(JoinRing(generation=1, members=("worker-0",), source="", folder=folder))
+        coordinator.tell(JoinRing(generation=1, era=1, step=0, members=("worker-0",), source="", folder=folder))
         coordinator.hear(InRing)
         for step in (0, 1):
             coordinator.tell(assign((20 * step, 20 * step + 20), step=step))

@@ -9,7 +9,18 @@ import pytest
 import torch
 
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.messages import Apply, InRing, JoinRing, Reduced, RingBroken, RingMeets, Saved, SaveDense, Stop
+from dovetail.runtime.messages import (
+    Apply,
+    Holds,
+    InRing,
+    JoinRing,
+    Reduced,
+    RingBroken,
+    RingMeets,
+    Saved,
+    SaveDense,
+    Stop,
+)
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker import ring
@@ -33,6 +44,8 @@ class Member:
         graph = build_graph(bench.run, bench.source.schema)
         self.model = ServedModel(graph, Rows(bench.blueprint.num_servers, CPU), CPU)
         self.sync = RingSync(Process(bench.folder, name), self.model, self.told.append)
+        self.sync.reset(1)
+        assert self.told.pop() == Holds(name=name, generation=1, era=-1, version=-1)
 
     def catch_up(self):
         self.sync.catch_up(lambda generation: generation == 1)
@@ -54,7 +67,7 @@ def make_members(make_bench):
 def invitation(members, **how):
     folder = str(checkpoints.newest(members[0].bench.folder))
     names = tuple(member.name for member in members)
-    return JoinRing(**({"generation": 1, "members": names, "source": "", "folder": folder} | how))
+    return JoinRing(**({"generation": 1, "era": 1, "step": 0, "members": names, "source": "", "folder": folder} | how))
 
 
 def form(members, **how):
@@ -109,10 +122,10 @@ def test_a_member_loads_the_checkpoints_parameters_and_writes_its_own(make_membe
     np.testing.assert_array_equal(member.model.values.numpy(), kept)
 
     (tmp_path / "partial").mkdir()
-    assert member.sync.handle(SaveDense(generation=1, step=0, folder=str(tmp_path / "partial")))
+    assert member.sync.handle(SaveDense(generation=1, number=1, step=0, folder=str(tmp_path / "partial")))
     assert isinstance(member.told[-1], Saved)
     assert list(member.told[-1].files) == ["dense-0.safetensors"]
-    member.sync.handle(SaveDense(generation=1, step=0, folder=str(tmp_path / "missing")))
+    member.sync.handle(SaveDense(generation=1, number=1, step=0, folder=str(tmp_path / "missing")))
     assert member.told[-1].hint == "check the disk"
 
 
@@ -123,13 +136,36 @@ def test_a_newcomer_gets_the_parameters_of_a_member(make_members):
     step([old])
     old.told.clear()
     new.model.values.zero_()
-    form([old, new], source="worker-0")
+    form([old, new], source="worker-0", step=1)
 
     assert torch.equal(new.model.values, old.model.values)
     for member in (old, new):
         member.model.gradients.fill_(1.0)
     step([old, new], number=1)  # both know that one step is done
     assert torch.equal(new.model.values, old.model.values)
+
+
+def test_a_source_that_lacks_a_step_breaks_the_ring_instead_of_spreading_what_it_has(make_members):
+    (member,) = make_members(1)
+    form([member])
+    member.sync.handle(invitation([member], source="worker-0", step=1))
+    member.catch_up()
+
+    assert isinstance(member.told[-1], RingBroken)
+
+
+def test_an_update_of_a_generation_that_is_over_is_not_applied(make_members):
+    (member,) = make_members(1)
+    form([member])
+    before = member.model.values.clone()
+    member.model.gradients.fill_(1.0)
+    with running(member.finish):
+        member.wait_for(Reduced)
+        member.sync.handle(Apply(generation=0, step=0, scale=1.0, factor=1.0))
+        assert torch.equal(member.model.values, before)
+        member.sync.handle(Apply(generation=1, step=0, scale=1.0, factor=1.0))
+
+    assert not torch.equal(member.model.values, before)
 
 
 def test_sums_that_begin_during_the_backward_pass_are_the_same(make_members, monkeypatch):
