@@ -39,7 +39,7 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .numba .coverage out dist build
+	rm -rf .venv .coverage out dist build
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: pyproject.toml

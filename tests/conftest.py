@@ -9,6 +9,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+# Two of us share the cores: threads that wait for each other would only turn round and round.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
 import pytest
 from numba.core.caching import IndexDataCacheFile
 
