@@ -2,18 +2,31 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+JOBS ?= 2
+PARALLEL := --numprocesses $(JOBS) --dist worksteal
+COVERED := --cov --cov-report=
 
-.PHONY: demo test slow bench format clean
+.PHONY: demo test quick check slow bench format clean
 
 demo: .venv/installed
 	@$(BIN)/python examples/demo.py
 
+# Everything: lint, types, import rules and tests, those that need the machine for themselves last.
 test: .venv/installed
+	$(BIN)/python .ci/compile.py & $(MAKE) --no-print-directory check && wait
+	$(BIN)/pytest $(PARALLEL) $(COVERED) -m 'not slow and not alone'
+	$(BIN)/pytest $(COVERED) --cov-append -m 'alone and not slow'
+	$(BIN)/python .ci/packages.py
+
+# Under a minute: the same without tests that start processes, train or measure time.
+quick: check
+	$(BIN)/pytest $(PARALLEL) -m 'not slow and not alone and not processes'
+
+check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
 
 slow: .venv/installed
 	$(BIN)/pytest -m slow
@@ -26,7 +39,7 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv out dist build
+	rm -rf .venv .coverage out dist build
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: pyproject.toml

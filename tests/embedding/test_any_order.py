@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -99,4 +100,9 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.slow
+class TestManyOrders(AnyOrder.TestCase):
+    settings = settings(max_examples=400, stateful_step_count=40, deadline=None)

@@ -266,6 +266,7 @@ def two_hosts(*, megabit_there: int, megabit_back: int) -> Iterator[tuple[str, s
             subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, timeout=10, check=False)
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not can_make_hosts, reason="needs root, ip and tc")
 def test_between_two_hosts_the_measured_rates_are_those_of_the_wire():
     with (

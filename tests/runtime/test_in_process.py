@@ -1,5 +1,7 @@
 """A run in one process does what a run in many does, without sockets."""
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
@@ -10,32 +12,42 @@ from dovetail.runtime.launch.prepare import prepare
 from dovetail.spec.run import RunOptimizer
 from tests.runtime.runs import assert_same_state, clicks, last_state, make_run, train
 
+ADAM = RunOptimizer(name="adam", learning_rate=0.01, clip_norm=0.1)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """The folder of a run in many processes: two servers, two workers, five steps."""
+    folder = tmp_path_factory.mktemp("many") / "run"
+    train(make_run(samples=1000, servers=2, optimizer=ADAM), folder)
+    return folder
+
+
+def run_alone(folder, *, resume=False, on_step=None, **how):
+    """Run to the end in this process."""
+    prepare(make_run(samples=1000, optimizer=ADAM, **how), folder, resume=resume)
+    alone = InProcess(folder)
+    alone.run(on_step)
+    alone.close()
+
 
 @pytest.mark.parametrize("servers", [1, 2])
-def test_a_run_in_one_process_ends_where_a_run_in_many_ends(tmp_path, servers):
-    optimizer = RunOptimizer(name="adam", learning_rate=0.01, clip_norm=0.1)
-    run = make_run(samples=1000, servers=servers, optimizer=optimizer)
-    prepare(run, tmp_path / "one")
+def test_a_run_in_one_process_ends_where_a_run_in_many_ends(many, tmp_path, servers):
     losses = []
 
-    alone = InProcess(tmp_path / "one")
-    alone.run(lambda step, loss: losses.append((step, loss)))
-    alone.close()
-    train(run, tmp_path / "many")
+    run_alone(tmp_path / "one", servers=servers, on_step=lambda step, loss: losses.append((step, loss)))
 
     assert [step for step, _ in losses] == [1, 2, 3, 4, 5]
-    assert_same_state(last_state(tmp_path / "one"), last_state(tmp_path / "many"), rtol=2e-5, atol=2e-6)
+    assert_same_state(last_state(tmp_path / "one"), last_state(many), rtol=2e-5, atol=2e-6)
 
 
-def test_a_run_in_one_process_goes_on_from_the_checkpoint_of_many(tmp_path):
-    train(make_run(samples=1000), tmp_path / "run")
-    train(make_run(samples=1000, epochs=2), tmp_path / "whole")
-    prepare(make_run(samples=1000, epochs=2), tmp_path / "run", resume=True)
+def test_a_run_in_one_process_goes_on_from_the_checkpoint_of_many(many, tmp_path):
+    shutil.copytree(many, tmp_path / "run")
 
-    rest = InProcess(tmp_path / "run")
-    rest.run()
-    rest.close()
+    run_alone(tmp_path / "run", servers=2, epochs=2, resume=True)
+    run_alone(tmp_path / "whole", servers=2, epochs=2)
 
+    assert last_state(tmp_path / "run").manifest.step == 10
     assert_same_state(last_state(tmp_path / "run"), last_state(tmp_path / "whole"), rtol=2e-5, atol=2e-6)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.join import join
+from dovetail.runtime.launch.prepare import prepare
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import make_run, train
 
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_worker_that_joins_gets_a_share_and_every_sample_counts_once(tmp_path):
-    run = make_run(model=slow_counting(0.004), optimizer=PLAIN, reduction="sum", workers=1, samples=6000)
+    run = make_run(model=slow_counting(0.004), optimizer=PLAIN, reduction="sum", workers=1, samples=4000)
     joined, shares = [], []
 
     def meanwhile(local, report):
@@ -35,7 +36,7 @@ def test_a_worker_that_joins_gets_a_share_and_every_sample_counts_once(tmp_path)
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path):
-    train(make_run(samples=400), tmp_path / "run")
+    prepare(make_run(samples=400), tmp_path / "run")
 
     with pytest.raises(TrainingError, match="`worker-1` already"):
         join(tmp_path / "run", name="worker-1")

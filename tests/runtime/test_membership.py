@@ -26,6 +26,7 @@ def counting_run(**how):
     return make_run(**({"model": COUNTING, "optimizer": PLAIN, "reduction": "sum"} | how))
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not available().cpu_quota, reason="no CPU quotas here")
 def test_a_worker_that_slows_down_gets_less_within_a_few_steps(tmp_path):
     model = RunModel(name="ctr-dnn", options={"num_rows": 240, "width": 16, "hidden": [256, 256]})

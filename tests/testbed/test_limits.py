@@ -45,6 +45,7 @@ def busy_s(process: subprocess.Popen[str]) -> float:
     return float(line_of(process))
 
 
+@pytest.mark.alone
 @needs_quota
 def test_a_fifth_of_a_core_is_a_fifth_of_a_second_each_second() -> None:
     with CpuQuota("slow", 0.2) as quota, python(BUSY) as process:
@@ -53,6 +54,7 @@ def test_a_fifth_of_a_core_is_a_fifth_of_a_second_each_second() -> None:
         assert 0.05 < busy_s(process) < 0.3
 
 
+@pytest.mark.alone
 @needs_quota
 def test_a_quota_follows_a_change_in_mid_run() -> None:
     with CpuQuota("slow", 0.1) as quota, python(BUSY) as process:
@@ -63,6 +65,7 @@ def test_a_quota_follows_a_change_in_mid_run() -> None:
         assert busy_s(process) > 1.5 * before
 
 
+@pytest.mark.alone
 @needs_quota
 def test_what_a_process_starts_is_under_its_quota() -> None:
     with CpuQuota("slow", 0.2) as quota, python(START_ANOTHER) as process:

@@ -1,0 +1,105 @@
+"""What the suite as a whole needs: compiled kernels shared by two processes, and a list of who starts others."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Two of us share the cores: threads that wait for each other would only turn round and round.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
+import pytest
+from numba.core.caching import IndexDataCacheFile
+
+PROCESSES = (
+    "benchmarks/",
+    "cli/test_doctor.py",
+    "cli/test_methods_and_catalogue.py::test_compare_has_a_row",
+    "cli/test_plan.py::test_help",
+    "cli/test_profile.py",
+    "cli/test_train.py",
+    "e2e/test_wheel.py",
+    "embedding/test_any_order.py",
+    "embedding/test_checkpoint.py",
+    "embedding/test_disk_tier.py",
+    "embedding/test_power_cut.py",
+    "models/test_load.py::test_initial_values_are_the_same_in_another_process",
+    "models/test_own_model_example.py",
+    "models/test_training.py",
+    "planner/test_methods.py",
+    "planner/test_reinforce.py",
+    "profiler/test_layers.py::test_two_workers",
+    "profiler/test_links.py",
+    "profiler/test_machine.py",
+    "runtime/launch/",
+    "runtime/test_",
+    "simulator/test_queueing.py",
+    "testbed/",
+    "transport/test_calls.py",
+)
+"""How the ids of tests begin, below this folder, that start processes, train, or take long: `make quick` goes without.
+
+Where some file of a folder stands here and others do not, the others are for the unit tests.
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the list."""
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(PROCESSES):
+            item.add_marker(pytest.mark.processes)
+
+
+_started: list[str] = []
+
+
+def _note_start(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note every Python that is started: a tool of the system that a library asks for is nobody's test."""
+    if event == "subprocess.Popen" and str(arguments[0]) == sys.executable:
+        _started.append(" ".join(map(str, arguments[1]))[:200])
+
+
+sys.addaudithook(_note_start)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Begin to note, before the first fixture."""
+    _started.clear()
+
+
+@pytest.fixture(autouse=True)
+def _only_listed_tests_start_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep `make quick` quick."""
+    yield
+    if _started and request.node.get_closest_marker("processes") is None:
+        pytest.fail(f"this test started a process; mark it `processes`, or list it in tests/conftest.py: {_started[0]}")
+
+
+def _one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let one process at a time read or write the cache of a folder."""
+
+    @functools.wraps(method)
+    def locked(cache: Any, *arguments: Any) -> Any:
+        try:
+            folder = os.open(cache._cache_path, os.O_RDONLY)
+        except OSError:  # there is no such folder yet, and so nothing to share
+            return method(cache, *arguments)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            return method(cache, *arguments)
+        finally:
+            os.close(folder)
+
+    return locked
+
+
+# Numba numbers the variants of a kernel by what its index holds, and writes the index before the kernel: two processes
+# that compile two variants at once would give both the same number, and one could load what the other has yet to write.
+IndexDataCacheFile.save = _one_at_a_time(IndexDataCacheFile.save)
+IndexDataCacheFile.load = _one_at_a_time(IndexDataCacheFile.load)
