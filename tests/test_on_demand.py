@@ -23,6 +23,7 @@ def test_a_name_that_no_package_has_is_refused(package):
         importlib.import_module(package).nothing  # noqa: B018
 
 
+@pytest.mark.processes
 def test_importing_all_packages_loads_no_torch():
     code = f"import sys, {', '.join(PACKAGES)}; sys.exit('torch' in sys.modules)"
 

@@ -14,7 +14,6 @@
     ├── TrainingError           a training run cannot start or go on (dovetail.runtime)
     ├── WireError               bytes between processes are not a letter
     ├── PeerLost                a process did not answer in time
-    ├── CallAbandoned           nobody wants an answer any more
     ├── KeyRingError            a key is missing, broken or readable by others
     ├── ListenError             an address cannot be listened at
     ├── HostError               a host of a test bed cannot be made (dovetail.testbed)
