@@ -40,7 +40,7 @@ def sync_auc(tmp_path_factory):
     return auc_of(folder)
 
 
-# Between the two in everything that could hurt, `ssp` waits for the slowest where `async` does not.
+# What could hurt is old gradients: `ssp` bounds their age, `async` does not, so where time is short `async` is enough.
 @pytest.mark.parametrize("mode", [pytest.param("ssp", marks=pytest.mark.slow), "async"])
 def test_ssp_and_async_learn_as_much_as_sync(tmp_path, sync_auc, mode):
     train(run_in(mode), tmp_path / "run")
