@@ -27,94 +27,63 @@ MOST_BROKEN = 20
 
 
 class DenseKeepers(Protocol):
-    """What work in `sync` asks of them."""
+    """What work in `sync` asks of them; whoever need not do a thing leaves it out."""
 
-    everyone: bool
+    everyone: bool = False
     """Whether every worker takes part in every step, and no other can do its part."""
-    num_savers: int
+    num_savers: int = 0
     """How many of them, servers aside, write a part of a checkpoint."""
-    servers_clip: bool
+    servers_clip: bool = True
     """Whether the norm of the gradient lies with the servers."""
 
     @property
     def are_there(self) -> bool:
         """Say whether steps can be computed."""
-        ...
+        return True
 
     @property
     def holders(self) -> tuple[str, ...]:
         """Return the workers that hold the parameters."""
-        ...
+        return ()
 
     def stand(self, step: int, checkpoint_folder: str, holders: tuple[str, ...], now_s: float) -> None:
         """Begin a generation at a step; `holders` may still come, `checkpoint_folder` is of that step, if not empty."""
-        ...
+        return
 
     def has_summed(self, step: int) -> bool:
         """Say whether the step's gradients are where they will be applied."""
-        ...
-
-    def apply(self, step: int, scale: float, factor: float) -> None:
-        """Have a step applied, which counts from now on."""
-        ...
-
-    def join(self, worker: Worker, now_s: float) -> None:
-        """Take in a worker that came later."""
-        ...
-
-    def drop(self, name: str) -> Wish | None:
-        """Go on without a worker."""
-        ...
-
-    def handle(self, message: Message, now_s: float) -> Wish | None:
-        """Take in what a worker says."""
-        ...
-
-    def tick(self, now_s: float) -> Wish | None:
-        """Do what is due by time."""
-        ...
-
-    def save(self, number: int, step: int, folder: str) -> None:
-        """Have the parameters written."""
-        ...
-
-
-class ServersKeepDense:
-    """The servers do: there is nothing to see to."""
-
-    everyone = False
-    num_savers = 0
-    servers_clip = True
-    are_there = True
-    holders: tuple[str, ...] = ()
-
-    def stand(self, step: int, checkpoint_folder: str, holders: tuple[str, ...], now_s: float) -> None:
-        """Do nothing."""
-
-    def has_summed(self, step: int) -> bool:
-        """Return that they have: they sum as gradients arrive."""
         return True
 
     def apply(self, step: int, scale: float, factor: float) -> None:
-        """Do nothing: servers are told of commits anyway."""
+        """Have a step applied, which counts from now on."""
+        return
 
     def join(self, worker: Worker, now_s: float) -> None:
-        """Do nothing."""
+        """Take in a worker that came later."""
+        return
 
     def drop(self, name: str) -> Wish | None:
-        """Do nothing."""
+        """Go on without a worker."""
+        return None
 
     def handle(self, message: Message, now_s: float) -> Wish | None:
-        """Do nothing."""
+        """Take in what a worker says."""
+        return None
 
     def tick(self, now_s: float) -> Wish | None:
-        """Do nothing."""
+        """Do what is due by time."""
+        return None
 
     def save(self, number: int, step: int, folder: str) -> None:
-        """Do nothing."""
+        """Have the parameters written, for the checkpoint of that number."""
+        return
 
 
-class RingKeepsDense:
+class ServersKeepDense(DenseKeepers):
+    """The servers do, which are told of commits and checkpoints anyway: there is nothing to see to."""
+
+
+class RingKeepsDense(DenseKeepers):
     """The members of this generation's ring, and how far they are."""
 
     everyone = True

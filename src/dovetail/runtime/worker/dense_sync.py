@@ -11,58 +11,43 @@ from dovetail.runtime.worker.task import Floats, Task
 
 
 class DenseSync(Protocol):
-    """A worker's side of it; all but `handle` and `reset` is called by the main thread."""
+    """A worker's side; all but `handle` and `reset` is the main thread's. Whoever need not do a thing leaves it out."""
 
-    @property
-    def is_fetched(self) -> bool:
-        """Whether the dense parameters are fetched from servers, with the first micro-batch of a task."""
-        ...
+    is_fetched: bool = False
+    """Whether the dense parameters are fetched from servers, with the first micro-batch of a task."""
 
     def reset(self, generation: int) -> None:
         """Throw away what is under way, in the control thread: the run goes on as `generation`."""
-        ...
+        return
 
     def handle(self, message: Message) -> bool:
         """Do what the coordinator says, in the control thread; False where a message is about something else."""
-        ...
+        return False
 
     def catch_up(self, is_current: Callable[[int], bool]) -> None:
         """Between tasks: take one's place for a generation that `is_current`, where the coordinator has called."""
-        ...
+        return
 
     def begin_last(self) -> None:
         """Say that the backward pass that follows is the last of a task."""
-        ...
+        return
 
     def gradients_to_push(self) -> Floats | None:
         """Return the dense gradients of a whole task for the servers, and count from zero again; None: not theirs."""
-        ...
+        return None
 
     def finish(self, task: Task, wanted: Callable[[], bool]) -> Span | None:
         """After a task's last gradients were passed on: wait until all workers agree; return that wait."""
-        ...
+        return None
 
 
-class ServerSync:
+class ServerSync(DenseSync):
     """Servers keep the dense parameters: fetched with every task, their gradients pushed with its last ones."""
 
     def __init__(self, model: ServedModel) -> None:
         """Take the gradients from a model."""
         self._gradients = model.gradients
         self.is_fetched = len(model.gradients) > 0
-
-    def reset(self, generation: int) -> None:
-        """Do nothing: the servers know."""
-
-    def handle(self, message: Message) -> bool:
-        """Leave every message to others."""
-        return False
-
-    def catch_up(self, is_current: Callable[[int], bool]) -> None:
-        """Do nothing: the servers know."""
-
-    def begin_last(self) -> None:
-        """Do nothing: gradients are summed on the servers."""
 
     def gradients_to_push(self) -> Floats | None:
         """Return the dense gradients, where there are any."""
@@ -71,7 +56,3 @@ class ServerSync:
         gradients: Floats = self._gradients.cpu().numpy().copy()
         self._gradients.zero_()
         return gradients
-
-    def finish(self, task: Task, wanted: Callable[[], bool]) -> Span | None:
-        """Do nothing: whoever fetches next waits for the step."""
-        return None

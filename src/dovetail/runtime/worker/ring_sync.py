@@ -23,18 +23,17 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.model.parameters import dense_parameters
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.dense_sync import DenseSync
 from dovetail.runtime.worker.lines import Abandoned, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.ring import Ring
-from dovetail.runtime.worker.task import Floats, Task
+from dovetail.runtime.worker.task import Task
 
 Tell = Callable[[Message], None]
 
 
-class RingSync:
-    """A `DenseSync`: takes part in one ring after the other, as the coordinator says."""
-
-    is_fetched = False
+class RingSync(DenseSync):
+    """Takes part in one ring after the other, as the coordinator says; the servers know nothing of it."""
 
     def __init__(self, process: Process, model: ServedModel, tell: Tell) -> None:
         """Watch the model's gradients."""
@@ -96,10 +95,6 @@ class RingSync:
     def begin_last(self) -> None:
         """Have gradients summed while the backward pass that follows goes on."""
         self._ring.overlap()
-
-    def gradients_to_push(self) -> Floats | None:
-        """Return None: the ring has them."""
-        return None
 
     def finish(self, task: Task, wanted: Callable[[], bool]) -> Span | None:
         """Sum the dense gradients with the others and wait until the step is committed; None where nobody wants it."""
