@@ -6,6 +6,7 @@ Events in, decisions out: it has no sockets, no clock and, but for the shelf of 
 from __future__ import annotations
 
 from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.coordinator.attendance import WAITS_S, Attendance
 from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.generations import Generations
 from dovetail.runtime.coordinator.journal import Past
@@ -34,9 +35,6 @@ from dovetail.runtime.messages import (
 )
 from dovetail.spec.run import RunWorker
 
-WAITS_S = 180.0
-"""How long a run may be without the servers or workers it needs."""
-
 
 class Conductor:
     """Everything that a coordinator decides."""
@@ -55,9 +53,8 @@ class Conductor:
         self._generations = Generations(blueprint, self.roster, self.decisions, past)
         self._standstill = Standstill(run.faults.patience_s)
         self.state = RunState.STARTING
-        self._since_s = now_s
-        self.lost: dict[str, int] = {}
-        """Processes that are not heard of any more, or hang: to be ended and started again."""
+        self._attendance = Attendance(self.roster, run.faults.patience_s, now_s)
+        self.lost = self._attendance.lost
         self.failure = ("", "")
         self._asked_to_stop = False
         self._stops_after_save = False
@@ -68,36 +65,38 @@ class Conductor:
     def hello(self, address: bytes, message: Hello, now_s: float) -> None:
         """Take in a process that says who it is."""
         self.lost.pop(message.name, None)
-        known = self.roster.member(message.name)
+        known, patience_s = self.roster.member(message.name), self._faults.patience_s
+        settings = self.roster.settings.get(message.name, RunWorker())
+        is_server = message.role == "server"
         if known is not None and known.process_id == message.process_id and known.address == address:
             known.hear(now_s)  # it was asked twice
-        elif message.role == "server":
-            self._server_came(server_of(message, address, now_s, self._faults.patience_s), message, known, now_s)
-        elif message.role == "worker":
-            settings = self.roster.settings.get(message.name, RunWorker())
-            self._worker_came(worker_of(message, address, now_s, self._faults.patience_s, settings), message, now_s)
-        self._settle(now_s)
+        elif is_server and message.name in self.roster.server_names:
+            self._server_came(server_of(message, address, now_s, patience_s), message.generation, now_s)
+        elif not is_server:
+            self._worker_came(worker_of(message, address, now_s, patience_s, settings), now_s)
+        self.settle(now_s)
 
-    def _server_came(self, server: Server, message: Hello, known: Member | None, now_s: float) -> None:
+    def _server_came(self, server: Server, generation: int, now_s: float) -> None:
         """Take in a server; where it was here before, its state is gone."""
+        was_here = server.name in self.roster.servers
+        self.roster.servers[server.name] = server
         if self.state.is_over:
             self.decisions.send(server, Stop(reason=self.state.value))
             return
-        self.roster.generation = max(self.roster.generation, message.generation)
-        self.roster.servers[server.name] = server
-        self._generations.heard(server.name, message.generation)
-        if known is not None:
+        self.roster.generation = max(self.roster.generation, generation)
+        self._generations.heard(server.name, generation)
+        if was_here:
             self._go_back(f"{server.name} came back without its state", now_s)
         else:
             self._generations.ask_servers(self.kept, now_s)
 
-    def _worker_came(self, worker: Worker, message: Hello, now_s: float) -> None:
-        """Take in a worker."""
+    def _worker_came(self, worker: Worker, now_s: float) -> None:
+        """Take in a worker; where it was here before, it begins anew."""
+        self._drop_worker(worker.name, now_s)
+        self.roster.workers[worker.name] = worker
         if self.state.is_over:
             self.decisions.send(worker, Stop(reason=self.state.value))
             return
-        self._drop_worker(worker.name, now_s)
-        self.roster.workers[worker.name] = worker
         if self.roster.first_worker_s is None:
             self.roster.first_worker_s = now_s
         self._generations.tell_again(worker)
@@ -119,7 +118,7 @@ class Conductor:
                 f"its log is {self._place}/logs/{message.name}.log; go on with: dovetail train --resume {self._place}",
                 now_s,
             )
-        self._settle(now_s)
+        self.settle(now_s)
 
     def save_now(self, message: SaveNow, now_s: float) -> None:
         """Have a checkpoint made as soon as can be, and the run end then where that is asked for."""
@@ -127,7 +126,7 @@ class Conductor:
             self._asked_to_stop = self._stops_after_save = True
         if self.state.is_working:
             self._saving.is_wanted = True
-        self._settle(now_s)
+        self.settle(now_s)
 
     def received(self, member: Member, message: Message, now_s: float) -> None:
         """Take in a message of a server or worker."""
@@ -149,13 +148,14 @@ class Conductor:
                 member.learn(message)
             self._standstill.moved(now_s)
             self.work.handle(member, message, now_s)
-        self._settle(now_s)
+        self.settle(now_s)
 
     def tick(self, now_s: float) -> None:
         """Do what is due by time."""
         if self.state.is_over:
             return
-        self._find_lost(now_s)
+        for member, how in self._attendance.find_missing(now_s):
+            self._drop(member, how, now_s)
         if self.state.is_working:
             self.work.tick(now_s)
             self._kept_or_not(self._saving.tick(now_s), now_s)
@@ -163,42 +163,12 @@ class Conductor:
                 self._begin_again("nothing moves, and nobody is at work; the work under way is handed out again", now_s)
         else:
             self._generations.ask_again(now_s)
-        self._check_waits(now_s)
-        self._settle(now_s)
-
-    def advance(self, now_s: float) -> None:
-        """Answer those who were kept waiting on purpose until now."""
-        self._settle(now_s)
+        who = self._attendance.waited_in_vain(now_s, is_working=self.state.is_working)
+        if who is not None:
+            self.fail(f"the run waited {WAITS_S:.0f} s for {who}", "see the processes' logs in the run's folder", now_s)
+        self.settle(now_s)
 
     # -- who is there --------------------------------------------------------------------------------------------------
-
-    def _find_lost(self, now_s: float) -> None:
-        """Give up members that have been silent for too long, and workers that hang."""
-        for member in [*self.roster.servers.values(), *self.roster.workers.values()]:
-            if member.is_lost(now_s) and not self._may_load(member, now_s):
-                how = f"silent for {now_s - member.heard_s:.1f} s"
-            elif isinstance(member, Worker) and member.is_stuck(self._faults.patience_s):
-                how = f"alive, but at the same thing for {member.stuck_s:.1f} s: it is ended and started again"
-            else:
-                continue
-            self.lost[member.name] = member.process_id
-            self._drop(member, how, now_s)
-
-    @staticmethod
-    def _may_load(member: Member, now_s: float) -> bool:
-        """Say whether a server is silent because it takes up a large checkpoint."""
-        return isinstance(member, Server) and not member.is_ready and now_s - member.heard_s < WAITS_S
-
-    def _check_waits(self, now_s: float) -> None:
-        """End a run that has nobody to go on with."""
-        if self.state.is_over:
-            return
-        if self.state.is_working and self.roster.workers:
-            self._since_s = now_s
-        elif now_s - self._since_s > WAITS_S:
-            nobody = "any worker" if not self.roster.workers else "the servers"
-            who = ", ".join(self.roster.missing_servers) or nobody
-            self.fail(f"the run waited {WAITS_S:.0f} s for {who}", "see the processes' logs in the run's folder", now_s)
 
     def _failed(self, member: Member, message: Failed, now_s: float) -> None:
         """End the run where one of its own processes cannot go on; a worker that joined is on its own."""
@@ -225,7 +195,7 @@ class Conductor:
 
     # -- what follows --------------------------------------------------------------------------------------------------
 
-    def _settle(self, now_s: float) -> None:
+    def settle(self, now_s: float) -> None:
         """Do what has become possible, until nothing more has."""
         while self.state.is_working:
             if self.work.wish is not None:
@@ -233,7 +203,9 @@ class Conductor:
                 self._carry_out(wish, now_s)
                 continue
             self._saving.look(self.work.step, now_s)
-            self.work.pause = self._pause()
+            self.work.pause = Pause.TO_SAVE if self._saving.held_back else Pause.NONE
+            if self._stops_after_save:
+                self.work.pause = Pause.TO_STOP
             if self._saving.is_due and self.work.can_save and self.state.is_working:
                 self._kept_or_not(self._saving.begin(self.work, now_s), now_s)
                 continue
@@ -242,12 +214,6 @@ class Conductor:
             self.work.advance(now_s)
             if self.work.wish is None:
                 return
-
-    def _pause(self) -> Pause:
-        """Return what the work must hold back."""
-        if self._stops_after_save:
-            return Pause.TO_STOP
-        return Pause.TO_SAVE if self._saving.held_back else Pause.NONE
 
     def _carry_out(self, wish: Wish, now_s: float) -> None:
         """Do what the work needs."""
@@ -283,7 +249,8 @@ class Conductor:
 
     def _leave_generation(self, now_s: float) -> None:
         """Throw away what is under way."""
-        self.state, self._since_s = RunState.GOING_BACK, now_s
+        self.state = RunState.GOING_BACK
+        self._attendance.began(now_s)
         self._stops_after_save = self._asked_to_stop
         self._saving.drop()
         self._generations.leave()
@@ -302,7 +269,8 @@ class Conductor:
         if self.kept.manifest.step == self.work.step:
             self.work.stands_at(str(self.kept.folder.absolute()))
         self.decisions.write(start=self.work.as_start())
-        self.state, self._since_s = RunState.RUNNING, now_s
+        self.state = RunState.RUNNING
+        self._attendance.began(now_s)
         self.decisions.send_all(self.roster.workers.values(), Reset(generation=self.roster.generation))
         self._standstill.moved(now_s)
         self.work.begin(now_s)
@@ -316,7 +284,7 @@ class Conductor:
             self.kept = outcome
             self.decisions.say(f"checkpoint of step {outcome.manifest.step} is kept")
             if self._stops_after_save and not self._saving.is_wanted:
-                self._end(RunState.DONE, now_s)
+                self._end(RunState.DONE)
         elif outcome is not None and self._stops_after_save:
             self.fail(f"the last checkpoint could not be written: {outcome.why}", outcome.hint, now_s)
         elif outcome is not None:
@@ -328,10 +296,10 @@ class Conductor:
         """End the run with an error."""
         if not self.state.is_over:
             self.failure = (error, hint)
-            self._end(RunState.FAILED, now_s)
+            self._end(RunState.FAILED)
 
-    def _end(self, state: RunState, now_s: float) -> None:
+    def _end(self, state: RunState) -> None:
         """Have everyone stop."""
-        self.state, self._since_s = state, now_s
+        self.state = state
         everyone = [*self.roster.workers.values(), *self.roster.servers.values()]
         self.decisions.send_all(everyone, Stop(reason=state.value))

@@ -119,18 +119,14 @@ class HandOut:
         """Hand out work to all who have none, and find someone for tasks of lost workers."""
         if not self._roster.may_begin(now_s):
             return
-        self._advance_idle(now_s)
-        while self._rescue(now_s):
-            pass
-
-    def _advance_idle(self, now_s: float) -> None:
-        """Hand out work to all who have none."""
         for name in sorted(self._idle - self._late):
             worker = self._roster.workers.get(name)
             if worker is None:
                 self._idle.discard(name)
             else:
                 self._advance_worker(worker, now_s)
+        while self._rescue(now_s):
+            pass
 
     def _advance_worker(self, worker: Worker, now_s: float) -> None:
         """Hand out tasks until the worker has an open one, or one of the next step."""

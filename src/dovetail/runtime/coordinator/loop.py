@@ -77,7 +77,7 @@ class CoordinatorLoop:
         """Do what is due by time."""
         now_s = self._clock.now()
         if self._conductor.work.due_s() <= now_s:
-            self._conductor.advance(now_s)
+            self._conductor.settle(now_s)
         if now_s - self._ticked_s >= TICK_S:
             self._ticked_s = now_s
             self._conductor.tick(now_s)

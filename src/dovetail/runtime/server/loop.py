@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import zmq
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import checksums_in, table_folder
-from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
     Accepted,
@@ -33,15 +29,13 @@ from dovetail.runtime.messages import (
     Pushed,
     Ready,
     Save,
-    SaveBegun,
-    Saved,
-    SaveFailed,
     ServerStats,
     Stale,
     Stop,
     WhoAreYou,
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
+from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard, gradients_in
 from dovetail.transport import Letter, Listener, PeerLost, Refused
 
@@ -66,7 +60,7 @@ class ServerLoop:
         self._era = -1
         """The generation that took up the checkpoint from which this state comes."""
         self._parked: list[tuple[Letter, float]] = []
-        self._saving: tuple[Save, list[Future[Any]]] | None = None
+        self._saving = PartSaving(self._name, number, self._shard)
         self._busy_s = 0.0
         self._last_beat_s = 0.0
         self._clock = AwakeClock()
@@ -81,7 +75,7 @@ class ServerLoop:
         self._say_hello()
         try:
             while not self._stopped:
-                poller.poll(0 if not self._shard.is_settled else 20 if self._saving else 100)
+                poller.poll(0 if not self._shard.is_settled else 20 if self._saving.is_under_way else 100)
                 self._beat()
                 # The coordinator first: a commit answers workers that wait.
                 while (letter := self._coordinator.receive(0)) is not None:
@@ -95,7 +89,7 @@ class ServerLoop:
                     self._busy_s += time.perf_counter() - start_s
                 if not self._shard.is_settled:
                     self._shard.settle_some()
-                self._finish_saving()
+                self._report_saving()
                 self._process.check_coordinator(self._clock.now() - self._heard_s)
         except (DovetailError, OSError) as problem:
             hint = problem.hint if isinstance(problem, DovetailError) else "check the disk"
@@ -129,6 +123,13 @@ class ServerLoop:
             self._coordinator.send(Alive(name=self._name))
             self._send_stats()
 
+    def _report_saving(self) -> None:
+        """Tell the coordinator when this server's part of a checkpoint is on disk."""
+        report = self._saving.finished()
+        if report is not None:
+            self._send_stats()  # the last ones, where this is the last checkpoint
+            self._coordinator.send(report)
+
     def _send_stats(self) -> None:
         """Tell the coordinator what this server holds and has done."""
         stats = [table.stats() for table in self._shard.tables]
@@ -157,15 +158,15 @@ class ServerLoop:
         elif isinstance(message, Load | Adopt) and message.generation == self._generation:
             self._become(message.generation)  # it was asked twice
         elif isinstance(message, Load):
-            self._drop_saving()
+            self._saving.drop()
             self._shard.load(Path(message.folder))
             self._era = message.generation
             self._become(message.generation)
         elif isinstance(message, Adopt):
             self._shard.discard()
             self._become(message.generation)
-        elif isinstance(message, Save):
-            self._save(message)
+        elif isinstance(message, Save) and message.generation == self._generation:
+            self._coordinator.send(self._saving.begin(message))
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif isinstance(message, Stop):
@@ -192,61 +193,6 @@ class ServerLoop:
             for letter, since_s in parked:
                 self._from_worker(letter, since_s)
         self._coordinator.send(Committed(name=self._name, generation=message.generation, step=message.step))
-
-    def _save(self, message: Save) -> None:
-        """Begin to write a checkpoint."""
-        if message.generation != self._generation:
-            return
-        self._drop_saving()
-        try:
-            if message.step != self._shard.version:
-                raise TrainingError(
-                    f"the checkpoint is of step {message.step}, and {self._name} holds {self._shard.version}",
-                    hint="a bug: report it",
-                )
-            self._shard.forget_tasks(below=message.next_task)
-            self._saving = (message, self._shard.save(Path(message.folder)))
-        except (DovetailError, OSError) as error:
-            self._save_failed(message, error)
-            return
-        self._coordinator.send(SaveBegun(name=self._name, generation=message.generation, number=message.number))
-
-    def _drop_saving(self) -> None:
-        """Wait for a checkpoint under way that nobody wants any more."""
-        if self._saving is not None:
-            for future in self._saving[1]:
-                future.exception()
-            self._saving = None
-
-    def _finish_saving(self) -> None:
-        """Tell the coordinator when a checkpoint is on disk."""
-        if self._saving is None or not all(future.done() for future in self._saving[1]):
-            return
-        message, futures = self._saving
-        self._saving = None
-        try:
-            for future in futures:
-                future.result()
-            folder = Path(message.folder)
-            files = checksums_in(folder, only=f"dense-{self._number}.safetensors")
-            for position in range(len(self._shard.tables)):
-                files |= checksums_in(folder, only=f"{table_folder(position, self._number)}/**/*")
-        except (DovetailError, OSError) as error:
-            self._save_failed(message, error)
-            return
-        self._send_stats()  # the last ones, where this is the last checkpoint
-        self._coordinator.send(
-            Saved(name=self._name, generation=message.generation, number=message.number, files=files)
-        )
-
-    def _save_failed(self, message: Save, error: Exception) -> None:
-        """Report a checkpoint that could not be written; training goes on."""
-        hint = error.hint if isinstance(error, DovetailError) else "check the disk"
-        self._coordinator.send(
-            SaveFailed(
-                name=self._name, generation=message.generation, number=message.number, error=str(error), hint=hint
-            )
-        )
 
     # -- workers -------------------------------------------------------------------------------------------------------
 

@@ -10,32 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint, Table, make_row_optimizer
 from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.runtime.checkpoint import Manifest, load_dense, save_dense, table_folder
-from dovetail.runtime.dense.kernels import add_into, sum_of_squares
 from dovetail.runtime.dense.optimizer import make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Push
+from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
-
-Keys = NDArray[np.int64]
-Floats = NDArray[np.float32]
-
-
-@dataclass(slots=True)
-class TaskGradients:
-    """Gradients of one attempt at a task, until its last part is there."""
-
-    rows: list[tuple[int, Keys, Floats]] = field(default_factory=list)
-    num_parts: int = 0
+from dovetail.runtime.server.step_sums import StepSums
 
 
 class Shard:
@@ -51,7 +39,6 @@ class Shard:
         self.keeps_dense = blueprint.run.training.dense == "ps"
         self.values = np.zeros(size if self.keeps_dense else 0, dtype=np.float32)
         self._state: dict[str, Floats] = {}
-        self._total = np.zeros_like(self.values)
         self.tables: list[Table] = []
         self.version = -1
         self._dense_steps = 0
@@ -59,12 +46,10 @@ class Shard:
         """In ssp and async: tasks below this number are applied."""
         self._accepted: set[tuple[int, int]] = set()
         """(step, task) in sync, (0, task) else: what counts already."""
-        self._parts: dict[tuple[int, int, str], TaskGradients] = {}
-        self._counting: dict[int, str] = {}
-        """In sync: whose attempt at each task is in the sums."""
-        self._kept: dict[int, TaskGradients] = {}
-        """In sync: the gradients of tasks that count, until the step is committed."""
-        self._sums: list[GradientSums] = []
+        self._attempts = Attempts()
+        """In ssp and async: tasks of which parts have come."""
+        self._step = StepSums((), 0)
+        """In sync: the gradients of the step under way."""
         self._due: list[GradientSums] = []
         """Sums of the step that was committed last, those that are not applied yet."""
         self._due_scale, self._due_factor = 1.0, 1.0
@@ -85,8 +70,7 @@ class Shard:
         self.tables = [
             self._load_table(checkpoint, folder, position) for position in range(len(self._blueprint.tables))
         ]
-        self._sums = [GradientSums(spec.width) for spec in self._blueprint.tables]
-        self._due = [GradientSums(spec.width) for spec in self._blueprint.tables]
+        self._due = []
         self.is_settled = True
         if self.keeps_dense:
             values, state = load_dense(folder, checkpoint)
@@ -96,7 +80,7 @@ class Shard:
                 if state
                 else self._optimizer.first_state(len(self.values))
             )
-            self._total = np.zeros_like(self.values)
+        self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values))
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
 
@@ -155,7 +139,7 @@ class Shard:
     # -- gradients -----------------------------------------------------------------------------------------------------
 
     def push(
-        self, step: int, task: int, worker: str, *, part: int, rows: Sequence[tuple[int, Keys, Floats]],
+        self, step: int, task: int, worker: str, *, part: int, rows: Sequence[RowGradients],
         dense: Floats | None, last: bool,
     ) -> bool:  # fmt: skip
         """Take in a part of a task's gradients for a step to come; True once the task counts, by its last part.
@@ -164,44 +148,12 @@ class Shard:
         """
         if (step, task) in self._accepted:
             return False
-        again = part == 0 and (step, task, worker) in self._parts
-        gradients = self._attempt((step, task, worker), part)
-        copies = [(position, keys.copy(), values.copy()) for position, keys, values in rows]
-        gradients.rows.extend(copies)
-        if self._counting.setdefault(task, worker) == worker and not again:
-            self._add_up(copies)
-        if not last:
-            if again:
-                self._add_up_anew()
-            return False
-        if dense is not None:
-            add_into(self._total, dense)
-        self._accepted.add((step, task))
-        self._kept[task] = gradients
-        changed = again or self._counting[task] != worker
-        self._counting[task] = worker
-        for key in [key for key in self._parts if key[:2] == (step, task)]:
-            del self._parts[key]
-        if changed:
-            self._add_up_anew()
-        return True
+        counts = self._step.push(step, task, worker, part=part, rows=rows, dense=dense, last=last)
+        if counts:
+            self._accepted.add((step, task))
+        return counts
 
-    def _add_up(self, rows: Sequence[tuple[int, Keys, Floats]]) -> None:
-        """Add gradients to the sums of the step."""
-        for position, keys, values in rows:
-            self._sums[position].add(keys, values)
-
-    def _add_up_anew(self) -> None:
-        """Take the sums again: another attempt at a task than the one in them is the one that counts."""
-        for sums in self._sums:
-            sums.clear()
-        for gradients in self._kept.values():
-            self._add_up(gradients.rows)
-        for (_, task, worker), gradients in self._parts.items():
-            if self._counting.get(task) == worker:
-                self._add_up(gradients.rows)
-
-    def check(self, rows: Sequence[tuple[int, Keys, Floats]], dense: Floats | None) -> None:
+    def check(self, rows: Sequence[RowGradients], dense: Floats | None) -> None:
         """Refuse gradients that are not those of this shard's parameters."""
         for position, keys, values in rows:
             if not 0 <= position < len(self.tables):
@@ -222,35 +174,19 @@ class Shard:
         """Say whether a task counts already."""
         return task < self._all_before or (step, task) in self._accepted
 
-    def _attempt(self, key: tuple[int, int, str], part: int) -> TaskGradients:
-        """Return what there is of an attempt at a task; with its first part, a worker begins anew."""
-        if part == 0:
-            self._parts[key] = TaskGradients()
-        gradients = self._parts.get(key)
-        if gradients is None or gradients.num_parts != part:
-            raise TrainingError(
-                f"part {part} of task {key[1]} of {key[2]} came without those before", hint="a bug: report it"
-            )
-        gradients.num_parts += 1
-        return gradients
-
     def norm_square(self) -> float:
         """Return the sum of squares of the step's dense gradient."""
-        return float(sum_of_squares(self._total))
+        return self._step.norm_square()
 
     def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
         """Apply the step: dense parameters now, rows when they are asked for or there is time."""
         self.settle()
-        if self._parts:  # attempts that came to nothing may be in the sums
-            self._parts.clear()
-            self._add_up_anew()
-        self._due, self._sums = self._sums, self._due
+        self._due = self._step.take_rows(self._due or None)
         self._due_scale, self._due_factor = scale, factor
         self.is_settled = not any(sums.count for sums in self._due)
         if self.keeps_dense and len(self.values):
-            self._update_dense(self._total, scale=dense_scale, factor=factor)
-            self._total[:] = 0
-        self._forget_step()
+            self._update_dense(self._step.dense, scale=dense_scale, factor=factor)
+        self._step.start_anew()
         self._accepted.clear()
         self.version += 1
 
@@ -276,23 +212,14 @@ class Shard:
             rows = [(keys, values)]
             self._update_rows(self.tables[position], rows, scale=self._due_scale, factor=self._due_factor)
 
-    def _forget_step(self) -> None:
-        """Forget the tasks of the step."""
-        self._parts.clear()
-        self._counting.clear()
-        self._kept.clear()
-
     def apply(
-        self, task: int, worker: str, *, part: int, rows: Sequence[tuple[int, Keys, Floats]], dense: Floats | None,
+        self, task: int, worker: str, *, part: int, rows: Sequence[RowGradients], dense: Floats | None,
         last: bool, scale: float, factor: float,
     ) -> bool:  # fmt: skip
         """Take in a part of a task's gradients and, with the last, apply them at once (ssp and async)."""
         if self.counts(0, task):
             return False
-        gradients = self._attempt((0, task, worker), part)
-        gradients.rows.extend(
-            rows if last else [(position, keys.copy(), values.copy()) for position, keys, values in rows]
-        )
+        gradients = self._attempts.add((0, task, worker), part, rows if last else copied(rows))
         if not last:
             return False
         for position, table in enumerate(self.tables):
@@ -302,8 +229,7 @@ class Shard:
         if dense is not None and self.keeps_dense:
             self._update_dense(dense, scale=scale, factor=factor)
         self._accepted.add((0, task))
-        for key in [key for key in self._parts if key[1] == task]:
-            del self._parts[key]
+        self._attempts.forget_task(0, task)
         self.version += 1
         return True
 
@@ -334,10 +260,8 @@ class Shard:
 
     def discard(self) -> None:
         """Throw away gradients that were not committed; in ssp and async what is applied stays applied."""
-        self._forget_step()
-        for sums in self._sums:
-            sums.clear()
-        self._total[:] = 0
+        self._step.discard()
+        self._attempts.clear()
         if self._blueprint.run.training.mode == "sync":
             self._accepted.clear()
 
@@ -352,7 +276,7 @@ class Shard:
             table.close()
 
 
-def gradients_in(push: Push, arrays: Sequence[Any]) -> tuple[list[tuple[int, Keys, Floats]], Floats | None]:
+def gradients_in(push: Push, arrays: Sequence[Any]) -> tuple[list[RowGradients], Floats | None]:
     """Return the gradients of rows, by table, and the dense ones that a push brings."""
     if len(arrays) != 2 * len(push.tables) + push.dense:
         raise TrainingError(

@@ -1,0 +1,90 @@
+"""Gradients of the step under way in `sync`: of every task one attempt counts, and is summed as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dovetail.runtime.dense.kernels import add_into, sum_of_squares
+from dovetail.runtime.server.attempts import Attempts, Floats, RowGradients, TaskGradients, copied
+from dovetail.runtime.server.gradient_sums import GradientSums
+
+
+class StepSums:
+    """The sums of rows by table, and that of the dense gradient."""
+
+    def __init__(self, widths: Sequence[int], dense_size: int) -> None:
+        """Start at zero."""
+        self._sums = [GradientSums(width) for width in widths]
+        self._spare = [GradientSums(width) for width in widths]
+        self.dense = np.zeros(dense_size, dtype=np.float32)
+        self._attempts = Attempts()
+        self._counting: dict[int, str] = {}
+        """Whose attempt at each task is in the sums."""
+        self._kept: dict[int, TaskGradients] = {}
+        """The gradients of tasks that are whole, until the step is committed."""
+
+    def push(
+        self, step: int, task: int, worker: str, *, part: int, rows: Sequence[RowGradients],
+        dense: Floats | None, last: bool,
+    ) -> bool:  # fmt: skip
+        """Take in a part of an attempt at a task that is not whole; True where that makes it whole."""
+        again = part == 0 and (step, task, worker) in self._attempts
+        copies = copied(rows)
+        gradients = self._attempts.add((step, task, worker), part, copies)
+        if self._counting.setdefault(task, worker) == worker and not again:
+            self._add_up(copies)
+        if not last:
+            if again:
+                self._add_up_anew()
+            return False
+        if dense is not None:
+            add_into(self.dense, dense)
+        self._kept[task] = gradients
+        changed = again or self._counting[task] != worker
+        self._counting[task] = worker
+        self._attempts.forget_task(step, task)
+        if changed:
+            self._add_up_anew()
+        return True
+
+    def _add_up(self, rows: Sequence[RowGradients]) -> None:
+        """Add gradients to the sums of the step."""
+        for position, keys, values in rows:
+            self._sums[position].add(keys, values)
+
+    def _add_up_anew(self) -> None:
+        """Take the sums again: another attempt at a task than the one in them is the one that counts."""
+        for sums in self._sums:
+            sums.clear()
+        for gradients in self._kept.values():
+            self._add_up(gradients.rows)
+        for (_, task, worker), gradients in self._attempts:
+            if self._counting.get(task) == worker:
+                self._add_up(gradients.rows)
+
+    def norm_square(self) -> float:
+        """Return the sum of squares of the dense gradient."""
+        return float(sum_of_squares(self.dense))
+
+    def take_rows(self, applied: list[GradientSums] | None) -> list[GradientSums]:
+        """Return the sums of rows, those of attempts that came to nothing left out; `applied` are used for the next."""
+        if self._attempts:
+            self._attempts.clear()
+            self._add_up_anew()
+        taken, self._sums = self._sums, applied or self._spare
+        return taken
+
+    def start_anew(self) -> None:
+        """Forget the tasks of the step, and the dense gradient."""
+        self._attempts.clear()
+        self._counting.clear()
+        self._kept.clear()
+        self.dense[:] = 0
+
+    def discard(self) -> None:
+        """Forget everything."""
+        self.start_anew()
+        for sums in self._sums:
+            sums.clear()
