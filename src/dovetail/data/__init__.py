@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dovetail.data.cache import DecodedCache
     from dovetail.data.clicks import Clicks, Matches
     from dovetail.data.errors import BadRowsError, DataError
+    from dovetail.data.hash_into import hashed
     from dovetail.data.items import ItemPool, items_of
     from dovetail.data.load import load_data
     from dovetail.data.loader import Loader
@@ -40,6 +41,7 @@ __all__ = [
     "Slot",
     "Source",
     "concatenate",
+    "hashed",
     "items_of",
     "load_data",
 ]

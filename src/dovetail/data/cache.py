@@ -44,7 +44,7 @@ class DecodedCache:
         path = self._path(key)
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-                batch = Batch(**{name: torch.from_numpy(arrays[name]) for name in FIELDS})
+                batch = Batch(**{name: torch.from_numpy(arrays[name]) for name in FIELDS if name in arrays})
             os.utime(path)
         except FileNotFoundError:
             self.misses += 1
@@ -64,7 +64,7 @@ class DecodedCache:
         draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
             with draft.open("wb") as stream:
-                np.savez(stream, **{name: getattr(batch, name).numpy() for name in FIELDS})
+                np.savez(stream, **{name: tensor.numpy() for name, tensor in batch.present().items()})  # type: ignore[arg-type]
             draft.replace(path)
         except OSError:
             draft.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from dovetail.data.clicks import Clicks, Matches
 from dovetail.data.errors import DataError
 from dovetail.data.files import Columns, CriteoDecoder, CsvDecoder, FileSource, ParquetDecoder
 from dovetail.data.files.decoder import Decoder
+from dovetail.data.hash_into import hashed
 from dovetail.data.imports import ImportProblem, imported
 from dovetail.data.source import Source
 from dovetail.errors import did_you_mean
@@ -28,8 +29,9 @@ def load_data(name: str, **options: Any) -> Source:
     """Return a source of samples.
 
     `name` is `clicks` (options: those of `Clicks`, or of `Matches` with truth `user-item` or `next-item`), `criteo`,
-    `csv` or `parquet` (path, cache, cache_limit_bytes, max_bad_rows; label, dense, slots, multi_valued, separator for
-    the last two), or `package.module:function`, which is called with the options and returns a `Source`.
+    `csv` or `parquet` (path, cache, cache_limit_bytes, max_bad_rows, hash_into; label, weight, dense, slots,
+    multi_valued, separator for the last two), or `package.module:function`, which is called with the options and
+    returns a `Source`.
     """
     if ":" in name:
         return _own(name, options)
@@ -40,6 +42,13 @@ def load_data(name: str, **options: Any) -> Source:
     maker = DATA[name]
     _check_options(name, maker, options)
     return maker(**options)
+
+
+def options_known(name: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of some options that data of this name take: what `csv` files are read with holds for `parquet`."""
+    maker = DATA.get(name or "")
+    known = inspect.signature(maker).parameters if maker is not None else {}
+    return {option: value for option, value in options.items() if option in known and option != "path"}
 
 
 def clicks(*, truth: str = "deep", **options: Any) -> Source:
@@ -55,9 +64,10 @@ def criteo(
     cache: str | Path | bool = True,
     cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
     max_bad_rows: int = 0,
-) -> FileSource:
+    hash_into: int | Mapping[str, int] | None = None,
+) -> Source:
     """Return click logs in the public TSV format."""
-    return _files(path, CriteoDecoder(), cache, cache_limit_bytes, max_bad_rows)
+    return _files(path, CriteoDecoder(), cache, cache_limit_bytes, max_bad_rows, hash_into)
 
 
 def column_files(
@@ -73,10 +83,17 @@ def column_files(
     cache: str | Path | bool = True,
     cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
     max_bad_rows: int = 0,
-) -> FileSource:
+    hash_into: int | Mapping[str, int] | None = None,
+    weight: str | None = None,
+) -> Source:
     """Return samples in files with named columns: CSV with a header, or Parquet."""
     columns = Columns(
-        label=label, dense=tuple(dense), slots=tuple(slots), multi_valued=tuple(multi_valued), separator=separator
+        label=label,
+        dense=tuple(dense),
+        slots=tuple(slots),
+        multi_valued=tuple(multi_valued),
+        separator=separator,
+        weight=weight,
     )
     if kind == "csv":
         decoder: Decoder = CsvDecoder(columns=columns, delimiter="," if delimiter is None else delimiter)
@@ -84,7 +101,7 @@ def column_files(
         raise DataError("`parquet` has no option `delimiter`", hint="leave it out: the columns of Parquet need none")
     else:
         decoder = ParquetDecoder(columns=columns)
-    return _files(path, decoder, cache, cache_limit_bytes, max_bad_rows)
+    return _files(path, decoder, cache, cache_limit_bytes, max_bad_rows, hash_into)
 
 
 DATA: dict[str, Callable[..., Source]] = {
@@ -96,14 +113,20 @@ DATA: dict[str, Callable[..., Source]] = {
 
 
 def _files(
-    path: str | Sequence[str], decoder: Decoder, cache: str | Path | bool, limit_bytes: int, max_bad_rows: int
-) -> FileSource:
+    path: str | Sequence[str],
+    decoder: Decoder,
+    cache: str | Path | bool,
+    limit_bytes: int,
+    max_bad_rows: int,
+    hash_into: int | Mapping[str, int] | None,
+) -> Source:
     """Return the source of some files; `cache` is a folder, True for the usual one, False for none."""
     if max_bad_rows < 0:
         raise DataError(f"max_bad_rows is {max_bad_rows}", hint="set it to 0 or more")
     folder = None if isinstance(cache, bool) else cache
     kept = DecodedCache(folder, limit_bytes=limit_bytes) if cache is not False else None
-    return FileSource(path, decoder, cache=kept, max_bad_rows=max_bad_rows)
+    source = FileSource(path, decoder, cache=kept, max_bad_rows=max_bad_rows)
+    return source if hash_into is None else hashed(source, hash_into)
 
 
 def _own(name: str, options: dict[str, Any]) -> Source:

@@ -16,6 +16,8 @@ class Slot:
     num_keys: int | None = None
     """How many distinct ids there can be, where that is known; they are then `first_key`, `first_key + 1`, ..."""
     first_key: int = 0
+    hash_into: int | None = None
+    """Where set, an id is the hash of the value's text modulo this; else the whole hash, or as the data have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

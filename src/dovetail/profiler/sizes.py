@@ -35,6 +35,7 @@ def measure_sizes(graph: LayerGraph, batch: Batch, *, optimizer: str) -> tuple[L
             outputs[name].detach().requires_grad_(outputs[name].is_floating_point()) for name in block.after or ()
         ]
         fields = [getattr(batch, name) for name in block.reads]
+        read = [field for field in fields if field is not None]
         kept = _Kept(block.module, inputs)
         with kept, FlopCounterMode(display=False) as counter:
             output = block.module(*inputs, *fields)
@@ -42,7 +43,7 @@ def measure_sizes(graph: LayerGraph, batch: Batch, *, optimizer: str) -> tuple[L
         weight_bytes = sum(_bytes(parameter) for parameter in block.module.parameters())
         sizes.append(
             LayerSizes(
-                input_bytes=sum(_bytes(tensor) for tensor in (*inputs, *fields)),
+                input_bytes=sum(_bytes(tensor) for tensor in (*inputs, *read)),
                 weight_bytes=weight_bytes,
                 optimizer_bytes=_optimizer_bytes(block.module, output, optimizer),
                 activation_bytes=kept.num_bytes(beside=output),

@@ -31,6 +31,8 @@ class Columns:
     slots: tuple[str, ...] = ()
     multi_valued: tuple[str, ...] = ()
     separator: str = "|"
+    weight: str | None = None
+    """How much a sample counts, 0 or more."""
 
     def __post_init__(self) -> None:
         """Refuse a multi-valued slot that is no slot."""
@@ -41,7 +43,7 @@ class Columns:
     @property
     def names(self) -> tuple[str, ...]:
         """All columns that are read."""
-        return (self.label, *self.dense, *self.slots)
+        return (self.label, *((self.weight,) if self.weight is not None else ()), *self.dense, *self.slots)
 
     @property
     def schema(self) -> Schema:
@@ -77,6 +79,11 @@ class Columns:
         bad: dict[int, str] = {}
         labels = _numbers(table[self.label], bad, self.label, may_lack=False)
         _complain(bad, (labels != 0) & (labels != 1), f"`{self.label}` is not 0 or 1")
+        weights = None
+        if self.weight is not None:
+            numbers = _numbers(table[self.weight], bad, self.weight, may_lack=False)
+            _complain(bad, numbers < 0, f"`{self.weight}` is below 0")
+            weights = torch.from_numpy(numbers.astype(np.float32))
         dense = np.zeros((table.num_rows, len(self.dense)), dtype=np.float32)
         for position, name in enumerate(self.dense):
             dense[:, position] = _numbers(table[name], bad, name, may_lack=True)
@@ -88,6 +95,7 @@ class Columns:
             ids=torch.from_numpy(ids),
             offsets=torch.from_numpy(offsets),
             labels=torch.from_numpy(labels.astype(np.float32)),
+            weights=weights,
         )
         if bad:
             good = np.setdiff1d(np.arange(table.num_rows), np.fromiter(bad, dtype=np.int64))
