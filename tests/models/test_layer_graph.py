@@ -88,7 +88,7 @@ def test_what_crosses_each_cut_of_a_branching_model_is_known():
     assert graph.inputs_of(cut, len(graph) - 1) == ("relu2",)
     assert graph.outputs_of(0, cut) == ("relu2", "small_embedding")
     assert graph.reads_of(cut, cut) == ("ids", "offsets")
-    assert graph.reads_of(cut + 1, len(graph) - 1) == ("labels",)
+    assert graph.reads_of(cut + 1, len(graph) - 1) == ("labels", "weights")
 
 
 def test_layers_of_the_published_sizes_have_the_published_parameters():

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from dovetail.models.errors import ModelError
     from dovetail.models.initial_values import initialise
     from dovetail.models.layer_graph import LayerGraph
-    from dovetail.models.load import MODELS, as_graph, load_model
-    from dovetail.models.losses import LOSSES, loss_block
+    from dovetail.models.load import MODELS, as_graph, as_whole, load_model, load_whole
+    from dovetail.models.losses import LOSSES, loss_block, make_loss
     from dovetail.models.metrics import Auc, LogLoss, Metric, RecallAt, make_metric
     from dovetail.models.optimizers import ModelOptimizer, make_optimizer
     from dovetail.models.recipe import Recipe
     from dovetail.models.schedules import Schedule, make_schedule
     from dovetail.models.step import evaluate, train_step
+    from dovetail.models.whole import WholeModel
 
 __all__ = [
     "LOSSES",
@@ -39,11 +40,15 @@ __all__ = [
     "SampleDropout",
     "Schedule",
     "SlotEmbedding",
+    "WholeModel",
     "as_graph",
+    "as_whole",
     "evaluate",
     "initialise",
     "load_model",
+    "load_whole",
     "loss_block",
+    "make_loss",
     "make_metric",
     "make_optimizer",
     "make_schedule",

@@ -56,6 +56,17 @@ class LayerGraph(nn.Module):
         """Return the output of the last block."""
         return self.run(batch, keep=(self._blocks[-1].name,))[self._blocks[-1].name]
 
+    @property
+    def owner(self) -> nn.Module:
+        """The module whose names the parameters go by."""
+        return self
+
+    def outcome(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Return the output of the last block, and the model's answer where it is on the way there."""
+        last = self._blocks[-1].name
+        kept = self.run(batch, keep=(self.scores, last))
+        return kept[last], kept.get(self.scores)
+
     def predict(self, batch: Batch) -> Tensor:
         """Return the model's answer: the output of the block `scores`, the loss left out."""
         return self.run(batch, last=self.position(self.scores), keep=(self.scores,))[self.scores]

@@ -11,17 +11,19 @@ import torch
 from torch import nn
 
 from dovetail.data.schema import CRITEO_SCHEMA, Schema
-from dovetail.errors import did_you_mean
+from dovetail.errors import DovetailError, did_you_mean
 from dovetail.models import ctr_dnn, dlrm, matchnet, nce, two_embeddings
 from dovetail.models.block import Block
 from dovetail.models.errors import ModelError
 from dovetail.models.imports import import_function
 from dovetail.models.initial_values import initialise
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.models.losses import loss_block
+from dovetail.models.losses import LossSpec, loss_block
+from dovetail.models.options import check_options
 from dovetail.models.recipe import Recipe
 from dovetail.models.sequential import blocks_of_sequential
 from dovetail.models.tracing import blocks_of_traced
+from dovetail.models.whole import WholeModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ def load_model(name: str, *, seed: int = 0, loss: str | None = None, **options: 
     replaces the model's own choice; `schema` among the options is that of the data (absent: the public click log's).
     """
     if ":" in name:
-        graph = _own(name, seed=seed, loss=loss, options=options)
+        graph = as_graph(_made(name, seed=seed, options=options), loss=loss)
     elif name in MODELS:
         graph = _built_in(name, seed=seed, loss=loss, options=options)
     else:
@@ -82,6 +84,38 @@ def load_model(name: str, *, seed: int = 0, loss: str | None = None, **options: 
     return graph
 
 
+def load_whole(name: str, *, seed: int = 0, loss: LossSpec | None = None, **options: Any) -> LayerGraph | WholeModel:
+    """Return a model to be trained in one piece: what a user's own function returns is run as it is.
+
+    `name` and the rest are as for `load_model`. A built-in model is a graph all the same.
+    """
+    if ":" not in name:
+        return load_model(name, seed=seed, loss=one_loss(loss), **options)
+    model = as_whole(_made(name, seed=seed, options=options), loss=loss)
+    if isinstance(model, LayerGraph):
+        initialise(model, seed)
+    return model
+
+
+def as_whole(model: nn.Module, *, loss: LossSpec | Callable[..., Any] | None = None) -> LayerGraph | WholeModel:
+    """Return a module as it is trained in one piece; without a `loss` it has that of its graph, or none yet."""
+    if isinstance(model, LayerGraph):
+        return as_graph(model, loss=one_loss(loss))
+    if isinstance(model, WholeModel):
+        return model if loss is None else WholeModel(model.module, loss=loss, recipe=model.recipe)
+    return WholeModel(model, loss=loss)
+
+
+def one_loss(loss: LossSpec | Callable[..., Any] | None) -> str | None:
+    """Return a loss by its one name, which is all that a graph of layers takes."""
+    if loss is None or isinstance(loss, str):
+        return loss
+    raise ModelError(
+        "a graph of layers has one answer, and one loss by name",
+        hint='e.g. loss = "logistic" or package.module:function',
+    )
+
+
 def as_graph(model: nn.Module, *, loss: str | None = None) -> LayerGraph:
     """Return a module as a graph that ends in a loss; its parameters are the module's own, each exactly once."""
     if not isinstance(model, nn.Module):
@@ -89,6 +123,8 @@ def as_graph(model: nn.Module, *, loss: str | None = None) -> LayerGraph:
             f"a {type(model).__name__} is not a model",
             hint="return an nn.Sequential, a LayerGraph or another nn.Module",
         )
+    if isinstance(model, WholeModel):
+        model = model.module
     if isinstance(model, LayerGraph):
         recipe, blocks = model.recipe, list(model.blocks)
     else:
@@ -131,13 +167,23 @@ def _built_in(name: str, *, seed: int, loss: str | None, options: dict[str, Any]
             f"`{name}` needs the option `{lacking[0]}` where a schema is given",
             hint="take it from the same data, e.g. items=items_of(source.read(0, 10_000), first_slot=12)",
         )
+    check_options(name, entry.build, options)
     schema: Schema = wanted.pop("schema")
     recipe = replace(entry.recipe, loss=loss or entry.recipe.loss)
-    return LayerGraph(entry.build(schema, seed=seed, loss=recipe.loss, **wanted), recipe=recipe)
+    try:
+        blocks = entry.build(schema, seed=seed, loss=recipe.loss, **wanted)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as problem:
+        if isinstance(problem, DovetailError):
+            raise
+        given = ", ".join(f"{option} = {value!r}" for option, value in options.items() if option != "schema")
+        raise ModelError(
+            f"`{name}` could not be built with {given or 'these data'}: {problem}", hint="check the sizes given to it"
+        ) from problem
+    return LayerGraph(blocks, recipe=recipe)
 
 
-def _own(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> LayerGraph:
-    """Return a user's own model, called with the random state that belongs to the seed."""
+def _made(name: str, *, seed: int, options: dict[str, Any]) -> nn.Module:
+    """Return what a user's own function makes, called with the random state that belongs to the seed."""
     function = import_function(name, what="model")
     known = inspect.signature(function).parameters
     if "seed" in known:
@@ -153,7 +199,7 @@ def _own(name: str, *, seed: int, loss: str | None, options: dict[str, Any]) -> 
                 f"model `{name}` could not be built: {type(problem).__name__}: {problem}",
                 hint="check the options given to it, or call the function yourself to see where it fails",
             ) from problem
-    return as_graph(model, loss=loss)
+    return model  # type: ignore[no-any-return]
 
 
 def _free_name(name: str, blocks: list[Block]) -> str:

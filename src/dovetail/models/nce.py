@@ -15,7 +15,7 @@ from dovetail.models.draws import sample_units, signed_stream
 from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.models.errors import ModelError
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.models.losses import loss_block
+from dovetail.models.losses import loss_block, weighted_sum
 from dovetail.models.recipe import Recipe
 
 RECIPE = Recipe(loss="nce", metric="recall@10", optimizer="adam", learning_rate=1e-3, batch=1000, truth="next-item")
@@ -86,13 +86,13 @@ class NceLoss(nn.Module):
         super().__init__()
         self.noise = noise
 
-    def forward(self, scores: Tensor, candidates: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, candidates: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the sum over clicked samples and their candidates."""
         odds = scores - self.noise.log_chance(candidates).to(scores.dtype) - math.log(scores.shape[1] - 1)
         wanted = torch.zeros_like(odds)
         wanted[:, 0] = 1.0
         losses = functional.binary_cross_entropy_with_logits(odds, wanted, reduction="none").sum(dim=1)
-        return (losses * labels).sum()
+        return weighted_sum(losses * labels, weights)
 
 
 def nce(
@@ -127,7 +127,11 @@ def nce(
     )
     last = (
         Block(
-            name="loss", kind="loss", module=NceLoss(candidates.noise), after=("dot", "candidates"), reads=("labels",)
+            name="loss",
+            kind="loss",
+            module=NceLoss(candidates.noise),
+            after=("dot", "candidates"),
+            reads=("labels", "weights"),
         )
         if loss == "nce"
         else loss_block(loss)

@@ -19,21 +19,23 @@ def blocks_of_sequential(model: nn.Sequential) -> list[Block]:
     fields too.
     """
     blocks: list[Block] = []
-    for name, module in _leaves(model, ""):
+    for name, module in steps_of(model):
         own = tuple(getattr(module, "reads", ()))
         if not blocks and not own:
-            own = _first_reads(module)
+            own = first_reads(module)
         blocks.append(Block(name=_block_name(name, module), kind=kind_of(module), module=module, reads=own))
     if not blocks:
         raise ModelError("the model is an empty nn.Sequential", hint="give it at least one layer")
     return blocks
 
 
-def _leaves(model: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the layers of a sequence and of the sequences in it, named by their path."""
-    for name, module in model.named_children():
+def steps_of(model: nn.Sequential, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield the layers of a sequence and of the sequences in it, named by their path; one used twice comes twice."""
+    for name, module in model._modules.items():
+        if module is None:  # PyTorch allows it
+            continue  # type: ignore[unreachable]
         if isinstance(module, nn.Sequential):
-            yield from _leaves(module, f"{prefix}{name}_")
+            yield from steps_of(module, f"{prefix}{name}_")
         else:
             yield f"{prefix}{name}", module
 
@@ -43,7 +45,7 @@ def _block_name(path: str, module: nn.Module) -> str:
     return f"{type(module).__name__.lower()}{path}" if path.rpartition("_")[2].isdigit() else path
 
 
-def _first_reads(module: nn.Module) -> tuple[str, ...]:
+def first_reads(module: nn.Module) -> tuple[str, ...]:
     """Return the fields of the batch that a model's first layer gets."""
     if isinstance(module, nn.EmbeddingBag):
         if not module.include_last_offset:

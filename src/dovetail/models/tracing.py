@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from itertools import zip_longest
+from os import sep
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,9 +77,52 @@ def blocks_of_traced(model: nn.Module) -> list[Block]:
 
 
 def _trace(model: nn.Module) -> fx.Graph:
-    """Return the model's calls, or say why they cannot be told."""
+    """Return the model's calls, or say why they cannot be told, or are others in training than in evaluation."""
+    training = model.training
     try:
-        graph = fx.GraphModule(model, LayerTracer().trace(model)).graph
+        graphs = [_trace_as_is(model.train(mode)) for mode in (True, False)]
+    finally:
+        model.train(training)
+    differs = next((one for one, other in _side_by_side(*graphs) if _call(one) != _call(other)), None)
+    if differs is not None:
+        raise ModelError(
+            f"forward of {type(model).__name__} does other things in training than in evaluation: {_line(differs)}",
+            hint="what is divided into layers has one course: put this into a module of its own, such as nn.Dropout "
+            "(only profiling and planning divide a model; training runs it as it is)",
+        )
+    return graphs[0]
+
+
+def _side_by_side(one: fx.Graph, other: fx.Graph) -> list[tuple[fx.Node | None, fx.Node | None]]:
+    """Return the calls of two graphs in pairs."""
+    return list(zip_longest(one.nodes, other.nodes))
+
+
+def _call(node: fx.Node | None) -> Any:
+    """Return what is called with what, in words that are the same for the same call."""
+    if node is None:
+        return None
+    known = fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.name)
+    return node.op, str(node.target), repr(known)
+
+
+def _line(node: fx.Node | None) -> str:
+    """Return the line of the user's code that makes a call."""
+    lines = [line.strip() for line in str(getattr(node, "stack_trace", None) or "").splitlines() if line.strip()]
+    places = [at for at, line in enumerate(lines) if line.startswith("File ") and f"{sep}torch{sep}" not in line]
+    if not places:
+        return "it ends elsewhere"
+    file, number, *_ = lines[places[-1]].removeprefix("File ").split(", ")
+    code = lines[places[-1] + 1] if places[-1] + 1 < len(lines) else ""
+    return f"{number} of {Path(file.strip(chr(34))).name}: {code}"
+
+
+def _trace_as_is(model: nn.Module) -> fx.Graph:
+    """Return the model's calls in the mode that it is in."""
+    tracer = LayerTracer()
+    tracer.record_stack_traces = True
+    try:
+        graph = fx.GraphModule(model, tracer.trace(model)).graph
     except Exception as problem:
         reason = " ".join(str(problem).split())[:200]
         raise ModelError(
