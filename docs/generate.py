@@ -214,7 +214,7 @@ def _in_words(hint: Any) -> str:
     hint = _plain(hint)
     if hint in WORDS:
         return WORDS[hint]
-    inner = [argument for argument in get_args(hint) if argument is not Ellipsis]
+    inner = [argument for argument in get_args(hint) if argument not in (Ellipsis, NoneType)]
     if get_origin(hint) is Literal:
         return ", ".join(f"`{_value(word)}`" for word in inner)
     if get_origin(hint) is dict and not _struct_in(hint):

@@ -141,9 +141,11 @@ class OneProcess:
 
 
 def sparse_weights(graph: LayerGraph) -> list[Tensor]:
-    """Return the weights of the layers with sparse gradients, in the order of the model."""
-    return [
-        module.weight
+    """Return the weights of the layers with sparse gradients alone, in the order of the model, each once."""
+    tables = [
+        module
         for module in graph.modules()
         if isinstance(module, SlotEmbedding) or (isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse)
     ]
+    others = {id(p) for module in graph.modules() if module not in tables for p in module.parameters(recurse=False)}
+    return list({id(table.weight): table.weight for table in tables if id(table.weight) not in others}.values())

@@ -12,7 +12,6 @@ from dovetail.errors import DovetailError
 from dovetail.models import SlotEmbedding
 from dovetail.runtime import TrainingError, resume, train
 from dovetail.runtime.finished.result import Pace
-from dovetail.runtime.launch.guard import check_travels
 from dovetail.runtime.messages import Report
 from dovetail.spec.run import Run, RunModel, RunTraining
 
@@ -107,12 +106,36 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
         resume(tmp_path)
 
 
-def test_a_class_that_was_typed_into_a_session_is_refused(monkeypatch):
-    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
-    typed = type("Typed", (), {"__module__": "__main__"})
+SESSION = """
+import sys
+import torch
+from torch import nn
+from dovetail.data import Clicks
+from dovetail.runtime import train
 
-    with pytest.raises(TrainingError, match="typed into a session"):
-        check_travels(typed(), "model")
+class Typed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(1, 1)
+
+    def forward(self, dense):
+        return self.out(dense)
+
+def own_loss(scores, labels):
+    return (scores[:, 0] - labels).abs()
+
+data = Clicks(truth="logistic", num_slots=2, num_multi_valued=0, num_dense=1, rows_per_slot=10)
+result = train(Typed(), data, folder=sys.argv[1], loss=own_loss, workers=1, samples=1000, batch=100)
+print(sorted(result.fill(Typed()).state_dict()))
+"""
+
+
+def test_classes_that_were_typed_into_a_session_travel_to_workers(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", SESSION, tmp_path / "run"], capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert ended.stdout.strip() == "['out.bias', 'out.weight']", ended.stderr
 
 
 def test_a_script_without_the_guard_ends_with_a_hint_instead_of_starting_runs_forever(tmp_path):
@@ -156,3 +179,34 @@ def report_of(samples):
         state="running", generation=1, step=0, epoch=0, samples=samples, total_samples=200, samples_per_s=0.0,
         loss=0.0, auc=0.0, checkpoint_step=0, workers=(), servers=(), events=(), next_event=0,
     )  # fmt: skip
+
+
+def mean_loss(scores, labels):
+    return (scores[:, 0] - labels).square().mean()
+
+
+def per_sample_loss(scores, labels):
+    return (scores[:, 0] - labels).square()
+
+
+@pytest.mark.parametrize(
+    ("loss", "complaint"),
+    [
+        (mean_loss, r"the loss `mean_loss` returned shape \[\] for 100 samples"),
+        ("tests.runtime.test_api:mean_loss", "the loss `mean_loss` returned"),
+        ("cross-entropy", r"needs scores of shape \[n, classes\], the model gives \[100, 1\]"),
+        ({"a": "logistic"}, "losses for `a`, and the model answers one tensor"),
+        (3, "a int is not a loss"),
+    ],
+)
+def test_a_loss_that_does_not_fit_is_refused_before_anything_starts(loss, complaint, tmp_path):
+    with pytest.raises(DovetailError, match=complaint):
+        train(Tiny(), DATA, folder=tmp_path / "run", loss=loss, **SMALL)
+
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_loss_of_ones_own_trains(tmp_path):
+    result = train(Tiny(), DATA, folder=tmp_path / "run", loss=per_sample_loss, workers=1, samples=2000, batch=100)
+
+    assert 0.0 < result.loss < 1.0

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from dovetail.models import ModelError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.in_process import InProcess
 from dovetail.runtime.launch.prepare import prepare
@@ -64,13 +65,11 @@ class Faulty(nn.Module):
 
 def test_an_exception_of_the_model_comes_out_as_it_is(tmp_path):
     source, model = clicks(num_samples=400), Faulty()
-    prepare(make_run(samples=400), tmp_path / "run", model=model, source=source)
-    alone = InProcess(tmp_path / "run", model=model, source=source)
 
+    with pytest.raises(ModelError, match="the model fails on the first samples: RuntimeError: shape"):
+        prepare(make_run(samples=400), tmp_path / "run", model=model, source=source)
     with pytest.raises(RuntimeError, match="shape"):
-        alone.run()
-
-    alone.close()
+        prepare(make_run(samples=400), tmp_path / "run", model=model, source=source, bare=True)
 
 
 def test_a_ring_is_refused(tmp_path):

@@ -105,7 +105,7 @@ def test_a_users_own_module_is_filled_in_place_and_tables_of_pytorch_too(tmp_pat
     assert filled is module
     batch = DATA.read(0, 20)
     assert torch.equal(module(batch.ids, batch.offsets, batch.dense), after.predict(batch))
-    moved = (dict(before.named_parameters())["layers.bag.weight"] - module.bag.weight)[keys]
+    moved = (dict(before.named_parameters())["module.bag.weight"] - module.bag.weight)[keys]
     assert torch.allclose(moved, torch.full_like(moved, 0.5), atol=1e-6)
 
 

@@ -21,7 +21,11 @@ def evaluate(
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="How many samples to look at, at most.")] = 100_000,
     metric: Annotated[
-        str | None, typer.Option(help="auc or log-loss; absent: the model's own, where it is one of them.")
+        list[str] | None,
+        typer.Option(
+            help="auc, log-loss, accuracy, rmse, mae, calibration, recall@K or package.module:function; may be given "
+            "several times. Absent: the run's own."
+        ),
     ] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder, instead of the newest.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
@@ -37,14 +41,14 @@ def evaluate(
             data=data,
             data_options=parse_options(data_option or []) or None,
             num_samples=samples,
-            metric=metric,
+            metrics=metric,
             checkpoint=checkpoint,
         )
         if as_json:
             print_json(msgspec.json.encode(found))
             return
         say(f"on {found.samples:,} samples: {found.on}")
-        if found.value is not None:
-            print_line(f"{found.metric:<9} {found.value:.5f}")
+        for name, value in found.metrics.items():
+            print_line(f"{name:<9} {value:.5f}")
         print_line(f"{'loss':<9} {found.loss:.5f}")
         print_line(f"{'model':<9} {found.checkpoint}")

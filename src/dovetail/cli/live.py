@@ -108,6 +108,7 @@ def _figures(report: Report) -> str:
         parts.append(f"loss {report.loss:.4f}")
     if math.isfinite(report.auc):
         parts.append(f"AUC {report.auc:.4f}")
+    parts += [f"{name} {value:.4f}" for name, value in report.metrics if math.isfinite(value)]
     return "  ".join(parts)
 
 

@@ -43,7 +43,8 @@ def _quality(result: TrainingResult) -> str:
     if math.isnan(result.loss):
         return "not known: no step was taken"
     auc = "" if math.isnan(result.auc) else f", AUC {result.auc:.4f}"
-    return f"{result.loss:.4f}{auc}, of the last seconds' samples before they were trained on"
+    others = "".join(f", {name} {value:.4f}" for name, value in result.metrics.items() if not math.isnan(value))
+    return f"{result.loss:.4f}{auc}{others}, of the last seconds' samples before they were trained on"
 
 
 def _worker_table(result: TrainingResult) -> Table:

@@ -119,7 +119,7 @@ def _train_in_process(run: Run, folder: Path, *, resumed: bool, as_json: bool) -
     from dovetail.runtime.launch.in_process import InProcess
     from dovetail.runtime.launch.prepare import prepare
 
-    prepare(run, folder, resume=resumed)
+    prepare(run, folder, resume=resumed, bare=True)
     shown_s, last = -SHOW_S, (0, 0.0)
 
     def show(step: int, loss: float) -> None:

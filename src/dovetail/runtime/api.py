@@ -20,6 +20,7 @@ from torch import nn
 
 from dovetail.data.source import Source
 from dovetail.errors import DovetailError, SpecError
+from dovetail.models.load import as_whole
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name, read_blueprint
 from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
@@ -58,6 +59,7 @@ def train(
     data_options: Mapping[str, Any] | None = None,
     optimizer: str | Mapping[str, Any] | None = None,
     schedule: str | Mapping[str, Any] | None = None,
+    loss: str | Mapping[str, str] | Callable[..., Any] | None = None,
     timeline: bool = False,
     on_report: OnReport | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -66,14 +68,24 @@ def train(
     """Train a model over servers and workers on this machine, and return what came of it.
 
     `model` is a name, `package.module:function`, or a module of the user's own; `data` a name or a source of the user's
-    own. `settings` are keys of the run file: batch, epochs, mode, dense, samples, seed, loss, learning_rate, clip_norm,
-    every_steps and so on, or whole sections as tables. `run` is a run file to start from. `on_report` is called a few
-    times a second; once `stop` returns True the run keeps its state and ends.
+    own. `loss` is a name, one for each part of the model's answer, or a function or module of one's own that gives one
+    value a sample; absent, labels and answers tell. `settings` are keys of the run file: batch, epochs, mode, dense,
+    samples, seed, metric, learning_rate, clip_norm, every_steps and so on, or whole sections as tables. `run` is a run
+    file to start from. `on_report` is called a few times a second; once `stop` returns True the run keeps
+    its state and ends.
     """
     leave_when_imported()
     own_model = model if isinstance(model, nn.Module) else None
     own_source = None if data is None or isinstance(data, str) else data
     given = _settings(settings, optimizer=optimizer, schedule=schedule, workers=workers, servers=servers)
+    if loss is None or isinstance(loss, str | Mapping):
+        given |= {} if loss is None else {"model.loss": loss if isinstance(loss, str) else dict(loss)}
+    elif own_model is not None:
+        own_model = as_whole(own_model, loss=loss)
+    else:
+        raise TrainingError(
+            "a loss that is an object needs a model that is one", hint="name the loss: package.module:function"
+        )
     if model is not None:
         given["model.name"] = model if isinstance(model, str) else name_of(model)
     if data is not None:
@@ -177,8 +189,8 @@ def _settings(
     if servers is not None:
         given |= {"servers.count": servers} if isinstance(servers, int) else {"servers": _plain(servers)}
     for name, value in settings.items():
-        if name == "loss":
-            given["model.loss"] = value
+        if name == "metric":
+            given["model.metric"] = _plain(value)
         elif name in ("model", "data", "worker", "servers"):
             raise SpecError("is not a setting of a run", key=name, hint=f"give `{name}s` or `{name}_options`")
         else:

@@ -54,7 +54,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     optimizer: dict[str, str | float]
     row_optimizer: dict[str, str | float]
-    metric: str
+    metrics: tuple[str, ...] = ()
+    """What the model is judged by, while it trains and in an evaluation; all by name."""
     coordinator: ServerSpec
     servers: tuple[ServerSpec, ...]
     timeline: bool = False

@@ -1,6 +1,8 @@
 """Every file in a run's folder, and what those say that more than one part reads.
 
 blueprint.json     the run with all defaults filled in, sizes, names and addresses (`blueprint`)
+fixed.safetensors  what training leaves as it is: frozen parameters and buffers (`model.fixed`)
+statistics.safetensors  running means and variances, averaged over the workers
 checkpoints/       one folder for each checkpoint that is kept (`checkpoint`)
 journal.jsonl      what the coordinator decided (`coordinator.journal`)
 metrics.jsonl      a line of figures a second
@@ -26,6 +28,8 @@ METRICS = "metrics.jsonl"
 STEPS = "steps.jsonl"
 TIMELINE = "timeline.jsonl"
 SUMMARY = "summary.json"
+FIXED = "fixed.safetensors"
+STATISTICS = "statistics.safetensors"
 TENSORBOARD = "tensorboard"
 LOGS = "logs"
 KEYS = "keys"
@@ -58,6 +62,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     loss: float | None
     auc: float | None
+    metrics: dict[str, float | None] = {}
+    """Others, by name."""
     workers: dict[str, WorkerSummary]
     servers: dict[str, ServerSummary]
     imbalance: float

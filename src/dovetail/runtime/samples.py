@@ -5,6 +5,7 @@ from __future__ import annotations
 from dovetail.data.batch import Batch
 from dovetail.data.loader import Loader
 from dovetail.data.source import Source
+from dovetail.models.task import UNIT_LOSSES, check_unit_labels
 from dovetail.runtime.blueprint import Blueprint
 
 
@@ -33,4 +34,8 @@ class Samples:
                 pin=False,
                 block_samples=run.data.block_samples,
             )
-        return self._loader.read(first, last)
+        batch = self._loader.read(first, last)
+        loss = self._blueprint.run.model.loss
+        if loss in UNIT_LOSSES:
+            check_unit_labels(str(loss), batch.labels)
+        return batch

@@ -28,11 +28,29 @@ class RunModel(_Section, frozen=True):
     options: Annotated[
         dict[str, Any], Meta(description="what the model is built with, e.g. { num_rows = 100_000 }")
     ] = {}
-    loss: Annotated[str | None, Meta(description="a loss by name, instead of the model's own")] = None
+    loss: Annotated[
+        str | dict[str, str] | None,
+        Meta(
+            description="logistic, cross-entropy, squared, absolute, huber, package.module:function, or one for each "
+            "part of the model's answer; absent: the model's own, or what labels and answers tell"
+        ),
+    ] = None
+    metric: Annotated[
+        str | tuple[str, ...] | None,
+        Meta(
+            description="auc, log-loss, accuracy, rmse, mae, calibration, recall@K, package.module:function, or a list "
+            "of them; absent: what suits the loss"
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse a model without a name."""
         check_name(self)
+
+    @property
+    def metrics(self) -> tuple[str, ...] | None:
+        """The metrics that were asked for; None where none were."""
+        return (self.metric,) if isinstance(self.metric, str) else self.metric
 
 
 class RunData(_Section, frozen=True):

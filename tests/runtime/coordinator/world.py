@@ -73,7 +73,7 @@ def make_blueprint(
             checkpoint=RunSaving(every_steps=every_steps),
             faults=RunFaults(patience_s=10.0),
         ),
-        tables=(), dense=(), samples=samples, batch=batch, optimizer={}, row_optimizer={}, metric="none",
+        tables=(), dense=(), samples=samples, batch=batch, optimizer={}, row_optimizer={},
         coordinator=nowhere, lanes=None,
         servers=tuple(ServerSpec(name=f"server-{n}", address="", local_address="") for n in range(servers)),
     )  # fmt: skip

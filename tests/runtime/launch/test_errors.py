@@ -45,12 +45,12 @@ def test_a_model_that_raises_ends_the_run_with_what_it_said(tmp_path):
 
 
 def test_data_that_cannot_be_read_end_the_run(tmp_path):
-    source = BrokenClicks(1500, num_samples=2000, **DATA)
+    source = BrokenClicks(1700, num_samples=2000, **DATA)
 
     error = failing_run(tmp_path / "run", model=COUNTING, source=source, workers=2)
 
     assert "worker-" in str(error)
-    assert "sample 1500 is torn" in str(error)
+    assert "sample 1700 is torn" in str(error)
     assert "mend the file" in error.hint
 
 

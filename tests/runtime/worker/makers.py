@@ -16,7 +16,7 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.launch.in_process import answer_as
 from dovetail.runtime.launch.prepare import load_source, prepare
 from dovetail.runtime.messages import Assign
-from dovetail.runtime.model.build import build_graph
+from dovetail.runtime.model.build import build_model
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.worker.lines import Lines
@@ -39,7 +39,7 @@ class Bench:
         self.shards = [Shard(self.blueprint, number, folder / "cold") for number in range(self.blueprint.num_servers)]
         for shard in self.shards:
             shard.load(checkpoints.newest(folder))
-        self.graph = build_graph(self.run, self.source.schema, own)
+        self.graph = build_model(self.blueprint.run, self.source.schema, own)
         self.model = ServedModel(self.graph, Rows(self.blueprint.num_servers, CPU), CPU)
         self.samples = Samples(self.blueprint, self.source)
 

@@ -76,12 +76,13 @@ def test_waits_one_after_the_other_are_drawn_as_one():
 
 
 def test_scores_are_counted_by_chance_and_told_now_and_then(monkeypatch):
-    counts = ScoreCounts()
+    counts = ScoreCounts(["auc"])
     counts.add(torch.tensor([0.0, 0.0, 100.0, -100.0]), torch.tensor([1.0, 0.0, 1.0, 0.0]))
     assert counts.take() == ()
 
     monkeypatch.setattr(score_counts, "EVERY_S", 0.0)
-    clicked, others = counts.take()
+    clicked, others, sums, statistics = counts.take()
+    assert (sums.shape, statistics.shape) == ((0, 2), (0,))
     assert dict(zip(*np.nonzero(clicked), clicked[clicked > 0], strict=True)) == {NUM_BINS // 2: 1, NUM_BINS - 1: 1}
     assert dict(zip(*np.nonzero(others), others[others > 0], strict=True)) == {NUM_BINS // 2: 1, 0: 1}
     assert counts.take()[0].sum() == 0

@@ -21,7 +21,7 @@ from dovetail.runtime.messages import (
     SaveDense,
     Stop,
 )
-from dovetail.runtime.model.build import build_graph
+from dovetail.runtime.model.build import build_model
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker import ring
 from dovetail.runtime.worker.compute import Computer
@@ -41,7 +41,7 @@ class Member:
 
     def __init__(self, bench, name):
         self.bench, self.name, self.told = bench, name, []
-        graph = build_graph(bench.run, bench.source.schema)
+        graph = build_model(bench.run, bench.source.schema)
         self.model = ServedModel(graph, Rows(bench.blueprint.num_servers, CPU), CPU)
         self.sync = RingSync(Process(bench.folder, name), self.model, self.told.append)
         self.sync.reset(1)

@@ -38,7 +38,7 @@ class CoordinatorLoop:
         spec = self._blueprint.coordinator
         self._listener = process.listen([spec.address, spec.local_address])
         self._journal = Journal(self._folder)
-        self._metrics = Metrics(self._folder, timeline=self._blueprint.timeline)
+        self._metrics = Metrics(self._folder, timeline=self._blueprint.timeline, metrics=self._blueprint.metrics)
         self._events = Events()
         self._clock = AwakeClock()
         shelf = FolderShelf(self._folder, keep=self._blueprint.run.checkpoint.keep)
@@ -162,6 +162,7 @@ class CoordinatorLoop:
             seconds=round(time.time() - self._begun_s, 3),
             loss=self._metrics.loss,
             auc=self._metrics.auc,
+            metrics=dict(self._metrics.values),
             workers=self._metrics.summary(),
             servers={
                 name: ServerSummary(rows=stats.rows, pushed_keys=stats.pushed_keys, busy_s=round(stats.busy_s, 3))
@@ -213,6 +214,7 @@ class CoordinatorLoop:
             lost=tuple(conductor.lost.items()),
             error=conductor.failure[0],
             hint=conductor.failure[1],
+            metrics=tuple(self._metrics.values.items()),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
+from dovetail.models.ratios import live_ratios, ratio_value
 from dovetail.runtime.coordinator.board import Board
 from dovetail.runtime.coordinator.decisions import Counted
-from dovetail.runtime.folder import METRICS, STEPS, TENSORBOARD, TIMELINE, WorkerSummary
+from dovetail.runtime.folder import METRICS, STATISTICS, STEPS, TENSORBOARD, TIMELINE, WorkerSummary
 from dovetail.runtime.messages import Done, ServerStats, WorkerStatus
 
 EVERY_S = 1.0
@@ -69,8 +72,14 @@ class WorkerWindow:
 class Metrics:
     """Collects figures and writes a line a second."""
 
-    def __init__(self, folder: Path, *, timeline: bool) -> None:
-        """Open the files; a run that goes on adds to them."""
+    def __init__(self, folder: Path, *, timeline: bool, metrics: Sequence[str] = ()) -> None:
+        """Open the files; a run that goes on adds to them. `metrics` are those of the model, by name."""
+        self._names = live_ratios(metrics)
+        self._sums = np.zeros((len(self._names), 2))
+        self._statistics_path = folder / STATISTICS
+        self._statistics: dict[str, NDArray[np.float32]] = {}
+        self.values: dict[str, float] = {}
+        """Of the last seconds' samples, by the name of the metric."""
         self._lines = (folder / METRICS).open("ab", buffering=0)
         self._timeline = (folder / TIMELINE).open("ab") if timeline else None
         self._steps = (folder / STEPS).open("ab", buffering=0) if timeline else None
@@ -99,14 +108,41 @@ class Metrics:
     def add_task(self, done: Done, counts: tuple[NDArray[Any], ...]) -> None:
         """Take in what a worker says of a task."""
         self.workers.setdefault(done.name, WorkerWindow()).add(done)
-        if len(counts) == 2:
-            both = np.stack(counts).astype(np.float64)
-            self._counts = both + (self._counts if self._counts.shape == both.shape else 0.0)
+        if len(counts) == 4:
+            self._add_counts(done.name, *counts)
         if self._timeline is not None:
             for span in done.spans:
                 line = msgspec.json.encode([done.name, span.kind, span.start_s, span.end_s, span.step])
                 with suppress(OSError):
                     self._timeline.write(line + b"\n")
+
+    def _add_counts(
+        self,
+        name: str,
+        clicked: NDArray[Any],
+        quiet: NDArray[Any],
+        sums: NDArray[Any],
+        statistics: NDArray[Any],
+    ) -> None:
+        """Take in what a worker counted since it last told."""
+        if len(clicked):
+            both = np.stack([clicked, quiet]).astype(np.float64)
+            self._counts = both + (self._counts if self._counts.shape == both.shape else 0.0)
+        if sums.shape == self._sums.shape:
+            self._sums = self._sums + sums
+        if len(statistics):
+            self._statistics[name] = np.array(statistics, dtype=np.float32)
+
+    def _write_statistics(self) -> None:
+        """Write the workers' running means and variances, averaged by the samples that each has seen."""
+        if not self._statistics:
+            return
+        shares = np.array([max(1, self.workers[name].total_samples) for name in self._statistics], dtype=np.float64)
+        values = np.average(np.stack(list(self._statistics.values())), axis=0, weights=shares).astype(np.float32)
+        draft = self._statistics_path.with_suffix(".draft")
+        with suppress(OSError):
+            save_file({"values": values}, draft)
+            draft.replace(self._statistics_path)
 
     def turn(self, now_s: float, facts: dict[str, Any], servers: dict[str, ServerStats]) -> None:
         """Close a second: write its line."""
@@ -119,12 +155,18 @@ class Metrics:
             self.loss = sum(self._losses) / sum(self._samples)
         self.auc = area(self._counts)
         self._counts *= RECENT
+        self.values = {
+            name: ratio_value(name, *sums) for name, sums in zip(self._names, self._sums.tolist(), strict=True)
+        }
+        self._sums *= RECENT
+        self._write_statistics()
         total = sum(sum(window.samples) for window in self.workers.values())
         line = {
             **facts,
             "samples_per_s": round(self.samples_per_s, 1),
             "loss": _number(self.loss),
             "auc": _number(self.auc),
+            "metrics": {name: _number(value) for name, value in self.values.items()},
             "workers": {
                 name: {
                     "share": round(sum(window.samples) / total, 4) if total else 0.0,
@@ -152,6 +194,7 @@ class Metrics:
     def _write_board(self, line: dict[str, Any]) -> None:
         """Write the figures for TensorBoard."""
         figures = {name: line[name] for name in ("samples_per_s", "loss", "auc") if line[name] is not None}
+        figures |= {name: value for name, value in line["metrics"].items() if value is not None}
         for worker, of_worker in line["workers"].items():
             figures |= {f"share/{worker}": of_worker["share"], f"idle/{worker}": of_worker["idle"]}
         self._board.write(figures, int(line["samples"]))

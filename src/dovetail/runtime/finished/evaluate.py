@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +10,27 @@ import msgspec
 import torch
 
 from dovetail.data.batch import Batch
-from dovetail.data.load import load_data
+from dovetail.data.by_name import by_name
+from dovetail.data.load import load_data, options_known
 from dovetail.data.source import Source
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.metrics import make_metric
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
+from dovetail.spec.run import Run
 
 BATCH = 2048
-CLICK_METRICS = ("auc", "log-loss")
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric over samples, and where the samples came from."""
+    """Metrics over samples, and where the samples came from."""
 
     metric: str | None
+    """The first of the metrics."""
     value: float | None
+    metrics: dict[str, float]
+    """All of them, by name."""
     loss: float
     """The model's own, the mean over the samples."""
     samples: int
@@ -41,47 +46,45 @@ def evaluate_run(
     data: str | None = None,
     data_options: Mapping[str, Any] | None = None,
     num_samples: int = 100_000,
-    metric: str | None = None,
+    metrics: Sequence[str] | None = None,
     checkpoint: Path | None = None,
 ) -> Evaluation:
-    """Return how good the model of a run is; absent `data`: on the run's data beyond what it was trained on."""
+    """Return how good the model of a run is; absent `data`: on the run's data beyond what it was trained on.
+
+    The data's options are those of the run, with `data_options` in their place where given. Columns are found by name.
+    """
     blueprint = read_blueprint(folder)
-    name = metric or (blueprint.metric if blueprint.metric in CLICK_METRICS else None)
-    if name is not None and name not in CLICK_METRICS:
-        make_metric(name)  # no such metric at all
-        raise TrainingError(
-            f"`{name}` ranks all items, which a run's folder does not list",
-            hint="choose auc or log-loss, or use dovetail.models.evaluate with result.load_model()",
-        )
+    names = tuple(metrics or blueprint.metrics)
     run = blueprint.run
     check_by_name(run, model=None, source=None)
     trained_on = load_data(run.data.name, **run.data.options)
-    graph = restore_model(folder, source=trained_on, checkpoint=checkpoint)
+    model = restore_model(folder, source=trained_on, checkpoint=checkpoint)
     if data is None and not data_options:
         source, first, on, held_out = _held_out(trained_on, blueprint.samples)
     else:
-        options = {**(run.data.options if data is None else {}), **(data_options or {})}
-        source = load_data(data or run.data.name, **options)
+        source = load_data(data or run.data.name, **_options(run, data, data_options or {}))
         first, on, held_out = 0, f"the data given, `{data or run.data.name}`", True
-    _check_same_shape(source, trained_on)
+    source = by_name(source, trained_on.schema)
+    if isinstance(model, LayerGraph):
+        names = _without_ranking(names, asked=bool(metrics))
+    counted = {name: make_metric(name) for name in names}
     total = num_samples if source.num_samples is None else min(num_samples, source.num_samples - first)
-    counted = make_metric(name) if name is not None else None
     loss = samples = 0.0
-    graph.eval()
-    last = graph.blocks[-1].name
+    model.eval()
     with torch.no_grad():
         for batch in _batches(source, first, first + total):
-            kept = graph.run(batch, keep=(graph.scores, last))
-            loss += float(kept[last])
+            batch_loss, scores = model.outcome(batch)
+            loss += float(batch_loss)
             samples += batch.num_samples
-            if counted is not None:
-                counted.update(kept[graph.scores], batch.labels)
+            for each in counted.values():
+                each.update(scores, batch.labels)
     if not samples:
         raise TrainingError("there are no samples to look at", hint="give other --data, or fewer broken rows")
     where = checkpoint or checkpoints.newest(folder)
     return Evaluation(
-        metric=name,
-        value=counted.value() if counted is not None else None,
+        metric=names[0] if names else None,
+        value=counted[names[0]].value() if names else None,
+        metrics={name: each.value() for name, each in counted.items()},
         loss=loss / samples,
         samples=int(samples),
         on=on,
@@ -97,15 +100,21 @@ def _held_out(source: Source, trained: int) -> tuple[Source, int, str, bool]:
     return source, 0, "the run's own data, all of which it was trained on: give --data for others", False
 
 
-def _check_same_shape(source: Source, trained_on: Source) -> None:
-    """Refuse data that the model cannot read."""
-    given, expected = source.schema, trained_on.schema
-    if (given.num_dense, given.num_slots) != (expected.num_dense, expected.num_slots):
+def _options(run: Run, data: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the data: those of the run, as far as the other data know them, and those given."""
+    kept = run.data.options if data in (None, run.data.name) else options_known(data, run.data.options)
+    return {**kept, **given}
+
+
+def _without_ranking(names: tuple[str, ...], *, asked: bool) -> tuple[str, ...]:
+    """Return the metrics without those that rank all items, which a run's folder does not list; refuse if asked for."""
+    ranking = [name for name in names if name.startswith("recall@")]
+    if asked and ranking:
         raise TrainingError(
-            f"the data have {given.num_dense} numbers and {given.num_slots} slots, "
-            f"the model was trained on {expected.num_dense} and {expected.num_slots}",
-            hint="give data with the same columns",
+            f"`{ranking[0]}` ranks all items, which a run's folder does not list",
+            hint="choose auc or log-loss, or use dovetail.models.evaluate with result.load_model()",
         )
+    return tuple(name for name in names if name not in ranking)
 
 
 def _batches(source: Source, first: int, last: int) -> Iterator[Batch]:

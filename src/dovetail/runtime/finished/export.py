@@ -1,6 +1,6 @@
 """A trained model in files that need no Dovetail: its parameters, its program, and how to load them.
 
-model.safetensors   every parameter under its plain name
+model.safetensors   every parameter and buffer under the name that the module itself has for it
 model.pt2           the scoring path as torch.export has it, for any batch size
 model.json          which model with which options, its inputs, and the schema of the data
 README.txt          how to load them
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -23,12 +24,15 @@ from dovetail.data.batch import Batch
 from dovetail.data.load import load_data
 from dovetail.data.source import Source
 from dovetail.models.layer_graph import LayerGraph
+from dovetail.models.losses import heads_of
+from dovetail.models.whole import WholeModel
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
+from dovetail.runtime.model.build import Model
 
 WEIGHTS, PROGRAM, FACTS, README = "model.safetensors", "model.pt2", "model.json", "README.txt"
-PREFIX = "layers."
+HASH = "id = hash of the value's text (63 bits, salted by the name of its slot) modulo hash_into"
 CHECKED_SIZES = (5, 1, 2)
 """Batch sizes on which the program must answer as the model does; the first is the one it is made from."""
 
@@ -47,6 +51,16 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 class Scoring(nn.Module):
     """The way from a batch's tensors to the model's answer, the loss left out."""
 
+    inputs: tuple[str, ...]
+
+    def arguments(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Return what a batch passes to `forward`."""
+        return tuple(getattr(batch, name) for name in self.inputs)
+
+
+class ScoringGraph(Scoring):
+    """Of a graph: its layers up to the answer."""
+
     def __init__(self, graph: LayerGraph) -> None:
         """Take over the layers up to the answer."""
         super().__init__()
@@ -64,9 +78,18 @@ class Scoring(nn.Module):
             values[block.name] = block.module(*before, *(fields[name] for name in block.reads))
         return values[self._blocks[-1].name]
 
-    def arguments(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Return what a batch passes to `forward`."""
-        return tuple(getattr(batch, name) for name in self.inputs)
+
+class ScoringWhole(Scoring):
+    """Of a user's module: the module as it is."""
+
+    def __init__(self, model: WholeModel) -> None:
+        """Keep the model."""
+        super().__init__()
+        self.model, self.inputs = model, model.reads
+
+    def forward(self, *tensors: Tensor) -> Any:
+        """Return the model's answer to the tensors that `inputs` names."""
+        return self.model.predict(SimpleNamespace(**dict(zip(self.inputs, tensors, strict=True))))  # type: ignore[arg-type]
 
 
 def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None) -> Exported:
@@ -75,38 +98,33 @@ def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None) -> Ex
     check_by_name(blueprint.run, model=None, source=None)
     source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
     where = checkpoint or checkpoints.newest(folder)
-    graph = restore_model(folder, source=source, checkpoint=where)
+    model = restore_model(folder, source=source, checkpoint=where)
     facts = {
         "model": blueprint.run.model.name,
         "options": blueprint.run.model.options,
-        "loss": graph.recipe.loss,
+        "loss": blueprint.run.model.loss or model.recipe.loss,
         "seed": blueprint.run.training.seed,
         "step": checkpoints.Manifest.read(where).step,
     }
-    return export_graph(graph, source, out, facts=facts)
+    return export_model(model, source, out, facts=facts)
 
 
-def export_graph(graph: LayerGraph, source: Source, out: Path, *, facts: dict[str, Any] | None = None) -> Exported:
+def export_model(model: Model, source: Source, out: Path, *, facts: dict[str, Any] | None = None) -> Exported:
     """Write a model, and what its inputs are, into a folder; `source` is data such as it reads."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TrainingError(f"{out} cannot be made: {error.strerror}", hint="give another --out") from None
-    graph.eval()
-    scoring = Scoring(graph).eval()
+    model.eval()
+    scoring = (ScoringGraph(model) if isinstance(model, LayerGraph) else ScoringWhole(model)).eval()
     why = _write_program(scoring, source, out)
-    tensors = {
-        name.removeprefix(PREFIX): value.detach().clone().contiguous() for name, value in graph.state_dict().items()
-    }
+    tensors = {name: value.detach().clone().contiguous() for name, value in model.owner.state_dict().items()}
     save_file(tensors, out / WEIGHTS)
-    details = {
-        **(facts or {}),
-        "inputs": scoring.inputs,
-        "scores": graph.scores,
-        "schema": asdict(source.schema),
-    }
+    details = {**(facts or {}), "inputs": scoring.inputs, "schema": asdict(source.schema)}
+    if any(slot.hash_into for slot in source.schema.slots):
+        details["hash"] = HASH
     (out / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(details), indent=1))
-    (out / README).write_text(_readme(scoring.inputs, has_program=not why), encoding="utf-8")
+    (out / README).write_text(_readme(scoring.inputs, model, has_program=not why), encoding="utf-8")
     files = (WEIGHTS, *(() if why else (PROGRAM,)), FACTS, README)
     total = sum(value.numel() for value in tensors.values())
     return Exported(folder=str(out), files=files, inputs=scoring.inputs, parameters=total, why_no_program=why)
@@ -125,7 +143,7 @@ def _write_program(scoring: Scoring, source: Source, out: Path) -> str:
             loaded = torch.export.load(out / PROGRAM).module()
             for batch in batches:
                 arguments = scoring.arguments(batch)
-                if not torch.equal(loaded(*arguments), scoring(*arguments)):
+                if not _same(loaded(*arguments), scoring(*arguments)):
                     raise TrainingError(f"it answers otherwise for {batch.num_samples} samples", hint="")
     except Exception as problem:  # torch.export fails in as many ways as there are models
         (out / PROGRAM).unlink(missing_ok=True)
@@ -138,8 +156,16 @@ def _shapes(inputs: tuple[str, ...], num_slots: int) -> tuple[dict[str, Any], ..
     """Return which sizes may change: the samples, the ids, and with the samples the bags of ids."""
     samples = torch.export.Dim("samples", min=1, max=1 << 24)
     num_ids = torch.export.Dim("ids", min=0, max=1 << 40)
-    sizes: dict[str, Any] = {"ids": num_ids, "offsets": num_slots * samples + 1}
-    return (tuple({0: sizes.get(name, samples)} for name in inputs),)
+    sizes: dict[str, Any] = {"ids": {0: num_ids}, "offsets": {0: num_slots * samples + 1} if num_slots else None}
+    return (tuple(sizes.get(name, {0: samples}) for name in inputs),)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Say whether two answers are the same to the last bit."""
+    if isinstance(one, Tensor):
+        return torch.equal(one, other)
+    ones, others = heads_of(one), heads_of(other)
+    return ones.keys() == others.keys() and all(torch.equal(ones[name], others[name]) for name in ones)
 
 
 @contextmanager
@@ -154,7 +180,7 @@ def _any_batch_size() -> Iterator[None]:
         yield
 
 
-def _readme(inputs: tuple[str, ...], *, has_program: bool) -> str:
+def _readme(inputs: tuple[str, ...], model: Model, *, has_program: bool) -> str:
     """Return how to load what lies in the folder."""
     program = f"""
 The program needs PyTorch alone:
@@ -167,16 +193,17 @@ The program needs PyTorch alone:
 is int64 [samples * slots + 1]: where each slot of each sample begins in `ids`, and the number of ids last.
 {FACTS} names the numbers and slots in their order.
 """
+    make = (
+        "from dovetail.models import load_model\n    model = load_model(name, schema=schema, **options)"
+        if isinstance(model, LayerGraph)
+        else f"model = {type(model.module).__name__}(...)"
+    )
     weights = f"""
-The parameters alone:
+The parameters and buffers, under the names that the module itself has for them (which model with which options is in
+{FACTS}):
 
     from safetensors.torch import load_file
-    parameters = load_file("{WEIGHTS}")
-
-With Dovetail, as a model to train on (options and seed are in {FACTS}; schema is that of the data):
-
-    from dovetail.models import load_model
-    model = load_model(name, schema=schema, **options)
-    model.load_state_dict({{"{PREFIX}" + key: value for key, value in parameters.items()}})
+    {make}
+    model.load_state_dict(load_file("{WEIGHTS}"))
 """
     return "A model that was trained by Dovetail.\n" + (program if has_program else "") + weights

@@ -19,14 +19,14 @@ from torch import nn
 from dovetail.data.load import load_data
 from dovetail.data.source import Source
 from dovetail.embedding import Checkpoint, first_values
-from dovetail.models.layer_graph import LayerGraph
-from dovetail.models.load import as_graph
+from dovetail.models.load import as_whole
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, TableSpec, table_seed
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT
-from dovetail.runtime.model.build import build_graph
+from dovetail.runtime.model.build import Model, build_model
+from dovetail.runtime.model.fixed import read_fixed
 from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.spec.run import Run
 
@@ -50,26 +50,26 @@ def read_blueprint(folder: Path) -> Blueprint:
 
 def restore_model(
     folder: Path, *, model: nn.Module | None = None, source: Source | None = None, checkpoint: Path | None = None
-) -> LayerGraph:
+) -> Model:
     """Return a run's model as it is in a checkpoint, the newest unless another is given, for use without servers.
 
     `model` is the user's own module where the run was started with one (it is left as it is), `source` their own data.
     """
     blueprint = read_blueprint(folder)
     if model is not None:
-        graph = as_graph(copy.deepcopy(model), loss=blueprint.run.model.loss)
+        graph = as_whole(copy.deepcopy(model), loss=blueprint.run.model.loss)
     else:
         check_by_name(blueprint.run, model=model, source=source)
         data = source if source is not None else load_data(blueprint.run.data.name, **blueprint.run.data.options)
-        graph = build_graph(blueprint.run, data.schema)
-    fill_graph(graph, blueprint, checkpoint or checkpoints.newest(folder))
+        graph = build_model(blueprint.run, data.schema)
+    fill_model(graph, blueprint, folder, checkpoint or checkpoints.newest(folder))
     return graph
 
 
 def restore_into(model: M, folder: Path, *, checkpoint: Path | None = None) -> M:
     """Fill the user's own module from a run that was started with it, and return it."""
     blueprint = read_blueprint(folder)
-    fill_graph(as_graph(model, loss=blueprint.run.model.loss), blueprint, checkpoint or checkpoints.newest(folder))
+    fill_model(as_whole(model), blueprint, folder, checkpoint or checkpoints.newest(folder))
     return model
 
 
@@ -84,28 +84,52 @@ def check_by_name(run: Run, *, model: nn.Module | None, source: Source | None) -
             )
 
 
-def fill_graph(graph: LayerGraph, blueprint: Blueprint, folder: Path) -> None:
-    """Fill all parameters of a graph from a checkpoint's folder, its files checked first."""
+def fill_model(model: Model, blueprint: Blueprint, run_folder: Path, folder: Path) -> None:
+    """Fill a model from a checkpoint's folder, its files checked first: all parameters, frozen or not, and buffers."""
     manifest = Manifest.read(folder)
     manifest.check_files(folder)
-    sparse = sparse_modules(graph)
-    if tuple(each.spec() for each in sparse) != blueprint.tables or dense_entries(graph) != blueprint.dense:
+    sparse = sparse_modules(model)
+    if tuple(each.spec() for each in sparse) != blueprint.tables or dense_entries(model) != blueprint.dense:
         raise TrainingError(
             f"{folder} was trained with another model than this",
             hint="give the model that the run began with, built with the same options",
         )
     with torch.no_grad():
         values, _ = checkpoints.load_dense(folder, manifest)
-        parameters = dict(graph.named_parameters())
+        _check_whole(blueprint, manifest, folder, len(values))
+        parameters = dict(model.owner.named_parameters())
         for entry in blueprint.dense:
             part = torch.from_numpy(values[entry.offset : entry.offset + entry.size])
             parameters[entry.name].copy_(part.view(entry.shape))
         for position, each in enumerate(sparse):
             rows = torch.from_numpy(table_rows(blueprint, manifest, folder, position))
             if each.module.weight.is_meta:
-                each.module.weight = nn.Parameter(rows)
+                weight = nn.Parameter(rows)
+                for layer in each.layers:
+                    layer.weight = weight
             else:
                 each.module.weight.copy_(rows)
+        read_fixed(model, run_folder)
+
+
+def _check_whole(blueprint: Blueprint, manifest: Manifest, folder: Path, num_values: int) -> None:
+    """Refuse a checkpoint of another run, whose parameters are not those of this one."""
+    beside = folder.resolve().parent.parent / BLUEPRINT
+    if beside.is_file():
+        other = read_blueprint(beside.parent)
+        if (other.tables, other.dense) != (blueprint.tables, blueprint.dense):
+            raise TrainingError(
+                f"{folder} is a checkpoint of another run, whose model is `{other.run.model.name}` of other sizes",
+                hint="leave --checkpoint out for the newest of this run, or give the other run's folder",
+            )
+    tables = {path.name for path in folder.glob("table-*")}
+    wanted = {Path(checkpoints.table_folder(position, 0)).parts[0] for position in range(len(blueprint.tables))}
+    if num_values != blueprint.dense_size or (manifest.num_servers and not wanted == tables):
+        raise TrainingError(
+            f"{folder} has {num_values:,} dense parameters and {len(tables)} tables, this run's model "
+            f"{blueprint.dense_size:,} and {len(wanted)}",
+            hint="it is the checkpoint of another run; leave it out for the newest of this one",
+        )
 
 
 def table_rows(blueprint: Blueprint, manifest: Manifest, folder: Path, position: int) -> NDArray[np.float32]:

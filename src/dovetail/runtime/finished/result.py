@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from dovetail.data.source import Source
-    from dovetail.models.layer_graph import LayerGraph
     from dovetail.runtime.messages import Report
+    from dovetail.runtime.model.build import Model
 
 M = TypeVar("M", bound="nn.Module")
 
@@ -65,6 +65,8 @@ class TrainingResult:
     loss: float
     auc: float
     """Of the last samples that were trained on, as they were seen; NaN where the model has no such score."""
+    metrics: Mapping[str, float]
+    """Other metrics of the same samples, by name."""
     step: int
     workers: Mapping[str, Mapping[str, float]]
     servers: Mapping[str, Mapping[str, float]]
@@ -74,7 +76,7 @@ class TrainingResult:
     _model: nn.Module | None = field(default=None, repr=False)
     _source: Source | None = field(default=None, repr=False)
 
-    def load_model(self) -> LayerGraph:
+    def load_model(self) -> Model:
         """Return the trained model with all its parameters, for use without servers."""
         from dovetail.runtime.finished.restore import restore_model  # noqa: PLC0415 - torch, and compilers
 
@@ -95,6 +97,7 @@ class TrainingResult:
             "samples_per_s": round(self.samples_per_s, 1),
             "loss": None if math.isnan(self.loss) else self.loss,
             "auc": None if math.isnan(self.auc) else self.auc,
+            "metrics": {name: None if math.isnan(value) else value for name, value in self.metrics.items()},
             "step": self.step,
             "workers": self.workers,
             "servers": self.servers,
@@ -120,6 +123,7 @@ def read_result(
         samples_per_s=pace.samples_per_s or here / max(summary.seconds, 1e-9),
         loss=_number(summary.loss),
         auc=_number(summary.auc),
+        metrics={name: _number(value) for name, value in summary.metrics.items()},
         step=kept.step,
         workers=msgspec.to_builtins(summary.workers),
         servers=msgspec.to_builtins(summary.servers),

@@ -17,6 +17,7 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.runtime.launch.bed import Bed
 from dovetail.runtime.launch.entry import run_worker
+from dovetail.runtime.launch.guard import travelling
 
 OVER_S = 3.0
 """How long a process that ended well is left alone: so does everyone when the run is over."""
@@ -70,7 +71,8 @@ class Starter:
 
     def __init__(self, folder: Path, bed: Bed, model: nn.Module | None, source: Source | None) -> None:
         """Keep what workers are given."""
-        self._folder, self._bed, self._model, self._source = folder, bed, model, source
+        self._folder, self._bed = folder, bed
+        self._model, self._source = travelling(model), travelling(source)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
 

@@ -15,6 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from numba import cloudpickle  # its own copy: numba is needed anyway, and brings it
+
 from dovetail.runtime.errors import TrainingError
 
 
@@ -42,19 +44,32 @@ def forget() -> None:
 
 def check_travels(thing: Any, what: str) -> None:
     """Refuse an object that workers, which are processes of their own, cannot be given."""
-    kind = type(thing)
-    if kind.__module__ == "__main__" and not getattr(sys.modules["__main__"], "__file__", None):
-        raise TrainingError(
-            f"the class `{kind.__qualname__}` of the {what} is typed into a session that workers cannot import",
-            hint="put it into a file and import it from there",
-        )
     try:
-        pickle.dumps(thing)
+        pickle.dumps(travelling(thing))
     except Exception as problem:  # whatever a user's object raises
         raise TrainingError(
             f"the {what} cannot be sent to workers: {type(problem).__name__}: {problem}",
             hint="it must be picklable: no lambdas, open files or locks; or give it by name, package.module:function",
         ) from None
+
+
+def travelling(thing: Any) -> Any:
+    """Return what workers are given for an object: in a notebook or session, one that brings its classes along."""
+    if thing is None or getattr(sys.modules["__main__"], "__file__", None):
+        return thing  # workers import the script
+    return ByValue(thing)
+
+
+class ByValue:
+    """An object that arrives as itself, with the code of classes and functions that were typed into a session."""
+
+    def __init__(self, thing: Any) -> None:
+        """Keep the object."""
+        self._thing = thing
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have it made again from its bytes."""
+        return cloudpickle.loads, (cloudpickle.dumps(self._thing),)  # type: ignore[no-untyped-call]
 
 
 def _mark() -> Path:

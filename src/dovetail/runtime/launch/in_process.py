@@ -24,7 +24,8 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.messages import Pull, Pulled, Push, Pushed
-from dovetail.runtime.model.build import build_graph
+from dovetail.runtime.model.build import build_model
+from dovetail.runtime.model.fixed import read_fixed
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import Shard, gradients_in
 from dovetail.runtime.worker.compute import Computed, Computer
@@ -62,7 +63,9 @@ class InProcess:
         self._samples = Samples(self._blueprint, data)
         device = torch.device(run.workers[0].device)
         rows = Rows(self._blueprint.num_servers, device)
-        self._model = ServedModel(build_graph(run, data.schema, model), rows, device)
+        built = build_model(run, data.schema, model)
+        read_fixed(built, folder)
+        self._model = ServedModel(built.train(), rows, device, schema=data.schema)
         self._computer = Computer(self._model)
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
 

@@ -17,6 +17,7 @@ from dovetail.data.source import Source
 from dovetail.embedding import ROW_OPTIMIZERS, make_row_optimizer
 from dovetail.embedding.row_optimizer import described as row_described
 from dovetail.errors import did_you_mean
+from dovetail.models.metrics import make_metric
 from dovetail.models.recipe import Recipe
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime import checkpoint as checkpoints
@@ -25,8 +26,10 @@ from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS
-from dovetail.runtime.model.build import build_graph
-from dovetail.runtime.model.parameters import dense_entries, dense_values, sparse_modules
+from dovetail.runtime.model.build import build_model
+from dovetail.runtime.model.first_look import first_look
+from dovetail.runtime.model.fixed import write_fixed
+from dovetail.runtime.model.parameters import dense_entries, dense_values, norms_of, sparse_modules
 from dovetail.spec.run import Run
 from dovetail.transport import make_keys
 
@@ -50,35 +53,45 @@ def prepare(
     source: Source | None = None,
     resume: bool = False,
     timeline: bool = False,
+    bare: bool = False,
 ) -> Blueprint:
-    """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint."""
+    """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint.
+
+    The model answers a few samples first. With `bare`, an exception of its own comes out as it is.
+    """
     if not resume and (folder / CHECKPOINTS).exists():
         raise TrainingError(
             f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
         )
     data = load_source(run, source)
-    graph = build_graph(run, data.schema, model)
-    blueprint = _blueprint(run, data, graph.recipe, private_folder(), timeline=timeline)
-    blueprint = msgspec.structs.replace(
-        blueprint,
-        tables=tuple(each.spec() for each in sparse_modules(graph)),
-        dense=dense_entries(graph),
-    )
+    built = build_model(run, data.schema, model)
+    tables, dense = tuple(each.spec() for each in sparse_modules(built)), dense_entries(built)
+    samples = _samples(run, data)
+    task = first_look(built, data, samples=samples, loss=run.model.loss, bare=bare)
+    run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))
+    if run.training.tail is None and norms_of(built):  # pieces of a tail would be too small to normalise by
+        run = msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, tail=0.0))
+    metrics = task.metrics if run.model.metrics is None else run.model.metrics
+    for name in metrics:
+        make_metric(name)
+    blueprint = _blueprint(run, samples, built.recipe, private_folder(), timeline=timeline)
+    blueprint = msgspec.structs.replace(blueprint, tables=tables, dense=dense, metrics=metrics)
     folder.mkdir(parents=True, exist_ok=True)
     for name in (LOGS, ROWS):
         (folder / name).mkdir(exist_ok=True)
     if resume:
         _check_fits(blueprint, folder)
     else:
-        _write_first_checkpoint(blueprint, folder, dense_values(graph))
+        write_fixed(built, folder)
+        _write_first_checkpoint(blueprint, folder, dense_values(built))
     (folder / JOURNAL).unlink(missing_ok=True)
     blueprint.write(folder)
     _make_keys(blueprint, folder)
     return blueprint
 
 
-def _blueprint(run: Run, data: Source, recipe: Recipe, private: Path, *, timeline: bool) -> Blueprint:
-    """Fill in what the run file leaves to the model, the data and this machine."""
+def _samples(run: Run, data: Source) -> int:
+    """Return how many samples an epoch has."""
     samples = run.data.samples or data.num_samples
     if samples is None:
         raise TrainingError("the data have no end", hint="say how many samples an epoch has: data.samples")
@@ -86,6 +99,11 @@ def _blueprint(run: Run, data: Source, recipe: Recipe, private: Path, *, timelin
         raise TrainingError(
             f"data.samples is {samples}, and there are {data.num_samples}", hint="lower it, or leave it out"
         )
+    return samples
+
+
+def _blueprint(run: Run, samples: int, recipe: Recipe, private: Path, *, timeline: bool) -> Blueprint:
+    """Fill in what the run file leaves to the model, the data and this machine."""
     name = run.optimizer.name or recipe.optimizer
     rate = run.optimizer.learning_rate or recipe.learning_rate
     optimizer = make_dense_optimizer(name, learning_rate=rate)
@@ -105,7 +123,6 @@ def _blueprint(run: Run, data: Source, recipe: Recipe, private: Path, *, timelin
         batch=run.training.batch or recipe.batch,
         optimizer=described(optimizer),
         row_optimizer=row_described(row_optimizer),
-        metric=recipe.metric,
         coordinator=_server_spec(COORDINATOR, address, private),
         servers=tuple(_server_spec(f"server-{number}", address, private) for number in range(run.servers.count)),
         timeline=timeline,

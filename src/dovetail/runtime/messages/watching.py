@@ -63,6 +63,8 @@ class Report(MessageKind, frozen=True):
     """Processes, with their ids, that are not heard of any more: to be ended and started again."""
     error: str = ""
     hint: str = ""
+    metrics: tuple[tuple[str, float], ...] = ()
+    """Others than AUC, by name, of the last seconds' samples."""
 
 
 class SaveNow(MessageKind, frozen=True):

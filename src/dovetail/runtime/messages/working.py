@@ -82,7 +82,10 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Done(MessageKind, frozen=True):
-    """A task is pushed to all servers. Arrays: counts of clicked and other samples by score, where there are any."""
+    """A task is pushed to all servers.
+
+    Arrays, now and then: clicked and other samples by score, two sums for each metric, running statistics.
+    """
 
     name: str
     generation: int

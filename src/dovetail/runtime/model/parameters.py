@@ -1,27 +1,36 @@
-"""Which parameters of a model are tables on servers, and how the others lie in one vector."""
+"""Which parameters of a model are tables on servers, how others lie in one vector, and what training leaves alone."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from dovetail.models.embedding import SlotEmbedding
-from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.blueprint import DenseEntry, TableSpec
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.model.build import Model
+
+TableLayer = SlotEmbedding | nn.Embedding | nn.EmbeddingBag
 
 
 @dataclass(frozen=True, slots=True)
 class SparseModule:
-    """A layer whose weight is a table on the servers."""
+    """A table on the servers: the layer whose weight it is, and others that share the weight."""
 
     name: str
-    module: SlotEmbedding | nn.Embedding | nn.EmbeddingBag
+    module: TableLayer
+    sharing: tuple[TableLayer, ...] = ()
+
+    @property
+    def layers(self) -> tuple[TableLayer, ...]:
+        """All layers that look up in this table."""
+        return (self.module, *self.sharing)
 
     def spec(self) -> TableSpec:
         """Return the table."""
@@ -29,29 +38,61 @@ class SparseModule:
         return TableSpec(name=self.name, width=width, num_rows=num_rows, scale=1.0 / 3.0 / math.sqrt(width))
 
 
-def sparse_modules(graph: LayerGraph) -> list[SparseModule]:
-    """Return the layers whose rows lie on servers: Dovetail's, and PyTorch's with sparse gradients."""
-    found = []
-    for name, module in graph.named_modules():
-        if isinstance(module, SlotEmbedding):
-            found.append(SparseModule(name, module))
-        elif isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-            if module.padding_idx is not None or getattr(module, "max_norm", None) is not None:
-                raise TrainingError(
-                    f"layer `{name}` has padding_idx or max_norm, which servers do not know",
-                    hint="build it without them, or with sparse=False as a dense parameter",
-                )
-            if isinstance(module, nn.EmbeddingBag) and module.mode == "max":
-                raise TrainingError(f"layer `{name}` pools by max", hint="choose mode sum or mean")
-            found.append(SparseModule(name, module))
-    return found
+def sparse_modules(model: Model) -> list[SparseModule]:
+    """Return the tables whose rows lie on servers: of Dovetail's layers, and of PyTorch's with sparse gradients.
+
+    A weight that is frozen, or that other layers use as well, is no table: it stays with the workers.
+    """
+    found: dict[int, SparseModule] = {}
+    elsewhere = _used_elsewhere(model)
+    for name, module in model.owner.named_modules():
+        if not _is_table(module) or not module.weight.requires_grad or id(module.weight) in elsewhere:
+            continue
+        _check_table(name, module)
+        known = found.get(id(module.weight))
+        found[id(module.weight)] = (
+            SparseModule(name, module)
+            if known is None
+            else SparseModule(known.name, known.module, (*known.sharing, module))
+        )
+    return list(found.values())
 
 
-def dense_parameters(graph: LayerGraph) -> list[tuple[str, nn.Parameter]]:
-    """Return the parameters that are not tables, each once, under the names they have in the model."""
-    sparse = {id(each.module.weight) for each in sparse_modules(graph)}
+def _is_table(module: nn.Module) -> bool:
+    """Say whether a layer's gradients are sparse."""
+    if isinstance(module, SlotEmbedding):
+        return True
+    return isinstance(module, nn.Embedding | nn.EmbeddingBag) and bool(module.sparse)
+
+
+def _used_elsewhere(model: Model) -> set[int]:
+    """Return the parameters that belong to a layer which is no table."""
+    return {
+        id(parameter)
+        for module in model.owner.modules()
+        if not _is_table(module)
+        for parameter in module.parameters(recurse=False)
+    }
+
+
+def _check_table(name: str, module: nn.Module) -> None:
+    """Refuse what servers do not know."""
+    if isinstance(module, SlotEmbedding):
+        return
+    if getattr(module, "padding_idx", None) is not None or getattr(module, "max_norm", None) is not None:
+        raise TrainingError(
+            f"layer `{name}` has padding_idx or max_norm, which servers do not know",
+            hint="build it without them, or with sparse=False as a dense parameter",
+        )
+    if getattr(module, "mode", "sum") == "max":
+        raise TrainingError(f"layer `{name}` pools by max", hint="choose mode sum or mean")
+
+
+def dense_parameters(model: Model) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters that are trained and are not tables, each once, under the names they have in the model."""
+    sparse = {id(each.module.weight) for each in sparse_modules(model)}
     found = []
-    for name, parameter in graph.named_parameters():
+    for name, parameter in model.owner.named_parameters():
         if id(parameter) in sparse or not parameter.requires_grad:
             continue
         if parameter.dtype != torch.float32:
@@ -59,25 +100,60 @@ def dense_parameters(graph: LayerGraph) -> list[tuple[str, nn.Parameter]]:
                 f"parameter `{name}` is {str(parameter.dtype).removeprefix('torch.')}", hint="servers keep float32"
             )
         found.append((name, parameter))
-    for name, module in graph.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
-            raise TrainingError(
-                f"layer `{name}` averages over a batch that is spread over workers",
-                hint="use nn.LayerNorm, or track_running_stats=False",
-            )
     return found
 
 
-def dense_entries(graph: LayerGraph) -> tuple[DenseEntry, ...]:
+def dense_entries(model: Model) -> tuple[DenseEntry, ...]:
     """Return where each dense parameter lies in the one vector."""
     entries, offset = [], 0
-    for name, parameter in dense_parameters(graph):
+    for name, parameter in dense_parameters(model):
         entries.append(DenseEntry(name=name, shape=tuple(parameter.shape), offset=offset))
         offset += parameter.numel()
     return tuple(entries)
 
 
-def dense_values(graph: LayerGraph) -> NDArray[np.float32]:
+def dense_values(model: Model) -> NDArray[np.float32]:
     """Return the dense parameters as one vector."""
-    parts = [parameter.detach().reshape(-1) for _, parameter in dense_parameters(graph)]
+    parts = [parameter.detach().reshape(-1) for _, parameter in dense_parameters(model)]
     return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
+
+
+def fixed_tensors(model: Model) -> dict[str, Tensor]:
+    """Return what training leaves as it is, by name: frozen parameters, and buffers that are part of the state."""
+    fixed = {
+        name: parameter.detach() for name, parameter in model.owner.named_parameters() if not parameter.requires_grad
+    }
+    kept = model.owner.state_dict().keys()
+    return fixed | {name: buffer for name, buffer in model.owner.named_buffers() if name in kept}
+
+
+def norms_of(model: Model) -> list[nn.modules.batchnorm._NormBase]:
+    """Return the layers that normalise by statistics of a batch, and keep running ones."""
+    return [
+        module
+        for module in model.owner.modules()
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
+    ]
+
+
+def moving_statistics(model: Model) -> Iterator[Tensor]:
+    """Yield the running means and variances that normalising layers keep, each worker its own."""
+    for module in norms_of(model):
+        for buffer in (module.running_mean, module.running_var):
+            if buffer is not None:
+                yield buffer
+
+
+def statistics_vector(model: Model) -> NDArray[np.float32]:
+    """Return all running means and variances as one vector."""
+    parts = [buffer.detach().reshape(-1).float().cpu() for buffer in moving_statistics(model)]
+    return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
+
+
+def fill_statistics(model: Model, values: NDArray[np.float32]) -> None:
+    """Give all running means and variances the values of a vector."""
+    offset = 0
+    for buffer in moving_statistics(model):
+        part = torch.from_numpy(values[offset : offset + buffer.numel()])
+        buffer.copy_(part.view(buffer.shape))
+        offset += buffer.numel()

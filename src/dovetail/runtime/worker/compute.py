@@ -1,14 +1,16 @@
-"""Computing: some blocks of a model forward and backward on one micro-batch."""
+"""Computing: a model, or some blocks of it, forward and backward on one micro-batch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from dovetail.data.batch import Batch
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.worker.memory import saved_bytes
 from dovetail.runtime.worker.model import ServedModel
@@ -23,19 +25,16 @@ class Computed:
     rows: RowGradients
     loss: float
     """Summed over samples."""
-    scores: Tensor | None
-    """The model's answers, where they are on the way to the loss."""
+    scores: Any
+    """The model's answers, where they are on the way to the loss: a tensor, or several."""
 
 
 class Computer:
-    """Runs blocks `first` to `last` (inclusive) of a model; absent: all of them."""
+    """Runs a whole model, or blocks `first` to `last` (inclusive) of a graph, the last of which is its loss."""
 
-    def __init__(self, model: ServedModel, *, first: int = 0, last: int | None = None) -> None:
-        """Keep what is computed; the last block is the model's loss."""
-        graph = model.graph
-        self._model, self._first = model, first
-        self._last = len(graph) - 1 if last is None else last
-        self._loss = graph.blocks[self._last].name
+    def __init__(self, model: ServedModel, *, first: int | None = None, last: int | None = None) -> None:
+        """Keep what is computed."""
+        self._model, self._first, self._last = model, first, last
         self.bytes_per_sample = 0.0
         """What a sample takes in memory, both ways; 0 before the first was computed."""
 
@@ -67,7 +66,7 @@ class Computer:
         found = [(leaf.wanted, leaf.gradients) for leaf in rows.leaves]
         return Computed([(wanted, values) for wanted, values in found if values is not None], total, scores)
 
-    def _forward(self, batch: Batch, ahead: AheadRows) -> tuple[Tensor, Tensor | None]:
+    def _forward(self, batch: Batch, ahead: AheadRows) -> tuple[Tensor, Any]:
         """Return loss and scores; of the first batch, note what it takes."""
         if self.bytes_per_sample or not batch.num_samples:
             return self._run(batch)
@@ -77,8 +76,12 @@ class Computer:
         self.bytes_per_sample = (saved.total + batch.num_bytes + rows_bytes) / batch.num_samples
         return result
 
-    def _run(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Run the blocks."""
-        scores = self._model.graph.scores
-        kept = self._model.graph.run(batch, first=self._first, last=self._last, keep=(scores, self._loss))
-        return kept[self._loss], kept.get(scores)
+    def _run(self, batch: Batch) -> tuple[Tensor, Any]:
+        """Run the model, or the blocks that were asked for."""
+        graph = self._model.graph
+        if (self._first is None and self._last is None) or not isinstance(graph, LayerGraph):
+            return self._model.outcome(batch)
+        last = len(graph) - 1 if self._last is None else self._last
+        loss = graph.blocks[last].name
+        kept = graph.run(batch, first=self._first or 0, last=last, keep=(graph.scores, loss))
+        return kept[loss], kept.get(graph.scores)

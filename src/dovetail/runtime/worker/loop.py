@@ -19,11 +19,14 @@ import torch
 from torch import nn
 
 from dovetail.data.source import Source
+from dovetail.data.streams import stream_number
 from dovetail.errors import DovetailError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
 from dovetail.runtime.messages import Message, More, RanOut, Reset, Span
-from dovetail.runtime.model.build import build_graph
+from dovetail.runtime.model.build import build_model
+from dovetail.runtime.model.fixed import read_fixed
+from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.worker.compute import Computer
@@ -61,8 +64,10 @@ class WorkerLoop:
         self._process, blueprint = process, process.blueprint
         training, device = blueprint.run.training, torch.device(settings.device)
         self._sync = training.mode == "sync"
-        graph = build_graph(blueprint.run, source.schema, own)
-        self._model = ServedModel(graph, Rows(blueprint.num_servers, device), device)
+        torch.manual_seed(stream_number(training.seed, f"worker/{process.name}") >> 1)
+        model = build_model(blueprint.run, source.schema, own)
+        read_fixed(model, process.folder)
+        self._model = ServedModel(model.train(), Rows(blueprint.num_servers, device), device, schema=source.schema)
         self._computer = Computer(self._model)
         room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
         self._inbox = Inbox(room.most_at_once)
@@ -88,7 +93,11 @@ class WorkerLoop:
             rests=self._control.pulse.rest,
         )
         self._lines = lines_of(process, "compute")
-        self._scores = ScoreCounts() if blueprint.metric == "auc" else None
+        self._scores = (
+            ScoreCounts(blueprint.metrics, lambda: statistics_vector(model))
+            if blueprint.metrics or len(statistics_vector(model))
+            else None
+        )
         self._idle, self._pace = IdleTime(), Pace()
 
     def run(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -12,23 +13,28 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dovetail.data.batch import Batch
+from dovetail.data.schema import Schema
 from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.model.parameters import dense_parameters, sparse_modules
+from dovetail.runtime.model.build import Model
+from dovetail.runtime.model.ids import column_of, no_such_row
+from dovetail.runtime.model.parameters import TableLayer, dense_parameters, norms_of, sparse_modules
+from dovetail.runtime.worker.patterns import pattern_of
 from dovetail.runtime.worker.row_source import RemoteRows, Rows
 
-AskedKeys = Callable[[Batch], Tensor]
+AskedKeys = Callable[[Batch], Tensor | None]
 
 
 class ServedModel:
-    """A graph whose dense parameters and their gradients are views of two vectors, and whose rows come from `rows`."""
+    """A model whose dense parameters and their gradients are views of two vectors, and whose rows come from `rows`."""
 
-    def __init__(self, graph: LayerGraph, rows: Rows, device: torch.device) -> None:
-        """Take the graph over."""
-        self.graph, self.rows, self.device = graph, rows, device
-        self._sparse = sparse_modules(graph)
-        dense = dense_parameters(graph)
+    def __init__(self, model: Model, rows: Rows, device: torch.device, *, schema: Schema | None = None) -> None:
+        """Take the model over; `schema` names the columns of its data."""
+        self.graph, self.rows, self.device = model, rows, device
+        self._schema = schema
+        self._sparse = sparse_modules(model)
+        dense = dense_parameters(model)
         size = sum(parameter.numel() for _, parameter in dense)
         self.values = torch.empty(size, device=device)
         self.gradients = torch.zeros(size, device=device)
@@ -40,21 +46,92 @@ class ServedModel:
                 parameter.data = self.values[part].view(parameter.shape)
                 parameter.grad = self.gradients[part].view(parameter.shape)
                 offset = part.stop
-        for buffer_owner in graph.modules():
+            for table, each in enumerate(self._sparse):
+                for layer in each.layers:
+                    _serve(layer, self._source_of(table, layer))
+            for parameter in model.parameters():
+                if not parameter.requires_grad and not parameter.is_meta:
+                    parameter.data = parameter.data.to(device)
+        for buffer_owner in model.modules():
             for name, buffer in buffer_owner.named_buffers(recurse=False):
                 setattr(buffer_owner, name, buffer.to(device))
-        for table, each in enumerate(self._sparse):
-            _serve(each.module, RemoteRows(table, rows))
-        self._asked = self._keys_known_ahead()
+        self._asked: list[tuple[int, AskedKeys]] | None = (
+            self._keys_known_ahead(model) if isinstance(model, LayerGraph) else None
+        )
+        self._batch: Batch | None = None
+        self._norms = [norm for norm in norms_of(model) if norm.training]
 
     def asked(self, batch: Batch) -> list[tuple[int, NDArray[np.int64]]]:
         """Return (table, keys) of the look-ups that a batch alone decides, so that they can be made ahead."""
-        return [(table, np.ascontiguousarray(keys(batch).numpy())) for table, keys in self._asked]
+        found = [(table, keys(batch)) for table, keys in self._asked or []]
+        return [(table, np.ascontiguousarray(keys.numpy())) for table, keys in found if keys is not None]
 
-    def _keys_known_ahead(self) -> list[tuple[int, AskedKeys]]:
+    def outcome(self, batch: Batch) -> tuple[Tensor, Any]:
+        """Return the loss, summed over the samples of a batch that is on the device, and the model's answer."""
+        self._batch = batch
+        if self._norms and batch.num_samples == 1:
+            return self._outcome_of_one(batch)
+        if self._asked is not None:
+            return self.graph.outcome(batch)
+        with self._watched(batch) as seen:
+            result = self.graph.outcome(batch)
+        self._asked = seen
+        return result
+
+    def _outcome_of_one(self, batch: Batch) -> tuple[Tensor, Any]:
+        """Return the outcome of a single sample, which has no spread: it is normalised by the running statistics."""
+        for norm in self._norms:
+            norm.eval()
+        try:
+            return self.graph.outcome(batch)
+        finally:
+            for norm in self._norms:
+                norm.train()
+
+    def _source_of(self, table: int, layer: TableLayer) -> RemoteRows:
+        """Return the rows of a table; a layer of PyTorch's refuses ids that it has no row for, as PyTorch does."""
+        if isinstance(layer, SlotEmbedding):
+            return RemoteRows(table, self.rows)
+
+        def refuse(key: int) -> None:
+            known = self._batch is not None and self._schema is not None
+            column = column_of(key, self._batch, self._schema) if known else None  # type: ignore[arg-type]
+            raise no_such_row(key, layer.num_embeddings, column)
+
+        return RemoteRows(table, self.rows, num_rows=layer.num_embeddings, refuse=refuse)
+
+    @contextmanager
+    def _watched(self, batch: Batch) -> Iterator[list[tuple[int, AskedKeys]]]:
+        """Note which look-ups of the tables the batch alone decides."""
+        seen: list[tuple[int, AskedKeys]] = []
+
+        def watch(table: int) -> Callable[..., None]:
+            def note(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
+                if not arguments or not isinstance(arguments[0], Tensor):
+                    return
+                if not isinstance(layer, SlotEmbedding):
+                    if (pattern := pattern_of(arguments[0], batch)) is not None:
+                        seen.append((table, pattern.keys))
+                elif type(layer).forward is SlotEmbedding.forward and arguments[0] is batch.ids:
+                    seen.append((table, _asked_by_slots(layer)))
+
+            return note
+
+        handles = [
+            layer.register_forward_pre_hook(watch(table))
+            for table, each in enumerate(self._sparse)
+            for layer in each.layers
+        ]
+        try:
+            yield seen
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _keys_known_ahead(self, graph: LayerGraph) -> list[tuple[int, AskedKeys]]:
         """Return the tables whose layer reads the batch's ids and nothing else."""
         known: list[tuple[int, AskedKeys]] = []
-        for block in self.graph.blocks:
+        for block in graph.blocks:
             if block.after or block.reads != ("ids", "offsets"):
                 continue
             for table, each in enumerate(self._sparse):
@@ -81,7 +158,7 @@ def _ids(batch: Batch) -> Tensor:
     return batch.ids
 
 
-def _serve(module: SlotEmbedding | nn.Embedding | nn.EmbeddingBag, source: RemoteRows) -> None:
+def _serve(module: TableLayer, source: RemoteRows) -> None:
     """Have a layer take its rows from servers, and let go of its own weight."""
     if isinstance(module, SlotEmbedding):
         module.row_source = source
@@ -95,17 +172,24 @@ def _serve(module: SlotEmbedding | nn.Embedding | nn.EmbeddingBag, source: Remot
 def _bag_forward(source: RemoteRows) -> Callable[..., Tensor]:
     """Return the forward of an `nn.EmbeddingBag` over servers."""
 
-    def forward(module: nn.EmbeddingBag, ids: Tensor, offsets: Tensor | None = None, weights: Any = None) -> Tensor:
-        if weights is not None:
+    def forward(
+        module: nn.EmbeddingBag,
+        input: Tensor,  # noqa: A002 - PyTorch's name for the ids
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        ids = input
+        if per_sample_weights is not None:
             raise TrainingError("per_sample_weights are not known to servers", hint="multiply after the look-up")
         if ids.dim() == 2:
             offsets = torch.arange(0, ids.numel() + 1, ids.shape[1])
             ids = ids.reshape(-1)
-        elif offsets is None or not module.include_last_offset:
+        elif offsets is None:
             raise TrainingError(
-                "an nn.EmbeddingBag gets no offsets that end with the number of ids",
-                hint="build it with include_last_offset=True",
+                "an nn.EmbeddingBag gets ids in one row and no offsets", hint="pass it the batch's offsets too"
             )
+        elif not module.include_last_offset:
+            offsets = torch.cat([offsets, offsets.new_tensor([ids.numel()])])
         return source.look_up(ids, offsets, module.mode)
 
     return forward

@@ -71,13 +71,24 @@ class Rows:
 class RemoteRows:
     """One table as a model's `row_source`."""
 
-    def __init__(self, table: int, rows: Rows) -> None:
-        """Keep which table this is."""
+    def __init__(
+        self, table: int, rows: Rows, *, num_rows: int | None = None, refuse: Callable[[int], None] | None = None
+    ) -> None:
+        """Keep which table this is; keys that are none of its `num_rows` are refused, where that is given."""
         self._table, self._rows = table, rows
+        self._num_rows, self._refuse = num_rows, refuse
+
+    def _leaf(self, keys: Keys) -> Leaf:
+        """Return the rows of some keys, all of which the table has."""
+        if self._num_rows is not None and self._refuse is not None and len(keys):
+            low, high = int(keys.min()), int(keys.max())
+            if low < 0 or high >= self._num_rows:
+                self._refuse(low if low < 0 else high)
+        return self._rows.leaf(self._table, keys)
 
     def look_up(self, keys: Tensor, offsets: Tensor, mode: str) -> Tensor:
         """Return one pooled vector a bag."""
-        leaf = self._rows.leaf(self._table, _numpy(keys))
+        leaf = self._leaf(_numpy(keys))
         if leaf.tensor.device.type == "cpu":
             pooled: Tensor = _Pool.apply(leaf.tensor, leaf.wanted.places, _numpy(offsets), mode == "mean")  # type: ignore[no-untyped-call]
             return pooled
@@ -88,7 +99,7 @@ class RemoteRows:
 
     def rows(self, keys: Tensor) -> Tensor:
         """Return one vector a key, whatever the shape of `keys`."""
-        leaf = self._rows.leaf(self._table, _numpy(keys.reshape(-1)))
+        leaf = self._leaf(_numpy(keys.reshape(-1)))
         places = torch.from_numpy(leaf.wanted.places).to(leaf.tensor.device, torch.int64)
         return functional.embedding(places.view(keys.shape), leaf.tensor)
 
