@@ -287,3 +287,28 @@ def test_a_run_in_one_process_leaves_a_model_that_can_be_evaluated(place, tmp_pa
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout.splitlines()[-1])["step"] == 4
     assert call("evaluate", tmp_path / "run", "--samples", 500, "--json").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("train", "ctr-dnn", "--set", "model.options.num_rows=abc"), "num_rows = 'abc', expected a whole number"),
+        (
+            ("train", "ctr-dnn", "--set", "model.options.hidden=['a', 'b']"),
+            "hidden = ['a', 'b'], expected whole numbers",
+        ),
+        (("profile", "ctr-dnn", "-o", "hidden=a,b"), "hidden = ['a', 'b'], expected whole numbers"),
+        (("train", "ctr-dnn", "--set", "model.metric=acu"), "there is no metric `acu`"),
+        (("train", "ctr-dnn", "--set", "model.loss=squard"), "there is no loss `squard`"),
+    ],
+)
+def test_wrong_options_of_a_model_end_in_an_error_and_a_hint(tmp_path, monkeypatch, words, complaint):
+    monkeypatch.chdir(tmp_path)
+
+    result = call(*words)
+
+    assert result.exit_code == 1
+    assert complaint in result.stderr.partition("hint:")[0]
+    assert "hint:" in result.stderr
+    assert isinstance(result.exception, SystemExit)  # no traceback
+    assert not (tmp_path / "runs").exists()

@@ -7,10 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dovetail.models import ModelError, SlotEmbedding
+from dovetail.models import ModelError, SlotEmbedding, as_whole
 from dovetail.runtime import restore_into, restore_model, train
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.result import Summary
+from dovetail.runtime.launch.prepare import prepare
+from dovetail.spec.run import RunOptimizer
 from tests.runtime.any_model import (
     NUM_DENSE,
     NUM_SLOTS,
@@ -218,6 +220,33 @@ def test_batch_norm_trains_and_its_running_statistics_come_back(tmp_path):
     assert (model.norm.running_var / spread.square() - 1).abs().max() < 0.5
     again = restore_model(tmp_path / "run", model=Normed(), source=source).eval()
     assert torch.equal(again.predict(batch), model(batch.dense))
+
+
+def test_running_statistics_of_a_run_in_one_process_are_those_of_pytorch(tmp_path):
+    torch.manual_seed(5)
+    model, source = Normed(), Labelled(clicked)
+    run = make_run(optimizer=RunOptimizer(name="sgd", learning_rate=0.1))
+    train_here(run, tmp_path / "run", copy.deepcopy(model), source)
+
+    alone = by_pytorch(run, model, source, logistic)
+
+    assert_equals(tmp_path / "run", alone)  # one worker and whole batches: nothing is spread
+    filled = restore_into(Normed(), tmp_path / "run")
+    torch.testing.assert_close(filled.norm.running_mean, model.norm.running_mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(filled.norm.running_var, model.norm.running_var, rtol=1e-4, atol=1e-5)
+
+
+def plain_squares(scores, labels):
+    return (scores[:, 0] - labels).square()
+
+
+def test_a_run_with_a_loss_that_is_an_object_goes_on_with_that_loss_only(tmp_path):
+    source, folder = Labelled(clicked), tmp_path / "run"
+    prepare(make_run(), folder, model=as_whole(Own(), loss=plain_squares), source=source)
+
+    with pytest.raises(TrainingError, match="trained with the loss `plain_squares`"):
+        prepare(make_run(), folder, model=Own(), source=source, resume=True)
+    prepare(make_run(), folder, model=as_whole(Own(), loss=plain_squares), source=source, resume=True)
 
 
 def test_filling_a_new_module_fills_frozen_parameters_and_buffers_too(tmp_path):

@@ -78,11 +78,12 @@ def blocks_of_traced(model: nn.Module) -> list[Block]:
 
 def _trace(model: nn.Module) -> fx.Graph:
     """Return the model's calls, or say why they cannot be told, or are others in training than in evaluation."""
-    training = model.training
+    modes = {module: module.training for module in model.modules()}
     try:
         graphs = [_trace_as_is(model.train(mode)) for mode in (True, False)]
     finally:
-        model.train(training)
+        for module, mode in modes.items():
+            module.training = mode
     differs = next((one for one, other in _side_by_side(*graphs) if _call(one) != _call(other)), None)
     if differs is not None:
         raise ModelError(

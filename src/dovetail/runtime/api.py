@@ -104,6 +104,7 @@ def resume(
     *,
     model: nn.Module | None = None,
     data: Source | None = None,
+    loss: Callable[..., Any] | None = None,
     workers: int | Sequence[RunWorker] | None = None,
     servers: int | RunServers | None = None,
     timeline: bool = False,
@@ -113,7 +114,7 @@ def resume(
 ) -> TrainingResult:
     """Go on with a run from its newest checkpoint, on as many workers and servers as there are now.
 
-    `model` and `data` are those that the run began with, where they were objects. `settings` are as in `train`.
+    `model`, `data` and `loss` are those that the run began with, where they were objects. `settings` are as in `train`.
     """
     leave_when_imported()
     given = _settings(settings, workers=workers, servers=servers)
@@ -121,7 +122,7 @@ def resume(
     return start(
         whole,
         Path(folder),
-        model=model,
+        model=model if model is None or loss is None else as_whole(model, loss=loss),
         source=data,
         resumed=True,
         timeline=timeline,

@@ -58,6 +58,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """What the model is judged by, while it trains and in an evaluation; all by name."""
     coordinator: ServerSpec
     servers: tuple[ServerSpec, ...]
+    own_loss: str = ""
+    """What the loss is called where it is an object of a Python program."""
     timeline: bool = False
     """Whether every worker's spans are kept."""
     lanes: str | None

@@ -25,7 +25,7 @@ from dovetail.runtime.folder import rows_of
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.messages import Pull, Pulled, Push, Pushed
 from dovetail.runtime.model.build import build_model
-from dovetail.runtime.model.fixed import read_fixed
+from dovetail.runtime.model.fixed import read_fixed, write_statistics
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import Shard, gradients_in
 from dovetail.runtime.worker.compute import Computed, Computer
@@ -126,6 +126,7 @@ class InProcess:
 
     def _save(self, step: int, position: int) -> Path:
         """Write the last checkpoint, as any run does."""
+        write_statistics(self._model.graph, self.folder)
         partial = checkpoints.begin(self.folder, step)
         for shard in self._shards:
             for future in shard.save(partial):

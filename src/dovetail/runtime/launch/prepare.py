@@ -20,13 +20,14 @@ from dovetail.errors import did_you_mean
 from dovetail.models.metrics import make_metric
 from dovetail.models.recipe import Recipe
 from dovetail.models.schedules import make_schedule
+from dovetail.models.whole import WholeModel
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS
-from dovetail.runtime.model.build import build_model
+from dovetail.runtime.model.build import Model, build_model
 from dovetail.runtime.model.first_look import first_look
 from dovetail.runtime.model.fixed import write_fixed
 from dovetail.runtime.model.parameters import dense_entries, dense_values, norms_of, sparse_modules
@@ -67,6 +68,7 @@ def prepare(
     built = build_model(run, data.schema, model)
     tables, dense = tuple(each.spec() for each in sparse_modules(built)), dense_entries(built)
     samples = _samples(run, data)
+    own_loss = _own_loss(built, run)
     task = first_look(built, data, samples=samples, loss=run.model.loss, bare=bare)
     run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))
     if run.training.tail is None and norms_of(built):  # pieces of a tail would be too small to normalise by
@@ -75,7 +77,7 @@ def prepare(
     for name in metrics:
         make_metric(name)
     blueprint = _blueprint(run, samples, built.recipe, private_folder(), timeline=timeline)
-    blueprint = msgspec.structs.replace(blueprint, tables=tables, dense=dense, metrics=metrics)
+    blueprint = msgspec.structs.replace(blueprint, tables=tables, dense=dense, metrics=metrics, own_loss=own_loss)
     folder.mkdir(parents=True, exist_ok=True)
     for name in (LOGS, ROWS):
         (folder / name).mkdir(exist_ok=True)
@@ -88,6 +90,14 @@ def prepare(
     blueprint.write(folder)
     _make_keys(blueprint, folder)
     return blueprint
+
+
+def _own_loss(built: Model, run: Run) -> str:
+    """Return the name of a loss that is an object of a Python program."""
+    if run.model.loss is not None or not isinstance(built, WholeModel) or built.loss is None:
+        return ""
+    inner = getattr(built.loss, "inner", built.loss)
+    return str(getattr(inner, "__name__", type(inner).__name__))
 
 
 def _samples(run: Run, data: Source) -> int:
@@ -179,6 +189,12 @@ def _check_fits(blueprint: Blueprint, folder: Path) -> None:
     if not (folder / BLUEPRINT).is_file():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
     before = Blueprint.read(folder)
+    if before.own_loss != blueprint.own_loss:
+        raise TrainingError(
+            f"{folder} was trained with the loss `{before.own_loss or before.run.model.loss}`, an object of a Python "
+            "program or its name, and this is another",
+            hint="give it again: resume(folder, model=..., loss=...)",
+        )
     for what in ("tables", "dense", "row_optimizer", "optimizer"):
         old, new = getattr(before, what), getattr(blueprint, what)
         if what in ("row_optimizer", "optimizer"):

@@ -82,7 +82,7 @@ def _own_metrics(model: LayerGraph) -> tuple[str, ...]:
 
 def _answer(model: LayerGraph | WholeModel, batch: Batch, schema: Schema, *, bare: bool) -> Scores:
     """Return what a model answers; it is afterwards as it was."""
-    was_training = model.training
+    modes = {module: module.training for module in model.modules()}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         with ExitStack() as stack:
@@ -102,7 +102,8 @@ def _answer(model: LayerGraph | WholeModel, batch: Batch, schema: Schema, *, bar
             hint="run it on `source.read(0, 10)` yourself, or `dovetail train --in-process` to see where it fails",
         ) from problem
     finally:
-        model.train(was_training)
+        for module, mode in modes.items():
+            module.training = mode
         for name, buffer in model.named_buffers():
             if name in buffers and buffer.shape == buffers[name].shape:
                 buffer.copy_(buffers[name])

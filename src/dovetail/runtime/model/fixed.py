@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 
 from dovetail.runtime.errors import TrainingError
@@ -20,6 +21,13 @@ def write_fixed(model: Model, folder: Path) -> None:
     tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in fixed_tensors(model).items()}
     if tensors:
         save_file(tensors, folder / FIXED)
+
+
+def write_statistics(model: Model, folder: Path) -> None:
+    """Write a model's running means and variances, where it has any, into a run's folder."""
+    values = statistics_vector(model)
+    if len(values):
+        save_arrays({"values": values}, folder / STATISTICS)
 
 
 def read_fixed(model: Model, folder: Path) -> None:

@@ -165,8 +165,17 @@ def _serve(module: TableLayer, source: RemoteRows) -> None:
     elif isinstance(module, nn.EmbeddingBag):
         module.forward = MethodType(_bag_forward(source), module)  # type: ignore[method-assign]
     else:
-        module.forward = MethodType(lambda _, ids: source.rows(ids), module)  # type: ignore[method-assign]
+        module.forward = MethodType(_embedding_forward(source), module)  # type: ignore[method-assign]
     module.weight = nn.Parameter(module.weight.detach().to("meta"), requires_grad=False)
+
+
+def _embedding_forward(source: RemoteRows) -> Callable[..., Tensor]:
+    """Return the forward of an `nn.Embedding` over servers."""
+
+    def forward(_: nn.Embedding, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name for the ids
+        return source.rows(input)
+
+    return forward
 
 
 def _bag_forward(source: RemoteRows) -> Callable[..., Tensor]:
