@@ -136,3 +136,15 @@ def test_an_optimizer_steps_every_block_of_its_own(clicks) -> None:
     _block_by_block(graph, clicks.read(0, 32), optimizers, WallClock())
 
     assert all(not torch.equal(value, before[key]) for key, value in graph.state_dict().items())
+
+
+def test_a_users_own_classifier_is_profiled_with_the_loss_of_classes(tmp_path):
+    (tmp_path / "ten.py").write_text(
+        "from torch import nn\n\ndef build(schema):\n    return nn.Sequential(nn.Linear(schema.num_dense, 10))\n"
+    )
+    request = ProfileRequest(model=f"{tmp_path / 'ten.py'}:build", batch=16)
+
+    graph, batches = request.build()
+
+    assert graph.recipe.loss == "cross-entropy"
+    assert torch.isfinite(graph(batches[0]))

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from dovetail.data import Batch, Matches, load_data
 from dovetail.errors import DovetailError
 from dovetail.models import MODELS, LayerGraph, load_model
+from dovetail.models.task import infer_loss
 
 NUM_BATCHES = 8
 """How many different batches take turns, so that rows are as cold as fresh data's."""
@@ -40,8 +43,16 @@ class ProfileRequest:
         if self.model == "matchnet" and isinstance(source, Matches):
             options.setdefault("items", source.items())
         graph = load_model(self.model, seed=self.seed, **options)
+        if ":" in self.model and "loss" not in options:
+            graph = self._with_loss(graph, source.read(0, self.batch), options)
         batches = [source.read(turn * self.batch, (turn + 1) * self.batch) for turn in range(NUM_BATCHES)]
         return graph, batches
+
+    def _with_loss(self, graph: LayerGraph, batch: Batch, options: dict[str, Any]) -> LayerGraph:
+        """Return a user's own model with the loss that labels and answers tell."""
+        with torch.no_grad():
+            loss = str(infer_loss(graph.predict(batch), batch.labels))
+        return graph if loss == graph.recipe.loss else load_model(self.model, seed=self.seed, loss=loss, **options)
 
     def optimizer_for(self, graph: LayerGraph) -> str:
         """Return the optimizer asked for, or the model's own."""

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from dovetail.errors import DovetailError
-from dovetail.models import load_model
+from dovetail.models import SlotEmbedding, load_model
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.evaluate import evaluate_run
 from dovetail.runtime.finished.export import export_model, export_run
@@ -170,3 +170,14 @@ def test_a_graph_loads_its_exported_parameters_under_their_own_names(place, tmp_
     other = load_model("ctr-dnn", schema=source.schema, num_rows=20, width=2, hidden=[4], seed=6)
     other.load_state_dict(load_file(tmp_path / "model.safetensors"))
     assert torch.equal(other.predict(source.read(0, 5)), graph.predict(source.read(0, 5)))
+
+
+def frozen_slots(schema):
+    model = nn.Sequential(SlotEmbedding(num_rows=5, width=2, num_slots=schema.num_slots), nn.Linear(4, 1))
+    model[0].reads = ("ids", "offsets")
+    return model.requires_grad_(False)
+
+
+def test_rows_that_only_servers_make_are_not_frozen(place, tmp_path):
+    with pytest.raises(TrainingError, match="layer `0` is frozen, and its rows are made by servers"):
+        train_run(tmp_path / "run", place / "day.csv", model=RunModel(name=f"{ME}:frozen_slots"))

@@ -46,6 +46,8 @@ def sparse_modules(model: Model) -> list[SparseModule]:
     found: dict[int, SparseModule] = {}
     elsewhere = _used_elsewhere(model)
     for name, module in model.owner.named_modules():
+        if isinstance(module, SlotEmbedding) and module.row_source is None and module.weight.is_meta:
+            _check_trained(name, module)
         if not _is_table(module) or not module.weight.requires_grad or id(module.weight) in elsewhere:
             continue
         _check_table(name, module)
@@ -56,6 +58,15 @@ def sparse_modules(model: Model) -> list[SparseModule]:
             else SparseModule(known.name, known.module, (*known.sharing, module))
         )
     return list(found.values())
+
+
+def _check_trained(name: str, module: SlotEmbedding) -> None:
+    """Refuse to freeze rows that only servers make."""
+    if not module.weight.requires_grad:
+        raise TrainingError(
+            f"layer `{name}` is frozen, and its rows are made by servers",
+            hint="train it, or take an nn.EmbeddingBag, whose rows are the module's own where it is frozen",
+        )
 
 
 def _is_table(module: nn.Module) -> bool:
