@@ -13,6 +13,7 @@ from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import KEYS
 from dovetail.runtime.messages import Message
+from dovetail.runtime.private_folder import hold
 from dovetail.transport import Caller, Codec, KeyRing, Listener
 
 HEARTBEAT_S = 0.5
@@ -30,6 +31,8 @@ class Process:
         self.blueprint = Blueprint.read(folder)
         self.codec = Codec(Message)
         self.keys = KeyRing(folder / KEYS)
+        if is_local:
+            hold(self.blueprint.private_folder)
 
     @property
     def lanes(self) -> Path | None:
