@@ -12,7 +12,7 @@ from pathlib import Path
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import KEYS
-from dovetail.runtime.messages import Message
+from dovetail.runtime.messages import Message, Senders
 from dovetail.runtime.private_folder import hold
 from dovetail.transport import Caller, Codec, KeyRing, Listener
 
@@ -64,6 +64,14 @@ class Process:
     def call_coordinator(self) -> Caller:
         """Return the line to the coordinator."""
         return self.call(self.blueprint.coordinator)
+
+    def senders(self) -> Senders:
+        """Return who may say what in this run."""
+        return Senders(
+            coordinator=self.blueprint.coordinator.name,
+            servers=[spec.name for spec in self.blueprint.servers],
+            has_ring=self.blueprint.run.training.dense == "ring",
+        )
 
     @staticmethod
     def check_coordinator(silent_s: float) -> None:

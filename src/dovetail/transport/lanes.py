@@ -147,8 +147,11 @@ class LaneShelf:
         self._folder, self._most = folder, most
         self._lanes: dict[str, LaneFile] = {}
 
-    def find(self, name: str) -> LaneFile:
-        """Return the lane of this name, or raise `WireError`."""
+    def find(self, name: str, owner: str) -> LaneFile:
+        """Return the lane of this name, or raise `WireError` where there is none or `owner` has not made it."""
+        match = LANE_NAME.fullmatch(name)
+        if match is not None and match["owner"] != owner:
+            raise WireError(f"the lane {name} is not one of {owner}")
         lane = self._lanes.pop(name, None) or self._open(name)
         self._lanes[name] = lane  # Last in order: the most recently used.
         return lane

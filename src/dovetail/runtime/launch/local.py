@@ -23,8 +23,9 @@ from dovetail.runtime.launch.bed import Bed, Quotas, check_ring
 from dovetail.runtime.launch.child import Child, Starter
 from dovetail.runtime.launch.false_starts import FalseStarts
 from dovetail.runtime.launch.guard import check_guarded
-from dovetail.runtime.launch.prepare import COORDINATOR, LAUNCHER
+from dovetail.runtime.launch.prepare import COORDINATOR
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
+from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.process import Process
 from dovetail.transport import Caller, sweep

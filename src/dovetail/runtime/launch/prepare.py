@@ -22,6 +22,7 @@ from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS
+from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, dense_values, sparse_modules
 from dovetail.runtime.private_folder import make_private_folder, remove_private_folder
@@ -30,7 +31,6 @@ from dovetail.transport import make_keys
 
 ROWS_AS = {"sgd": "sgd", "momentum": "sgd", "adagrad": "adagrad", "adam": "adam", "adamw": "adam"}
 """What updates rows unless the run says otherwise: only touched rows, so no momentum and no decay."""
-LAUNCHER = "launcher"
 COORDINATOR = "coordinator"
 
 
