@@ -63,6 +63,11 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of shared memory; None where there is none."""
 
     @property
+    def private_folder(self) -> Path:
+        """Return the folder of sockets and shared memory on the servers' host."""
+        return Path(self.coordinator.local_address.removeprefix("ipc://")).parent
+
+    @property
     def dense_size(self) -> int:
         """Return how many dense parameters there are."""
         return self.dense[-1].offset + self.dense[-1].size if self.dense else 0

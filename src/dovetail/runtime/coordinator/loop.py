@@ -37,6 +37,7 @@ class CoordinatorLoop:
         self._process, self._blueprint, self._folder = process, process.blueprint, process.folder
         spec = self._blueprint.coordinator
         self._listener = process.listen([spec.address, spec.local_address])
+        self._senders = process.senders()
         self._journal = Journal(self._folder)
         self._metrics = Metrics(self._folder, timeline=self._blueprint.timeline)
         self._events = Events()
@@ -93,6 +94,10 @@ class CoordinatorLoop:
         """Bring a message to the conductor."""
         message: Any = letter.message
         now_s = self._clock.now()
+        reason = self._senders.why_not_to_coordinator(letter.owner, message)
+        if reason is not None:
+            self._listener.refuse(letter, reason)
+            return
         if isinstance(message, Hello):
             self._conductor.hello(letter.sender, message, now_s)
         elif isinstance(message, Status):

@@ -5,7 +5,6 @@ Nothing here is for speed: a debugger stops where it should, and an exception co
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from dovetail.runtime.folder import rows_of
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.messages import Pull, Pulled, Push, Pushed
 from dovetail.runtime.model.build import build_graph
+from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import Shard, gradients_in
 from dovetail.runtime.worker.compute import Computed, Computer
@@ -140,8 +140,7 @@ class InProcess:
         """Give back memory and files."""
         for shard in self._shards:
             shard.close()
-        if self._blueprint.lanes is not None:
-            shutil.rmtree(self._blueprint.lanes, ignore_errors=True)
+        remove_private_folder(self._blueprint.private_folder)
 
 
 def answer_as(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:

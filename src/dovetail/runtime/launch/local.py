@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-import psutil
 from torch import nn
 
 from dovetail.data.source import Source
@@ -24,8 +23,10 @@ from dovetail.runtime.launch.bed import Bed, Quotas, check_ring
 from dovetail.runtime.launch.child import Child, Starter
 from dovetail.runtime.launch.false_starts import FalseStarts
 from dovetail.runtime.launch.guard import check_guarded
-from dovetail.runtime.launch.prepare import COORDINATOR, LAUNCHER
+from dovetail.runtime.launch.prepare import COORDINATOR
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
+from dovetail.runtime.messages.senders import LAUNCHER
+from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.process import Process
 from dovetail.transport import Caller, sweep
 
@@ -184,7 +185,7 @@ class LocalRun:
                     Died(name=child.name, process_id=child.process_id, how=how, comes_back=comes_back)
                 )
             if self.blueprint.lanes is not None:
-                sweep(Path(self.blueprint.lanes), psutil.pids())
+                sweep(Path(self.blueprint.lanes))
             if comes_back:
                 self._start(child.name)
             else:
@@ -219,6 +220,5 @@ class LocalRun:
             self._line.close()
             self._line = None
         self._things.close()
-        if self.blueprint.lanes is not None:
-            shutil.rmtree(self.blueprint.lanes, ignore_errors=True)
+        remove_private_folder(self.blueprint.private_folder)
         shutil.rmtree(self.folder / ROWS, ignore_errors=True)

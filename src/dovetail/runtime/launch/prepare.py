@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +22,16 @@ from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS
+from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, dense_values, sparse_modules
+from dovetail.runtime.private_folder import make_private_folder, remove_private_folder
 from dovetail.spec.run import Run
 from dovetail.transport import make_keys
 
 ROWS_AS = {"sgd": "sgd", "momentum": "sgd", "adagrad": "adagrad", "adam": "adam", "adamw": "adam"}
 """What updates rows unless the run says otherwise: only touched rows, so no momentum and no decay."""
-LAUNCHER = "launcher"
 COORDINATOR = "coordinator"
-PRIVATE_PREFIX = "dovetail-"
 
 
 def load_source(run: Run, own: Source | None = None) -> Source:
@@ -52,13 +49,32 @@ def prepare(
     timeline: bool = False,
 ) -> Blueprint:
     """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint."""
+    private = make_private_folder()
+    try:
+        return _prepare(run, folder, private, model, source, resume=resume, timeline=timeline)
+    except BaseException:
+        remove_private_folder(private)
+        raise
+
+
+def _prepare(
+    run: Run,
+    folder: Path,
+    private: Path,
+    model: nn.Module | None,
+    source: Source | None,
+    *,
+    resume: bool,
+    timeline: bool,
+) -> Blueprint:
+    """Do so, with sockets and shared memory in the folder `private`."""
     if not resume and (folder / CHECKPOINTS).exists():
         raise TrainingError(
             f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
         )
     data = load_source(run, source)
     graph = build_graph(run, data.schema, model)
-    blueprint = _blueprint(run, data, graph.recipe, private_folder(), timeline=timeline)
+    blueprint = _blueprint(run, data, graph.recipe, private, timeline=timeline)
     blueprint = msgspec.structs.replace(
         blueprint,
         tables=tuple(each.spec() for each in sparse_modules(graph)),
@@ -130,22 +146,6 @@ def _free_port(address: str) -> int:
                 f"nothing can listen on {address}: {error}", hint="set network.address to one of this machine's own"
             ) from None
         return int(probe.getsockname()[1])
-
-
-def private_folder() -> Path:
-    """Return a new folder of this user's alone, in memory where there is such a place."""
-    memory = Path("/dev/shm")  # noqa: S108 - the folder inside is made for this run, mode 0700
-    parent = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-    _sweep(parent)
-    return Path(tempfile.mkdtemp(prefix=f"{PRIVATE_PREFIX}{os.getpid()}-", dir=parent))
-
-
-def _sweep(parent: Path) -> None:
-    """Remove folders of launchers that are gone."""
-    for path in parent.glob(f"{PRIVATE_PREFIX}*-*"):
-        owner = path.name.removeprefix(PRIVATE_PREFIX).partition("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from dovetail.runtime.dense.optimizer import make_dense_optimizer
 from dovetail.runtime.messages import Apply, JoinRing
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.lines import Abandoned
+from dovetail.runtime.worker.meeting import Meeting, MeetingPlace, MeetingStore
 
 dist: Any = torch.distributed
 """PyTorch does not list its stores and groups as public, though it documents them."""
@@ -38,8 +39,6 @@ MEETING_S = 20.0
 """Of members who are all there to find each other."""
 LOOK_S = 0.0001
 """How often a collective is looked at: a step of a small model takes a millisecond."""
-MEETING_LOOK_S = 0.01
-"""How often a member looks whether the others have come."""
 APPLIED_LOOK_S = 0.05
 """How often a member that waits for the commit looks whether it is still wanted; the commit itself wakes it."""
 
@@ -56,7 +55,8 @@ class Ring:
         self._clip = process.blueprint.run.optimizer
         self._steps = 0
         self._group: Any = None
-        self._store: Any = None
+        self._place: MeetingPlace | None = None
+        self._store: MeetingStore | None = None
         self._lock = threading.Lock()
         self._reduced: int | None = None
         self.applied = threading.Condition()
@@ -72,34 +72,24 @@ class Ring:
 
     # -- membership, in the main thread --------------------------------------------------------------------------------
 
-    def meet(self, num_members: int) -> str:
+    def meet(self, members: Sequence[str]) -> str:
         """Open the meeting place of a new ring, and say where it is."""
-        host = self._own_address()
-        self._store = dist.TCPStore(
-            host, 0, num_members, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=TIMEOUT_S)
-        )
-        return f"{host}:{self._store.port}"
+        self._leave()
+        self._place = MeetingPlace(self._process, self._own_address(), members)
+        return self._place.address
 
     def join(self, message: JoinRing, wanted: Callable[[], bool]) -> None:
         """Take a place in a ring, and the dense parameters of whoever has them."""
         rank, size = message.members.index(self._process.name), len(message.members)
-        self._group = None
+        self._group = self._store = None
+        if self._place is not None and self._place.address != message.meeting:
+            self._leave()
         if (self.era, self.version) != (message.era, message.step):
             self.version = -1  # until it is whole
         if message.source == "":
             self._load(Path(message.folder))
         if size > 1:
-            host, _, port = message.meeting.rpartition(":")
-            store = self._store
-            if rank or store is None:
-                store = dist.TCPStore(host, int(port), size, is_master=False, timeout=timedelta(seconds=MEETING_S))
-            self._await_all(store, message, wanted)
-            options = dist.ProcessGroupGloo._Options()
-            options._timeout = timedelta(seconds=MEETING_S)
-            options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
-            named = dist.PrefixStore(f"ring-{message.generation}", store)
-            self._group = dist.ProcessGroupGloo(named, rank, size, options)
-            self._kept = store
+            self._connect(message, rank, wanted)
             if message.source:
                 self._spread(message.members.index(message.source), wanted)
         if self.version != message.step:
@@ -113,14 +103,29 @@ class Ring:
         with self._lock:
             self._reduced = None
 
-    def _await_all(self, store: Any, message: JoinRing, wanted: Callable[[], bool]) -> None:
-        """Wait until every member is at the meeting place: Gloo would wait for lost ones too, and not be told."""
-        here = [f"here-{message.generation}-{rank}" for rank in range(len(message.members))]
-        store.set(here[message.members.index(self._process.name)], "")
-        while not store.check(here):
-            if not wanted():
-                raise Abandoned
-            time.sleep(MEETING_LOOK_S)
+    def _connect(self, message: JoinRing, rank: int, wanted: Callable[[], bool]) -> None:
+        """Find the other members and connect to them; what listens is on the address by which they reach this one."""
+        meeting = Meeting(self._process, message.members[0], message.meeting, wanted, wait_s=MEETING_S)
+        try:
+            # Every member is there before it begins: Gloo would wait for lost ones too, and not be told.
+            here = [f"here-{each}" for each in range(len(message.members))]
+            meeting.put(here[rank], b"")
+            meeting.wait_for_all(here)
+            options = dist.ProcessGroupGloo._Options()
+            options._timeout = timedelta(seconds=MEETING_S)
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
+            self._store = MeetingStore(meeting)
+            self._group = dist.ProcessGroupGloo(self._store, rank, len(here), options)
+            meeting.leave()
+        except BaseException:
+            meeting.close()
+            raise
+
+    def _leave(self) -> None:
+        """Close the meeting place of an earlier ring."""
+        if self._place is not None:
+            self._place.close()
+            self._place = None
 
     def _load(self, folder: Path) -> None:
         """Take the dense parameters of a checkpoint."""

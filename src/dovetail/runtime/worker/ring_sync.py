@@ -82,7 +82,7 @@ class RingSync(DenseSync):
                 continue
             try:
                 if not message.meeting and len(message.members) > 1:
-                    meeting = self._ring.meet(len(message.members))
+                    meeting = self._ring.meet(message.members)
                     self._tell(RingMeets(name=self._name, generation=generation, meeting=meeting))
                     continue
                 self._ring.join(message, lambda: is_current(generation))  # noqa: B023 - used at once
