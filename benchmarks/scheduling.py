@@ -30,17 +30,18 @@ import msgspec
 import numpy as np
 
 from dovetail.charts.figure import save_figure
-from dovetail.charts.schedule import draw_knob
+from dovetail.charts.policies import draw_knob
+from dovetail.scheduler.cluster import Cluster
+from dovetail.scheduler.job_table import JobTable, job_table
 from dovetail.scheduler.policies.dovetail import DEFAULT_KNOB
 from dovetail.scheduler.policies.max_min import MaxMin
 from dovetail.scheduler.policy import Policy
 from dovetail.scheduler.registry import POLICIES, make_policy
 from dovetail.scheduler.view import Allocation, ClusterView
 from dovetail.simulator import Outcome, simulate
-from dovetail.simulator.knowledge import KnowledgeName, Oracle
+from dovetail.simulator.knowledge import KnowledgeName, Truth
+from dovetail.simulator.progress import Progress
 from dovetail.simulator.rounds import OnlyInRounds
-from dovetail.simulator.state import ClusterState
-from dovetail.simulator.table import JobTable, job_table
 from dovetail.simulator.traces.gavel import read_gavel
 from dovetail.simulator.traces.make import CONTENTIONS, make_workload
 from dovetail.simulator.traces.nodes import parse_nodes
@@ -380,17 +381,10 @@ def show_static() -> None:
 
 def _remaining_s(table: JobTable, name: str) -> float:
     """Return the sum of remaining times after one decision with every job there."""
-    state = ClusterState(table, None)
+    cluster = Cluster(table)
     for row in range(len(table.jobs)):
-        state.arrive(row)
-    known = Oracle(state)
-    view = ClusterView(
-        capacity=table.capacity, node_workers=table.node_workers, rows=state.active, running=state.running,
-        speed=known.speed, left=known.left, left_error=known.left_error, speed_error=known.speed_error,
-        submit_s=table.submit_s, restart_s=table.restart_s, weight=table.weight, type=state.type,
-        workers=state.workers, started_s=state.started_s, attained=state.attained, starts=state.starts,
-        stopped_s=state.stopped_s,
-    )  # fmt: skip
+        cluster.arrive(row)
+    view = cluster.view(Truth(Progress(cluster)))
     chosen = make_policy(name).decide(view, 0.0)
     return float((table.work[chosen.rows] / table.speed[chosen.rows, chosen.types, chosen.workers]).sum())
 
