@@ -204,12 +204,18 @@ def show_knob(seeds: Iterable[int], plot: Path | None) -> None:
     print(f"mean from {min(curves['mean JCT']):.2f} to {max(curves['mean JCT']):.2f} of doubling's")
 
 
+SIZES = (
+    (80, "v100:4x6,p100:4x5,k80:4x5", 10),
+    (1000, "v100:8x86,p100:8x85,k80:8x85", 3),
+    (10_000, "v100:8x834,p100:8x833,k80:8x833", 1),
+)
+"""Jobs, nodes, and how many states are drawn."""
+
+
 def show_decisions() -> None:
     """Print what one decision of each size takes, the slowest of ten on fresh states; the larger one last."""
-    for count, nodes in ((80, "v100:4x6,p100:4x5,k80:4x5"), (1000, "v100:8x86,p100:8x85,k80:8x85")):
-        times = []
-        for seed in range(10 if count < 500 else 3):
-            times.append(_decision_s(count, nodes, seed))
+    for count, nodes, seeds in SIZES:
+        times = [_decision_s(count, nodes, seed) for seed in range(seeds)]
         workers = sum(group.workers * group.count for group in parse_nodes(nodes))
         print(
             f"{count} jobs on {workers} workers of 3 types: slowest decision {1000 * max(times):.1f} ms, "

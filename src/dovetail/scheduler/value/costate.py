@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from dovetail.scheduler.allocate.knapsack import raise_to
 from dovetail.scheduler.view import FloatArray, IntArray
 
 
@@ -63,7 +64,6 @@ def costates(
             block, step = stride * (capacity[types[offer]] + 1), workers[offer] * stride
             value = least * speeds[offer]
             for start in range(0, size, block):
-                for room in range(start + step, start + block):
-                    after[room] = max(after[room], worked_off[room - step] + value)
+                raise_to(after[start + step : start + block], worked_off[start : start + block - step], value)
         worked_off, after = after, worked_off
     return worth
