@@ -11,12 +11,14 @@ towards the makespan (1), more for jobs that are old already and for those that 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dovetail.scheduler.allocate import Options, best_choice
 from dovetail.scheduler.value.changes import change_values, next_end_s
-from dovetail.scheduler.value.costate import costates, last_first
-from dovetail.scheduler.value.offers import Offers, offers_of
+from dovetail.scheduler.value.costate import costates, last_first, ordered_costates
+from dovetail.scheduler.value.offers import Offers, can_run, offers_of
 from dovetail.scheduler.value.overdue import must_run
 from dovetail.scheduler.value.prices import priced_costates
 from dovetail.scheduler.value.weights import JobTimes, delay_weights, job_times
@@ -25,6 +27,8 @@ from dovetail.scheduler.view import Allocation, ClusterView, FloatArray
 DEFAULT_KNOB = 0.2
 TABLE_WORK = 24_000_000
 """Offers times rooms up to which costates come from a table: about ten milliseconds."""
+ORDER_WORK = 1_000_000
+"""The same, times jobs, up to which a better order is looked for: about a millisecond for each round of swaps."""
 
 
 class Dovetail:
@@ -36,7 +40,10 @@ class Dovetail:
 
     def decide(self, view: ClusterView, now_s: float) -> Allocation:
         """Return the allocation of greatest value."""
+        view = replace(view, rows=can_run(view))
         rows = view.rows
+        if not len(rows):
+            return Allocation(rows=rows, types=rows, workers=rows)
         offers = _affordable_offers(view)
         times = job_times(view, offers, now_s)
         weights = delay_weights(times, view.weight[rows], self.knob)
@@ -67,14 +74,19 @@ class Dovetail:
 
 def work_worth(view: ClusterView, offers: Offers, times: JobTimes, weights: FloatArray) -> FloatArray:
     """Return the costate of every job; the speed of one that waits counts its start."""
-    restart_s = view.restart_s[view.rows]
-    order = last_first(times.least_s, np.where(offers.held >= 0, restart_s, 0.0))
+    runs = offers.held >= 0
+    left, restart_s = view.left[view.rows], view.restart_s[view.rows]
+    again_s = np.where(runs, restart_s, 0.0)
     jobs = offers.jobs()
-    left = view.left[view.rows][jobs]
-    starts_s = np.where(offers.held < 0, restart_s, 0.0)[jobs]
-    speeds = left / (starts_s + left / offers.speeds)
-    by = costates if _table_work(view, offers) <= TABLE_WORK else priced_costates
-    return by(order, offers.first, offers.types, offers.workers, speeds, weights, view.capacity)
+    speeds = left[jobs] / (np.where(runs, 0.0, restart_s)[jobs] + left[jobs] / offers.speeds)
+    order = last_first(times.least_s, again_s)
+    known = (order, offers.first, offers.types, offers.workers, speeds, weights, view.capacity)
+    work = len(speeds) * float(np.prod(view.capacity + 1.0))
+    if work > TABLE_WORK:
+        return priced_costates(*known)
+    if work * len(order) > ORDER_WORK:
+        return costates(*known)
+    return ordered_costates(*known, left, again_s)
 
 
 def _affordable_offers(view: ClusterView) -> Offers:
@@ -85,8 +97,3 @@ def _affordable_offers(view: ClusterView) -> Offers:
     if most <= TABLE_WORK:
         return offers_of(view, all_sizes=True)
     return offers_of(view, all_sizes=False)
-
-
-def _table_work(view: ClusterView, offers: Offers) -> float:
-    """Return how many steps the table of costates takes."""
-    return float(len(offers.speeds) * np.prod(view.capacity + 1.0))

@@ -11,6 +11,10 @@ to the first,
 
 where B_k[c] is the most delay that the k last jobs can work off a second within the room c, and B_k[C] = W_k. For
 speed-ups w^q this is heSRPT; it holds for any curves and several types.
+
+All delay still to come is then V = sum of p_k left_k, so of two orders the one with the smaller V is better. The order
+of the least possible times is nearly the best one where curves are alike; where it costs little, neighbours are
+swapped while that makes V smaller (`ordered_costates`).
 """
 
 from __future__ import annotations
@@ -66,4 +70,39 @@ def costates(
             for start in range(0, size, block):
                 raise_to(after[start + step : start + block], worked_off[start : start + block - step], value)
         worked_off, after = after, worked_off
+    return worth
+
+
+@njit(cache=True, nogil=True)
+def ordered_costates(
+    order: IntArray,
+    first: IntArray,
+    types: IntArray,
+    workers: IntArray,
+    speeds: FloatArray,
+    weights: FloatArray,
+    capacity: IntArray,
+    left: FloatArray,
+    again_s: FloatArray,
+) -> FloatArray:
+    """Return the costates of the best order that swapping neighbours leads to, from `order` on.
+
+    Jobs that would pay unlike restarts to come back stay in their order: V does not know what a stop costs.
+    """
+    order = order.copy()
+    worth = costates(order, first, types, workers, speeds, weights, capacity)
+    delay = (worth * left).sum()
+    improved = True
+    while improved:
+        improved = False
+        for place in range(len(order) - 1):
+            one, other = order[place], order[place + 1]
+            if again_s[one] != again_s[other]:
+                continue
+            order[place], order[place + 1] = other, one
+            swapped = costates(order, first, types, workers, speeds, weights, capacity)
+            if (swapped * left).sum() < delay * (1.0 - 1e-9):
+                worth, delay, improved = swapped, (swapped * left).sum(), True
+            else:
+                order[place], order[place + 1] = one, other
     return worth

@@ -29,13 +29,20 @@ class Offers:
     """For each job the offer it holds, -1 while it waits."""
 
     def most(self, values: FloatArray) -> FloatArray:
-        """Return the greatest of a value over each job's offers; every job of a workload has one."""
+        """Return the greatest of a value over each job's offers, of which each has one at least."""
         greatest: FloatArray = np.maximum.reduceat(values, self.first[:-1])
         return greatest
 
     def jobs(self) -> IntArray:
         """Return for each offer the position of its job."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+
+def can_run(view: ClusterView) -> IntArray:
+    """Return the rows that could be given anything: all of them, unless too many nodes are down."""
+    fits = np.arange(view.speed.shape[2]) <= view.capacity[:, None]
+    rows: IntArray = view.rows[((view.speed[view.rows] > 0) & fits).any(axis=(1, 2))]
+    return rows
 
 
 def offers_of(view: ClusterView, *, all_sizes: bool) -> Offers:
