@@ -60,5 +60,5 @@ def test_a_driver_without_virtual_time_can_ask_a_policy():
     found = make_policy("dovetail").decide(cluster.view(watching), 5.0)
     _, starts = cluster.changes(found)
 
-    assert {start.row for start in starts} == {0, 1}
+    assert {start.row for start in starts} <= {0, 1}
     assert sum(start.workers for start in starts) == 8

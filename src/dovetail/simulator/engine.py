@@ -19,7 +19,7 @@ from dovetail.scheduler.cluster import Cluster
 from dovetail.scheduler.job_table import job_table
 from dovetail.scheduler.placement import placements
 from dovetail.scheduler.policy import Policy
-from dovetail.simulator.knowledge import KnowledgeName, teller
+from dovetail.simulator.knowledge import NOISE, KnowledgeName, teller
 from dovetail.simulator.metrics import JobOutcome, Outcome, Trial
 from dovetail.simulator.progress import Progress
 from dovetail.spec.workload import Workload
@@ -35,15 +35,16 @@ def simulate(
     name: str,
     knowledge: KnowledgeName = "oracle",
     seed: int = 0,
+    noise: float = NOISE,
     clock: Clock | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Trial:
     """Run a workload to its end under a policy and return what happened.
 
-    `seed` draws the noise of what is measured where knowledge is estimated; `on_progress` is told jobs done and jobs in
+    `seed` draws the relative `noise` of measured speeds where knowledge is estimated; `on_progress` is told jobs done and jobs in
     all; `clock` is read around decisions.
     """
-    run = _Run(workload, policy, knowledge=knowledge, seed=seed, clock=clock or _no_clock)
+    run = _Run(workload, policy, knowledge=knowledge, seed=seed, noise=noise, clock=clock or _no_clock)
     while run.unfinished:
         run.step()
         if on_progress is not None:
@@ -61,7 +62,14 @@ class _Run:
     """One simulation on its way."""
 
     def __init__(
-        self, workload: Workload, policy: Policy, *, knowledge: KnowledgeName, seed: int, clock: Clock
+        self,
+        workload: Workload,
+        policy: Policy,
+        *,
+        knowledge: KnowledgeName,
+        seed: int,
+        noise: float,
+        clock: Clock,
     ) -> None:
         """Set up at the first submission."""
         self.table = job_table(workload)
@@ -70,7 +78,7 @@ class _Run:
         nodes_matter = bool(workload.failures) or bool((self.table.spread_speed < 1).any())
         self.cluster = Cluster(self.table, placements(workload) if nodes_matter else None)
         self.progress = Progress(self.cluster)
-        self.teller = teller(knowledge, self.progress, seed=seed)
+        self.teller = teller(knowledge, self.progress, seed=seed, noise=noise)
         self.round_s = workload.round_s
         self.now_s = float(self.table.submit_s[0])
         self.next_round_s = self.now_s + self.round_s if self.round_s else math.inf

@@ -56,7 +56,7 @@ class Oracle:
 class Onlooker:
     """Measures speeds with noise on sizes that have worked a while, and sees losses up to the work done."""
 
-    def __init__(self, progress: Progress, *, seed: int, noise: float = NOISE) -> None:
+    def __init__(self, progress: Progress, *, seed: int, noise: float) -> None:
         """Start with nothing seen."""
         table = progress.cluster.table
         self.known: Knowledge = (watching := Watching(table))
@@ -106,9 +106,9 @@ class Onlooker:
             self._watching.reported(row, works[:seen], losses[:seen])
 
 
-def teller(name: KnowledgeName, progress: Progress, *, seed: int) -> Teller:
+def teller(name: KnowledgeName, progress: Progress, *, seed: int, noise: float = NOISE) -> Teller:
     """Return who tells the policy what it knows."""
-    return Oracle(progress) if name == "oracle" else Onlooker(progress, seed=seed)
+    return Oracle(progress) if name == "oracle" else Onlooker(progress, seed=seed, noise=noise)
 
 
 def _loss_columns(points: tuple[tuple[float, float], ...]) -> tuple[FloatArray, FloatArray]:
