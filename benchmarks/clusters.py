@@ -21,7 +21,8 @@ from typing import Literal
 
 from dovetail.cost.speed import SpeedModel
 from dovetail.simulator.traces.arrivals import Pattern, arrivals_s
-from dovetail.simulator.traces.make import loss_curve
+from dovetail.simulator.traces.kinds import KINDS
+from dovetail.simulator.traces.make import loss_curve, make_job
 from dovetail.simulator.traces.nodes import parse_nodes
 from dovetail.spec.job import Job
 from dovetail.spec.workload import Failure, Workload
@@ -172,3 +173,29 @@ def _failures(until_s: float, draw: random.Random) -> tuple[Failure, ...]:
             failures.append(Failure(t_s=now_s, type="v100", nodes=nodes, down_s=draw.uniform(600.0, 3600.0)))
             now_s += draw.expovariate(1 / gap_s)
     return tuple(failures)
+
+
+def wide(*, load: float, restart_s: float = 30.0, num_jobs: int = 160) -> Make:
+    """Return workloads of the ring model's curves whose jobs may use all 64 workers, work from minutes to days."""
+
+    def make(seed: int) -> Workload:
+        draw = random.Random(f"wide {seed}")
+        nodes = parse_nodes(NODES)
+        num_workers = sum(group.workers * group.count for group in nodes)
+        sizes = [work_s(draw) for _ in range(num_jobs)]
+        gap_s = sum(sizes) / (load * num_workers) / num_jobs
+        times = arrivals_s("poisson", count=num_jobs, mean_gap_s=gap_s, draw=draw)
+        jobs = tuple(
+            make_job(
+                f"job{number:03d}",
+                submit_s=submit_s,
+                kind=draw.choice(KINDS),
+                seconds_on_one=seconds,
+                nodes=nodes,
+                max_workers=num_workers,
+            )
+            for number, (submit_s, seconds) in enumerate(zip(times, sizes, strict=True))
+        )
+        return Workload(nodes=nodes, jobs=jobs, restart_s=restart_s)
+
+    return make

@@ -41,8 +41,8 @@ def simulate(
 ) -> Trial:
     """Run a workload to its end under a policy and return what happened.
 
-    `seed` draws the relative `noise` of measured speeds where knowledge is estimated; `on_progress` is told jobs done and jobs in
-    all; `clock` is read around decisions.
+    `seed` draws the relative `noise` of measured speeds where knowledge is estimated; `on_progress` is told jobs done
+    and jobs in all; `clock` is read around decisions.
     """
     run = _Run(workload, policy, knowledge=knowledge, seed=seed, noise=noise, clock=clock or _no_clock)
     while run.unfinished:
