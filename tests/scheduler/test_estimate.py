@@ -104,3 +104,13 @@ def test_what_is_left_is_that_of_the_finished_jobs_that_were_longer():
     assert history.expected_left_s("b", 50.0) == pytest.approx(150.0)
     assert history.expected_left_s("a", 250.0) == 250.0  # too few were longer: as much again
     assert SizeHistory().expected_left_s("a", 0.0) == 3600.0
+
+
+def test_a_young_job_counts_as_short_where_most_are():
+    # Nine of twelve take 10 s: given up after 10 s each, 120 s of work get nine jobs done. One that has done 10 is long.
+    history = SizeHistory()
+    for size_s in (10.0,) * 9 + (10_000.0,) * 3:
+        history.add("a", size_s)
+
+    assert history.expected_left_s("a", 0.0) == pytest.approx((9 * 10 + 3 * 10) / 9)
+    assert history.expected_left_s("a", 10.0) == pytest.approx(9_990.0)
