@@ -20,12 +20,19 @@ DEFAULT_ROWS_PER_SLOT = 1_000
 """What a model that is given by its name alone is trained on: a small made click log that it can learn."""
 
 
-def find_run(word: str | None, resume: Path | None, settings: dict[str, Any], workers: int | None) -> Run:
-    """Return the run that is meant, with the flags' settings in it."""
+def find_run(
+    word: str | None, resume: Path | None, settings: dict[str, Any], workers: int | None, *, trust: bool = False
+) -> Run:
+    """Return the run that is meant, with the flags' settings in it; a folder must be one's own, or trusted."""
     from dovetail.runtime.finished.restore import read_blueprint
+    from dovetail.runtime.trust import check_trusted
     from dovetail.spec.run_settings import with_settings
 
-    run = read_blueprint(resume).run if word is None and resume is not None else _read(word or "")
+    if word is None and resume is not None:
+        run = read_blueprint(resume).run
+        check_trusted(resume, run, trust=trust)
+    else:
+        run = _read(word or "")
     if workers is not None:
         settings = {**settings, "worker": alike_workers(run, workers)}
     return with_settings(run, settings, place=FLAGS) if settings else run

@@ -50,6 +50,12 @@ def train(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Everything in this process and thread: to see where a model fails.")
     ] = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="With --resume: run code that the folder names even if others can write the folder."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on one line.")] = False,
 ) -> None:
     """Train a model over parameter servers and workers of different speed.
@@ -78,7 +84,7 @@ def train(
             check_chart_path(timeline)
         from dovetail.cli.run_file import find_run, free_folder, settings_of
 
-        run = find_run(run_file, resume, settings_of(flags, setting or []), workers)
+        run = find_run(run_file, resume, settings_of(flags, setting or []), workers, trust=trust)
         folder = resume or out or free_folder(run)
         if in_process:
             _train_in_process(run, folder, resumed=resume is not None, as_json=as_json)

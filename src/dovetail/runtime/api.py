@@ -27,6 +27,7 @@ from dovetail.runtime.launch.guard import check_travels, forget, leave_when_impo
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Report
+from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import Run, RunServers, RunWorker
 from dovetail.spec.run_settings import dotted_key, run_from, with_settings
 
@@ -95,17 +96,21 @@ def resume(
     workers: int | Sequence[RunWorker] | None = None,
     servers: int | RunServers | None = None,
     timeline: bool = False,
+    trust: bool = False,
     on_report: OnReport | None = None,
     stop: Callable[[], bool] = lambda: False,
     **settings: Any,
 ) -> TrainingResult:
     """Go on with a run from its newest checkpoint, on as many workers and servers as there are now.
 
-    `model` and `data` are those that the run began with, where they were objects. `settings` are as in `train`.
+    `model` and `data` are those that the run began with, where they were objects. `settings` are as in `train`. Code
+    that the folder names is only run where nobody else can write the folder, or with `trust`.
     """
     leave_when_imported()
     given = _settings(settings, workers=workers, servers=servers)
-    whole = with_settings(read_blueprint(Path(folder)).run, given, place="resume()")
+    before = read_blueprint(Path(folder)).run
+    check_trusted(Path(folder), before, trust=trust, own_model=model is not None, own_data=data is not None)
+    whole = with_settings(before, given, place="resume()")
     return start(
         whole,
         Path(folder),

@@ -16,6 +16,7 @@ from dovetail.models.metrics import make_metric
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
+from dovetail.runtime.trust import check_trusted
 
 BATCH = 2048
 CLICK_METRICS = ("auc", "log-loss")
@@ -43,8 +44,12 @@ def evaluate_run(
     num_samples: int = 100_000,
     metric: str | None = None,
     checkpoint: Path | None = None,
+    trust: bool = False,
 ) -> Evaluation:
-    """Return how good the model of a run is; absent `data`: on the run's data beyond what it was trained on."""
+    """Return how good the model of a run is; absent `data`: on the run's data beyond what it was trained on.
+
+    With `trust`, code that the folder names is run even where others can write the folder.
+    """
     blueprint = read_blueprint(folder)
     name = metric or (blueprint.metric if blueprint.metric in CLICK_METRICS else None)
     if name is not None and name not in CLICK_METRICS:
@@ -55,8 +60,9 @@ def evaluate_run(
         )
     run = blueprint.run
     check_by_name(run, model=None, source=None)
+    check_trusted(folder, run, trust=trust)
     trained_on = load_data(run.data.name, **run.data.options)
-    graph = restore_model(folder, source=trained_on, checkpoint=checkpoint)
+    graph = restore_model(folder, source=trained_on, checkpoint=checkpoint, trust=trust)
     if data is None and not data_options:
         source, first, on, held_out = _held_out(trained_on, blueprint.samples)
     else:

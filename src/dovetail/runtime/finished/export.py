@@ -26,6 +26,7 @@ from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
+from dovetail.runtime.trust import check_trusted
 
 WEIGHTS, PROGRAM, FACTS, README = "model.safetensors", "model.pt2", "model.json", "README.txt"
 PREFIX = "layers."
@@ -69,13 +70,17 @@ class Scoring(nn.Module):
         return tuple(getattr(batch, name) for name in self.inputs)
 
 
-def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None) -> Exported:
-    """Write the model of a run, as its newest checkpoint has it, into a folder."""
+def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None, trust: bool = False) -> Exported:
+    """Write the model of a run, as its newest checkpoint has it, into a folder.
+
+    With `trust`, code that the run's folder names is run even where others can write it.
+    """
     blueprint = read_blueprint(folder)
     check_by_name(blueprint.run, model=None, source=None)
+    check_trusted(folder, blueprint.run, trust=trust)
     source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
     where = checkpoint or checkpoints.newest(folder)
-    graph = restore_model(folder, source=source, checkpoint=where)
+    graph = restore_model(folder, source=source, checkpoint=where, trust=trust)
     facts = {
         "model": blueprint.run.model.name,
         "options": blueprint.run.model.options,

@@ -28,6 +28,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, sparse_modules
+from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import Run
 
 ROWS_AT_ONCE = 1 << 18
@@ -49,13 +50,21 @@ def read_blueprint(folder: Path) -> Blueprint:
 
 
 def restore_model(
-    folder: Path, *, model: nn.Module | None = None, source: Source | None = None, checkpoint: Path | None = None
+    folder: Path,
+    *,
+    model: nn.Module | None = None,
+    source: Source | None = None,
+    checkpoint: Path | None = None,
+    trust: bool = False,
 ) -> LayerGraph:
     """Return a run's model as it is in a checkpoint, the newest unless another is given, for use without servers.
 
     `model` is the user's own module where the run was started with one (it is left as it is), `source` their own data.
+    Code that the folder names is only run where nobody else can write the folder, or with `trust`.
     """
     blueprint = read_blueprint(folder)
+    own_model = model is not None
+    check_trusted(folder, blueprint.run, trust=trust, own_model=own_model, own_data=own_model or source is not None)
     if model is not None:
         graph = as_graph(copy.deepcopy(model), loss=blueprint.run.model.loss)
     else:
@@ -66,9 +75,10 @@ def restore_model(
     return graph
 
 
-def restore_into(model: M, folder: Path, *, checkpoint: Path | None = None) -> M:
+def restore_into(model: M, folder: Path, *, checkpoint: Path | None = None, trust: bool = False) -> M:
     """Fill the user's own module from a run that was started with it, and return it."""
     blueprint = read_blueprint(folder)
+    check_trusted(folder, blueprint.run, trust=trust, own_model=True, own_data=True)
     fill_graph(as_graph(model, loss=blueprint.run.model.loss), blueprint, checkpoint or checkpoints.newest(folder))
     return model
 

@@ -74,17 +74,19 @@ class TrainingResult:
     _model: nn.Module | None = field(default=None, repr=False)
     _source: Source | None = field(default=None, repr=False)
 
-    def load_model(self) -> LayerGraph:
-        """Return the trained model with all its parameters, for use without servers."""
+    def load_model(self, *, trust: bool = False) -> LayerGraph:
+        """Return the trained model with all its parameters, for use without servers; `trust` is `restore_model`'s."""
         from dovetail.runtime.finished.restore import restore_model  # noqa: PLC0415 - torch, and compilers
 
-        return restore_model(self.folder, model=self._model, source=self._source, checkpoint=self.checkpoint)
+        return restore_model(
+            self.folder, model=self._model, source=self._source, checkpoint=self.checkpoint, trust=trust
+        )
 
-    def fill(self, model: M) -> M:
+    def fill(self, model: M, *, trust: bool = False) -> M:
         """Give the user's own module the trained parameters, and return it."""
         from dovetail.runtime.finished.restore import restore_into  # noqa: PLC0415
 
-        return restore_into(model, self.folder, checkpoint=self.checkpoint)
+        return restore_into(model, self.folder, checkpoint=self.checkpoint, trust=trust)
 
     def facts(self) -> dict[str, Any]:
         """Return the figures as plain values."""

@@ -6,12 +6,14 @@ import ctypes
 import faulthandler
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ EnterHost = Callable[[], None]
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 1 << 30
+MOST_FILES = 1 << 16
 
 
 def begin(folder: Path, name: str) -> None:
@@ -32,6 +35,7 @@ def begin(folder: Path, name: str) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    allow_many_files()
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
         library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -41,6 +45,13 @@ def begin(folder: Path, name: str) -> None:
             library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     faulthandler.enable()
+
+
+def allow_many_files() -> None:
+    """Have as many files open as this user may at all: connections take some, checkpoints and rows on disk others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, MOST_FILES)) if hard > 0 else MOST_FILES, hard))
 
 
 def guarded(name: str, function: Any, *arguments: Any) -> int:

@@ -10,21 +10,30 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT, KEYS
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.process import Process
+from dovetail.runtime.trust import check_trusted
 from dovetail.runtime.worker.loop import work
 from dovetail.spec.run import RunWorker
 from dovetail.transport import make_keys
 
 
 def join(
-    folder: Path, *, name: str | None = None, threads: int = 1, device: str = "cpu", share_host: bool = True
+    folder: Path,
+    *,
+    name: str | None = None,
+    threads: int = 1,
+    device: str = "cpu",
+    share_host: bool = True,
+    trust: bool = False,
 ) -> None:
     """Work for the run in `folder` until it is over, or until this process is ended: others then do its tasks.
 
-    With `share_host` off, tensors go over TCP: this machine is not the servers' own.
+    With `share_host` off, tensors go over TCP: this machine is not the servers' own. With `trust`, code that the folder
+    names is run even where others can write the folder.
     """
     if not (folder / BLUEPRINT).is_file():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` works in")
     blueprint = Blueprint.read(folder)
+    check_trusted(folder, blueprint.run, trust=trust)
     name = name or f"joined-{os.getpid()}"
     taken = {spec.name for spec in (blueprint.coordinator, *blueprint.servers)}
     taken |= {other for other, _ in blueprint.run.each_worker()}
