@@ -11,7 +11,7 @@ from dovetail.runtime.folder import BLUEPRINT, KEYS
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.loop import work
-from dovetail.spec.run import RunWorker
+from dovetail.spec.run import RunWorker, check_worker_name
 from dovetail.transport import make_keys
 
 
@@ -26,6 +26,7 @@ def join(
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` works in")
     blueprint = Blueprint.read(folder)
     name = name or f"joined-{os.getpid()}"
+    check_worker_name(name)
     taken = {spec.name for spec in (blueprint.coordinator, *blueprint.servers)}
     taken |= {other for other, _ in blueprint.run.each_worker()}
     if name in taken:
