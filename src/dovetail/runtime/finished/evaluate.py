@@ -14,8 +14,9 @@ from dovetail.data.load import load_data
 from dovetail.data.source import Source
 from dovetail.models.metrics import make_metric
 from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
+from dovetail.runtime.finished.restore import check_by_name, restore_model
 
 BATCH = 2048
 CLICK_METRICS = ("auc", "log-loss")
@@ -45,7 +46,7 @@ def evaluate_run(
     checkpoint: Path | None = None,
 ) -> Evaluation:
     """Return how good the model of a run is; absent `data`: on the run's data beyond what it was trained on."""
-    blueprint = read_blueprint(folder)
+    blueprint = Blueprint.read(folder)
     name = metric or (blueprint.metric if blueprint.metric in CLICK_METRICS else None)
     if name is not None and name not in CLICK_METRICS:
         make_metric(name)  # no such metric at all

@@ -24,8 +24,9 @@ from dovetail.data.load import load_data
 from dovetail.data.source import Source
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
+from dovetail.runtime.finished.restore import check_by_name, restore_model
 
 WEIGHTS, PROGRAM, FACTS, README = "model.safetensors", "model.pt2", "model.json", "README.txt"
 PREFIX = "layers."
@@ -71,7 +72,7 @@ class Scoring(nn.Module):
 
 def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None) -> Exported:
     """Write the model of a run, as its newest checkpoint has it, into a folder."""
-    blueprint = read_blueprint(folder)
+    blueprint = Blueprint.read(folder)
     check_by_name(blueprint.run, model=None, source=None)
     source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
     where = checkpoint or checkpoints.newest(folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import BLUEPRINT, KEYS
+from dovetail.runtime.folder import KEYS
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.loop import work
@@ -22,8 +22,6 @@ def join(
 
     With `share_host` off, tensors go over TCP: this machine is not the servers' own.
     """
-    if not (folder / BLUEPRINT).is_file():
-        raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` works in")
     blueprint = Blueprint.read(folder)
     name = name or f"joined-{os.getpid()}"
     check_worker_name(name)
