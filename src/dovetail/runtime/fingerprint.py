@@ -138,9 +138,9 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def differences(self, now: Fingerprint) -> list[Difference]:
         """Return what a run that would go on has otherwise, the gravest first."""
         found = [
+            *_compared(self.data, now.data, "data.", ("samples", "numbers", "slots"), Matter.NEVER),
             *_listed("the embedding table", self.model.tables, now.model.tables),
             *_listed("the dense parameter", self.model.dense, now.model.dense),
-            *_compared(self.data, now.data, "data.", ("samples", "numbers", "slots"), Matter.NEVER),
             *_compared(self.model, now.model, "the seed of first values, model.", ("seed",), Matter.NEVER),
             *_optimizers("optimizer", self.optimizer, now.optimizer),
             *_optimizers("row optimizer", self.row_optimizer, now.row_optimizer),

@@ -18,6 +18,7 @@ from dovetail.data.source import Source
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.bed import Bed
 from dovetail.runtime.launch.entry import run_worker
+from dovetail.runtime.launch.starter_folder import keep_starter_folder
 
 OVER_S = 3.0
 """How long a process that ended well is left alone: so does everyone when the run is over."""
@@ -74,6 +75,7 @@ class Starter:
     def __init__(self, folder: Path, bed: Bed, model: nn.Module | None, source: Source | None) -> None:
         """Keep what workers are given."""
         self._folder, self._bed, self._model, self._source = folder, bed, model, source
+        keep_starter_folder()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
         self.inherited: tuple[int, ...] = ()

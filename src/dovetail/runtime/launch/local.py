@@ -229,8 +229,8 @@ class LocalRun:
         if self._line is not None:
             self._line.close()
             self._line = None
-        if self.blueprint.lanes is not None:
-            shutil.rmtree(self.blueprint.lanes, ignore_errors=True)
-        if self._lock is not None:
+        if self._lock is not None:  # else they are another launcher's
+            if self.blueprint.lanes is not None:
+                shutil.rmtree(self.blueprint.lanes, ignore_errors=True)
             shutil.rmtree(self.folder / ROWS, ignore_errors=True)
         self._things.close()

@@ -32,7 +32,7 @@ from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS,
 from dovetail.runtime.launch.lock import RunLock, cannot_write
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, dense_values, sparse_modules
-from dovetail.runtime.sealed import BESIDE, checksum_of_bytes
+from dovetail.runtime.sealed import checksum_of_bytes
 from dovetail.spec.run import Run
 from dovetail.transport import make_keys
 
@@ -72,14 +72,17 @@ def prepare(
     with ExitStack() as things:
         if lock is None:
             things.enter_context(RunLock(folder))
+        (_check_is_run if resume else _check_is_free)(folder)
+        new = [folder / name for name in (CHECKPOINTS, LOGS, KEYS, ROWS) if not (folder / name).exists()]
         try:
-            (_check_is_run if resume else _make_free)(folder)
             return _prepare(run, folder, model, source, resume=resume, timeline=timeline, tell=tell)
-        except OSError as error:
-            raise cannot_write(folder, error) from None
-        finally:
-            if not resume and not (folder / BLUEPRINT).exists():
-                remove_remains(folder)
+        except BaseException as error:
+            if not resume:
+                for made in new:
+                    shutil.rmtree(made, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise cannot_write(folder, error) from None
+            raise
 
 
 def _prepare(
@@ -101,7 +104,8 @@ def _prepare(
         )
         if resume:
             blueprint = _fitted(blueprint, folder, tell)
-        shutil.rmtree(folder / ROWS, ignore_errors=True)  # of a launcher that was killed
+        if resume:
+            shutil.rmtree(folder / ROWS, ignore_errors=True)  # of a launcher that was killed
         for name in (LOGS, ROWS):
             (folder / name).mkdir(exist_ok=True)
         if not resume:
@@ -123,26 +127,18 @@ def _check_is_run(folder: Path) -> None:
         raise TrainingError(f"{folder} has no checkpoint", hint="start the run anew, in another folder")
 
 
-def _make_free(folder: Path) -> None:
-    """Refuse a folder with a run in it; remove what a start that was cut short left."""
+def _check_is_free(folder: Path) -> None:
+    """Refuse a folder with a run in it."""
     if not is_free(folder):
         raise TrainingError(
             f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
         )
-    remove_remains(folder)
 
 
 def is_free(folder: Path) -> bool:
     """Say whether there is no run in a folder: first values alone are what a start leaves that was cut short."""
     kept = [path.name for path in checkpoints.all_in(folder)]
     return not (folder / BLUEPRINT).exists() and kept in ([], [checkpoints.folder_of(folder, 0).name])
-
-
-def remove_remains(folder: Path) -> None:
-    """Remove what a start has made that did not come to its end."""
-    for name in (CHECKPOINTS, LOGS, KEYS, ROWS):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / f"{BLUEPRINT}{BESIDE}").unlink(missing_ok=True)
 
 
 def _checksum_of_first(data: Source, samples: int) -> str:
