@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.errors import SpecError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.join import join
 from dovetail.runtime.launch.prepare import prepare
@@ -40,6 +41,17 @@ def test_a_name_that_is_taken_is_refused(tmp_path):
 
     with pytest.raises(TrainingError, match="`worker-1` already"):
         join(tmp_path / "run", name="worker-1")
+
+
+@pytest.mark.parametrize("name", ["coordinator", "launcher", "server-0", "server-9", ".", "..", "a/b"])
+def test_the_name_of_another_process_or_folder_is_refused_and_leaves_no_key(tmp_path, name):
+    prepare(make_run(samples=400), tmp_path / "run")
+    before = sorted(path.name for path in (tmp_path / "run" / "keys").iterdir())
+
+    with pytest.raises(SpecError, match="worker has one called"):
+        join(tmp_path / "run", name=name)
+
+    assert sorted(path.name for path in (tmp_path / "run" / "keys").iterdir()) == before
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):

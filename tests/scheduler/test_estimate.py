@@ -107,7 +107,7 @@ def test_what_is_left_is_that_of_the_finished_jobs_that_were_longer():
 
 
 def test_a_young_job_counts_as_short_where_most_are():
-    # Nine of twelve take 10 s: given up after 10 s each, 120 s of work get nine jobs done. One that has done 10 is long.
+    # Nine of twelve take 10 s: given up after 10 s each, 120 s of work get nine jobs done. Done 10: long.
     history = SizeHistory()
     for size_s in (10.0,) * 9 + (10_000.0,) * 3:
         history.add("a", size_s)

@@ -11,6 +11,7 @@ tensorboard/       the same figures for TensorBoard
 logs/NAME.log      what each process says
 keys/              a pair of keys for each process
 rows/              rows that do not fit into memory, while the run goes on
+lock               whose the run is, while it goes on (`launch.lock`)
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+
+from dovetail.runtime.sealed import read_sealed, write_sealed
 
 BLUEPRINT = "blueprint.json"
 CHECKPOINTS = "checkpoints"
@@ -30,6 +33,7 @@ TENSORBOARD = "tensorboard"
 LOGS = "logs"
 KEYS = "keys"
 ROWS = "rows"
+LOCK = "lock"
 
 
 class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +69,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, folder: Path) -> None:
         """Write it into the run's folder."""
-        (folder / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
+        write_sealed(folder / SUMMARY, self)
 
     @classmethod
     def read(cls, folder: Path) -> Summary:
         """Return what a run's folder says."""
-        return msgspec.json.decode((folder / SUMMARY).read_bytes(), type=cls)
+        return read_sealed(folder / SUMMARY, cls, hint="the run's last checkpoint is none the worse")
 
 
 def log_of(folder: Path, name: str) -> Path:

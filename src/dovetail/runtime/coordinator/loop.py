@@ -14,9 +14,11 @@ from dovetail.runtime.coordinator.journal import Journal
 from dovetail.runtime.coordinator.metrics import EVERY_S, Metrics
 from dovetail.runtime.coordinator.shelf import FolderShelf
 from dovetail.runtime.coordinator.state import RunState
+from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import ServerSummary, Summary
 from dovetail.runtime.messages import Died, Done, Hello, Report, SaveNow, ServerStats, Status, WhoAreYou
 from dovetail.runtime.process import Process
+from dovetail.runtime.sealed import checksum_of_value
 from dovetail.transport import Letter
 
 LOOK_S = 0.05
@@ -38,11 +40,13 @@ class CoordinatorLoop:
         spec = self._blueprint.coordinator
         self._listener = process.listen([spec.address, spec.local_address])
         self._senders = process.senders()
-        self._journal = Journal(self._folder)
+        self._journal = Journal(self._folder, root=checksum_of_value(self._blueprint))
         self._metrics = Metrics(self._folder, timeline=self._blueprint.timeline)
         self._events = Events()
         self._clock = AwakeClock()
-        shelf = FolderShelf(self._folder, keep=self._blueprint.run.checkpoint.keep)
+        fingerprint = Fingerprint.of(self._blueprint)
+        keep = self._blueprint.run.checkpoint.keep
+        shelf = FolderShelf(self._folder, keep=keep, fingerprint=fingerprint, tell=self._say)
         self._conductor = Conductor(
             self._blueprint, shelf, self._journal.past(), self._clock.now(), place=str(self._folder)
         )
@@ -138,12 +142,16 @@ class CoordinatorLoop:
         if isinstance(decision, Send):
             self._listener.send(decision.to, decision.message)
         elif isinstance(decision, Say):
-            self._process.log(decision.text)
-            self._events.add(decision.text)
+            self._say(decision.text)
         elif isinstance(decision, Counted):
             self._metrics.add_step(decision)
         else:
             self._journal.write(decision.line)
+
+    def _say(self, text: str) -> None:
+        """Tell people what happened: in the log, and whoever watches."""
+        self._process.log(text)
+        self._events.add(text)
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 

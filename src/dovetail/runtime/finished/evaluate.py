@@ -14,8 +14,9 @@ from dovetail.data.load import load_data
 from dovetail.data.source import Source
 from dovetail.models.metrics import make_metric
 from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
+from dovetail.runtime.finished.restore import check_by_name, restore_model
 from dovetail.runtime.trust import check_trusted
 
 BATCH = 2048
@@ -50,7 +51,7 @@ def evaluate_run(
 
     With `trust`, code that the folder names is run even where others can write the folder.
     """
-    blueprint = read_blueprint(folder)
+    blueprint = Blueprint.read(folder)
     name = metric or (blueprint.metric if blueprint.metric in CLICK_METRICS else None)
     if name is not None and name not in CLICK_METRICS:
         make_metric(name)  # no such metric at all

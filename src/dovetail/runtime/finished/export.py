@@ -24,8 +24,9 @@ from dovetail.data.load import load_data
 from dovetail.data.source import Source
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
+from dovetail.runtime.finished.restore import check_by_name, restore_model
 from dovetail.runtime.trust import check_trusted
 
 WEIGHTS, PROGRAM, FACTS, README = "model.safetensors", "model.pt2", "model.json", "README.txt"
@@ -75,7 +76,7 @@ def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None, trust
 
     With `trust`, code that the run's folder names is run even where others can write it.
     """
-    blueprint = read_blueprint(folder)
+    blueprint = Blueprint.read(folder)
     check_by_name(blueprint.run, model=None, source=None)
     check_trusted(folder, blueprint.run, trust=trust)
     source = load_data(blueprint.run.data.name, **blueprint.run.data.options)

@@ -10,7 +10,6 @@ import copy
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, TableSpec, table_seed
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import BLUEPRINT
+from dovetail.runtime.fingerprint import Fingerprint, Matter
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.trust import check_trusted
@@ -33,20 +32,6 @@ from dovetail.spec.run import Run
 
 ROWS_AT_ONCE = 1 << 18
 M = TypeVar("M", bound=nn.Module)
-
-
-def read_blueprint(folder: Path) -> Blueprint:
-    """Return the blueprint of a run, or say that there is none."""
-    try:
-        return Blueprint.read(folder)
-    except FileNotFoundError:
-        raise TrainingError(
-            f"{folder} is no run: it has no {BLUEPRINT}", hint="give the folder that `dovetail train` wrote"
-        ) from None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise TrainingError(
-            f"{folder / BLUEPRINT} cannot be read: {error}", hint="give the folder of a run of this version"
-        ) from None
 
 
 def restore_model(
@@ -62,7 +47,7 @@ def restore_model(
     `model` is the user's own module where the run was started with one (it is left as it is), `source` their own data.
     Code that the folder names is only run where nobody else can write the folder, or with `trust`.
     """
-    blueprint = read_blueprint(folder)
+    blueprint = Blueprint.read(folder)
     own_model = model is not None
     check_trusted(folder, blueprint.run, trust=trust, own_model=own_model, own_data=own_model or source is not None)
     if model is not None:
@@ -77,7 +62,7 @@ def restore_model(
 
 def restore_into(model: M, folder: Path, *, checkpoint: Path | None = None, trust: bool = False) -> M:
     """Fill the user's own module from a run that was started with it, and return it."""
-    blueprint = read_blueprint(folder)
+    blueprint = Blueprint.read(folder)
     check_trusted(folder, blueprint.run, trust=trust, own_model=True, own_data=True)
     fill_graph(as_graph(model, loss=blueprint.run.model.loss), blueprint, checkpoint or checkpoints.newest(folder))
     return model
@@ -98,6 +83,7 @@ def fill_graph(graph: LayerGraph, blueprint: Blueprint, folder: Path) -> None:
     """Fill all parameters of a graph from a checkpoint's folder, its files checked first."""
     manifest = Manifest.read(folder)
     manifest.check_files(folder)
+    _check_of_this_run(manifest, blueprint, folder)
     sparse = sparse_modules(graph)
     if tuple(each.spec() for each in sparse) != blueprint.tables or dense_entries(graph) != blueprint.dense:
         raise TrainingError(
@@ -118,16 +104,27 @@ def fill_graph(graph: LayerGraph, blueprint: Blueprint, folder: Path) -> None:
                 each.module.weight.copy_(rows)
 
 
+def _check_of_this_run(manifest: Manifest, blueprint: Blueprint, folder: Path) -> None:
+    """Refuse a checkpoint with other parameters than the run's; in which order they were trained is of no matter."""
+    if manifest.fingerprint is None:
+        return
+    for difference in manifest.fingerprint.differences(Fingerprint.of(blueprint)):
+        if difference.matter is Matter.NEVER and not difference.what.startswith("data."):
+            raise TrainingError(
+                f"{folder} is of another run: {difference}", hint="give a checkpoint of the run, or leave it out"
+            )
+
+
 def table_rows(blueprint: Blueprint, manifest: Manifest, folder: Path, position: int) -> NDArray[np.float32]:
     """Return all rows of a table: float32 [num_rows, width]."""
     spec = blueprint.tables[position]
-    seed = table_seed(blueprint.run.training.seed, position)
+    seed = table_seed(blueprint.values_seed, position)
     rows = np.empty((spec.num_rows, spec.width), dtype=np.float32)
     for first in range(0, spec.num_rows, ROWS_AT_ONCE):
         keys = np.arange(first, min(first + ROWS_AT_ONCE, spec.num_rows), dtype=np.int64)
         rows[keys] = first_values(keys, width=spec.width, seed=seed, scale=spec.scale)
     for server in range(manifest.num_servers):
-        for saved in Checkpoint.newest(folder / checkpoints.table_folder(position, server)):
+        for saved in Checkpoint.newest(manifest.table_at(folder, position, server)):
             for part in saved.parts():
                 _check_keys(part.keys, spec, folder)
                 gone = part.tombstones

@@ -20,6 +20,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import Manifest, checksums_in
 from dovetail.runtime.dense.clipping import clipped_scale
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.messages import Pull, Pulled, Push, Pushed
@@ -47,13 +48,14 @@ class InProcess:
         run = self._blueprint.run
         if run.training.dense == "ring":
             raise TrainingError("one process has no ring", hint='set training.dense = "ps" to look for faults')
-        self._manifest = Manifest.read(checkpoints.newest(folder))
+        newest = checkpoints.newest(folder, fits=Fingerprint.of(self._blueprint))
+        self._manifest = Manifest.read(newest)
         self._shards = [
             Shard(self._blueprint, number, rows_of(folder, spec.name))
             for number, spec in enumerate(self._blueprint.servers)
         ]
         for shard in self._shards:
-            shard.load(checkpoints.newest(folder))
+            shard.load(newest)
         self._lines = Lines(
             self._blueprint,
             [DirectCaller(answer_as(shard), peer=f"server-{number}") for number, shard in enumerate(self._shards)],
@@ -133,6 +135,7 @@ class InProcess:
             dense_steps=self._shards[0].dense_steps,
             num_servers=len(self._shards),
             samples=self._blueprint.samples,
+            fingerprint=Fingerprint.of(self._blueprint),
         )
         return checkpoints.publish(partial, msgspec.structs.replace(manifest, files=checksums_in(partial, only="**/*")))
 

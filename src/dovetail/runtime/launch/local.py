@@ -23,6 +23,7 @@ from dovetail.runtime.launch.bed import Bed, Quotas, check_ring
 from dovetail.runtime.launch.child import Child, Starter
 from dovetail.runtime.launch.false_starts import FalseStarts
 from dovetail.runtime.launch.guard import check_guarded
+from dovetail.runtime.launch.lock import RunLock, cannot_write
 from dovetail.runtime.launch.prepare import COORDINATOR
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
 from dovetail.runtime.messages.senders import LAUNCHER
@@ -54,9 +55,13 @@ class LocalRun:
         model: nn.Module | None = None,
         source: Source | None = None,
         bed: Bed | None = None,
+        lock: RunLock | None = None,
     ) -> None:
-        """Get ready to start what `prepare` made; without a `bed`, the run file's quotas hold."""
-        self.folder = folder
+        """Get ready to start what `prepare` made; without a `bed`, the run file's quotas hold.
+
+        Without a `lock` the run is locked from the first process to the last.
+        """
+        self.folder, self._lock = folder, lock
         self.blueprint = Blueprint.read(folder)
         self.bed: Bed = Quotas(self.blueprint) if bed is None else bed
         self._starter = Starter(folder, self.bed, model, source)
@@ -79,12 +84,18 @@ class LocalRun:
     def __enter__(self) -> LocalRun:
         """Start every process."""
         try:
+            if self._lock is None:
+                self._lock = self._things.enter_context(RunLock(self.folder))
             check_ring(self.blueprint.run, self.bed)
+            self._starter.inherited = (self._lock.descriptor,)
             self._things.enter_context(self.bed)
             for name in [*self._roles, *(name for name, _ in self.blueprint.run.each_worker())]:
                 self._start(name)
             self._line = self._process.call_coordinator()
             self._answered_s = self._clock.now()
+        except OSError as error:
+            self._end()
+            raise cannot_write(self.folder, error) from None
         except BaseException:
             self._end()
             raise
@@ -219,6 +230,7 @@ class LocalRun:
         if self._line is not None:
             self._line.close()
             self._line = None
+        if self._lock is not None:  # else they are another launcher's
+            remove_private_folder(self.blueprint.private_folder)
+            shutil.rmtree(self.folder / ROWS, ignore_errors=True)
         self._things.close()
-        remove_private_folder(self.blueprint.private_folder)
-        shutil.rmtree(self.folder / ROWS, ignore_errors=True)

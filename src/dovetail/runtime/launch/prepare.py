@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from torch import nn
 
+from dovetail.data.batch import FIELDS
 from dovetail.data.load import load_data
 from dovetail.data.source import Source
 from dovetail.embedding import ROW_OPTIMIZERS, make_row_optimizer
@@ -21,17 +25,23 @@ from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS
+from dovetail.runtime.fingerprint import Fingerprint
+from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS, SUMMARY
+from dovetail.runtime.launch.lock import RunLock, cannot_write
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, dense_values, sparse_modules
 from dovetail.runtime.private_folder import make_private_folder, remove_private_folder
+from dovetail.runtime.sealed import checksum_of_bytes
 from dovetail.spec.run import Run
 from dovetail.transport import make_keys
 
 ROWS_AS = {"sgd": "sgd", "momentum": "sgd", "adagrad": "adagrad", "adam": "adam", "adamw": "adam"}
 """What updates rows unless the run says otherwise: only touched rows, so no momentum and no decay."""
 COORDINATOR = "coordinator"
+FIRST_SAMPLES = 16
+"""How many samples are read to know the data again."""
+Tell = Callable[[str], None]
 
 
 def load_source(run: Run, own: Source | None = None) -> Source:
@@ -47,50 +57,95 @@ def prepare(
     source: Source | None = None,
     resume: bool = False,
     timeline: bool = False,
+    lock: RunLock | None = None,
+    tell: Tell = lambda _: None,
 ) -> Blueprint:
-    """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint."""
-    private = make_private_folder()
-    try:
-        return _prepare(run, folder, private, model, source, resume=resume, timeline=timeline)
-    except BaseException:
-        remove_private_folder(private)
-        raise
+    """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint.
+
+    The blueprint is written last: a folder without one is no run, and what a start that was cut short left in it is in
+    nobody's way. Without a `lock` the folder is locked until this returns. `tell` hears what differs from before.
+    """
+    if resume and not folder.is_dir():
+        raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
+    with ExitStack() as things:
+        if lock is None:
+            things.enter_context(RunLock(folder))
+        (_check_is_run if resume else _check_is_free)(folder)
+        new = [folder / name for name in (CHECKPOINTS, LOGS, KEYS, ROWS) if not (folder / name).exists()]
+        try:
+            return _prepare(run, folder, model, source, resume=resume, timeline=timeline, tell=tell)
+        except BaseException as error:
+            if not resume:
+                for made in new:
+                    shutil.rmtree(made, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise cannot_write(folder, error) from None
+            raise
 
 
 def _prepare(
-    run: Run,
-    folder: Path,
-    private: Path,
-    model: nn.Module | None,
-    source: Source | None,
-    *,
-    resume: bool,
-    timeline: bool,
+    run: Run, folder: Path, model: nn.Module | None, source: Source | None, *, resume: bool, timeline: bool, tell: Tell
 ) -> Blueprint:
-    """Do so, with sockets and shared memory in the folder `private`."""
-    if not resume and (folder / CHECKPOINTS).exists():
+    """Work out the blueprint and write everything that processes need to start."""
+    data = load_source(run, source)
+    graph = build_graph(run, data.schema, model)
+    private = make_private_folder()
+    try:
+        blueprint = _blueprint(run, data, graph.recipe, private, timeline=timeline)
+        blueprint = msgspec.structs.replace(
+            blueprint,
+            tables=tuple(each.spec() for each in sparse_modules(graph)),
+            dense=dense_entries(graph),
+            numbers=data.schema.dense,
+            slots=tuple(slot.name for slot in data.schema.slots),
+            first_samples=_checksum_of_first(data, blueprint.samples),
+        )
+        if resume:
+            blueprint = _fitted(blueprint, folder, tell)
+        if resume:
+            shutil.rmtree(folder / ROWS, ignore_errors=True)  # of a launcher that was killed
+        for name in (LOGS, ROWS):
+            (folder / name).mkdir(exist_ok=True)
+        if not resume:
+            _write_first_checkpoint(blueprint, folder, dense_values(graph))
+        for name in (JOURNAL, SUMMARY):
+            (folder / name).unlink(missing_ok=True)
+        _make_keys(blueprint, folder)
+        blueprint.write(folder)
+    except BaseException:
+        remove_private_folder(private)
+        raise
+    return blueprint
+
+
+def _check_is_run(folder: Path) -> None:
+    """Refuse to go on where nothing was begun."""
+    if not checkpoints.all_in(folder):
+        Blueprint.read(folder)  # or there is none either
+        raise TrainingError(f"{folder} has no checkpoint", hint="start the run anew, in another folder")
+
+
+def _check_is_free(folder: Path) -> None:
+    """Refuse a folder with a run in it."""
+    if not is_free(folder):
         raise TrainingError(
             f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
         )
-    data = load_source(run, source)
-    graph = build_graph(run, data.schema, model)
-    blueprint = _blueprint(run, data, graph.recipe, private, timeline=timeline)
-    blueprint = msgspec.structs.replace(
-        blueprint,
-        tables=tuple(each.spec() for each in sparse_modules(graph)),
-        dense=dense_entries(graph),
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (LOGS, ROWS):
-        (folder / name).mkdir(exist_ok=True)
-    if resume:
-        _check_fits(blueprint, folder)
-    else:
-        _write_first_checkpoint(blueprint, folder, dense_values(graph))
-    (folder / JOURNAL).unlink(missing_ok=True)
-    blueprint.write(folder)
-    _make_keys(blueprint, folder)
-    return blueprint
+
+
+def is_free(folder: Path) -> bool:
+    """Say whether there is no run in a folder: first values alone are what a start leaves that was cut short."""
+    kept = [path.name for path in checkpoints.all_in(folder)]
+    return not (folder / BLUEPRINT).exists() and kept in ([], [checkpoints.folder_of(folder, 0).name])
+
+
+def _checksum_of_first(data: Source, samples: int) -> str:
+    """Return a checksum of the first samples, or nothing where they cannot be read: workers will say why."""
+    try:
+        batch = data.read(0, min(samples, FIRST_SAMPLES))
+        return checksum_of_bytes(b"".join(getattr(batch, name).numpy().tobytes() for name in FIELDS))
+    except Exception:  # whatever a source of the user's own raises
+        return ""
 
 
 def _blueprint(run: Run, data: Source, recipe: Recipe, private: Path, *, timeline: bool) -> Blueprint:
@@ -153,30 +208,27 @@ def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any) -> 
     partial = checkpoints.begin(folder, 0)
     checkpoints.save_dense(partial, 0, 0, values, {})
     files = checkpoints.checksums_in(partial, only="dense-*")
-    manifest = Manifest(step=0, position=0, dense_steps=0, num_servers=0, samples=blueprint.samples, files=files)
+    manifest = Manifest(
+        step=0,
+        position=0,
+        dense_steps=0,
+        num_servers=0,
+        samples=blueprint.samples,
+        files=files,
+        fingerprint=Fingerprint.of(blueprint),
+    )
     checkpoints.publish(partial, manifest)
 
 
-def _check_fits(blueprint: Blueprint, folder: Path) -> None:
-    """Refuse to go on with another model, or other data."""
-    if not (folder / BLUEPRINT).is_file():
-        raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
-    before = Blueprint.read(folder)
-    for what in ("tables", "dense", "row_optimizer", "optimizer"):
-        old, new = getattr(before, what), getattr(blueprint, what)
-        if what in ("row_optimizer", "optimizer"):
-            old, new = old["name"], new["name"]
-        if old != new:
-            raise TrainingError(
-                f"{folder} was trained with other {what.replace('_', ' ')} than this run has",
-                hint="resume with the model and optimizers that it began with",
-            )
-    if before.samples != blueprint.samples:
-        raise TrainingError(
-            f"{folder} was trained on {before.samples} samples an epoch, this run has {blueprint.samples}",
-            hint="resume with the data it began with, or start a new run",
-        )
-    checkpoints.newest(folder)
+def _fitted(blueprint: Blueprint, folder: Path, tell: Tell) -> Blueprint:
+    """Return the blueprint as the newest checkpoint needs it; refuse to go on with another model, data or order."""
+    newest = checkpoints.newest(folder, tell=tell)
+    manifest = Manifest.read(newest)
+    if manifest.fingerprint is not None:
+        blueprint = msgspec.structs.replace(blueprint, first_seed=manifest.fingerprint.model.seed)
+    for difference in manifest.check_fits(newest, Fingerprint.of(blueprint)):
+        tell(f"{difference}")
+    return blueprint
 
 
 def _make_keys(blueprint: Blueprint, folder: Path) -> None:

@@ -89,12 +89,13 @@ class Shard:
         spec = self._blueprint.tables[position]
         budget = self._blueprint.run.servers.host_bytes // max(1, len(self._blueprint.tables))
         cold = self._folder / f"table-{position}"
+        settings = dict(self._blueprint.row_optimizer)
+        optimizer = make_row_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
         if not checkpoint.num_servers:
-            optimizer = dict(self._blueprint.row_optimizer)
             return Table(
                 width=spec.width,
-                optimizer=make_row_optimizer(str(optimizer.pop("name")), **optimizer),  # type: ignore[arg-type]
-                seed=table_seed(self._blueprint.run.training.seed, position),
+                optimizer=optimizer,
+                seed=table_seed(self._blueprint.values_seed, position),
                 scale=spec.scale,
                 host_bytes=budget,
                 folder=cold,
@@ -102,7 +103,8 @@ class Shard:
                 num_shards=self._blueprint.num_servers,
             )
         return Table.load(
-            [folder / table_folder(position, server) for server in range(checkpoint.num_servers)],
+            [checkpoint.table_at(folder, position, server) for server in range(checkpoint.num_servers)],
+            optimizer=optimizer,
             host_bytes=budget,
             folder=cold,
             shard=self._number,

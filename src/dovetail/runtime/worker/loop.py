@@ -147,6 +147,10 @@ class WorkerLoop:
         self._control.pulse.beat()
         return self._inbox.is_wanted(task) and not self._control.stopped.is_set()
 
+    def _is_now(self, generation: int) -> bool:
+        """Say whether a generation is the one that goes on: none does once the worker is to stop."""
+        return generation == self._inbox.generation and not self._control.stopped.is_set()
+
     # -- the main thread -----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -161,7 +165,7 @@ class WorkerLoop:
             waited_s = time.perf_counter() - start_s
             if fetched is None:
                 self._idle.add(begin_s, waited_s)
-                self._dense.catch_up(lambda generation: generation == self._inbox.generation)
+                self._dense.catch_up(self._is_now)
                 self._finish_whole()
             elif self._wanted(fetched.micro_batch.task):
                 self._account(fetched, begin_s, waited_s)
