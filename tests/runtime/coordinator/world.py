@@ -49,6 +49,7 @@ from dovetail.runtime.messages import (
     SaveBegun,
     Saved,
     SaveDense,
+    SaveFailed,
     SaveNow,
     Stop,
     WhoAreYou,
@@ -301,6 +302,9 @@ class ModelWorker(Process):
             self.dense += self.summed[1]
             self.version = message.step + 1
             self.summed = None
+        elif isinstance(message, SaveDense) and message.step != self.version:
+            about = {"name": self.name, "generation": message.generation, "number": message.number}
+            self.tell(SaveFailed(**about, error=f"it holds {self.version} steps", hint=""))
         elif isinstance(message, SaveDense):
             snapshot = self.world.shelf.snapshots.get(Path(message.folder).name)
             if snapshot is not None:
@@ -514,7 +518,7 @@ class World:
             choices += [self.deliver_push] * 2
         choices += [lambda p=p: p.handle(p.to_it.popleft()) for p in self.processes() if p.to_it]
         choices += [worker.work for worker in self.workers.values() if worker.tasks and not worker.hangs]
-        choices += [lambda name=name: self.start(name) for name in self.away]
+        choices += [lambda name=name: self.start(name) for name in sorted(self.away)]
         if not choices:
             return self.ring_moves()
         self.random.choice(choices)()

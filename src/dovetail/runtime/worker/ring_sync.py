@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dovetail.errors import DovetailError
+from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import (
     Apply,
     Holds,
@@ -67,6 +68,11 @@ class RingSync(DenseSync):
         """Write the dense parameters, and return what became of it."""
         generation, number = message.generation, message.number
         try:
+            if message.step != self._ring.version:  # it was not told of a commit
+                raise TrainingError(
+                    f"the checkpoint is of step {message.step}, and {self._name} holds {self._ring.version}",
+                    hint="the next one will be whole",
+                )
             files = self._ring.save(Path(message.folder))
         except (DovetailError, OSError) as error:
             hint = error.hint if isinstance(error, DovetailError) else "check the disk"
