@@ -55,7 +55,13 @@ def disturb(world: World, fault: str) -> None:
         for process in world.processes():
             world.heartbeat(process)
         world.tick(5.0)
-    elif fault == "save":
+    else:
+        disturb_messages(world, fault)
+
+
+def disturb_messages(world: World, fault: str) -> None:
+    """Have messages come that nobody expects, or not come."""
+    if fault == "save":
         world.to_coordinator.append((b"launcher/1", SaveNow()))
     elif fault == "lose":
         reached = [process for process in world.processes() if process.to_it]
