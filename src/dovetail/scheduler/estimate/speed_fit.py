@@ -1,8 +1,9 @@
 """How fast a kind of job goes on sizes nobody has tried, from the few that were and from all other kinds.
 
-The logarithm of a kind's speed, over x = log2 of its workers, is taken for a random walk with a drift,
+The logarithm of a kind's speed, over x = log2 of its workers, is taken for a random walk with a drift and a slope,
 
-    log f(x) = level + drift(x) + walk(x),        var(walk(x) - walk(y)) = spread |x - y|,
+    log f(x) = level + drift(x) + slope x + walk(x),    var(slope) = spread / 2,
+                                                        var(walk(x) - walk(y)) = spread |x - y| / 2,
 
 and a measured speed for log f with an error of `noise`. Given the sizes that were measured, the others follow with
 their error bars by the formulas of Gaussian processes: between two measured sizes the curve goes from one to the other,
@@ -29,6 +30,8 @@ FIRST_SPREAD = 0.09
 """The variance of what one doubling does, before anything was measured: about 0.3 of the speed up or down."""
 FIRST_PAIRS = 2.0
 """How many pairs of sizes these first guesses count for."""
+SLOPE = 0.5
+"""The share of the spread that is a kind's own slope: who gains little by one doubling gains little by the next."""
 LEVEL = 100.0
 """The variance of the level: nothing is known of it."""
 
@@ -56,6 +59,10 @@ class SpeedPrior:
     drift: FloatArray
     """log f at 1, 2, 4, ... workers, over that at 1."""
     spread: float
+
+    def error(self, doublings: FloatArray) -> FloatArray:
+        """Return how far a kind may be from the drift after so many doublings, its level known."""
+        return np.sqrt(self.spread * (SLOPE * doublings * doublings + (1.0 - SLOPE) * doublings))
 
     def at(self, doublings: FloatArray) -> FloatArray:
         """Return the drift at any number of doublings, straight between whole ones and beyond the last."""
@@ -114,9 +121,16 @@ def fit_speed(points: Points, prior: SpeedPrior, *, max_workers: int, noise: flo
     y = np.array([points[size].log_speed for size in sizes]) - prior.at(x)
     errors = noise**2 / np.array([points[size].count for size in sizes])
     at = np.log2(np.arange(1, max_workers + 1, dtype=float))
-    inner = LEVEL + prior.spread * np.minimum(x[:, None], x[None, :]) + np.diag(errors)
-    across = LEVEL + prior.spread * np.minimum(at[:, None], x[None, :])
+    inner = _covariance(x, x, prior.spread) + np.diag(errors)
+    across = _covariance(at, x, prior.spread)
     weights = np.linalg.solve(inner, across.T).T
     mean = prior.at(at) + weights @ y
-    variance = LEVEL + prior.spread * at - (weights * across).sum(axis=1)
+    variance = LEVEL + prior.error(at) ** 2 - (weights * across).sum(axis=1)
     return mean, np.sqrt(np.maximum(variance, 0.0))
+
+
+def _covariance(x: FloatArray, y: FloatArray, spread: float) -> FloatArray:
+    """Return the covariance of log f at x and at y doublings: level, slope and walk."""
+    walk = np.minimum(x[:, None], y[None, :])
+    slope = x[:, None] * y[None, :]
+    return np.asarray(LEVEL + spread * (SLOPE * slope + (1.0 - SLOPE) * walk))

@@ -109,7 +109,7 @@ class Watching:
         }
         if not fits:
             at = np.log2(np.arange(1, self._most + 1, dtype=float))
-            return [(self._prior.at(at), np.sqrt(self._prior.spread * at))] * self._num_types
+            return [(self._prior.at(at), self._prior.error(at))] * self._num_types
         known = next(iter(fits))
         mean, error = fits[known]
         return [
