@@ -6,6 +6,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.coordinator.conductor import Conductor
 from dovetail.runtime.coordinator.decisions import Counted, Decision, Say, Send
@@ -98,7 +100,7 @@ class CoordinatorLoop:
         """Bring a message to the conductor."""
         message: Any = letter.message
         now_s = self._clock.now()
-        reason = self._senders.why_not_to_coordinator(letter.owner, message)
+        reason = self._senders.why_not_to_coordinator(letter.owner, message) or why_not_counts(letter)
         if reason is not None:
             self._listener.refuse(letter, reason)
             return
@@ -227,6 +229,19 @@ class CoordinatorLoop:
             error=conductor.failure[0],
             hint=conductor.failure[1],
         )
+
+
+def why_not_counts(letter: Letter) -> str | None:
+    """Return why the arrays of a letter are not what comes with its message, or None where they are."""
+    expected = "two arrays of counts, or none" if isinstance(letter.message, Done) else "none"
+    if not letter.arrays:
+        return None
+    if isinstance(letter.message, Done) and len(letter.arrays) == 2:
+        one, other = letter.arrays
+        if one.ndim == 1 and one.shape == other.shape and one.dtype == other.dtype == np.int64:
+            return None
+    shapes = ", ".join(f"{array.dtype} {array.shape}" for array in letter.arrays[:4])
+    return f"{type(letter.message).__name__} came with the arrays {shapes}, expected {expected}"
 
 
 def coordinate(process: Process) -> None:
