@@ -18,13 +18,13 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.errors import TrainingError, cannot_write
 from dovetail.runtime.folder import ROWS
 from dovetail.runtime.launch.bed import Bed, Quotas, check_ring
 from dovetail.runtime.launch.child import Child, Starter
 from dovetail.runtime.launch.false_starts import FalseStarts
 from dovetail.runtime.launch.guard import check_guarded
-from dovetail.runtime.launch.lock import RunLock, cannot_write
+from dovetail.runtime.launch.lock import RunLock
 from dovetail.runtime.launch.prepare import COORDINATOR, LAUNCHER
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
 from dovetail.runtime.process import Process
@@ -83,9 +83,9 @@ class LocalRun:
     def __enter__(self) -> LocalRun:
         """Start every process."""
         try:
-            check_ring(self.blueprint.run, self.bed)
             if self._lock is None:
                 self._lock = self._things.enter_context(RunLock(self.folder))
+            check_ring(self.blueprint.run, self.bed)
             self._starter.inherited = (self._lock.descriptor,)
             self._things.enter_context(self.bed)
             for name in [*self._roles, *(name for name, _ in self.blueprint.run.each_worker())]:

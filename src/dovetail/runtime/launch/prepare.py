@@ -26,10 +26,10 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
-from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.errors import TrainingError, cannot_write
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS, SUMMARY
-from dovetail.runtime.launch.lock import RunLock, cannot_write
+from dovetail.runtime.launch.lock import RunLock
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, dense_values, sparse_modules
 from dovetail.runtime.sealed import checksum_of_bytes
