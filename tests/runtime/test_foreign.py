@@ -57,9 +57,9 @@ def halfway(at_the_end, tmp_path) -> Path:
 
 
 CHANGES_THE_ORDER = [
-    (other(training__seed=4), "seed was 3 and is now 4"),
-    (other(data__shuffle=False), "shuffle was true and is now false"),
-    (other(data__block_samples=32), "block_samples was 64 and is now 32"),
+    (other(training__seed=4), "training.seed was 3 and is now 4"),
+    (other(data__shuffle=False), "data.shuffle was true and is now false"),
+    (other(data__block_samples=32), "data.block_samples was 64 and is now 32"),
     (other(data__options=DATA | {"num_samples": 1000, "seed": 9}), "data.options was"),
     (other(model__loss="hinge"), 'model.loss was null and is now "hinge"'),
 ]
@@ -115,10 +115,10 @@ def test_batch_mode_workers_servers_and_rates_may_change_and_are_said(halfway):
     assert said == [
         "optimizer.learning_rate was 0.01 and is now 0.5",
         "row optimizer.learning_rate was 0.01 and is now 0.5",
-        "batch was 200 and is now 100",
-        'mode was "sync" and is now "async"',
-        "servers was 1 and is now 2",
-        "workers was 2 and is now 3",
+        "training.batch was 200 and is now 100",
+        'training.mode was "sync" and is now "async"',
+        "servers.count was 1 and is now 2",
+        "the number of workers was 2 and is now 3",
     ]
 
 
