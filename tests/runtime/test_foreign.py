@@ -1,6 +1,7 @@
 """Checkpoints of another run, and flags that change what a run is: refused where samples would count twice or never."""
 
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,23 @@ class OtherClicks:
 
     def read(self, first, last):
         return clicks(num_samples=1000, seed=5).read(first, last)
+
+
+class LazyClicks(OtherClicks):
+    """Opens what cannot be sent to a worker when it is first read."""
+
+    def read(self, first, last):
+        self.opened = threading.Lock()
+        return super().read(first, last)
+
+
+def test_a_source_that_holds_a_lock_once_it_is_read_can_still_be_sent_to_workers(tmp_path):
+    source = LazyClicks()
+
+    blueprint = prepare(BEFORE, tmp_path / "run", source=source)
+
+    assert blueprint.first_samples
+    assert not hasattr(source, "opened")
 
 
 def test_other_samples_under_the_same_name_are_refused_within_an_epoch(halfway):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import socket
 import tempfile
@@ -41,6 +42,7 @@ ROWS_AS = {"sgd": "sgd", "momentum": "sgd", "adagrad": "adagrad", "adam": "adam"
 LAUNCHER = "launcher"
 COORDINATOR = "coordinator"
 PRIVATE_PREFIX = "dovetail-"
+MOST_COPIED_BYTES = 1 << 28
 FIRST_SAMPLES = 16
 """How many samples are read to know the data again."""
 Tell = Callable[[str], None]
@@ -100,7 +102,7 @@ def _prepare(
             dense=dense_entries(graph),
             numbers=data.schema.dense,
             slots=tuple(slot.name for slot in data.schema.slots),
-            first_samples=_checksum_of_first(data, blueprint.samples),
+            first_samples=_checksum_of_first(data, blueprint.samples, is_own=source is not None),
         )
         if resume:
             blueprint = _fitted(blueprint, folder, tell)
@@ -141,9 +143,17 @@ def is_free(folder: Path) -> bool:
     return not (folder / BLUEPRINT).exists() and kept in ([], [checkpoints.folder_of(folder, 0).name])
 
 
-def _checksum_of_first(data: Source, samples: int) -> str:
-    """Return a checksum of the first samples, or nothing where they cannot be read: workers will say why."""
+def _checksum_of_first(data: Source, samples: int, *, is_own: bool) -> str:
+    """Return a checksum of the first samples, or nothing where they cannot be read: workers will say why.
+
+    A source of the user's own goes to workers as it is, and reading might open what cannot travel: a copy is read.
+    """
     try:
+        if is_own:
+            copied = pickle.dumps(data)
+            if len(copied) > MOST_COPIED_BYTES:
+                return ""
+            data = pickle.loads(copied)  # noqa: S301 - of this process, just made
         batch = data.read(0, min(samples, FIRST_SAMPLES))
         return checksum_of_bytes(b"".join(getattr(batch, name).numpy().tobytes() for name in FIELDS))
     except Exception:  # whatever a source of the user's own raises
