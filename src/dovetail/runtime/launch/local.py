@@ -18,7 +18,7 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.errors import TrainingError, cannot_write
+from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import ROWS
 from dovetail.runtime.launch.bed import Bed, Quotas, check_ring
 from dovetail.runtime.launch.child import Child, Starter
@@ -94,7 +94,10 @@ class LocalRun:
             self._answered_s = self._clock.now()
         except OSError as error:
             self._end()
-            raise cannot_write(self.folder, error) from None
+            raise TrainingError(
+                f"{self.folder}: a process cannot be started: {error}",
+                hint="see what this machine allows: `ulimit -a`, its memory, its disks",
+            ) from None
         except BaseException:
             self._end()
             raise
