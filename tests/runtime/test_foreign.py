@@ -1,6 +1,7 @@
 """Checkpoints of another run, and flags that change what a run is: refused where samples would count twice or never."""
 
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,9 @@ def halfway(at_the_end, tmp_path) -> Path:
 
 
 CHANGES_THE_ORDER = [
-    (other(training__seed=4), "seed was 3 and is now 4"),
-    (other(data__shuffle=False), "shuffle was true and is now false"),
-    (other(data__block_samples=32), "block_samples was 64 and is now 32"),
+    (other(training__seed=4), "training.seed was 3 and is now 4"),
+    (other(data__shuffle=False), "data.shuffle was true and is now false"),
+    (other(data__block_samples=32), "data.block_samples was 64 and is now 32"),
     (other(data__options=DATA | {"num_samples": 1000, "seed": 9}), "data.options was"),
     (other(model__loss="hinge"), 'model.loss was null and is now "hinge"'),
 ]
@@ -115,10 +116,10 @@ def test_batch_mode_workers_servers_and_rates_may_change_and_are_said(halfway):
     assert said == [
         "optimizer.learning_rate was 0.01 and is now 0.5",
         "row optimizer.learning_rate was 0.01 and is now 0.5",
-        "batch was 200 and is now 100",
-        'mode was "sync" and is now "async"',
-        "servers was 1 and is now 2",
-        "workers was 2 and is now 3",
+        "training.batch was 200 and is now 100",
+        'training.mode was "sync" and is now "async"',
+        "servers.count was 1 and is now 2",
+        "the number of workers was 2 and is now 3",
     ]
 
 
@@ -152,6 +153,23 @@ class OtherClicks:
 
     def read(self, first, last):
         return clicks(num_samples=1000, seed=5).read(first, last)
+
+
+class LazyClicks(OtherClicks):
+    """Opens what cannot be sent to a worker when it is first read."""
+
+    def read(self, first, last):
+        self.opened = threading.Lock()
+        return super().read(first, last)
+
+
+def test_a_source_that_holds_a_lock_once_it_is_read_can_still_be_sent_to_workers(tmp_path):
+    source = LazyClicks()
+
+    blueprint = prepare(BEFORE, tmp_path / "run", source=source)
+
+    assert blueprint.first_samples
+    assert not hasattr(source, "opened")
 
 
 def test_other_samples_under_the_same_name_are_refused_within_an_epoch(halfway):

@@ -27,7 +27,7 @@ from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
 from dovetail.runtime.launch.guard import check_travels, forget, leave_when_imported
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.lock import RunLock
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.launch.prepare import prepare, undo
 from dovetail.runtime.messages import Report
 from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import Run, RunServers, RunWorker
@@ -166,10 +166,27 @@ def start(
         blueprint = prepare(
             run, folder, model=model, source=source, resume=resumed, timeline=timeline, lock=held, tell=tell
         )
-        with LocalRun(folder, model=model, source=source, lock=held) as processes:
+        with _started(blueprint, folder, model, source, held, is_new=not resumed) as processes:
             last = processes.wait(handle, stop=stop)
         total = blueprint.samples * run.training.epochs
         return read_result(folder, pace, total, last=last, model=model, source=source)
+
+
+@contextmanager
+def _started(
+    blueprint: Blueprint, folder: Path, model: nn.Module | None, source: Source | None, lock: RunLock, *, is_new: bool
+) -> Iterator[LocalRun]:
+    """Start a run's processes; a new run whose processes do not start is none."""
+    local = LocalRun(folder, model=model, source=source, lock=lock)
+    try:
+        local.__enter__()
+    except BaseException:
+        if is_new:
+            undo(blueprint, folder)
+        raise
+    with ExitStack() as things:
+        things.push(local)
+        yield local
 
 
 def name_of(thing: object) -> str:

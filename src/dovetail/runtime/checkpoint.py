@@ -224,6 +224,8 @@ def load_dense(folder: Path, manifest: Manifest) -> tuple[Floats, dict[str, Floa
         if offset != end or any(vector.shape != part[VALUES].shape for vector in part.values()):
             raise TrainingError(f"{folder} has no dense parameters from {end} to {offset}", hint=OTHER)
         end += len(part[VALUES])
+    if manifest.fingerprint is not None and end != sum(entry.size for entry in manifest.fingerprint.model.dense):
+        raise TrainingError(f"{folder} has {end} dense parameters, not as many as its model", hint=OTHER)
     names = slices[0][1].keys() if slices else ()
     if any(part.keys() != names for _, part in slices):
         raise TrainingError(f"{folder} has slices of dense parameters with unlike state", hint=OTHER)

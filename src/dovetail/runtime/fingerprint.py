@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -19,6 +19,16 @@ import msgspec
 from dovetail.runtime.blueprint import Blueprint, DenseEntry, TableSpec
 
 Settings = dict[str, str | float]
+ORDER = {"seed": "training.seed", "shuffle": "data.shuffle", "block_samples": "data.block_samples"}
+CONDUCT = {
+    "batch": "training.batch",
+    "mode": "training.mode",
+    "dense": "training.dense",
+    "reduction": "training.reduction",
+    "servers": "servers.count",
+    "workers": "the number of workers",
+}
+"""What the parts of a fingerprint are called in a run file."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,16 +148,16 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def differences(self, now: Fingerprint) -> list[Difference]:
         """Return what a run that would go on has otherwise, the gravest first."""
         found = [
-            *_compared(self.data, now.data, "data.", ("samples", "numbers", "slots"), Matter.NEVER),
+            *_compared(self.data, now.data, _inside("data", "samples", "numbers", "slots"), Matter.NEVER),
             *_listed("the embedding table", self.model.tables, now.model.tables),
             *_listed("the dense parameter", self.model.dense, now.model.dense),
-            *_compared(self.model, now.model, "the seed of first values, model.", ("seed",), Matter.NEVER),
+            *_compared(self.model, now.model, {"seed": "the seed of first values"}, Matter.NEVER),
             *_optimizers("optimizer", self.optimizer, now.optimizer),
             *_optimizers("row optimizer", self.row_optimizer, now.row_optimizer),
-            *_compared(self.order, now.order, "", ("seed", "shuffle", "block_samples"), Matter.AT_THE_END),
-            *_compared(self.model, now.model, "model.", ("name", "options", "loss"), Matter.AT_THE_END),
+            *_compared(self.order, now.order, ORDER, Matter.AT_THE_END),
+            *_compared(self.model, now.model, _inside("model", "name", "options", "loss"), Matter.AT_THE_END),
             *self._data_differences(now),
-            *_compared(self.conduct, now.conduct, "", self.conduct.__struct_fields__, Matter.SAFE),
+            *_compared(self.conduct, now.conduct, CONDUCT, Matter.SAFE),
         ]
         grades = list(Matter)
         return sorted(found, key=lambda difference: grades.index(difference.matter))
@@ -156,7 +166,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Yield how the data are others: the same samples may lie elsewhere, and others under the same name."""
         are_the_same = bool(self.data.first) and self.data.first == now.data.first
         matter = Matter.SAFE if are_the_same else Matter.AT_THE_END
-        yield from _compared(self.data, now.data, "data.", ("name", "options"), matter)
+        yield from _compared(self.data, now.data, _inside("data", "name", "options"), matter)
         if self.data.first and now.data.first and not are_the_same:
             yield Difference("the first samples' checksum", self.data.first, now.data.first, Matter.AT_THE_END)
 
@@ -166,12 +176,17 @@ def _plain(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def _compared(before: Any, now: Any, prefix: str, names: tuple[str, ...], matter: Matter) -> Iterator[Difference]:
-    """Yield the entries that differ."""
-    for name in names:
-        old, new = getattr(before, name), getattr(now, name)
+def _inside(section: str, *names: str) -> dict[str, str]:
+    """Return keys of a run file's section."""
+    return {name: f"{section}.{name}" for name in names}
+
+
+def _compared(before: Any, now: Any, names: Mapping[str, str], matter: Matter) -> Iterator[Difference]:
+    """Yield the entries that differ, under the names that users know them by."""
+    for entry, name in names.items():
+        old, new = getattr(before, entry), getattr(now, entry)
         if old != new:
-            yield Difference(f"{prefix}{name}", _shown(old), _shown(new), matter)
+            yield Difference(name, _shown(old), _shown(new), matter)
 
 
 def _optimizers(what: str, before: Settings, now: Settings) -> Iterator[Difference]:

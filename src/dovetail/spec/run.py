@@ -183,7 +183,10 @@ class RunServers(_Section, frozen=True):
 class RunWorker(_Section, frozen=True):
     """A worker, or several alike."""
 
-    name: Annotated[str, Meta(description="the worker's name; with a count, the first part of their names")] = "worker"
+    name: Annotated[
+        str,
+        Meta(description="the worker's name, with a count the first part of it; not coordinator, launcher or server-N"),
+    ] = "worker"
     count: Annotated[int, Meta(description="how many workers like this, at least 1")] = 1
     threads: Annotated[int, Meta(description="threads of each worker, at least 1")] = 1
     device: Annotated[str, Meta(description='where it computes: "cpu" or "cuda", "cuda:1", ...')] = "cpu"

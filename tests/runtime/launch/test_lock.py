@@ -22,7 +22,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.join import join
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.lock import Owner, RunLock, owner_of
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.launch.prepare import is_free, prepare
 from dovetail.spec.run import RunModel
 from tests.runtime.runs import make_run, state_in
 
@@ -299,17 +299,16 @@ def test_a_launcher_that_is_killed_while_it_starts_leaves_no_process(tmp_path, a
     lock.release()
 
 
-def test_a_process_that_starts_workers_and_dies_is_named(tmp_path):
-    prepare(RUN, tmp_path / "run")
+def test_a_process_that_starts_workers_and_dies_is_named_and_the_folder_is_free_again(tmp_path):
     code = """
         import os, pathlib, sys
         from dovetail.errors import DovetailError
+        from dovetail.runtime import train
         from dovetail.runtime.launch import child
-        from dovetail.runtime.launch.local import LocalRun
+        from tests.runtime.runs import make_run
         child.PRELOAD = ["tests.runtime.launch.ends_at_import"]
         try:
-            with LocalRun(pathlib.Path(sys.argv[1])):
-                pass
+            train(run=make_run(samples=400), folder=sys.argv[1])
         except DovetailError as error:
             print(error, "|", error.hint)
         """
@@ -318,6 +317,8 @@ def test_a_process_that_starts_workers_and_dies_is_named(tmp_path):
     assert "cannot be started: the process that starts workers ended" in out, err
     assert "memory" in out
     assert processes_of(tmp_path / "run") == []
+    assert is_free(tmp_path / "run")
+    assert {path.suffix for path in (tmp_path / "run").rglob("*") if path.is_file()} <= {".log"}
 
 
 def test_what_a_killed_process_kept_its_sockets_in_is_swept_at_the_next_start(tmp_path):

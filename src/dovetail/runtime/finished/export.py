@@ -8,14 +8,16 @@ README.txt          how to load them
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -25,7 +27,7 @@ from dovetail.data.source import Source
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.errors import TrainingError, cannot_write
 from dovetail.runtime.finished.restore import check_by_name, restore_model
 from dovetail.runtime.trust import check_trusted
 
@@ -96,6 +98,7 @@ def export_graph(graph: LayerGraph, source: Source, out: Path, *, facts: dict[st
     """Write a model, and what its inputs are, into a folder; `source` is data such as it reads."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        (out / PROGRAM).unlink(missing_ok=True)
     except OSError as error:
         raise TrainingError(f"{out} cannot be made: {error.strerror}", hint="give another --out") from None
     graph.eval()
@@ -104,15 +107,18 @@ def export_graph(graph: LayerGraph, source: Source, out: Path, *, facts: dict[st
     tensors = {
         name.removeprefix(PREFIX): value.detach().clone().contiguous() for name, value in graph.state_dict().items()
     }
-    save_file(tensors, out / WEIGHTS)
     details = {
         **(facts or {}),
         "inputs": scoring.inputs,
         "scores": graph.scores,
         "schema": asdict(source.schema),
     }
-    (out / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(details), indent=1))
-    (out / README).write_text(_readme(scoring.inputs, has_program=not why), encoding="utf-8")
+    try:
+        save_file(tensors, out / WEIGHTS)
+        (out / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(details), indent=1))
+        (out / README).write_text(_readme(scoring.inputs, has_program=not why), encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise cannot_write(out, error) from None
     files = (WEIGHTS, *(() if why else (PROGRAM,)), FACTS, README)
     total = sum(value.numel() for value in tensors.values())
     return Exported(folder=str(out), files=files, inputs=scoring.inputs, parameters=total, why_no_program=why)
@@ -120,19 +126,25 @@ def export_graph(graph: LayerGraph, source: Source, out: Path, *, facts: dict[st
 
 def _write_program(scoring: Scoring, source: Source, out: Path) -> str:
     """Write the scoring path by torch.export; return why that cannot be, or nothing."""
-    (out / PROGRAM).unlink(missing_ok=True)
     batches = [source.read(0, size) for size in CHECKED_SIZES]
     try:
         with _any_batch_size(), torch.no_grad():
             made = torch.export.export(
                 scoring, scoring.arguments(batches[0]), dynamic_shapes=_shapes(scoring.inputs, source.schema.num_slots)
             )
-            torch.export.save(made, out / PROGRAM)
+            saved = io.BytesIO()
+            torch.export.save(made, saved)  # to memory: on a full disk it would take the process with it
+            (out / PROGRAM).write_bytes(saved.getvalue())
+            del saved
             loaded = torch.export.load(out / PROGRAM).module()
             for batch in batches:
                 arguments = scoring.arguments(batch)
                 if not torch.equal(loaded(*arguments), scoring(*arguments)):
                     raise TrainingError(f"it answers otherwise for {batch.num_samples} samples", hint="")
+    except OSError as error:
+        with suppress(OSError):
+            (out / PROGRAM).unlink(missing_ok=True)
+        raise cannot_write(out / PROGRAM, error) from None
     except Exception as problem:  # torch.export fails in as many ways as there are models
         (out / PROGRAM).unlink(missing_ok=True)
         first_line = next(iter(str(problem).strip().splitlines()), "")

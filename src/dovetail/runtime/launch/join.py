@@ -12,9 +12,9 @@ from pathlib import Path
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.errors import TrainingError, cannot_write
 from dovetail.runtime.folder import KEYS, log_of
-from dovetail.runtime.launch.lock import Owner, cannot_write, owner_of
+from dovetail.runtime.launch.lock import Owner, owner_of
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.process import Process
 from dovetail.runtime.trust import check_trusted

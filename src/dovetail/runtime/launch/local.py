@@ -23,7 +23,7 @@ from dovetail.runtime.launch.bed import Bed, Quotas, check_ring
 from dovetail.runtime.launch.child import Child, Starter
 from dovetail.runtime.launch.false_starts import FalseStarts
 from dovetail.runtime.launch.guard import check_guarded
-from dovetail.runtime.launch.lock import RunLock, cannot_write
+from dovetail.runtime.launch.lock import RunLock
 from dovetail.runtime.launch.prepare import COORDINATOR
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
 from dovetail.runtime.messages.senders import LAUNCHER
@@ -95,7 +95,10 @@ class LocalRun:
             self._answered_s = self._clock.now()
         except OSError as error:
             self._end()
-            raise cannot_write(self.folder, error) from None
+            raise TrainingError(
+                f"{self.folder}: a process cannot be started: {error}",
+                hint="see what this machine allows: `ulimit -a`, its memory, its disks",
+            ) from None
         except BaseException:
             self._end()
             raise

@@ -23,7 +23,7 @@ from types import TracebackType
 import msgspec
 import psutil
 
-from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.errors import TrainingError, cannot_write
 from dovetail.runtime.folder import LOCK
 
 ENDING_S = 10.0
@@ -106,14 +106,23 @@ class RunLock:
                 continue
             try:
                 if self._is_ours(file, until_s):
-                    os.ftruncate(file, 0)
-                    os.pwrite(file, msgspec.json.encode(Owner.here()) + b"\n", 0)
+                    self._sign(file)
                     return file
             except BaseException:
                 os.close(file)
                 raise
             os.close(file)
             time.sleep(LOOK_S)
+
+    def _sign(self, file: int) -> None:
+        """Write whose the lock is; a disk without room for that has none for a run."""
+        try:
+            os.ftruncate(file, 0)
+            os.pwrite(file, msgspec.json.encode(Owner.here()) + b"\n", 0)
+        except OSError:
+            with suppress(OSError):
+                (self.folder / LOCK).unlink()
+            raise
 
     def _is_ours(self, file: int, until_s: float) -> bool:
         """Say whether the file is locked now, by us; refuse where that is not to be waited for."""
@@ -186,15 +195,6 @@ def owner_of(folder: Path) -> Owner | None:
         return None
     finally:
         os.close(file)
-
-
-def cannot_write(folder: Path, error: OSError) -> TrainingError:
-    """Return what the operating system said about a run's folder, with the way out."""
-    path = error.filename or folder
-    return TrainingError(
-        f"{path} cannot be written: {error.strerror or error}",
-        hint="free some space, or give a folder on a disk that can be written",
-    )
 
 
 def _owner_in(file: int) -> Owner | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
-from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.errors import TrainingError, cannot_write
 from dovetail.runtime.fingerprint import Fingerprint
-from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS, SUMMARY
-from dovetail.runtime.launch.lock import RunLock, cannot_write
+from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, METRICS, ROWS, STEPS, SUMMARY, TIMELINE
+from dovetail.runtime.launch.lock import RunLock
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, dense_values, sparse_modules
@@ -39,6 +40,7 @@ from dovetail.transport import make_keys
 ROWS_AS = {"sgd": "sgd", "momentum": "sgd", "adagrad": "adagrad", "adam": "adam", "adamw": "adam"}
 """What updates rows unless the run says otherwise: only touched rows, so no momentum and no decay."""
 COORDINATOR = "coordinator"
+MOST_COPIED_BYTES = 1 << 28
 FIRST_SAMPLES = 16
 """How many samples are read to know the data again."""
 Tell = Callable[[str], None]
@@ -74,12 +76,10 @@ def prepare(
         new = [folder / name for name in (CHECKPOINTS, LOGS, KEYS, ROWS) if not (folder / name).exists()]
         try:
             return _prepare(run, folder, model, source, resume=resume, timeline=timeline, tell=tell)
-        except BaseException as error:
+        except BaseException:
             if not resume:
                 for made in new:
                     shutil.rmtree(made, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise cannot_write(folder, error) from None
             raise
 
 
@@ -98,24 +98,50 @@ def _prepare(
             dense=dense_entries(graph),
             numbers=data.schema.dense,
             slots=tuple(slot.name for slot in data.schema.slots),
-            first_samples=_checksum_of_first(data, blueprint.samples),
+            first_samples=_checksum_of_first(data, blueprint.samples, is_own=source is not None),
         )
         if resume:
             blueprint = _fitted(blueprint, folder, tell)
-        if resume:
-            shutil.rmtree(folder / ROWS, ignore_errors=True)  # of a launcher that was killed
-        for name in (LOGS, ROWS):
-            (folder / name).mkdir(exist_ok=True)
-        if not resume:
-            _write_first_checkpoint(blueprint, folder, dense_values(graph))
-        for name in (JOURNAL, SUMMARY):
-            (folder / name).unlink(missing_ok=True)
-        _make_keys(blueprint, folder)
-        blueprint.write(folder)
+        _write_all(blueprint, folder, None if resume else dense_values(graph))
+    except OSError as error:
+        remove_private_folder(private)
+        raise cannot_write(folder, error) from None
     except BaseException:
         remove_private_folder(private)
         raise
     return blueprint
+
+
+def _write_all(blueprint: Blueprint, folder: Path, first_values: Any) -> None:
+    """Write what processes need to start, the blueprint last; without first values, the run goes on."""
+    if first_values is None:
+        shutil.rmtree(folder / ROWS, ignore_errors=True)  # of a launcher that was killed
+    for name in (LOGS, ROWS):
+        (folder / name).mkdir(exist_ok=True)
+    if first_values is not None:
+        _write_first_checkpoint(blueprint, folder, first_values)
+    for name in (JOURNAL, SUMMARY):
+        (folder / name).unlink(missing_ok=True)
+    for name in _names(blueprint):
+        make_keys(folder / KEYS, name)
+    blueprint.write(folder)
+
+
+def undo(blueprint: Blueprint, folder: Path) -> None:
+    """Have a folder hold no run again that was made ready and never started; logs stay where they say something."""
+    (folder / BLUEPRINT).unlink(missing_ok=True)
+    for name in (CHECKPOINTS, ROWS):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    with suppress(OSError):
+        for name in _names(blueprint):
+            for path in (folder / KEYS).glob(f"{name}.*"):
+                path.unlink()
+        (folder / KEYS).rmdir()
+    for log in [*(folder / LOGS).glob("*.log"), *(folder / name for name in (JOURNAL, METRICS, STEPS, TIMELINE))]:
+        if log.is_file() and not log.stat().st_size:
+            log.unlink()
+    with suppress(OSError):
+        (folder / LOGS).rmdir()
 
 
 def _check_is_run(folder: Path) -> None:
@@ -139,9 +165,17 @@ def is_free(folder: Path) -> bool:
     return not (folder / BLUEPRINT).exists() and kept in ([], [checkpoints.folder_of(folder, 0).name])
 
 
-def _checksum_of_first(data: Source, samples: int) -> str:
-    """Return a checksum of the first samples, or nothing where they cannot be read: workers will say why."""
+def _checksum_of_first(data: Source, samples: int, *, is_own: bool) -> str:
+    """Return a checksum of the first samples, or nothing where they cannot be read: workers will say why.
+
+    A source of the user's own goes to workers as it is, and reading might open what cannot travel: a copy is read.
+    """
     try:
+        if is_own:
+            copied = pickle.dumps(data)
+            if len(copied) > MOST_COPIED_BYTES:
+                return ""
+            data = pickle.loads(copied)  # noqa: S301 - of this process, just made
         batch = data.read(0, min(samples, FIRST_SAMPLES))
         return checksum_of_bytes(b"".join(getattr(batch, name).numpy().tobytes() for name in FIELDS))
     except Exception:  # whatever a source of the user's own raises
@@ -231,9 +265,7 @@ def _fitted(blueprint: Blueprint, folder: Path, tell: Tell) -> Blueprint:
     return blueprint
 
 
-def _make_keys(blueprint: Blueprint, folder: Path) -> None:
-    """Make a pair of keys for every process that there is none for yet."""
+def _names(blueprint: Blueprint) -> list[str]:
+    """Return what the processes of a run are called."""
     names = [LAUNCHER, COORDINATOR, *(spec.name for spec in blueprint.servers)]
-    names += [name for name, _ in blueprint.run.each_worker()]
-    for name in names:
-        make_keys(folder / KEYS, name)
+    return names + [name for name, _ in blueprint.run.each_worker()]
