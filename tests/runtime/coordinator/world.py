@@ -154,6 +154,7 @@ class ModelServer(Process):
     rows: Counts = field(default_factory=Counter)
     accepted: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     all_before: int = 0
+    begun: tuple[int, int] | None = None
 
     def hello(self) -> None:
         self.tell(
@@ -192,12 +193,18 @@ class ModelServer(Process):
             self.stopped = True
 
     def _save(self, message: Save) -> None:
-        assert message.step == self.version, f"{self.name} holds {self.version}, the checkpoint {message.step}"
+        if self.begun == (message.generation, message.number):
+            self.tell(SaveBegun(name=self.name, generation=message.generation, number=message.number))
+            return
+        about = {"name": self.name, "generation": message.generation, "number": message.number}
+        if message.step != self.version:  # it is told late, and has gone on
+            self.tell(SaveFailed(**about, error=f"it holds {self.version} steps", hint=""))
+            return
+        self.begun = (message.generation, message.number)
         self.all_before = max(self.all_before, message.next_task)
         snapshot = self.world.shelf.snapshots.get(Path(message.folder).name)
         if snapshot is not None:
             snapshot.rows[self.name] = Counter(self.rows)
-        about = {"name": self.name, "generation": message.generation, "number": message.number}
         self.tell(SaveBegun(**about))
         self.tell(Saved(**about, files={}))
 
@@ -255,6 +262,7 @@ class ModelWorker(Process):
     version: int = -1
     ring: JoinRing | None = None
     in_ring: int = -1
+    saved: Saved | None = None
     part: tuple[int, tuple[int, ...]] | None = None
     summed: tuple[int, Counts] | None = None
 
@@ -268,7 +276,7 @@ class ModelWorker(Process):
         if isinstance(message, Reset):
             self.generation = message.generation
             self.tasks.clear()
-            self.ring = self.part = self.summed = None
+            self.ring = self.part = self.summed = self.saved = None
             if self.world.has_ring:
                 self.tell(Holds(name=self.name, generation=self.generation, era=self.era, version=self.version))
         elif isinstance(message, WhoAreYou):
@@ -302,6 +310,8 @@ class ModelWorker(Process):
             self.dense += self.summed[1]
             self.version = message.step + 1
             self.summed = None
+        elif isinstance(message, SaveDense) and self.saved is not None and self.saved.number == message.number:
+            self.tell(self.saved)
         elif isinstance(message, SaveDense) and message.step != self.version:
             about = {"name": self.name, "generation": message.generation, "number": message.number}
             self.tell(SaveFailed(**about, error=f"it holds {self.version} steps", hint=""))
@@ -309,7 +319,8 @@ class ModelWorker(Process):
             snapshot = self.world.shelf.snapshots.get(Path(message.folder).name)
             if snapshot is not None:
                 snapshot.dense = Counter(self.dense)
-            self.tell(Saved(name=self.name, generation=message.generation, number=message.number, files={}))
+            self.saved = Saved(name=self.name, generation=message.generation, number=message.number, files={})
+            self.tell(self.saved)
 
     def work(self) -> None:
         """Go one step further with the first task."""

@@ -162,7 +162,7 @@ class Conductor:
             self._drop(member, how, now_s)
         if self.state.is_working:
             self.work.tick(now_s)
-            self._kept_or_not(self._saving.tick(now_s), now_s)
+            self._kept_or_not(self._saving.tick(self.work, now_s), now_s)
             if self._saving.stage is Stage.NONE and self._standstill.is_one(self.roster.workers.values(), now_s):
                 self._begin_again("nothing moves, and nobody is at work; the work under way is handed out again", now_s)
         else:
@@ -296,7 +296,7 @@ class Conductor:
             self.decisions.say(f"checkpoint of step {outcome.manifest.step} is kept")
             if self._stops_after_save and not self._saving.is_wanted:
                 self._end(RunState.DONE)
-        elif outcome is not None and self._stops_after_save:
+        elif outcome is not None and self._stops_after_save and not self._saving.is_wanted:
             self.fail(f"the last checkpoint could not be written: {outcome.why}", outcome.hint, now_s)
         elif outcome is not None:
             self.decisions.say(f"a checkpoint could not be written: {outcome.why}; the run goes on")

@@ -42,6 +42,7 @@ class RingSync(DenseSync):
         self._ring = Ring(process, model.values, model.gradients)
         self._ring.watch([parameter for _, parameter in dense_parameters(model.graph)])
         self._generation = 0
+        self._saved: Saved | None = None
         self._calls: queue.SimpleQueue[JoinRing] = queue.SimpleQueue()
 
     def reset(self, generation: int) -> None:
@@ -67,6 +68,8 @@ class RingSync(DenseSync):
     def _save(self, message: SaveDense) -> Saved | SaveFailed:
         """Write the dense parameters, and return what became of it."""
         generation, number = message.generation, message.number
+        if self._saved is not None and (self._saved.generation, self._saved.number) == (generation, number):
+            return self._saved  # it was told twice
         try:
             if message.step != self._ring.version:  # it was not told of a commit
                 raise TrainingError(
@@ -77,7 +80,8 @@ class RingSync(DenseSync):
         except (DovetailError, OSError) as error:
             hint = error.hint if isinstance(error, DovetailError) else "check the disk"
             return SaveFailed(name=self._name, generation=generation, number=number, error=str(error), hint=hint)
-        return Saved(name=self._name, generation=generation, number=number, files=files)
+        self._saved = Saved(name=self._name, generation=generation, number=number, files=files)
+        return self._saved
 
     def catch_up(self, is_current: Callable[[int], bool]) -> None:
         """Take a place in a new ring, where there is a call for one of a generation that `is_current`."""
