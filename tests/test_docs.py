@@ -175,3 +175,17 @@ def test_the_python_of_the_guide_runs(
     assert float(cost) == pytest.approx(4e9 / 4096 * 0.007 / 3600 * 3.34)
     assert (optimal, stages) == ("True", "[('cpu', 23), ('v100', 1)]")
     assert f"{cost} {optimal} {stages}\n" in text
+
+
+def test_every_file_that_the_walk_of_a_row_names_is_there() -> None:
+    text = (DOCS / "concepts" / "architecture.md").read_text()
+    walk = text[text.index("A row on its way") : text.index("[Training](training.md)")]
+    source = DOCS.parent / "src" / "dovetail"
+    folder, missing = source, []
+    for name in re.findall(r"`([a-z_/]+(?:\.py|/))`", walk.partition("1.")[2]):
+        found = [place / name for place in (source, source / "runtime", folder) if (place / name).exists()]
+        missing += [] if found else [name]
+        folder = found[0].parent if found else folder
+
+    assert walk.count(".py`") > 30
+    assert missing == []

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from dovetail.cli.live import View, plain_line
-from dovetail.cli.run_file import alike_workers, find_run, free_folder
+from dovetail.cli.run_file import alike_workers, find_run, lock_free_folder
 from dovetail.cli.stopping import Stopping
 from dovetail.errors import SpecError
 from dovetail.runtime.messages import Report, WorkerStatus
@@ -95,10 +95,13 @@ def test_so_many_workers_are_like_the_files_where_it_has_one_kind():
 def test_a_folder_without_a_name_is_the_first_that_is_free(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = Run(model=RunModel(name="my.package:make_model"))
-    assert str(free_folder(run)) == "runs/make_model-1"
-    free_folder(run).mkdir(parents=True)
+    with lock_free_folder(run) as lock:
+        assert str(lock.folder) == "runs/make_model-1"
+        (lock.folder / "blueprint.json").touch()  # whatever it says: somebody's run
 
-    assert str(free_folder(run)) == "runs/make_model-2"
+    with lock_free_folder(run) as lock:
+        assert str(lock.folder) == "runs/make_model-2"
+    assert not lock.folder.exists()
 
 
 def test_a_models_name_is_a_run_on_data_that_it_can_learn():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -27,32 +29,36 @@ PLAIN = RunOptimizer(name="sgd", rows="sgd", learning_rate=1.0)
 class Count(nn.Module):
     """A loss whose gradient is -1 for every use of a row, and -1 a sample for its own parameter."""
 
-    def __init__(self, pause_s: float) -> None:
-        """Wait for so long with every sample: time for a test to do things in."""
+    def __init__(self, pause_s: float, hang_at: str) -> None:
+        """Wait for so long with every sample: time for a test to do things in. Hang where the file is there."""
         super().__init__()
         self.samples = nn.Parameter(torch.zeros(1))
-        self._pause_s = pause_s
+        self._pause_s, self._hang_at = pause_s, hang_at
 
     def forward(self, pooled: Tensor, labels: Tensor) -> Tensor:
+        if self._hang_at:
+            with suppress(FileNotFoundError):  # whoever takes the file away hangs
+                Path(self._hang_at).rename(f"{self._hang_at}.taken-{os.getpid()}")
+                time.sleep(100_000)
         time.sleep(self._pause_s * len(labels))
         return -pooled.sum() - self.samples.sum() * len(labels)
 
 
-def counting_model(schema: Schema, pause_s: float = 0.0) -> LayerGraph:
-    """Return the model, which takes `pause_s` a sample."""
+def counting_model(schema: Schema, pause_s: float = 0.0, hang_at: str = "") -> LayerGraph:
+    """Return the model, which takes `pause_s` a sample; a worker that finds the file `hang_at` hangs."""
     embedding = SlotEmbedding(num_rows=NUM_ROWS, width=1, num_slots=schema.num_slots)
     return LayerGraph(
         [
             Block(name="embedding", kind="embedding", module=embedding, after=(), reads=("ids", "offsets")),
-            Block(name="loss", kind="loss", module=Count(pause_s), reads=("labels",)),
+            Block(name="loss", kind="loss", module=Count(pause_s, hang_at), reads=("labels",)),
         ],
         recipe=Recipe(metric="none"),
     )
 
 
-def slow_counting(pause_s: float) -> RunModel:
+def slow_counting(pause_s: float, **options: str) -> RunModel:
     """Return the model that takes `pause_s` a sample."""
-    return RunModel(name=COUNTING.name, options={"pause_s": pause_s})
+    return RunModel(name=COUNTING.name, options={"pause_s": pause_s, **options})
 
 
 def assert_each_sample_counts_once(folder: Path, source: Clicks | None = None) -> None:

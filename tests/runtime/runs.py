@@ -120,7 +120,7 @@ def state_in(folder: Path) -> State:
     dense, dense_state = checkpoints.load_dense(folder, manifest)
     all_keys, all_rows = [], []
     for place in sorted(folder.glob("table-*")):
-        shards = [folder / checkpoints.table_folder(int(place.name[6:]), s) for s in range(manifest.num_servers)]
+        shards = [manifest.table_at(folder, int(place.name[6:]), s) for s in range(manifest.num_servers)]
         with Table.load(shards) as table:
             keys = np.sort(table.keys())
             all_keys.append(keys)

@@ -12,6 +12,7 @@ from dovetail.runtime import TrainingError, restore_into, restore_model
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import table_seed
 from dovetail.runtime.checkpoint import Manifest
+from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunOptimizer, RunServers
 
@@ -66,7 +67,15 @@ def train_a_step(folder, blueprint):
             table.save(partial / checkpoints.table_folder(position, server))
             table.close()
     files = checkpoints.checksums_in(partial, only="**/*")
-    manifest = Manifest(step=1, position=4, dense_steps=1, num_servers=blueprint.num_servers, samples=100, files=files)
+    manifest = Manifest(
+        step=1,
+        position=4,
+        dense_steps=1,
+        num_servers=blueprint.num_servers,
+        samples=100,
+        files=files,
+        fingerprint=Fingerprint.of(blueprint),
+    )
     return keys, checkpoints.publish(partial, manifest)
 
 

@@ -41,7 +41,7 @@ def dealer(address, own=None, server_key=None):
     """A ZeroMQ client, with keys or without."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as client:
         client.linger = 0
-        client.setsockopt(zmq.IDENTITY, b"visitor")
+        client.setsockopt(zmq.IDENTITY, b"worker-0/visitor")
         if own is not None:
             client.curve_publickey, client.curve_secretkey = own
             client.curve_serverkey = server_key
@@ -61,7 +61,7 @@ def visit(folder, name, address):
         with dealer(address, own, key) as client:
             client.send(hello)
             assert not client.poll(300), "a stranger got an answer"
-    with dealer(address, ring.own("launcher"), ring.public(name)) as client:
+    with dealer(address, ring.own("worker-0"), ring.public(name)) as client:
         for frames in BAD_FRAMES.values():
             client.send_multipart(frames)
             assert client.poll(5000)
@@ -77,8 +77,8 @@ def misuse(client):
 
     def push(tables, arrays, *, dense=False, task=10**6, part=0):
         message = Push(
-            generation=1, step=0, task=task, worker="x", part=part, tables=tables, dense=dense, last=True, samples=1,
-            loss=0.0,
+            generation=1, step=0, task=task, worker="worker-0/1", part=part, tables=tables, dense=dense, last=True,
+            samples=1, loss=0.0,
         )  # fmt: skip
         return message, arrays
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import DovetailError
-from dovetail.scheduler.policies.dovetail import Dovetail, is_sensible
+from dovetail.scheduler.policies.dovetail import Dovetail
 from dovetail.scheduler.registry import POLICIES, make_policy
 from tests.scheduler.makers import CURVE, kinds_of, make_view, sizes
 
@@ -186,44 +186,12 @@ def test_dovetail_runs_the_short_job_when_there_is_room_for_one():
     assert sizes(Dovetail(knob=0.0).decide(view, 0.0), 2) == [0, 1]
 
 
-def test_dovetail_resizes_no_job_that_has_just_started():
-    for started_s, expected in ((-5.0, 2), (-1e6, 8)):
-        view = make_view([CURVE], capacity=(8,), held=[(0, 2)], left=[1000.0], started_s=[started_s])
-        assert sizes(decide("dovetail", view), 1) == [expected]
-
-
 def test_dovetail_does_not_stop_a_job_whose_restart_costs_more_than_it_gains():
     for restart_s, expected in ((0.0, [0, 1]), (500.0, [1, 0])):
         view = make_view(
             [{1: 1.0}] * 2, capacity=(1,), held=[(0, 1), None], left=[1000.0, 200.0], restart_s=[restart_s] * 2
         )
         assert sizes(Dovetail(knob=0.0).decide(view, 0.0), 2) == expected
-
-
-def test_dovetail_lets_nobody_starve():
-    # A long job has waited for months; fresh short ones keep coming.
-    view = make_view(
-        [{1: 1.0}] * 3,
-        capacity=(1,),
-        left=[50_000.0, 10.0, 10.0],
-        submit_s=[0.0, 1e7, 1e7],
-        stopped_s=[0.0, 1e7, 1e7],
-    )
-
-    assert sizes(decide("dovetail", view, now_s=1e7), 3) == [1, 0, 0]
-
-
-def test_sensible_sizes_are_powers_of_two_whole_nodes_and_the_ends():
-    sensible = [size for size in range(3, 14) if is_sensible(size, 6, 3, 13)]
-
-    assert sensible == [3, 4, 6, 8, 12, 13]
-
-
-def test_few_jobs_turn_the_knob_towards_the_makespan():
-    # Two jobs of one worker each on a large cluster could both run; on a node of one the order is for the makespan.
-    view = make_view([[{1: 1.0}, {}], [{1: 1.0}, {}]], capacity=(1, 99), left=[10_000.0, 9_000.0])
-
-    assert sizes(Dovetail(knob=0.0).decide(view, 0.0), 2) == [1, 0]
 
 
 def test_the_knob_turns_from_short_jobs_to_the_critical_one():

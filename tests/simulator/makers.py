@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.spec.job import Job, interpolate
-from dovetail.spec.workload import NodeGroup, Workload
+from dovetail.spec.workload import Failure, NodeGroup, Workload
 
 CURVE = {"1": 1.0, "2": 1.9, "4": 3.4, "8": 5.9}
 
@@ -49,8 +49,18 @@ def random_workload(seed, *, max_jobs=12):
                 spread_speed=draw.choice([None, None, 0.7]),
             )
         )
+    failures = tuple(
+        Failure(
+            t_s=draw.uniform(0, 400), type=draw.choice(names), nodes=draw.randint(1, 3), down_s=draw.uniform(1, 300)
+        )
+        for _ in range(draw.choice([0, 0, 1, 3]))
+    )
     return Workload(
-        nodes=nodes, jobs=tuple(jobs), restart_s=draw.choice([0.0, 10.0]), round_s=draw.choice([None, 60.0])
+        nodes=nodes,
+        jobs=tuple(jobs),
+        restart_s=draw.choice([0.0, 10.0]),
+        round_s=draw.choice([None, 60.0]),
+        failures=failures,
     )
 
 

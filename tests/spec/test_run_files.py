@@ -185,3 +185,27 @@ def test_workers_alike_are_counted_and_a_single_one_keeps_its_name():
     run = Run(model=RunModel(name="ctr-dnn"), workers=[RunWorker(name="a", count=2), RunWorker(name="b")])
 
     assert [name for name, _ in run.each_worker()] == ["a-0", "a-1", "b"]
+
+
+BAD_NAMES = [
+    "coordinator", "Coordinator", "launcher", "server-0", "SERVER-12", ".", "..", "...", ".hidden", "a/b", "/a", "a\\b",
+    "a b", "ä", "x" * 65, "a\n", "a\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_worker_is_not_called_what_another_process_or_a_folder_is(name):
+    with pytest.raises(SpecError, match="worker has one called") as caught:
+        Run(model=RunModel(name="ctr-dnn"), workers=[RunWorker(name=name)])
+
+    assert "name" in caught.value.hint
+
+
+def test_two_workers_named_server_would_be_called_as_servers_are():
+    with pytest.raises(SpecError, match='one called "server-0"'):
+        Run(model=RunModel(name="ctr-dnn"), workers=[RunWorker(name="server", count=2)])
+
+
+@pytest.mark.parametrize("name", ["server", "a", "gpu.0", "server-a", "worker-1", "_", "joined-12", "x" * 64])
+def test_other_names_are_a_users_to_choose(name):
+    assert Run(model=RunModel(name="ctr-dnn"), workers=[RunWorker(name=name)]).each_worker()[0][0] == name

@@ -59,11 +59,11 @@ class Site:
         """Return the address of a Unix socket in the folder."""
         return f"ipc://{self.folder}/s"
 
-    def caller(self, address: str, *, name: str = "worker", identity: bytes = b"w", **options: Any) -> Caller:
+    def caller(self, address: str, *, name: str = "worker", identity: bytes = b"", **options: Any) -> Caller:
         """Return a caller of the server."""
         options.setdefault("codec", make_codec())
         options.setdefault("keys", KeyRing(self.keys))
-        return Caller(address, name=name, peer="server", identity=identity, **options)
+        return Caller(address, name=name, peer="server", identity=identity or name.encode(), **options)
 
     def wait_for_log(self, words: str, timeout_s: float = 5.0) -> str:
         """Return the first line of the log with these words."""

@@ -89,14 +89,14 @@ def test_a_broken_letter_is_answered_logged_and_dropped(site: Site, caller: Call
     caller._last_request = 1
 
     assert words in refusal_of(caller, *BAD[words])
-    assert "w (key of worker)" in site.wait_for_log(words)
+    assert "worker (key of worker)" in site.wait_for_log(words)
 
 
 def test_a_call_that_cannot_be_understood_is_answered(site: Site, caller: Caller):
     class Steal(msgspec.Struct, frozen=True, array_like=True, tag="steal"):
         """A message that the server does not know."""
 
-    thief = site.caller(site.ipc, identity=b"thief", codec=type(make_codec())(Steal))
+    thief = site.caller(site.ipc, identity=b"worker/thief", codec=type(make_codec())(Steal))
     letter = answer_to(thief, Steal())
 
     assert isinstance(letter.message, Refused)
@@ -105,7 +105,7 @@ def test_a_call_that_cannot_be_understood_is_answered(site: Site, caller: Caller
 
 
 def test_a_version_that_cannot_be_read_answers_the_call_that_waits(site: Site, caller: Caller):
-    newer = site.caller(site.ipc, identity=b"newer")
+    newer = site.caller(site.ipc, identity=b"worker/newer")
     pack = newer._codec.pack
     newer._codec.pack = lambda *letter, **options: [b"DVTL\x02", *pack(*letter, **options)[1:]]  # type: ignore[method-assign]
     letter = answer_to(newer, Ask())
@@ -117,7 +117,7 @@ def test_a_version_that_cannot_be_read_answers_the_call_that_waits(site: Site, c
 class TestLanes:
     """References to shared memory that lead somewhere else."""
 
-    NAME = "w-1-0123456789abcdef.lane"
+    NAME = "worker-1-0123456789abcdef.lane"
 
     def refer(self, caller: Caller, name: str, offset: int = 0, claim: Any = CLAIM) -> str:
         caller._awaited.add(1)
@@ -130,6 +130,12 @@ class TestLanes:
 
     def test_a_lane_that_is_not_there_is_refused(self, caller: Caller):
         assert "No such file" in self.refer(caller, self.NAME)
+
+    def test_the_lane_of_another_process_is_refused(self, site: Site, caller: Caller):
+        name = "other-1-0123456789abcdef.lane"
+        (site.lanes / name).write_bytes(bytes(8192))
+        (site.lanes / name).chmod(0o600)
+        assert "is not one of worker" in self.refer(caller, name)
 
     def test_a_link_out_of_the_folder_is_refused(self, site: Site, caller: Caller):
         (site.lanes / self.NAME).symlink_to("/etc/passwd")

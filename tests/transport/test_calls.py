@@ -115,7 +115,7 @@ def test_what_cannot_travel_is_refused_before_it_leaves(caller: Caller):
 
 def test_a_reply_to_a_peer_that_left_is_dropped_and_logged(site: Site):
     listener = site.listener()
-    caller = site.caller(site.ipc, identity=b"worker-7")
+    caller = site.caller(site.ipc, identity=b"worker/7")
     caller.ask(Ask())
     letter = listener.receive(5)
     assert letter is not None
@@ -125,14 +125,14 @@ def test_a_reply_to_a_peer_that_left_is_dropped_and_logged(site: Site):
         time.sleep(0.01)
 
     assert not listener.send(b"nobody", Told())
-    assert any("worker-7 is gone" in line for line in site.log)
+    assert any("worker/7 is gone" in line for line in site.log)
     listener.close()
 
 
 def call_from_elsewhere(folder: Path, address: str, answered: Event) -> None:
     """Call once, as a process of its own, and stay connected."""
     caller = Caller(
-        address, codec=make_codec(), keys=KeyRing(folder / "keys"), name="worker", peer="server", identity=b"w"
+        address, codec=make_codec(), keys=KeyRing(folder / "keys"), name="worker", peer="server", identity=b"worker"
     )
     answer_to(caller, Ask())
     answered.set()
@@ -147,7 +147,7 @@ def test_a_process_that_comes_back_takes_over_its_name(site: Site):
         old.start()
         assert answered.wait(15)
         os.kill(old.pid or 0, signal.SIGSTOP)  # Still connected, as a host that hangs would be.
-        new = site.caller(site.ipc, identity=b"w")
+        new = site.caller(site.ipc, identity=b"worker")
         assert answer_to(new, Ask("new")).message == Told("new")
         new.close()
         os.kill(old.pid or 0, signal.SIGKILL)
@@ -195,7 +195,7 @@ def test_what_was_just_sent_arrives_although_the_listener_closes(site: Site):
 def say_and_leave(folder: Path, address: str) -> None:
     """Send a last word, as a process that ends right after."""
     caller = Caller(
-        address, codec=make_codec(), keys=KeyRing(folder / "keys"), name="worker", peer="server", identity=b"w"
+        address, codec=make_codec(), keys=KeyRing(folder / "keys"), name="worker", peer="server", identity=b"worker"
     )
     caller.send(Ask("last words"), [np.ones(1 << 18, np.float32)])
     caller.close()

@@ -129,7 +129,7 @@ def test_a_listener_without_lanes_says_so(site: Site):
 
 
 def test_callers_have_lanes_of_their_own(site: Site, ways: Ways):
-    callers = [site.caller(site.ipc, lanes=site.lanes, identity=b"w%d" % number) for number in range(4)]
+    callers = [site.caller(site.ipc, lanes=site.lanes, identity=b"worker/%d" % number) for number in range(4)]
     for number, caller in enumerate(callers):
         caller.ask(Ask(), [LARGE * number])
     for number, caller in enumerate(callers):
@@ -143,16 +143,16 @@ def test_callers_have_lanes_of_their_own(site: Site, ways: Ways):
 def test_a_shelf_keeps_few_lanes_and_none_that_were_removed(site: Site):
     lanes = [lane for _ in range(4) if (lane := make_lane(site.lanes, "worker", 4096))]
     shelf = LaneShelf(site.lanes, most=2)
-    first = shelf.find(lanes[0].name)
-    assert shelf.find(lanes[0].name) is first
-    shelf.find(lanes[1].name)
-    shelf.find(lanes[2].name)
-    assert shelf.find(lanes[0].name) is not first
+    first = shelf.find(lanes[0].name, "worker")
+    assert shelf.find(lanes[0].name, "worker") is first
+    shelf.find(lanes[1].name, "worker")
+    shelf.find(lanes[2].name, "worker")
+    assert shelf.find(lanes[0].name, "worker") is not first
 
     (site.lanes / lanes[0].name).unlink()
-    shelf.find(lanes[3].name)
+    shelf.find(lanes[3].name, "worker")
     with pytest.raises(WireError, match="No such file"):
-        shelf.find(lanes[0].name)
+        shelf.find(lanes[0].name, "worker")
     shelf.close()
 
 
@@ -164,15 +164,21 @@ def test_views_outlive_the_shelf(site: Site):
     shelf = LaneShelf(site.lanes)
     from dovetail.transport.arrays import claims_of
 
-    (view,) = shelf.find(lane.name).views(claims_of([LARGE], 1 << 30), offsets)
+    (view,) = shelf.find(lane.name, "worker").views(claims_of([LARGE], 1 << 30), offsets)
     shelf.close()
     assert (view == LARGE).all()
 
 
-def test_lanes_of_dead_processes_are_swept(site: Site):
-    dead, alive = "worker-0-111-0123456789abcdef.lane", "a.b-222-0123456789abcdef.lane"
-    for name in (dead, alive, "notes.lane"):
+def test_lanes_of_dead_processes_are_swept_whatever_their_process_ids(site: Site):
+    # Of a living process in a container, whose id means nothing here, and of one whose id somebody else has now.
+    living = make_lane(site.lanes, "worker", 4096)
+    assert living is not None
+    dead = f"worker-0-{os.getpid()}-0123456789abcdef.lane"
+    for name in (dead, "notes.lane"):
         (site.lanes / name).touch()
 
-    assert sweep(site.lanes, [222]) == [dead]
-    assert sorted(path.name for path in site.lanes.iterdir()) == [alive, "notes.lane"]
+    assert sweep(site.lanes) == [dead]
+    assert sorted(path.name for path in site.lanes.iterdir()) == ["notes.lane", living.name]
+    name = living.name
+    del living
+    assert sweep(site.lanes) == [name]

@@ -38,3 +38,14 @@ def test_a_log_that_fails_stops_nobody():
         raise BrokenPipeError
 
     SparingLog(fail).say("knock", "a", "a knocks")
+
+
+def test_whoever_makes_up_something_new_each_time_does_not_fill_the_disk():
+    lines: list[str] = []
+    log = SparingLog(lines.append)
+    for number in range(5000):
+        log.say("bad letter", number, f"refused {number}")
+    log.say("other", 1, "another kind is still written")
+
+    assert len(lines) == 101
+    assert log.counts["bad letter"] == 5000

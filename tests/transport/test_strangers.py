@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from dovetail.transport import KeyRing, Listener, make_keys
-from tests.transport.makers import Ask, Site, Told, answer_to, serving, wait_for
+from tests.transport.makers import Ask, Site, Told, answer_to, is_refused, make_codec, serving, wait_for
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -55,7 +55,9 @@ def test_a_process_whose_key_is_not_listed_is_refused(site: Site):
     make_keys(site.folder / "foreign", "worker")
     (site.folder / "foreign" / "server.public").write_bytes((site.keys / "server.public").read_bytes())
     with served(site) as listener:
-        stranger = site.caller(listener.addresses[0], keys=KeyRing(site.folder / "foreign"), identity=b"stranger")
+        stranger = site.caller(
+            listener.addresses[0], keys=KeyRing(site.folder / "foreign"), identity=b"worker/stranger"
+        )
         stranger.send(Ask("let me in"))
 
         assert "127.0.0.1" in site.wait_for_log("its key is not listed")
@@ -111,7 +113,7 @@ def test_a_client_with_the_key_of_another_server_is_refused(site: Site):
         (other / name).write_bytes((site.keys / name).read_bytes())
         (other / name).chmod(0o600)
     with served(site) as listener:
-        caller = site.caller(listener.addresses[0], keys=KeyRing(other), identity=b"lost")
+        caller = site.caller(listener.addresses[0], keys=KeyRing(other), identity=b"worker/lost")
         caller.send(Ask())
 
         site.wait_for_log("another key of this process")
@@ -162,7 +164,7 @@ def test_a_stranger_who_keeps_coming_gets_one_line(site: Site):
 def test_ordinary_ends_are_not_written_down(site: Site):
     with served(site) as listener:
         for number in range(5):
-            caller = site.caller(listener.addresses[number % 2], identity=b"n%d" % number)
+            caller = site.caller(listener.addresses[number % 2], identity=b"worker/%d" % number)
             assert answer_to(caller, Ask("x")).message == Told("x")
             caller.close()
 
@@ -199,5 +201,53 @@ def test_without_its_gate_a_listener_lets_nobody_in(site: Site):
 
     assert listener.receive(0.3) is None
     caller.socket.linger = 0
+    caller.close()
+    listener.close()
+
+
+@contextmanager
+def impostor(site: Site, listener: Listener, routing_id: bytes) -> Iterator[zmq.Socket[bytes]]:
+    """A process of the run, with a key of its own, under a routing id that it chose itself."""
+    make_keys(site.keys, "impostor")
+    keys = KeyRing(site.keys)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+        client.linger = 0
+        client.setsockopt(zmq.IDENTITY, routing_id)
+        client.curve_publickey, client.curve_secretkey = keys.own("impostor")
+        client.curve_serverkey = keys.public("server")
+        client.connect(listener.addresses[0])
+        yield client
+
+
+@pytest.mark.parametrize("routing_id", [b"worker", b"worker/1", b"worker/1#0123456789abcdef", b"#impostor", b"\xff/x"])
+def test_a_process_that_calls_under_the_name_of_another_is_refused(site: Site, routing_id: bytes):
+    with served(site) as listener, impostor(site, listener, routing_id) as client:
+        client.send_multipart(make_codec().pack(1, Ask("it is me")))
+
+        assert client.poll(5000)
+        answer = make_codec().unpack(client.recv_multipart())
+        assert is_refused(answer, "impostor calls itself")
+        assert "key of impostor" in site.wait_for_log("calls itself")
+
+
+def test_nobody_gets_the_letters_of_another_by_its_name(site: Site):
+    listener = site.listener("tcp://127.0.0.1:*")
+    caller = site.caller(listener.addresses[0], identity=b"worker/1")
+    caller.send(Ask("hello"))
+    letter = listener.receive(5)
+    assert letter is not None
+    with impostor(site, listener, b"worker/1") as client:
+        client.send_multipart(make_codec().pack(0, Ask("me too")))
+        assert listener.receive(1) is None
+
+        assert listener.send(letter.sender, Told("secret"))
+        news = caller.receive(5)
+        assert news is not None
+        assert news.message == Told("secret")
+        codec = make_codec()
+        while client.poll(100):
+            assert codec.unpack(client.recv_multipart()).message != Told("secret")
+    assert letter.owner == "worker"
+    assert not any(secret in line for line in site.log for secret in [letter.sender.decode().partition("#")[2]])
     caller.close()
     listener.close()

@@ -1,21 +1,19 @@
-"""Pictures of a shared cluster: who held which workers when, how long jobs took, and policies side by side."""
+"""One policy's schedule: who held which workers when, who waited, and how long jobs took."""
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
+from dovetail.charts.completion import draw_times
 from dovetail.charts.figure import axes_in_inches, new_figure, write_title
-from dovetail.charts.labels import shorten, spread_apart, text_width_inches
+from dovetail.charts.labels import shorten
+from dovetail.charts.lanes import bands, draw_lanes
 from dovetail.charts.page import FactTable
-from dovetail.charts.palette import ACCENT, ALARM, FAINT, INK, MUTED, PAPER, ink_on, type_colour
+from dovetail.charts.palette import ALARM, INK, type_colour
 from dovetail.charts.scales import show_scales
 from dovetail.simulator.metrics import Change, Trial
 from dovetail.spec.workload import Workload
@@ -26,72 +24,6 @@ LEFT, RIGHT = 1.15, 0.45
 LANES_HEIGHT = 4.4
 CURVE_HEIGHT = 2.3
 MOST_ROWS = 400
-_ROUND_TIMES_S = (1.0, 10.0, 60.0, 300.0, 1200.0, 3600.0, 14400.0, 57600.0, 2 * 86400.0, 10 * 86400.0, 50 * 86400.0)
-"""Completion times that read well on a log scale."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """One job on some neighbouring workers of a type for a while."""
-
-    job: str
-    type: str
-    first_lane: int
-    num_lanes: int
-    start_s: float
-    end_s: float
-    is_restart: bool
-
-
-def bands(workload: Workload, changes: Sequence[Change]) -> list[Band]:
-    """Return who held which workers when; workers are numbered, and a job takes neighbours where it can."""
-    free = {name: list(range(workers)) for name, workers in workload.capacity.items()}
-    open_since: dict[str, tuple[Change, list[int]]] = {}
-    started: set[str] = set()
-    found: list[Band] = []
-    for change in changes:
-        if change.job in open_since:
-            since, lanes = open_since.pop(change.job)
-            found += [
-                Band(
-                    job=change.job,
-                    type=since.type,
-                    first_lane=first,
-                    num_lanes=count,
-                    start_s=since.t_s,
-                    end_s=change.t_s,
-                    is_restart=change.job in started,
-                )
-                for first, count in _runs(lanes)
-            ]
-            started.add(change.job)
-            for lane in lanes:
-                insort(free[since.type], lane)
-        if change.workers:
-            lanes = _take(free[change.type], change.workers)
-            open_since[change.job] = (change, lanes)
-    return found
-
-
-def _runs(lanes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return runs of neighbouring lanes as (first, count)."""
-    runs: list[tuple[int, int]] = []
-    for lane in lanes:
-        if runs and sum(runs[-1]) == lane:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((lane, 1))
-    return runs
-
-
-def _take(free: list[int], count: int) -> list[int]:
-    """Take lanes from those that are free: the shortest run that is long enough, else the lowest."""
-    fitting = [run for run in _runs(free) if run[1] >= count]
-    start = min(fitting, key=lambda run: run[1])[0] if fitting else None
-    lanes = free[:count] if start is None else list(range(start, start + count))
-    for lane in lanes:
-        free.remove(lane)
-    return lanes
 
 
 def draw_schedule(workload: Workload, trial: Trial) -> Figure:
@@ -115,11 +47,11 @@ def draw_schedule(workload: Workload, trial: Trial) -> Figure:
     for name, workers in capacity.items():
         panel = max(0.35, LANES_HEIGHT * workers / total)
         axes = axes_in_inches(figure, left=LEFT, bottom=top - panel, width=width, height=panel)
-        _draw_lanes(axes, [band for band in drawn if band.type == name], colours, workers, span, width, panel)
+        draw_lanes(axes, [band for band in drawn if band.type == name], colours, workers, span, width, panel)
         axes.set_ylabel(shorten(name, 12), color=INK, fontsize=10, labelpad=8)
         top -= panel + 0.16
     _draw_waiting(axes_in_inches(figure, left=LEFT, bottom=top - 0.75, width=width, height=0.7), workload, trial, span)
-    _draw_times(axes_in_inches(figure, left=LEFT, bottom=0.75, width=width, height=CURVE_HEIGHT), [trial], workload)
+    draw_times(axes_in_inches(figure, left=LEFT, bottom=0.75, width=width, height=CURVE_HEIGHT), [trial], workload)
     write_title(
         figure,
         f"{len(workload.jobs):,} jobs under {outcome.policy}",
@@ -149,133 +81,6 @@ def schedule_facts(workload: Workload, trial: Trial) -> FactTable:
             for job in jobs
         ),
     )
-
-
-def draw_policies(workload: Workload, trials: Sequence[Trial]) -> Figure:
-    """Return policies side by side: mean and p99 completion times as bars, and the whole distributions."""
-    ranked = sorted(trials, key=lambda trial: trial.outcome.mean_jct_s)
-    bars = 0.27 * len(ranked)
-    height = 1.2 + bars + 0.6 + 3.4 + 0.75
-    figure = new_figure(WIDTH, height)
-    names_width = max(text_width_inches(trial.outcome.policy, 10) for trial in ranked) + 0.25
-    left = 0.4 + names_width
-    width = (WIDTH - left - RIGHT - 1.2) / 3
-    columns: tuple[tuple[str, Callable[[Trial], float], Callable[[float], str]], ...] = (
-        ("mean completion time", lambda trial: trial.outcome.mean_jct_s, format_duration),
-        ("p99 completion time", lambda trial: trial.outcome.p99_jct_s, format_duration),
-        ("restarts", lambda trial: float(trial.outcome.restarts), lambda count: f"{count:,.0f}"),
-    )
-    for place, (title, figure_of, words) in enumerate(columns):
-        axes = axes_in_inches(
-            figure, left=left + place * (width + 0.6), bottom=height - 1.2 - bars, width=width, height=bars
-        )
-        values = [figure_of(trial) for trial in ranked]
-        _draw_bars(axes, values, [words(value) for value in values], ranked, title, with_names=place == 0)
-    axes = axes_in_inches(figure, left=LEFT, bottom=0.75, width=WIDTH - LEFT - RIGHT, height=3.4)
-    _draw_times(axes, ranked, workload)
-    best = ranked[0].outcome
-    write_title(
-        figure,
-        "Policies side by side",
-        f"{len(workload.jobs):,} jobs on {_cluster(workload)} · least mean completion time: {best.policy}, "
-        f"{format_duration(best.mean_jct_s)}",
-        left=0.4,
-    )
-    return figure
-
-
-def policy_facts(trials: Sequence[Trial]) -> FactTable:
-    """Return what `draw_policies` draws, one row a policy."""
-    ranked = sorted(trials, key=lambda trial: trial.outcome.mean_jct_s)
-    return FactTable(
-        caption="Policies, the least mean completion time first",
-        columns=("policy", "mean", "p50", "p99", "makespan", "restarts", "workers held"),
-        rows=tuple(
-            (
-                trial.outcome.policy,
-                *(
-                    format_duration(getattr(trial.outcome, name))
-                    for name in ("mean_jct_s", "p50_jct_s", "p99_jct_s", "makespan_s")
-                ),
-                f"{trial.outcome.restarts:,}",
-                f"{trial.outcome.utilization:.1%}",
-            )
-            for trial in ranked
-        ),
-    )
-
-
-def draw_knob(knobs: Sequence[float], figures: dict[str, Sequence[float]], *, against: str, chosen: float) -> Figure:
-    """Return what the knob trades: each figure over that of another policy, from one end of the knob to the other."""
-    figure = new_figure(10.0, 5.6)
-    axes = axes_in_inches(figure, left=1.0, bottom=0.8, width=7.0, height=3.6)
-    show_scales(axes, grid="y")
-    axes.axhline(1.0, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-    ends = []
-    for position, (name, values) in enumerate(figures.items()):
-        axes.plot(knobs, values, "o-", color=type_colour(position), linewidth=1.8, markersize=4.5)
-        ends.append((values[-1], name, type_colour(position)))
-    axes.axvline(chosen, color=FAINT, linewidth=1.2, zorder=0.5)
-    axes.set_xlabel("knob: 0 = mean completion time, 1 = makespan", color=MUTED, fontsize=10, labelpad=8)
-    axes.set_ylim(0, max(1.2, 1.08 * max(max(values) for values in figures.values())))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.1f}x"))
-    axes.annotate("default", (chosen, axes.get_ylim()[1]), (4, -3), textcoords="offset points", va="top", color=MUTED)
-    top = axes.get_ylim()[1]
-    ends.sort()
-    places = spread_apart([value for value, _, _ in ends], [0.065 * top] * len(ends), low=0.0, high=top)
-    for place, (_, name, colour) in zip(places, ends, strict=True):
-        axes.annotate(
-            name, (knobs[-1], place), (10, 0), textcoords="offset points", va="center", color=colour, fontsize=10,
-            annotation_clip=False,
-        )  # fmt: skip
-    write_title(figure, "One knob", f"dovetail over {against}: below 1 is better", left=0.4)
-    return figure
-
-
-def _draw_lanes(
-    axes: Axes,
-    drawn: Sequence[Band],
-    colours: dict[str, str],
-    workers: int,
-    span: tuple[float, float],
-    width: float,
-    height: float,
-) -> None:
-    """Draw the bands of one type."""
-    show_scales(axes, grid="x")
-    axes.set_xlim(*span)
-    axes.set_ylim(0, workers)
-    axes.set_xticklabels([])
-    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axes.set_facecolor("#f1f2f4")
-    boxes, edges = [], []
-    for band in drawn:
-        low, high = band.first_lane, band.first_lane + band.num_lanes
-        boxes.append([(band.start_s, low), (band.end_s, low), (band.end_s, high), (band.start_s, high)])
-        if band.is_restart:
-            edges.append([(band.start_s, low), (band.start_s, high)])
-    axes.add_collection(
-        PolyCollection(
-            boxes, facecolors=[colours[band.job] for band in drawn], edgecolors=PAPER, linewidths=0.35, gid="bands"
-        )
-    )
-    axes.add_collection(LineCollection(edges, colors=INK, linewidths=1.1, gid="restarts", zorder=3))
-    seconds_per_inch = (span[1] - span[0]) / width
-    for band in drawn:
-        tall = band.num_lanes / workers * height
-        wide = (band.end_s - band.start_s) / seconds_per_inch
-        label = shorten(band.job, 14)
-        if tall >= 0.16 and wide >= text_width_inches(label, 7.5) + 0.1:
-            axes.text(
-                (band.start_s + band.end_s) / 2,
-                band.first_lane + band.num_lanes / 2,
-                label,
-                ha="center",
-                va="center",
-                fontsize=7.5,
-                color=ink_on(colours[band.job]),
-                parse_math=False,
-            )
 
 
 def _draw_waiting(axes: Axes, workload: Workload, trial: Trial, span: tuple[float, float]) -> None:
@@ -317,76 +122,3 @@ def _waiting_steps(changes: Sequence[Change]) -> list[tuple[float, int]]:
         elif last_stop[change.job] != place:
             steps.append((change.t_s, 1))
     return steps
-
-
-def _draw_times(axes: Axes, trials: Sequence[Trial], workload: Workload) -> None:
-    """Draw the share of jobs done within a time, one line a policy; the first is the one that stands out."""
-    show_scales(axes, grid="both")
-    submits = {job.id: job.submit_s for job in workload.jobs}
-    for position, trial in reversed(list(enumerate(trials))):
-        times = np.sort([job.finish_s - submits[job.id] for job in trial.outcome.jobs])
-        share = np.arange(1, len(times) + 1) / len(times)
-        first = trial.outcome.policy == "dovetail" or len(trials) == 1
-        axes.plot(
-            times,
-            share,
-            drawstyle="steps-post",
-            color=ACCENT if first else type_colour(position + 1),
-            linewidth=2.2 if first else 1.2,
-            linestyle="-" if position < 8 else (0, (4, 2)),
-            alpha=1.0 if first else 0.85,
-            label=trial.outcome.policy,
-        )
-    axes.set_xscale("log")
-    axes.set_ylim(0, 1.03)
-    axes.xaxis.set_major_locator(FixedLocator(_ROUND_TIMES_S))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: format_duration(seconds)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
-    axes.set_xlabel("completion time", color=MUTED, fontsize=10, labelpad=6)
-    axes.set_ylabel("jobs done", color=INK, fontsize=10, labelpad=8)
-    if len(trials) > 1:
-        axes.legend(fontsize=8.5, frameon=False, labelcolor=INK, ncols=2, loc="lower right")
-        return
-    outcome = trials[0].outcome
-    marks = (("p50", outcome.p50_jct_s, 0.06), ("mean", outcome.mean_jct_s, 0.18), ("p99", outcome.p99_jct_s, 0.06))
-    for name, seconds, y in marks:
-        axes.axvline(seconds, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-        far_right = np.searchsorted(sorted(job.finish_s - submits[job.id] for job in outcome.jobs), seconds) > (
-            0.9 * len(outcome.jobs)
-        )
-        axes.annotate(
-            f"{name} {format_duration(seconds)}",
-            (seconds, y),
-            (-4 if far_right else 4, 0),
-            textcoords="offset points",
-            ha="right" if far_right else "left",
-            fontsize=9,
-            color=INK,
-        )
-
-
-def _draw_bars(
-    axes: Axes, values: Sequence[float], words: Sequence[str], trials: Sequence[Trial], title: str, *, with_names: bool
-) -> None:
-    """Draw one figure of all policies as bars, with the figure beside each."""
-    axes.set_ylim(len(values) - 0.5, -0.5)
-    axes.set_xlim(0, 1.3 * max(1e-9, *values))
-    for place, (value, word, trial) in enumerate(zip(values, words, trials, strict=True)):
-        is_ours = trial.outcome.policy == "dovetail"
-        axes.barh(place, value, height=0.66, color=ACCENT if is_ours else FAINT, gid=f"bar-{trial.outcome.policy}")
-        axes.annotate(
-            word, (value, place), (4, 0), textcoords="offset points", va="center", fontsize=9, color=INK,
-            fontweight="bold" if is_ours else "normal",
-        )  # fmt: skip
-        if with_names:
-            axes.annotate(
-                trial.outcome.policy, (0, place), (-6, 0), textcoords="offset points", va="center", ha="right",
-                fontsize=10, color=INK, fontweight="bold" if is_ours else "normal", annotation_clip=False,
-            )  # fmt: skip
-    axes.text(0, -0.75, title, fontsize=10, color=MUTED, va="bottom")
-
-
-def _cluster(workload: Workload) -> str:
-    """Return the workers of each type: `64 v100`."""
-    return " + ".join(f"{workers:,} {shorten(name, 12)}" for name, workers in workload.capacity.items())

@@ -28,6 +28,9 @@ def evaluate(
         ),
     ] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder, instead of the newest.")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run code that the folder names even if others can write the folder.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
 ) -> None:
     """Measure a run's model, as its newest checkpoint has it, on held-out data."""
@@ -43,6 +46,7 @@ def evaluate(
             num_samples=samples,
             metrics=metric,
             checkpoint=checkpoint,
+            trust=trust,
         )
         if as_json:
             print_json(msgspec.json.encode(found))

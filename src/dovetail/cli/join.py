@@ -18,11 +18,14 @@ def join(
     over_network: Annotated[
         bool, typer.Option("--over-network", help="Use TCP: this is not the machine that the servers are on.")
     ] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run code that the folder names even if others can write the folder.")
+    ] = False,
 ) -> None:
     """Work for a run until it is over; Ctrl-C ends this worker and others do its tasks."""
     with errors_shown():
         from dovetail.runtime.launch.join import join as work_for
 
         say(f"working for {run} ...")
-        work_for(run, name=name, threads=threads, device=device, share_host=not over_network)
+        work_for(run, name=name, threads=threads, device=device, share_host=not over_network, trust=trust)
         say("the run is over")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.errors import SpecError, did_you_mean, nearest
 
 if TYPE_CHECKING:
+    from dovetail.runtime.launch.lock import RunLock
     from dovetail.spec.run import Run
 
 RUNS = Path("runs")
@@ -20,12 +22,19 @@ DEFAULT_ROWS_PER_SLOT = 1_000
 """What a model that is given by its name alone is trained on: a small made click log that it can learn."""
 
 
-def find_run(word: str | None, resume: Path | None, settings: dict[str, Any], workers: int | None) -> Run:
-    """Return the run that is meant, with the flags' settings in it."""
-    from dovetail.runtime.finished.restore import read_blueprint
+def find_run(
+    word: str | None, resume: Path | None, settings: dict[str, Any], workers: int | None, *, trust: bool = False
+) -> Run:
+    """Return the run that is meant, with the flags' settings in it; a folder must be one's own, or trusted."""
+    from dovetail.runtime.blueprint import Blueprint
+    from dovetail.runtime.trust import check_trusted
     from dovetail.spec.run_settings import with_settings
 
-    run = read_blueprint(resume).run if word is None and resume is not None else _read(word or "")
+    if word is None and resume is not None:
+        run = Blueprint.read(resume).run
+        check_trusted(resume, run, trust=trust)
+    else:
+        run = _read(word or "")
     if workers is not None:
         settings = {**settings, "worker": alike_workers(run, workers)}
     return with_settings(run, settings, place=FLAGS) if settings else run
@@ -77,10 +86,24 @@ def settings_of(flags: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in flags.items() if value is not None} | dict(map(parse_setting, words))
 
 
-def free_folder(run: Run) -> Path:
-    """Return runs/MODEL-N, N the first number that is free."""
+def lock_free_folder(run: Run) -> RunLock:
+    """Return runs/MODEL-N, N the first number that is free, locked: two that start at once get two."""
+    from dovetail.runtime.errors import TrainingError
+    from dovetail.runtime.launch.lock import RunLock, owner_of
+    from dovetail.runtime.launch.prepare import is_free
+
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", run.model.name.rpartition(":")[2] or run.model.name)
-    number = 1
-    while (RUNS / f"{stem}-{number}").exists():
-        number += 1
-    return RUNS / f"{stem}-{number}"
+    for number in itertools.count(1):
+        folder = RUNS / f"{stem}-{number}"
+        if folder.exists() and (not is_free(folder) or owner_of(folder) is not None):
+            continue
+        try:
+            lock = RunLock(folder)
+        except TrainingError:
+            if owner_of(folder) is None:
+                raise  # it cannot be written
+            continue
+        if is_free(folder):
+            return lock
+        lock.release()
+    raise AssertionError("there is no end of numbers")

@@ -96,7 +96,8 @@ def _write_events(trial: Trial, events: Path | None) -> None:
 def _draw(workload: Workload, trials: Sequence[Trial], plot: Path) -> None:
     """Draw what ran when, or the policies side by side."""
     from dovetail.charts.figure import save_figure
-    from dovetail.charts.schedule import draw_policies, draw_schedule, policy_facts, schedule_facts
+    from dovetail.charts.policies import draw_policies, policy_facts
+    from dovetail.charts.schedule import draw_schedule, schedule_facts
 
     if len(trials) == 1:
         save_figure(draw_schedule(workload, trials[0]), plot, table=schedule_facts(workload, trials[0]))

@@ -13,6 +13,7 @@ from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
     from dovetail.runtime.finished.result import TrainingResult
+    from dovetail.runtime.launch.lock import RunLock
     from dovetail.spec.run import Run
 
 SHOW_S = 2.0
@@ -50,6 +51,12 @@ def train(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Everything in this process and thread: to see where a model fails.")
     ] = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="With --resume: run code that the folder names even if others can write the folder."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on one line.")] = False,
 ) -> None:
     """Train a model over parameter servers and workers of different speed.
@@ -76,26 +83,32 @@ def train(
             from dovetail.charts.figure import check_chart_path
 
             check_chart_path(timeline)
-        from dovetail.cli.run_file import find_run, free_folder, settings_of
+        from dovetail.cli.run_file import find_run, lock_free_folder, settings_of
+        from dovetail.runtime.launch.lock import RunLock
 
-        run = find_run(run_file, resume, settings_of(flags, setting or []), workers)
-        folder = resume or out or free_folder(run)
-        if in_process:
-            _train_in_process(run, folder, resumed=resume is not None, as_json=as_json)
-            return
-        begun_s = time.time()
-        result = _train(run, folder, resumed=resume is not None, timeline=timeline is not None)
+        run = find_run(run_file, resume, settings_of(flags, setting or []), workers, trust=trust)
+        if resume is not None and not resume.is_dir():
+            raise DovetailError(f"{resume} is no run", hint="give the folder that `dovetail train` wrote")
+        place = resume or out
+        with RunLock(place) if place is not None else lock_free_folder(run) as lock:
+            folder = lock.folder
+            if in_process:
+                _train_in_process(run, lock, resumed=resume is not None, as_json=as_json)
+                return
+            begun_s = time.time()
+            result = _train(run, lock, resumed=resume is not None, timeline=timeline is not None)
         if timeline is not None:
             _draw(folder, timeline, begun_s)
         _show(run, result, as_json=as_json)
 
 
-def _train(run: Run, folder: Path, *, resumed: bool, timeline: bool) -> TrainingResult:
+def _train(run: Run, lock: RunLock, *, resumed: bool, timeline: bool) -> TrainingResult:
     """Run to the end, or to where the user stops it."""
     from dovetail.cli.live import View
     from dovetail.cli.stopping import Stopping
     from dovetail.runtime.api import start
 
+    folder = lock.folder
     with View(f"{run.model.name} · {run.training.mode}", run.training.epochs) as view, Stopping(view.tell) as stopping:
         view.tell(f"{'going on in' if resumed else 'training into'} {folder}")
         try:
@@ -106,20 +119,23 @@ def _train(run: Run, folder: Path, *, resumed: bool, timeline: bool) -> Training
                 timeline=timeline,
                 on_report=view.show,
                 stop=stopping.asked,
+                lock=lock,
+                tell=view.tell,
             )
         except KeyboardInterrupt:
             say(f"ended at once; go on from the last checkpoint with: dovetail train --resume {folder}")
             raise typer.Exit(130) from None
 
 
-def _train_in_process(run: Run, folder: Path, *, resumed: bool, as_json: bool) -> None:
+def _train_in_process(run: Run, lock: RunLock, *, resumed: bool, as_json: bool) -> None:
     """Run to the end in this thread; an exception of the model comes out with its own traceback."""
     import msgspec
 
     from dovetail.runtime.launch.in_process import InProcess
     from dovetail.runtime.launch.prepare import prepare
 
-    prepare(run, folder, resume=resumed, bare=True)
+    folder = lock.folder
+    prepare(run, folder, resume=resumed, bare=True, lock=lock, tell=say)
     shown_s, last = -SHOW_S, (0, 0.0)
 
     def show(step: int, loss: float) -> None:

@@ -126,10 +126,17 @@ class Checkpoint:
 
     @classmethod
     def newest(cls, folder: Path) -> list[Checkpoint]:
-        """Return the newest checkpoint as a chain: a full one, then the deltas up to it."""
+        """Return the newest checkpoint as a chain: a full one, then the deltas up to it.
+
+        Where `folder` is that of one checkpoint, it is the one that is meant.
+        """
         if not folder.is_dir():
             raise TableError(f"{folder}: there is no such folder", hint="give the folder that table.save was given")
-        names = sorted(entry.name for entry in folder.iterdir() if entry.name[:1].isdigit())
+        if (folder / MANIFEST).is_file():
+            folder, last = folder.parent, folder.name
+            names = [name for name in _names_in(folder) if name <= last]
+        else:
+            names = _names_in(folder)
         if not names:
             raise TableError(f"{folder}: holds no checkpoint", hint="give the folder that table.save was given")
         chain = [cls(folder, names[-1], Manifest.read(folder / names[-1]))]
@@ -145,6 +152,11 @@ class Checkpoint:
         """Yield the tombstones, then the rows, every file checked before it is believed."""
         for name in sorted(self.manifest.files, reverse=True):  # tombstones first: a key may have come back
             yield read_part(self.path / name, self.manifest.files[name])
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Return the names of the checkpoints in a folder, oldest first."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name[:1].isdigit())
 
 
 def write_part(path: Path, part: CheckpointPart) -> str:

@@ -13,6 +13,7 @@ from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import shard_of
 from dovetail.embedding.record import Precision
 from dovetail.embedding.row_facts import Facts
+from dovetail.embedding.row_optimizer import RowOptimizer, described
 from dovetail.embedding.slot_line import SAVED
 from dovetail.embedding.store import Store
 from dovetail.embedding.tier import MOST_AT_ONCE
@@ -21,6 +22,8 @@ from dovetail.embedding.tier import MOST_AT_ONCE
 class LoadOptions(TypedDict, total=False):
     """What a table that is loaded may be given; the rest is in its checkpoint."""
 
+    optimizer: RowOptimizer
+    """Of the kind that the table was saved with; its rates may be others."""
     host_bytes: int
     host_rows: int | None
     folder: str | Path | None
@@ -33,7 +36,10 @@ class LoadOptions(TypedDict, total=False):
 
 
 def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[Settings, list[list[Checkpoint]]]:
-    """Return what the table in `path` is, and the newest checkpoint of each of its shards as a chain."""
+    """Return what the table in `path` is, and the newest checkpoint of each of its shards as a chain.
+
+    A path may also be the folder of one checkpoint, which is then taken whatever lies beside it.
+    """
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
     chains = [Checkpoint.newest(each) for each in paths]
     settings = chains[0][-1].settings
@@ -46,6 +52,19 @@ def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[Settings, list
             hint="give one checkpoint of each shard of one table",
         )
     return settings, chains
+
+
+def optimizer_of(settings: Settings, given: RowOptimizer | None) -> RowOptimizer:
+    """Return what updates the rows of a table that is loaded: as it was saved, or with other rates."""
+    saved = settings.row_optimizer()
+    if given is None:
+        return saved
+    if described(given)["name"] != described(saved)["name"]:
+        raise TableError(
+            f"the rows have the state of {described(saved)['name']}, not of {described(given)['name']}",
+            hint="load them with the optimizer that they were saved with; its rates may differ",
+        )
+    return given
 
 
 def fill(store: Store, chains: Sequence[Sequence[Checkpoint]], *, shard: int, num_shards: int) -> None:

@@ -18,7 +18,7 @@ from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.expiry import expire
 from dovetail.embedding.key_log import KeyLog
-from dovetail.embedding.loading import LoadOptions, fill, find_chains
+from dovetail.embedding.loading import LoadOptions, fill, find_chains, optimizer_of
 from dovetail.embedding.lookup import Lookup
 from dovetail.embedding.record import Precision
 from dovetail.embedding.row_optimizer import Adagrad, RowOptimizer, described
@@ -217,13 +217,14 @@ class Table:
     ) -> Table:
         """Return a table with the rows of the newest checkpoint in `path`, or in several: one of each old shard.
 
+        The folder of one checkpoint, such as saved/000002-delta, stands for that one, whatever was saved after it.
         `options` are those of a new table. Budgets and shards may differ from those of the table that was saved: only
         keys of `shard` are taken.
         """
         settings, chains = find_chains(path)
+        options["optimizer"] = optimizer_of(settings, options.get("optimizer"))
         table = cls(
             width=settings.width,
-            optimizer=settings.row_optimizer(),
             seed=settings.seed,
             scale=settings.scale,
             **options,

@@ -11,7 +11,7 @@ Workers are processes that import the program's main script, so what starts a ru
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,16 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.errors import DovetailError, SpecError
 from dovetail.models.load import as_whole
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.restore import check_by_name, read_blueprint
+from dovetail.runtime.finished.restore import check_by_name
 from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
 from dovetail.runtime.launch.guard import check_travels, forget, leave_when_imported
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.launch.lock import RunLock
+from dovetail.runtime.launch.prepare import prepare, undo
 from dovetail.runtime.messages import Report
+from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import Run, RunServers, RunWorker
 from dovetail.spec.run_settings import dotted_key, run_from, with_settings
 
@@ -108,6 +111,7 @@ def resume(
     workers: int | Sequence[RunWorker] | None = None,
     servers: int | RunServers | None = None,
     timeline: bool = False,
+    trust: bool = False,
     on_report: OnReport | None = None,
     stop: Callable[[], bool] = lambda: False,
     **settings: Any,
@@ -115,10 +119,13 @@ def resume(
     """Go on with a run from its newest checkpoint, on as many workers and servers as there are now.
 
     `model`, `data` and `loss` are those that the run began with, where they were objects. `settings` are as in `train`.
+    Code that the folder names is only run where nobody else can write the folder, or with `trust`.
     """
     leave_when_imported()
     given = _settings(settings, workers=workers, servers=servers)
-    whole = with_settings(read_blueprint(Path(folder)).run, given, place="resume()")
+    before = Blueprint.read(Path(folder)).run
+    check_trusted(Path(folder), before, trust=trust, own_model=model is not None, own_data=data is not None)
+    whole = with_settings(before, given, place="resume()")
     return start(
         whole,
         Path(folder),
@@ -141,8 +148,13 @@ def start(
     timeline: bool = False,
     on_report: OnReport | None = None,
     stop: Callable[[], bool] = lambda: False,
+    lock: RunLock | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> TrainingResult:
-    """Run a run file to its end."""
+    """Run a run file to its end.
+
+    `lock` is the folder's, where it is held already; `tell` hears what differs from before.
+    """
     for thing, what in ((model, "model"), (source, "data")):
         if thing is not None:
             check_travels(thing, what)
@@ -152,7 +164,6 @@ def start(
             hint="give an object with `schema`, `num_samples` and `read(first, last)`; see dovetail.data.Source",
         )
     check_by_name(run, model=model, source=source)
-    blueprint = prepare(run, folder, model=model, source=source, resume=resumed, timeline=timeline)
     forget()
     pace = Pace()
 
@@ -161,10 +172,34 @@ def start(
         if on_report is not None:
             on_report(report)
 
-    with LocalRun(folder, model=model, source=source) as processes:
-        processes.wait(handle, stop=stop)
-    total = blueprint.samples * run.training.epochs
-    return read_result(folder, pace, total, model=model, source=source)
+    if resumed and not folder.is_dir():
+        raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
+    with ExitStack() as things:
+        held = lock or things.enter_context(RunLock(folder))
+        blueprint = prepare(
+            run, folder, model=model, source=source, resume=resumed, timeline=timeline, lock=held, tell=tell
+        )
+        with _started(blueprint, folder, model, source, held, is_new=not resumed) as processes:
+            last = processes.wait(handle, stop=stop)
+        total = blueprint.samples * run.training.epochs
+        return read_result(folder, pace, total, last=last, model=model, source=source)
+
+
+@contextmanager
+def _started(
+    blueprint: Blueprint, folder: Path, model: nn.Module | None, source: Source | None, lock: RunLock, *, is_new: bool
+) -> Iterator[LocalRun]:
+    """Start a run's processes; a new run whose processes do not start is none."""
+    local = LocalRun(folder, model=model, source=source, lock=lock)
+    try:
+        local.__enter__()
+    except BaseException:
+        if is_new:
+            undo(blueprint, folder)
+        raise
+    with ExitStack() as things:
+        things.push(local)
+        yield local
 
 
 def name_of(thing: object) -> str:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT
+from dovetail.runtime.sealed import read_sealed, write_sealed
 from dovetail.spec.run import Run
 
 
@@ -62,8 +64,27 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """What the loss is called where it is an object of a Python program."""
     timeline: bool = False
     """Whether every worker's spans are kept."""
+    fixed: str = ""
+    """A checksum of the file of frozen parameters and buffers; empty where there is none."""
     lanes: str | None
     """The folder of shared memory; None where there is none."""
+    first_seed: int | None = None
+    """Of first values, where a run goes on with another order than it began with."""
+    numbers: tuple[str, ...] = ()
+    slots: tuple[str, ...] = ()
+    """The columns of the data."""
+    first_samples: str = ""
+    """A checksum of the first few samples; empty where they could not be read."""
+
+    @property
+    def values_seed(self) -> int:
+        """Return the seed of first values."""
+        return self.run.training.seed if self.first_seed is None else self.first_seed
+
+    @property
+    def private_folder(self) -> Path:
+        """Return the folder of sockets and shared memory on the servers' host."""
+        return Path(self.coordinator.local_address.removeprefix("ipc://")).parent
 
     @property
     def dense_size(self) -> int:
@@ -80,13 +101,22 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
         return dense_slice(self.dense_size, server, self.num_servers)
 
     def write(self, folder: Path) -> None:
-        """Write the blueprint into the run's folder."""
-        (folder / BLUEPRINT).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
+        """Write the blueprint into the run's folder, in the place of an older one where there is one."""
+        write_sealed(folder / BLUEPRINT, self)
 
     @classmethod
     def read(cls, folder: Path) -> Blueprint:
-        """Return the blueprint in a run's folder."""
-        return msgspec.json.decode((folder / BLUEPRINT).read_bytes(), type=cls)
+        """Return the blueprint in a run's folder, or say why there is none to be had."""
+        path = folder / BLUEPRINT
+        if not path.exists():
+            raise TrainingError(
+                f"{folder} is no run: it has no {BLUEPRINT}", hint="give the folder that `dovetail train` wrote"
+            )
+        return read_sealed(
+            path,
+            cls,
+            hint=f"the checkpoints may be whole: give the run file anew, dovetail train RUN.toml --resume {folder}",
+        )
 
 
 def dense_slice(size: int, server: int, num_servers: int) -> slice:

@@ -1,33 +1,41 @@
 """Checkpoints of a run: one folder each, whole or not there.
 
     checkpoints/step-0000000120/
-      manifest.json            what was done, by whom, and a checksum of every file
+      manifest.json            what was done, what by, a checksum of every file and one of itself
       dense-0.safetensors      a slice of the dense parameters and their optimizer state, one file a server
+      statistics.safetensors   running means and variances, averaged over the workers, where the model has any
       table-0/server-0/        the rows of a table on one server, as `dovetail table` reads them
 
 A checkpoint is written under another name and renamed when all its files are on disk. It loads into any number of
-servers.
+servers. The manifest is the root: what it does not list is not read, and what it lists is as it was written or the
+checkpoint is passed over. Where a run goes on that differs from what made a checkpoint, `fingerprint` says what may.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load, save, save_file
 
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.fingerprint import Difference, Fingerprint, Matter
 from dovetail.runtime.folder import CHECKPOINTS
+from dovetail.runtime.sealed import read_sealed, sync_file, write_at_once, write_sealed
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 VALUES = "values"
+STATISTICS = "statistics.safetensors"
+TABLE_MANIFEST = re.compile(r"table-([0-9]+)/server-([0-9]+)/[0-9]{6}-(full|delta)/manifest\.json")
+OTHER = "resume from another checkpoint"
 Floats = NDArray[np.float32]
 
 
@@ -44,25 +52,85 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     samples: int
     """Of one epoch."""
     files: dict[str, str] = {}
+    fingerprint: Fingerprint | None = None
+    """What made it; there is one in every file."""
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Return the manifest in a checkpoint's folder."""
-        try:
-            return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=cls)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise TrainingError(
-                f"{folder} is no checkpoint of a run: {error}", hint="give a folder that has a manifest.json"
-            ) from None
+        if not (folder / MANIFEST).is_file():
+            raise TrainingError(f"{folder} is no checkpoint of a run", hint="give a folder that has a manifest.json")
+        manifest = read_sealed(folder / MANIFEST, cls, hint=OTHER)
+        if folder.parent.name == CHECKPOINTS and folder.name != folder_of(Path(), manifest.step).name:
+            raise TrainingError(f"{folder} is of step {manifest.step}, not of its name", hint=OTHER)
+        return manifest
+
+    def write(self, folder: Path) -> None:
+        """Write it into a checkpoint's folder."""
+        write_sealed(folder / MANIFEST, self)
+
+    @property
+    def is_between_epochs(self) -> bool:
+        """Say whether no epoch is under way."""
+        return self.position % self.samples == 0
 
     def check_files(self, folder: Path) -> None:
         """Refuse a checkpoint with a file that is missing or not as it was written."""
+        self._check_whole(folder)
         for name, checksum in self.files.items():
             path = folder / name
             if not path.is_file():
-                raise TrainingError(f"{path} is missing", hint="resume from another checkpoint")
+                raise TrainingError(f"{path} is missing", hint=OTHER)
             if checksum_of(path) != checksum:
-                raise TrainingError(f"{path} has a wrong checksum", hint="resume from another checkpoint")
+                raise TrainingError(f"{path} has a wrong checksum", hint=OTHER)
+
+    def _check_whole(self, folder: Path) -> None:
+        """Refuse a list of files that leaves out parameters."""
+        if self.fingerprint is None:
+            raise TrainingError(f"{folder} does not say what made it", hint=OTHER)
+        if not self.dense_files:
+            raise TrainingError(f"{folder} lists no dense parameters", hint=OTHER)
+        listed = {match.group(1, 2) for match in map(TABLE_MANIFEST.fullmatch, self.files) if match}
+        for position, table in enumerate(self.fingerprint.model.tables):
+            for server in range(self.num_servers):
+                if (str(position), str(server)) not in listed:
+                    raise TrainingError(
+                        f"{folder} lists no rows of table `{table.name}` of server {server}", hint=OTHER
+                    )
+
+    @property
+    def dense_files(self) -> list[str]:
+        """Return the names of the files with dense parameters."""
+        return sorted(name for name in self.files if re.fullmatch(r"dense-[0-9]+\.safetensors", name))
+
+    def table_at(self, folder: Path, position: int, server: int) -> Path:
+        """Return where the rows of a table on a server lie: the newest that is listed, not that which is there."""
+        prefix = table_folder(position, server) + "/"
+        found = sorted(name for name in self.files if name.startswith(prefix) and TABLE_MANIFEST.fullmatch(name))
+        if not found:
+            raise TrainingError(f"{folder} lists no rows in {prefix}", hint=OTHER)
+        path = folder / found[-1]
+        if not path.is_file() or checksum_of(path) != self.files[found[-1]]:
+            raise TrainingError(f"{path} is missing, or has a wrong checksum", hint=OTHER)
+        return path.parent
+
+    def check_fits(self, folder: Path, now: Fingerprint) -> list[Difference]:
+        """Refuse to go on from here where that would train wrong; return what differs and does no harm."""
+        if self.fingerprint is None:
+            raise TrainingError(f"{folder} does not say what made it", hint=OTHER)
+        differences = self.fingerprint.differences(now)
+        for difference in differences:
+            if difference.matter is Matter.NEVER:
+                raise TrainingError(
+                    f"{folder} is of another run: {difference}",
+                    hint="go on with the model, data and optimizers that it began with, or start a new run",
+                )
+            if difference.matter is Matter.AT_THE_END and not self.is_between_epochs:
+                raise TrainingError(
+                    f"{folder} is in the middle of an epoch, and {difference}: samples would count twice or never",
+                    hint="go on as it began until the epoch is over, and change it then",
+                )
+        return differences
 
 
 def folder_of(run_folder: Path, step: int) -> Path:
@@ -87,9 +155,7 @@ def begin(run_folder: Path, step: int, generation: int = 0) -> Path:
 
 def publish(partial: Path, manifest: Manifest) -> Path:
     """Write the manifest and give the checkpoint its name."""
-    path = partial / MANIFEST
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-    sync_file(path)
+    manifest.write(partial)
     for folder in {partial, *(entry.parent for entry in partial.rglob("*"))}:
         sync_file(folder)
     final = partial.with_name(partial.name.partition(".")[0])
@@ -112,15 +178,22 @@ def all_in(run_folder: Path) -> list[Path]:
     )
 
 
-def newest(run_folder: Path) -> Path:
-    """Return the newest checkpoint whose files are as they were written."""
+def newest(run_folder: Path, *, fits: Fingerprint | None = None, tell: Callable[[str], None] = lambda _: None) -> Path:
+    """Return the newest checkpoint whose files are as they were written; with `fits`, one that a run can go on from.
+
+    `tell` hears why others are passed over.
+    """
     found = all_in(run_folder)
     for folder in reversed(found):
         try:
-            Manifest.read(folder).check_files(folder)
-        except TrainingError:
-            continue
-        return folder
+            manifest = Manifest.read(folder)
+            if fits is not None:
+                manifest.check_fits(folder, fits)
+            manifest.check_files(folder)
+        except (TrainingError, OSError) as error:
+            tell(f"{folder.name} is passed over: {error}")
+        else:
+            return folder
     raise TrainingError(
         f"{run_folder} has no whole checkpoint" + (f", only {len(found)} damaged" if found else ""),
         hint="give the folder of a run, such as runs/ctr-dnn",
@@ -145,21 +218,56 @@ def save_dense(folder: Path, server: int, offset: int, values: Floats, state: di
 
 
 def load_dense(folder: Path, manifest: Manifest) -> tuple[Floats, dict[str, Floats]]:
-    """Return all dense parameters and their optimizer state, joined from the slices."""
-    slices = []
-    for path in sorted(folder.glob("dense-*.safetensors")):
-        if manifest.files and checksum_of(path) != manifest.files.get(path.name):
-            raise TrainingError(f"{path} has a wrong checksum", hint="resume from another checkpoint")
-        try:
-            with safe_open(path, framework="numpy") as file:
-                offset = int((file.metadata() or {})["offset"])
-                slices.append((offset, {name: file.get_tensor(name) for name in file.keys()}))  # noqa: SIM118
-        except (SafetensorError, KeyError, OSError) as error:
-            raise TrainingError(f"{path} cannot be read: {error}", hint="resume from another checkpoint") from None
+    """Return all dense parameters and their optimizer state, joined from the slices that the manifest lists."""
+    slices = [_read_slice(folder / name, manifest.files[name]) for name in manifest.dense_files]
     slices.sort(key=lambda entry: (entry[0], len(entry[1][VALUES])))
+    end = 0
+    for offset, part in slices:
+        if offset != end or any(vector.shape != part[VALUES].shape for vector in part.values()):
+            raise TrainingError(f"{folder} has no dense parameters from {end} to {offset}", hint=OTHER)
+        end += len(part[VALUES])
+    if manifest.fingerprint is not None and end != sum(entry.size for entry in manifest.fingerprint.model.dense):
+        raise TrainingError(f"{folder} has {end} dense parameters, not as many as its model", hint=OTHER)
     names = slices[0][1].keys() if slices else ()
+    if any(part.keys() != names for _, part in slices):
+        raise TrainingError(f"{folder} has slices of dense parameters with unlike state", hint=OTHER)
     joined = {name: np.concatenate([part[name] for _, part in slices]) for name in names}
     return joined.pop(VALUES, np.zeros(0, dtype=np.float32)), joined
+
+
+def write_statistics(values: Floats, folder: Path) -> None:
+    """Write running means and variances, where there are any, into a checkpoint's folder."""
+    if len(values):
+        write_at_once(folder / STATISTICS, save({VALUES: values}))
+
+
+def read_statistics(folder: Path, manifest: Manifest) -> Floats | None:
+    """Return the running means and variances of a checkpoint, or None where the manifest lists none."""
+    if STATISTICS not in manifest.files:
+        return None
+    path = folder / STATISTICS
+    try:
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != manifest.files[STATISTICS]:
+            raise ValueError("it has a wrong checksum")
+        return np.asarray(load(data)[VALUES], dtype=np.float32)
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise TrainingError(f"{path} cannot be read: {error}", hint=OTHER) from None
+
+
+def _read_slice(path: Path, checksum: str) -> tuple[int, dict[str, Floats]]:
+    """Return where a slice of the dense parameters begins, and its vectors."""
+    try:
+        if checksum_of(path) != checksum:
+            raise ValueError("it has a wrong checksum")
+        with safe_open(path, framework="numpy") as file:
+            offset = int((file.metadata() or {})["offset"])
+            vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if VALUES not in vectors:
+            raise ValueError("it has no values")
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise TrainingError(f"{path} cannot be read: {error}", hint=OTHER) from None
+    return offset, vectors
 
 
 def checksum_of(path: Path) -> str:
@@ -171,12 +279,3 @@ def checksum_of(path: Path) -> str:
 def checksums_in(folder: Path, *, only: str) -> dict[str, str]:
     """Return the checksums of the files in a folder whose path matches the pattern `only`."""
     return {str(path.relative_to(folder)): checksum_of(path) for path in sorted(folder.glob(only)) if path.is_file()}
-
-
-def sync_file(path: Path) -> None:
-    """Have a file or folder on disk before going on."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

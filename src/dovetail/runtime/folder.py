@@ -2,7 +2,6 @@
 
 blueprint.json     the run with all defaults filled in, sizes, names and addresses (`blueprint`)
 fixed.safetensors  what training leaves as it is: frozen parameters and buffers (`model.fixed`)
-statistics.safetensors  running means and variances, averaged over the workers
 checkpoints/       one folder for each checkpoint that is kept (`checkpoint`)
 journal.jsonl      what the coordinator decided (`coordinator.journal`)
 metrics.jsonl      a line of figures a second
@@ -13,6 +12,7 @@ tensorboard/       the same figures for TensorBoard
 logs/NAME.log      what each process says
 keys/              a pair of keys for each process
 rows/              rows that do not fit into memory, while the run goes on
+lock               whose the run is, while it goes on (`launch.lock`)
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+
+from dovetail.runtime.sealed import read_sealed, write_sealed
 
 BLUEPRINT = "blueprint.json"
 CHECKPOINTS = "checkpoints"
@@ -29,11 +31,11 @@ STEPS = "steps.jsonl"
 TIMELINE = "timeline.jsonl"
 SUMMARY = "summary.json"
 FIXED = "fixed.safetensors"
-STATISTICS = "statistics.safetensors"
 TENSORBOARD = "tensorboard"
 LOGS = "logs"
 KEYS = "keys"
 ROWS = "rows"
+LOCK = "lock"
 
 
 class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,12 +73,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, folder: Path) -> None:
         """Write it into the run's folder."""
-        (folder / SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
+        write_sealed(folder / SUMMARY, self)
 
     @classmethod
     def read(cls, folder: Path) -> Summary:
         """Return what a run's folder says."""
-        return msgspec.json.decode((folder / SUMMARY).read_bytes(), type=cls)
+        return read_sealed(folder / SUMMARY, cls, hint="the run's last checkpoint is none the worse")
 
 
 def log_of(folder: Path, name: str) -> Path:

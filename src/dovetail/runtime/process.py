@@ -12,7 +12,8 @@ from pathlib import Path
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import KEYS
-from dovetail.runtime.messages import Message
+from dovetail.runtime.messages import Message, Senders
+from dovetail.runtime.private_folder import hold
 from dovetail.transport import Caller, Codec, KeyRing, Listener
 
 HEARTBEAT_S = 0.5
@@ -30,6 +31,8 @@ class Process:
         self.blueprint = Blueprint.read(folder)
         self.codec = Codec(Message)
         self.keys = KeyRing(folder / KEYS)
+        if is_local:
+            hold(self.blueprint.private_folder)
 
     @property
     def lanes(self) -> Path | None:
@@ -61,6 +64,14 @@ class Process:
     def call_coordinator(self) -> Caller:
         """Return the line to the coordinator."""
         return self.call(self.blueprint.coordinator)
+
+    def senders(self) -> Senders:
+        """Return who may say what in this run."""
+        return Senders(
+            coordinator=self.blueprint.coordinator.name,
+            servers=[spec.name for spec in self.blueprint.servers],
+            has_ring=self.blueprint.run.training.dense == "ring",
+        )
 
     @staticmethod
     def check_coordinator(silent_s: float) -> None:

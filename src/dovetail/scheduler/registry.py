@@ -19,8 +19,6 @@ from dovetail.scheduler.policies.optimus import Optimus
 from dovetail.scheduler.policies.srtf import Srtf
 from dovetail.scheduler.policy import Policy
 
-DEFAULT_POLICY = "dovetail"
-
 POLICIES: dict[str, Callable[[], Policy]] = {
     "dovetail": Dovetail,
     "fixed-1": partial(Fixed, 1),

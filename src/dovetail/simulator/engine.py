@@ -15,13 +15,13 @@ from typing import Literal
 import numpy as np
 
 from dovetail.errors import DovetailError
+from dovetail.scheduler.cluster import Cluster
+from dovetail.scheduler.job_table import job_table
+from dovetail.scheduler.placement import placements
 from dovetail.scheduler.policy import Policy
-from dovetail.scheduler.view import ClusterView
-from dovetail.simulator.knowledge import Knowledge, KnowledgeName, Oracle
+from dovetail.simulator.knowledge import NOISE, KnowledgeName, teller
 from dovetail.simulator.metrics import JobOutcome, Outcome, Trial
-from dovetail.simulator.placement import placements
-from dovetail.simulator.state import ClusterState
-from dovetail.simulator.table import JobTable, job_table
+from dovetail.simulator.progress import Progress
 from dovetail.spec.workload import Workload
 
 Clock = Callable[[], float]
@@ -35,22 +35,23 @@ def simulate(
     name: str,
     knowledge: KnowledgeName = "oracle",
     seed: int = 0,
+    noise: float = NOISE,
     clock: Clock | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Trial:
     """Run a workload to its end under a policy and return what happened.
 
-    `seed` draws the noise of what is measured where knowledge is estimated; `on_progress` is told jobs done and jobs in
-    all; `clock` is read around decisions.
+    `seed` draws the relative `noise` of measured speeds where knowledge is estimated; `on_progress` is told jobs done
+    and jobs in all; `clock` is read around decisions.
     """
-    run = _Run(workload, policy, knowledge=knowledge, seed=seed, clock=clock or _no_clock)
+    run = _Run(workload, policy, knowledge=knowledge, seed=seed, noise=noise, clock=clock or _no_clock)
     while run.unfinished:
         run.step()
         if on_progress is not None:
             on_progress(run.num_done, len(run.table.jobs))
     return Trial(
-        outcome=_outcome(name, workload, run.table, run.state),
-        changes=tuple(run.state.changes),
+        outcome=_outcome(name, workload, run.progress),
+        changes=tuple(run.progress.changes),
         decisions=run.decisions,
         decision_s_mean=run.decision_s / max(run.decisions, 1),
         decision_s_worst=run.decision_s_worst,
@@ -61,15 +62,23 @@ class _Run:
     """One simulation on its way."""
 
     def __init__(
-        self, workload: Workload, policy: Policy, *, knowledge: KnowledgeName, seed: int, clock: Clock
+        self,
+        workload: Workload,
+        policy: Policy,
+        *,
+        knowledge: KnowledgeName,
+        seed: int,
+        noise: float,
+        clock: Clock,
     ) -> None:
         """Set up at the first submission."""
         self.table = job_table(workload)
         self.policy = policy
         self.clock = clock
         nodes_matter = bool(workload.failures) or bool((self.table.spread_speed < 1).any())
-        self.state = ClusterState(self.table, placements(workload) if nodes_matter else None)
-        self.knowledge = _knowledge(knowledge, self.state, seed)
+        self.cluster = Cluster(self.table, placements(workload) if nodes_matter else None)
+        self.progress = Progress(self.cluster)
+        self.teller = teller(knowledge, self.progress, seed=seed, noise=noise)
         self.round_s = workload.round_s
         self.now_s = float(self.table.submit_s[0])
         self.next_round_s = self.now_s + self.round_s if self.round_s else math.inf
@@ -91,29 +100,30 @@ class _Run:
     def step(self) -> None:
         """Go to the next instant at which anything happens, let it happen, and decide."""
         self.now_s = self._next_instant_s()
-        self.state.advance(self.now_s)
-        done = self.state.finish_due(self.now_s)
+        self.progress.advance(self.now_s)
+        done = self.progress.finish_due(self.now_s)
         self.num_done += len(done)
         self._change_nodes()
         arrived = self._arrivals()
-        if len(self.state.active) == 0:
+        if len(self.cluster.active) == 0:
             return
-        self.knowledge.refresh(self.state, arrived, done, self.now_s)
+        self.teller.refresh(self.progress, arrived, done, self.now_s)
+        view = self.cluster.view(self.teller.known)
         started_s = self.clock()
-        wanted = self.policy.decide(self._view(), self.now_s)
+        wanted = self.policy.decide(view, self.now_s)
         took_s = self.clock() - started_s
         self.decisions += 1
         self.decision_s += took_s
         self.decision_s_worst = max(self.decision_s_worst, took_s)
-        self.state.apply(wanted, self.now_s)
+        self.progress.apply(wanted, self.now_s)
 
     def _next_instant_s(self) -> float:
         """Return when something happens next; rounds pass unseen while nobody is there."""
         count = len(self.table.jobs)
         arrival_s = self.table.submit_s[self.next_arrival] if self.next_arrival < count else math.inf
         node_s = self.node_events[0][0] if self.node_events else math.inf
-        instant_s = min(float(arrival_s), self.state.next_end_s(), node_s)
-        if self.round_s and len(self.state.active):
+        instant_s = min(float(arrival_s), self.progress.next_end_s(), node_s)
+        if self.round_s and len(self.cluster.active):
             while self.next_round_s <= self.now_s:
                 self.next_round_s += self.round_s
             instant_s = min(instant_s, self.next_round_s)
@@ -121,7 +131,7 @@ class _Run:
             first_s = float(self.table.submit_s[0])
             self.next_round_s = first_s + self.round_s * math.ceil((instant_s - first_s) / self.round_s)
         if instant_s == math.inf:
-            waiting = len(self.state.active)
+            waiting = len(self.cluster.active)
             raise DovetailError(
                 f"nothing runs, nothing will arrive, and {waiting} jobs wait for ever",
                 hint="the policy starts none of them: choose another, or give `round_s` so that it is asked again",
@@ -132,68 +142,36 @@ class _Run:
         """Let the jobs arrive that are submitted now."""
         arrived = []
         while self.next_arrival < len(self.table.jobs) and self.table.submit_s[self.next_arrival] <= self.now_s:
-            self.state.arrive(self.next_arrival)
+            self.cluster.arrive(self.next_arrival)
             arrived.append(self.next_arrival)
             self.next_arrival += 1
         return arrived
 
     def _change_nodes(self) -> None:
         """Take nodes down and bring them up that are due."""
-        placed = self.state.placed
+        placed = self.cluster.placed
         while placed is not None and self.node_events and self.node_events[0][0] <= self.now_s:
             t_s, number, what, kind, nodes, down_s = heapq.heappop(self.node_events)
             if what == "down" and isinstance(nodes, int):
                 down, hit = placed[kind].take_down(nodes)
-                self.state.stop(hit, self.now_s)
+                self.progress.stop(hit, self.now_s)
                 heapq.heappush(self.node_events, (t_s + down_s, number, "up", kind, down, 0.0))
             elif isinstance(nodes, list):
                 placed[kind].bring_up(nodes)
-            self.state.capacity[kind] = placed[kind].workers_up
-
-    def _view(self) -> ClusterView:
-        """Return what the policy sees now."""
-        state, table, believed = self.state, self.table, self.knowledge
-        return ClusterView(
-            capacity=state.capacity,
-            node_workers=table.node_workers,
-            rows=state.active,
-            running=state.running,
-            speed=believed.speed,
-            left=believed.left,
-            left_error=believed.left_error,
-            speed_error=believed.speed_error,
-            submit_s=table.submit_s,
-            restart_s=table.restart_s,
-            weight=table.weight,
-            type=state.type,
-            workers=state.workers,
-            started_s=state.started_s,
-            attained=state.attained,
-            starts=state.starts,
-            stopped_s=state.stopped_s,
-            batch_speed=table.batch_speed if isinstance(believed, Oracle) else (),  # nobody has measured those
-        )
+            self.cluster.capacity[kind] = placed[kind].workers_up
 
 
-def _knowledge(name: KnowledgeName, state: ClusterState, seed: int) -> Knowledge:
-    """Return what the policy is told."""
-    if name == "oracle":
-        return Oracle(state)
-    from dovetail.simulator.watching import Watching  # noqa: PLC0415
-
-    return Watching(state, seed=seed)
-
-
-def _outcome(name: str, workload: Workload, table: JobTable, state: ClusterState) -> Outcome:
+def _outcome(name: str, workload: Workload, progress: Progress) -> Outcome:
     """Return the figures of a finished simulation."""
-    times_s = state.finish_s - table.submit_s
-    makespan_s = float(state.finish_s.max() - table.submit_s.min())
+    cluster, table = progress.cluster, progress.cluster.table
+    times_s = progress.finish_s - table.submit_s
+    makespan_s = float(progress.finish_s.max() - table.submit_s.min())
     by_id = {
         job.id: JobOutcome(
             id=job.id,
-            start_s=float(state.first_start_s[row]),
-            finish_s=float(state.finish_s[row]),
-            restarts=int(state.starts[row]) - 1,
+            start_s=float(progress.first_start_s[row]),
+            finish_s=float(progress.finish_s[row]),
+            restarts=int(cluster.starts[row]) - 1,
         )
         for row, job in enumerate(table.jobs)
     }
@@ -204,8 +182,8 @@ def _outcome(name: str, workload: Workload, table: JobTable, state: ClusterState
         p50_jct_s=float(p50_s),
         p99_jct_s=float(p99_s),
         makespan_s=makespan_s,
-        restarts=int(state.starts.sum() - len(table.jobs)),
-        utilization=float(state.attained.sum() / (table.capacity.sum() * makespan_s)) if makespan_s else 1.0,
+        restarts=int(cluster.starts.sum() - len(table.jobs)),
+        utilization=float(cluster.attained.sum() / (table.capacity.sum() * makespan_s)) if makespan_s else 1.0,
         jobs=tuple(by_id[job.id] for job in workload.jobs),
     )
 

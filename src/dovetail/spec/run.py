@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,26 @@ Dense = Literal["ring", "ps"]
 """In the order that plans have them: Python takes two Literals of the same words for one, and keeps the first."""
 Reduction = Literal["mean", "sum"]
 Meta = msgspec.Meta
+PROCESS_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+"""A name that is a file's as well: of a log, of a key."""
+OTHERS = re.compile(r"coordinator|launcher|server-[0-9]+", re.IGNORECASE)
+"""What the other processes of a run are called; some disks take capitals for small letters."""
+
+
+def check_worker_name(name: str) -> None:
+    """Refuse a name that is no file's, or that another process of every run has."""
+    if not PROCESS_NAME.fullmatch(name):
+        raise SpecError(
+            f'has one called "{name}"',
+            key="worker",
+            hint="a name is of letters, digits, `_`, `-` and `.`, at most 64, and does not begin with `.`",
+        )
+    if OTHERS.fullmatch(name):
+        raise SpecError(
+            f'has one called "{name}"',
+            key="worker",
+            hint="`coordinator`, `launcher` and `server-N` are other processes of the run; choose another name",
+        )
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -180,7 +201,10 @@ class RunServers(_Section, frozen=True):
 class RunWorker(_Section, frozen=True):
     """A worker, or several alike."""
 
-    name: Annotated[str, Meta(description="the worker's name; with a count, the first part of their names")] = "worker"
+    name: Annotated[
+        str,
+        Meta(description="the worker's name, with a count the first part of it; not coordinator, launcher or server-N"),
+    ] = "worker"
     count: Annotated[int, Meta(description="how many workers like this, at least 1")] = 1
     threads: Annotated[int, Meta(description="threads of each worker, at least 1")] = 1
     device: Annotated[str, Meta(description='where it computes: "cpu" or "cuda", "cuda:1", ...')] = "cpu"
@@ -256,10 +280,12 @@ class Run(_Section, frozen=True):
     faults: RunFaults = RunFaults()
 
     def __post_init__(self) -> None:
-        """Refuse a run without workers, two workers of one name, and shares of more than all."""
+        """Refuse a run without workers, names that are taken or no files', and shares of more than all."""
         if not self.workers:
             raise SpecError("is empty", key="worker", hint="add at least one [[worker]]")
         names = [name for name, _ in self.each_worker()]
+        for name in names:
+            check_worker_name(name)
         if twice := [name for name in names if names.count(name) > 1]:
             raise SpecError(f'has two called "{twice[0]}"', key="worker", hint="give each its own name")
         pinned = sum(worker.share or 0.0 for _, worker in self.each_worker())

@@ -14,7 +14,7 @@ from dovetail.transport.envelope import Codec, LaneReference, Letter
 from dovetail.transport.errors import PeerLost, WireError
 from dovetail.transport.keys import KeyRing
 from dovetail.transport.own_lane import OwnLane
-from dovetail.transport.sockets import SHARED_CONTEXT, prepare, receive_frames
+from dovetail.transport.sockets import SHARED_CONTEXT, prepare, receive_frames, routing_id
 
 
 class Caller:
@@ -39,7 +39,10 @@ class Caller:
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
         most_queued: int = 1000,
     ) -> None:
-        """Connect as process `name`, with `identity` as routing id; the peer need not be there yet.
+        """Connect as process `name`; the peer need not be there yet.
+
+        `identity` tells this line from others: `NAME`, or `NAME/` and something. As a routing id it gets a secret, for
+        whoever else knew that could have the answers.
 
         Up to `most_queued` messages wait for a peer that is not there. Without a `context` callers share one.
         """
@@ -57,7 +60,7 @@ class Caller:
         try:
             prepare(self.socket, codec.max_frame_bytes)
             self.socket.sndhwm = most_queued
-            self.socket.setsockopt(zmq.IDENTITY, identity)
+            self.socket.setsockopt(zmq.IDENTITY, routing_id(identity))
             self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
             self.socket.curve_publickey, self.socket.curve_secretkey = own_keys
             self.socket.curve_serverkey = peer_key

@@ -60,6 +60,8 @@ class Letter:
     arrays: tuple[Array, ...] = ()
     lane: Any = field(default=None, repr=False, compare=False)
     """The shared memory the letter came with, for its answer."""
+    owner: str = ""
+    """At a listener: the process whose key the sender has, whatever the message says."""
 
 
 class Codec:
@@ -101,7 +103,7 @@ class Codec:
         return frames
 
     def unpack(
-        self, frames: Sequence[Any], *, sender: bytes = b"", lanes: Callable[[str], Lane] | None = None
+        self, frames: Sequence[Any], *, sender: bytes = b"", owner: str = "", lanes: Callable[[str], Lane] | None = None
     ) -> Letter:
         """Return the letter in these frames (bytes or anything with a buffer), or raise `WireError`.
 
@@ -127,7 +129,7 @@ class Codec:
         except WireError as error:
             error.request = envelope.request
             raise
-        return Letter(sender, envelope.request, envelope.body, arrays, lane)
+        return Letter(sender, envelope.request, envelope.body, arrays, lane, owner)
 
     def _open(self, header: memoryview) -> Any:
         """Return the envelope in a header frame."""

@@ -6,6 +6,7 @@ connects or leaves, and the owner of the socket may sleep or compute meanwhile.
 
 from __future__ import annotations
 
+import resource
 import threading
 
 import zmq
@@ -20,10 +21,20 @@ from dovetail.transport.visitor import Visitor
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | FAILED
+MOST_UNPROVEN = 1024
 NO_CURVE = 0x11000002
 """ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH."""
 WRONG_SERVER_KEY = 0x11000001
 """ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC."""
+
+
+def most_unproven() -> int:
+    """Return how many connections may be open whose owners have proven no key: a part of the files we may have open.
+
+    Each takes two descriptors, ours and ZeroMQ's; the rest is for files and for those who have a key.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_UNPROVEN if soft == resource.RLIM_INFINITY else max(16, min(MOST_UNPROVEN, soft // 8))
 
 
 class Gate:
@@ -48,6 +59,9 @@ class Gate:
         self._stop_there.bind(stop_address)
         self._stop_here.connect(stop_address)
         self._visitors: dict[int, Visitor] = {}
+        self._unproven: dict[int, Visitor] = {}
+        """Those of them that had not proven their key when they were last looked at, the oldest first."""
+        self._most_unproven = most_unproven()
         self._failure: tuple[int, int] | None = None
         self._thread = threading.Thread(target=self._run, name="transport-gate", daemon=True)
         self._thread.start()
@@ -99,18 +113,40 @@ class Gate:
             self._drop(value)
             visitor = Visitor.at(value, endpoint)
             if visitor is not None:
-                self._visitors[value] = visitor
+                self._visitors[value] = self._unproven[value] = visitor
+                self._make_room()
+            else:
+                self._show_out_oldest()
         elif event & FAILED:
             self._failure = (event, value)
         elif event == zmq.EVENT_DISCONNECTED:
             failure, self._failure = self._failure, None
             visitor = self._visitors.get(value)
-            if visitor is not None:
+            if visitor is not None and not visitor.is_shown_out:
                 self._explain(visitor, failure)
             self._drop(value)
 
+    def _make_room(self) -> None:
+        """Show the oldest strangers out where there are too many: whoever has a key proves it in a moment."""
+        while len(self._unproven) > self._most_unproven:
+            self._show_out_oldest()
+
+    def _show_out_oldest(self) -> None:
+        """End the oldest connection whose owner has not proven its key, where there is one."""
+        while self._unproven:
+            visitor = self._unproven.pop(next(iter(self._unproven)))
+            if not visitor.is_greeted():
+                self._log.say(
+                    "crowd",
+                    "crowd",
+                    f"refused {visitor.where}: more than {self._most_unproven} connections have proven no key",
+                )
+                visitor.show_out()
+                return
+
     def _drop(self, descriptor: int) -> None:
         """Forget a visitor."""
+        self._unproven.pop(descriptor, None)
         visitor = self._visitors.pop(descriptor, None)
         if visitor is not None:
             visitor.close()

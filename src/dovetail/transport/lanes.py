@@ -1,18 +1,20 @@
 """Shared memory for the arrays of one caller: a mapped file, its first half for requests, its second for answers.
 
-The caller makes, owns and removes the file; the listener maps it when a letter first refers to it. Pages are reserved
-before they are written (a full file system is then an error, not a SIGBUS) and only as far as they are used.
+The caller makes, owns, locks and removes the file; the listener maps it when a letter first refers to it. Pages are
+reserved before they are written (a full file system is then an error, not a SIGBUS) and only as far as they are used.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import re
 import secrets
 import stat
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +107,15 @@ def make_lane(folder: Path, owner: str, half_bytes: int) -> LaneFile | None:
         descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError:
         return None
-    os.ftruncate(descriptor, 2 * half_bytes)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 2 * half_bytes)
+        is_ours = os.fstat(descriptor).st_nlink > 0
+    except OSError:
+        is_ours = False
+    if not is_ours:  # swept before it was locked
+        os.close(descriptor)
+        return None
     return LaneFile(name, descriptor, is_owner=True)
 
 
@@ -137,8 +147,11 @@ class LaneShelf:
         self._folder, self._most = folder, most
         self._lanes: dict[str, LaneFile] = {}
 
-    def find(self, name: str) -> LaneFile:
-        """Return the lane of this name, or raise `WireError`."""
+    def find(self, name: str, owner: str) -> LaneFile:
+        """Return the lane of this name, or raise `WireError` where there is none or `owner` has not made it."""
+        match = LANE_NAME.fullmatch(name)
+        if match is not None and match["owner"] != owner:
+            raise WireError(f"the lane {name} is not one of {owner}")
         lane = self._lanes.pop(name, None) or self._open(name)
         self._lanes[name] = lane  # Last in order: the most recently used.
         return lane
@@ -157,13 +170,18 @@ class LaneShelf:
         self._lanes.clear()
 
 
-def sweep(folder: Path, alive_pids: Iterable[int]) -> list[str]:
-    """Remove the lanes of processes that are not alive, and return their names."""
-    alive = set(alive_pids)
+def sweep(folder: Path) -> list[str]:
+    """Remove the lanes of processes that are gone, and return their names: an owner locks its lane while it lives."""
     swept = []
     for path in folder.glob("*.lane"):
-        name = LANE_NAME.fullmatch(path.name)
-        if name is not None and int(name["pid"]) not in alive:
-            path.unlink(missing_ok=True)
-            swept.append(path.name)
+        if LANE_NAME.fullmatch(path.name) is None:
+            continue
+        with suppress(OSError):  # locked, or gone in the same moment
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                swept.append(path.name)
+            finally:
+                os.close(descriptor)
     return swept

@@ -16,10 +16,11 @@ from dovetail.transport.envelope import MAX_FRAME_BYTES, Codec, LaneReference, L
 from dovetail.transport.errors import ListenError, WireError
 from dovetail.transport.gate import Gate
 from dovetail.transport.keys import KeyRing
-from dovetail.transport.lanes import SMALLEST_BYTES, LaneShelf
-from dovetail.transport.sockets import prepare, receive_frames
+from dovetail.transport.lanes import SMALLEST_BYTES, LaneFile, LaneShelf
+from dovetail.transport.sockets import name_in, prepare, receive_frames, shown
 from dovetail.transport.sparing_log import SparingLog, printable
 
+OWN_NAME = "a process calls under its own name: the identity of its line begins with it"
 LOGGER = logging.getLogger(__name__)
 
 
@@ -51,7 +52,6 @@ class Listener:
         self._owns_context = context is None
         self._log = SparingLog(log)
         self._shelf = LaneShelf(lanes) if lanes is not None else None
-        self._find_lane = self._shelf.find if self._shelf is not None else None
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         """For a `zmq.Poller`; only `receive` and `send` may use it otherwise."""
         self._gate: Gate | None = None
@@ -127,15 +127,33 @@ class Listener:
 
     def _open(self, frames: list[zmq.Frame]) -> Letter | None:
         """Return the letter in the frames; where there is none, refuse it."""
-        sender = frames[0].bytes
+        sender, owner = frames[0].bytes, str(frames[-1].get("User-Id"))
         try:
-            return self._codec.unpack([frame.buffer for frame in frames[1:]], sender=sender, lanes=self._find_lane)
+            letter = self._codec.unpack(
+                [frame.buffer for frame in frames[1:]], sender=sender, owner=owner, lanes=self._lanes_of(owner)
+            )
+            if name_in(sender) != owner:
+                raise WireError(f"{owner} calls itself {shown(sender)}", hint=OWN_NAME, request=letter.request)
         except WireError as error:
-            owner, reason = frames[-1].get("User-Id"), printable(error.message)
-            who = f"{sender.decode(errors='backslashreplace')} (key of {owner})"
-            self._log.say("bad letter", (owner, reason[:60]), f"refused a letter of {who}: {reason}")
-            self.send(sender, Refused(reason), request=error.request)
+            self._refuse(sender, owner, error.message, error.request)
             return None
+        return letter
+
+    def refuse(self, letter: Letter, reason: str) -> None:
+        """Tell the sender of a letter why nobody does what it says, and write it down."""
+        self._refuse(letter.sender, letter.owner, reason, letter.request)
+
+    def _refuse(self, sender: bytes, owner: str, reason: str, request: int) -> None:
+        """Answer a bad letter."""
+        reason = printable(reason)
+        text = f"refused a letter of {shown(sender)} (key of {owner}): {reason}"
+        self._log.say("bad letter", (owner, reason[:60]), text)
+        self.send(sender, Refused(reason), request=request)
+
+    def _lanes_of(self, owner: str) -> Callable[[str], LaneFile] | None:
+        """Return what finds the lanes of a process, and of no other."""
+        shelf = self._shelf
+        return None if shelf is None else lambda name: shelf.find(name, owner)
 
     def _send(self, to: bytes, frames: Sequence[Any]) -> bool:
         """Send frames to a peer, unless it has gone or does not read."""
@@ -145,6 +163,6 @@ class Listener:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
             why = "is gone" if error.errno == zmq.EHOSTUNREACH else "does not read what it is sent"
-            self._log.say("peer gone", to, f"{to.decode(errors='backslashreplace')} {why}: a message for it is dropped")
+            self._log.say("peer gone", to, f"{shown(to)} {why}: a message for it is dropped")
             return False
         return True

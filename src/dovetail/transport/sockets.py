@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 
 import zmq
@@ -22,6 +23,21 @@ def prepare(socket: zmq.Socket[bytes], max_frame_bytes: int) -> None:
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 10)
     socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, 3)
+
+
+def routing_id(identity: bytes) -> bytes:
+    """Return an identity as the other side sees it: nobody else can come up with the same."""
+    return identity + b"#" + secrets.token_hex(8).encode()
+
+
+def name_in(sender: bytes) -> str:
+    """Return the process whose routing id this is, or says it is."""
+    return shown(sender).partition("/")[0]
+
+
+def shown(sender: bytes) -> str:
+    """Return a routing id for a log, without its secret."""
+    return sender.partition(b"#")[0].decode(errors="backslashreplace")
 
 
 def receive_frames(socket: zmq.Socket[bytes], timeout_s: float) -> list[zmq.Frame] | None:

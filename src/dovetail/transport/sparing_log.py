@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable
 QUIET_S = 10.0
 MOST_KNOWN = 1024
 MOST_CHARACTERS = 500
+MOST_LINES = 100
+"""Of one kind in `QUIET_S`: whoever makes up something new each time must not fill our disk."""
 
 
 class SparingLog:
@@ -20,6 +22,8 @@ class SparingLog:
         self._log, self._quiet_s = log, quiet_s
         self._written_s: dict[Hashable, float] = {}
         self._left_out: Counter[Hashable] = Counter()
+        self._lines: dict[str, tuple[float, int]] = {}
+        """When the lines of each kind were last counted from 0, and how many there were since."""
         self.counts: Counter[str] = Counter()
         """How often each kind of thing happened."""
 
@@ -27,16 +31,26 @@ class SparingLog:
         """Count a thing of this kind and write it down, unless the same `who` did it a moment ago."""
         self.counts[kind] += 1
         key, now_s = (kind, who), time.monotonic()
-        if now_s - self._written_s.get(key, -self._quiet_s) < self._quiet_s:
+        if now_s - self._written_s.get(key, -self._quiet_s) < self._quiet_s or self._is_full(kind, now_s):
             self._left_out[key] += 1
             return
-        if len(self._written_s) >= MOST_KNOWN:  # Whoever makes up new names must not fill our memory.
+        if (
+            len(self._written_s) + len(self._left_out) >= MOST_KNOWN
+        ):  # Whoever makes up new names must not fill our memory.
             self._written_s.clear()
             self._left_out.clear()
         self._written_s[key] = now_s
         left_out = self._left_out.pop(key, 0)
         with contextlib.suppress(Exception):  # Whoever cannot write a log can still serve.
             self._log(printable(f"{text} (and {left_out} more like it before)" if left_out else text))
+
+    def _is_full(self, kind: str, now_s: float) -> bool:
+        """Say whether enough was written of a kind for now; count one more where not."""
+        since_s, lines = self._lines.get(kind, (now_s, 0))
+        if now_s - since_s >= self._quiet_s:
+            since_s, lines = now_s, 0
+        self._lines[kind] = (since_s, lines + (lines < MOST_LINES))
+        return lines >= MOST_LINES
 
 
 def printable(text: str) -> str:

@@ -24,6 +24,7 @@ class Visitor:
     def __init__(self, connection: socket.socket | None, host: str, where: str) -> None:
         """Keep a connection of our own, or None where it ended before anybody could look."""
         self._connection, self.host, self.where = connection, host, where
+        self.is_shown_out = False
 
     @classmethod
     def at(cls, descriptor: int, endpoint: str) -> Visitor | None:
@@ -65,6 +66,13 @@ class Visitor:
             return True
         except OSError:
             return False
+
+    def show_out(self) -> None:
+        """End the connection: ZeroMQ sees its end and closes its own descriptor."""
+        self.is_shown_out = True
+        with contextlib.suppress(OSError):
+            if self._connection is not None:
+                self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -34,7 +34,7 @@ def test_a_run_without_faults_counts_every_sample_once(mode) -> None:
         assert world.shelf.newest().manifest.position == 24  # the shelf checks what is in it
 
 
-FAULTS = ("kill", "kill silently", "kill coordinator", "hang", "time", "long time", "save", "lose", "repeat")
+FAULTS = ("kill", "kill silently", "kill coordinator", "hang", "time", "long time", "save", "lose", "repeat", "join")
 
 
 def disturb(world: World, fault: str) -> None:
@@ -55,13 +55,21 @@ def disturb(world: World, fault: str) -> None:
         for process in world.processes():
             world.heartbeat(process)
         world.tick(5.0)
-    elif fault == "save":
+    else:
+        disturb_messages(world, fault)
+
+
+def disturb_messages(world: World, fault: str) -> None:
+    """Have messages come that nobody expects, or not come."""
+    if fault == "save":
         world.to_coordinator.append((b"launcher/1", SaveNow()))
     elif fault == "lose":
         reached = [process for process in world.processes() if process.to_it]
         if reached:
             queue = world.random.choice(reached).to_it
             del queue[world.random.randrange(len(queue))]
+    elif fault == "join" and len(world.workers) < 6:
+        world.start(f"joined-{len(world.workers)}")
     elif fault == "repeat" and world.to_coordinator:
         world.to_coordinator.append(world.random.choice(list(world.to_coordinator)))
 
@@ -89,9 +97,13 @@ def walk(mode: dict[str, object], seed: int, num_events: int = 30) -> World:
     return world
 
 
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 60), pytest.param(1_000, 21_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
 @pytest.mark.parametrize("mode", MODES, ids=name_of)
-def test_whatever_goes_wrong_every_sample_counts_once(mode) -> None:
-    for seed in range(60):
+def test_whatever_goes_wrong_every_sample_counts_once(mode, first, last) -> None:
+    # The long one makes 10^5 sequences over the five modes, of up to 30 faults each and what happens between.
+    for seed in range(first, last):
         world = walk(mode, seed)
 
         assert world.conductor.state is RunState.DONE, world.conductor.failure

@@ -49,6 +49,7 @@ from dovetail.runtime.messages import (
     SaveBegun,
     Saved,
     SaveDense,
+    SaveFailed,
     SaveNow,
     Stop,
     WhoAreYou,
@@ -153,6 +154,7 @@ class ModelServer(Process):
     rows: Counts = field(default_factory=Counter)
     accepted: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     all_before: int = 0
+    begun: tuple[int, int] | None = None
 
     def hello(self) -> None:
         self.tell(
@@ -191,12 +193,18 @@ class ModelServer(Process):
             self.stopped = True
 
     def _save(self, message: Save) -> None:
-        assert message.step == self.version, f"{self.name} holds {self.version}, the checkpoint {message.step}"
+        if self.begun == (message.generation, message.number):
+            self.tell(SaveBegun(name=self.name, generation=message.generation, number=message.number))
+            return
+        about = {"name": self.name, "generation": message.generation, "number": message.number}
+        if message.step != self.version:  # it is told late, and has gone on
+            self.tell(SaveFailed(**about, error=f"it holds {self.version} steps", hint=""))
+            return
+        self.begun = (message.generation, message.number)
         self.all_before = max(self.all_before, message.next_task)
         snapshot = self.world.shelf.snapshots.get(Path(message.folder).name)
         if snapshot is not None:
             snapshot.rows[self.name] = Counter(self.rows)
-        about = {"name": self.name, "generation": message.generation, "number": message.number}
         self.tell(SaveBegun(**about))
         self.tell(Saved(**about, files={}))
 
@@ -254,6 +262,7 @@ class ModelWorker(Process):
     version: int = -1
     ring: JoinRing | None = None
     in_ring: int = -1
+    saved: Saved | None = None
     part: tuple[int, tuple[int, ...]] | None = None
     summed: tuple[int, Counts] | None = None
 
@@ -267,7 +276,7 @@ class ModelWorker(Process):
         if isinstance(message, Reset):
             self.generation = message.generation
             self.tasks.clear()
-            self.ring = self.part = self.summed = None
+            self.ring = self.part = self.summed = self.saved = None
             if self.world.has_ring:
                 self.tell(Holds(name=self.name, generation=self.generation, era=self.era, version=self.version))
         elif isinstance(message, WhoAreYou):
@@ -301,11 +310,17 @@ class ModelWorker(Process):
             self.dense += self.summed[1]
             self.version = message.step + 1
             self.summed = None
+        elif isinstance(message, SaveDense) and self.saved is not None and self.saved.number == message.number:
+            self.tell(self.saved)
+        elif isinstance(message, SaveDense) and message.step != self.version:
+            about = {"name": self.name, "generation": message.generation, "number": message.number}
+            self.tell(SaveFailed(**about, error=f"it holds {self.version} steps", hint=""))
         elif isinstance(message, SaveDense):
             snapshot = self.world.shelf.snapshots.get(Path(message.folder).name)
             if snapshot is not None:
                 snapshot.dense = Counter(self.dense)
-            self.tell(Saved(name=self.name, generation=message.generation, number=message.number, files={}))
+            self.saved = Saved(name=self.name, generation=message.generation, number=message.number, files={})
+            self.tell(self.saved)
 
     def work(self) -> None:
         """Go one step further with the first task."""
@@ -514,7 +529,7 @@ class World:
             choices += [self.deliver_push] * 2
         choices += [lambda p=p: p.handle(p.to_it.popleft()) for p in self.processes() if p.to_it]
         choices += [worker.work for worker in self.workers.values() if worker.tasks and not worker.hangs]
-        choices += [lambda name=name: self.start(name) for name in self.away]
+        choices += [lambda name=name: self.start(name) for name in sorted(self.away)]
         if not choices:
             return self.ring_moves()
         self.random.choice(choices)()

@@ -146,9 +146,9 @@ def test_what_is_exported_loads_into_the_users_own_class_and_runs_as_a_program(p
 
 def evaluate_source(place, name):
     from dovetail.data import load_data
-    from dovetail.runtime.finished.restore import read_blueprint
+    from dovetail.runtime.blueprint import Blueprint
 
-    data = read_blueprint(place / name).run.data
+    data = Blueprint.read(place / name).run.data
     return load_data(data.name, **data.options)
 
 

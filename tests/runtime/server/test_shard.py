@@ -105,3 +105,38 @@ def test_a_part_without_those_before_it_is_refused(make_shard):
 
     with pytest.raises(TrainingError, match="part 1 of task 7"):
         shard.push(0, 7, "worker-0", part=1, rows=rows, dense=None, last=True)
+
+
+BAD_KEYS = {
+    "float": (0, KEYS.astype(np.float32)),
+    "narrow": (0, KEYS.astype(np.int32)),
+    "square": (0, KEYS.reshape(-1, 2)),
+    "negative": (0, np.array([0, -1])),
+    "beyond": (0, np.array([0, NUM_ROWS])),
+    "no such table": (1, KEYS),
+    "from the end": (-1, KEYS),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_KEYS)
+def test_a_pull_that_makes_no_sense_leaves_the_updates_that_are_due(make_shard, kind):
+    shard = make_shard("sync")
+    before = values_of(shard)
+    ones = np.ones((NUM_ROWS, 1), dtype=np.float32)
+    shard.push(0, 0, "worker-0", part=0, rows=[(0, KEYS, ones)], dense=None, last=True)
+    shard.commit(scale=1.0, dense_scale=1.0, factor=1.0)
+    table, keys = BAD_KEYS[kind]
+    with pytest.raises(TrainingError):
+        shard.pull((table,), (keys,), dense=False)
+    with pytest.raises(TrainingError):
+        shard.pull((0, 0), (KEYS,), dense=False)
+
+    np.testing.assert_array_equal(values_of(shard), before - 1)
+
+
+@pytest.mark.parametrize("kind", BAD_KEYS)
+def test_a_push_that_makes_no_sense_is_refused(make_shard, kind):
+    table, keys = BAD_KEYS[kind]
+
+    with pytest.raises(TrainingError):
+        make_shard("sync").check([(table, keys, np.ones((len(keys), 1), dtype=np.float32))], None)

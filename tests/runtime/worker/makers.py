@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from dovetail.runtime.launch.in_process import answer_as
 from dovetail.runtime.launch.prepare import load_source, prepare
 from dovetail.runtime.messages import Assign
 from dovetail.runtime.model.build import build_model
+from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.worker.lines import Lines
@@ -51,7 +51,7 @@ class Bench:
         """Give back the shards' memory, and the folder of sockets and lanes."""
         for shard in self.shards:
             shard.close()
-        shutil.rmtree(str(self.blueprint.lanes))
+        remove_private_folder(self.blueprint.private_folder)
 
 
 def assign(

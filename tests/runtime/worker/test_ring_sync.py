@@ -125,7 +125,7 @@ def test_a_member_loads_the_checkpoints_parameters_and_writes_its_own(make_membe
     assert member.sync.handle(SaveDense(generation=1, number=1, step=0, folder=str(tmp_path / "partial")))
     assert isinstance(member.told[-1], Saved)
     assert list(member.told[-1].files) == ["dense-0.safetensors"]
-    member.sync.handle(SaveDense(generation=1, number=1, step=0, folder=str(tmp_path / "missing")))
+    member.sync.handle(SaveDense(generation=1, number=2, step=0, folder=str(tmp_path / "missing")))
     assert member.told[-1].hint == "check the disk"
 
 

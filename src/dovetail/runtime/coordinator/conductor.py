@@ -35,6 +35,9 @@ from dovetail.runtime.messages import (
 )
 from dovetail.spec.run import RunWorker
 
+MOST_LINES = 10_000
+"""Steps, or tasks, after which the journal begins anew: it is read when a coordinator comes back."""
+
 
 class Conductor:
     """Everything that a coordinator decides."""
@@ -58,6 +61,7 @@ class Conductor:
         self.failure = ("", "")
         self._asked_to_stop = False
         self._stops_after_save = False
+        self._written_step = 0
         self.work.start(self.kept.manifest)
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -158,7 +162,7 @@ class Conductor:
             self._drop(member, how, now_s)
         if self.state.is_working:
             self.work.tick(now_s)
-            self._kept_or_not(self._saving.tick(now_s), now_s)
+            self._kept_or_not(self._saving.tick(self.work, now_s), now_s)
             if self._saving.stage is Stage.NONE and self._standstill.is_one(self.roster.workers.values(), now_s):
                 self._begin_again("nothing moves, and nobody is at work; the work under way is handed out again", now_s)
         else:
@@ -211,6 +215,8 @@ class Conductor:
                 continue
             if self.state is RunState.SAVING:
                 return  # everything is done
+            if self.work.step - self._written_step >= MOST_LINES and self.work.can_save:
+                self._write_start()
             self.work.advance(now_s)
             if self.work.wish is None:
                 return
@@ -268,13 +274,18 @@ class Conductor:
             return
         if self.kept.manifest.step == self.work.step:
             self.work.stands_at(str(self.kept.folder.absolute()))
-        self.decisions.write(start=self.work.as_start())
+        self._write_start()
         self.state = RunState.RUNNING
         self._attendance.began(now_s)
         self.decisions.send_all(self.roster.workers.values(), Reset(generation=self.roster.generation))
         self._standstill.moved(now_s)
         self.work.begin(now_s)
         self._saving.is_wanted = self._asked_to_stop
+
+    def _write_start(self) -> None:
+        """Begin the journal anew: it says where the run stands."""
+        self.decisions.write(start=self.work.as_start())
+        self._written_step = self.work.step
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -285,7 +296,7 @@ class Conductor:
             self.decisions.say(f"checkpoint of step {outcome.manifest.step} is kept")
             if self._stops_after_save and not self._saving.is_wanted:
                 self._end(RunState.DONE)
-        elif outcome is not None and self._stops_after_save:
+        elif outcome is not None and self._stops_after_save and not self._saving.is_wanted:
             self.fail(f"the last checkpoint could not be written: {outcome.why}", outcome.hint, now_s)
         elif outcome is not None:
             self.decisions.say(f"a checkpoint could not be written: {outcome.why}; the run goes on")

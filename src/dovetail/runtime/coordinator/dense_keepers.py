@@ -58,9 +58,9 @@ class DenseKeepers(Protocol):
         """Have a step applied, which counts from now on."""
         return
 
-    def join(self, worker: Worker, now_s: float) -> None:
-        """Take in a worker that came later."""
-        return
+    def join(self, worker: Worker, now_s: float) -> bool:
+        """Take in a worker that came later; False where it takes part from the next generation on."""
+        return True
 
     def drop(self, name: str) -> Wish | None:
         """Go on without a worker."""
@@ -126,10 +126,12 @@ class RingKeepsDense(DenseKeepers):
         self._summed.clear()
         self._came_s.clear()
 
-    def join(self, worker: Worker, now_s: float) -> None:
-        """Take a worker in with the next ring."""
-        if self._members:
-            self._came_s.append(now_s)
+    def join(self, worker: Worker, now_s: float) -> bool:
+        """Take a worker in with the next ring, where there is one already."""
+        if not self._members:
+            return True
+        self._came_s.append(now_s)
+        return False
 
     def drop(self, name: str) -> Wish | None:
         """Have a ring formed without a member."""

@@ -45,7 +45,7 @@ class HandOut:
         self._asking: list[Asking] = []
         self._idle: set[str] = set()
         self._at_step: dict[str, int] = {}
-        """The last step that each worker was given a task of."""
+        """The last step that each worker that takes part was given a task of."""
         self._late: set[str] = set()
         """Workers whose tasks were given to others: they get no more until they show that they go on."""
 
@@ -75,6 +75,11 @@ class HandOut:
         if following is not None:
             following.begun_s = now_s
             self._advance_closed(following, now_s)
+
+    @property
+    def _workers(self) -> list[Worker]:
+        """Return the workers that take part, in the order of their names."""
+        return [worker for worker in self._roster.by_name if worker.name in self._at_step]
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -149,9 +154,9 @@ class HandOut:
     def _advance_closed(self, step: Step, now_s: float) -> None:
         """Hand out the step after `step` to those who will not ask for more of it."""
         asking = {task.worker for task in step.tasks.values() if task.is_open}
-        for worker in self._roster.by_name:
+        for worker in self._workers:
             name = worker.name
-            if self._at_step.get(name) == step.number and name not in asking and name not in self._idle:
+            if self._at_step[name] == step.number and name not in asking and name not in self._idle:
                 self._advance_worker(worker, now_s)
 
     def _assign(self, worker: Worker, step: Step, task: StepTask) -> None:
@@ -173,7 +178,7 @@ class HandOut:
         """Return a step, divided now where it is not yet; None where there are no more."""
         if number in self._steps:
             return self._steps[number]
-        workers = [worker for worker in self._roster.by_name if worker.name not in self._late]
+        workers = [worker for worker in self._workers if worker.name not in self._late]
         if self._next_position >= self.total or not workers:
             return None
         epoch, first = divmod(self._next_position, self._samples)
@@ -200,7 +205,7 @@ class HandOut:
         if not step.tail_left:
             return 0
         workers = self._roster.workers
-        shares = {share.name: share for share in shares_of(self._roster.by_name, balance=self._training.balance)}
+        shares = {share.name: share for share in shares_of(self._workers, balance=self._training.balance)}
         others = []
         left_s = math.inf
         for task in step.open_tasks(self._roster.num_servers):

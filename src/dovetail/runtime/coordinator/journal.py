@@ -5,17 +5,25 @@
     {"task": [...]}      a task was made (ssp, async): number, first position, last position
     {"done": number}     every server has applied it
 
-A `start` begins the file anew; the lines after it lead from there to now.
+A `start` begins the file anew; the lines after it lead from there to now. What is one decision less, or another, leads
+elsewhere, so the whole file counts or none of it does:
+
+    {"journal":"<checksum of the blueprint>","lines":"0000000002"}    whose it is, and how many lines it has at least
+    {"start":{...},"sum":"<16 digits>"}                               each sum is of the line and of the sum before it
+    {"commit":{...},"sum":"<16 digits>"}
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from dovetail.runtime.folder import JOURNAL
+from dovetail.runtime.sealed import checksum_of_bytes
 
 TaskLine = tuple[int, int, int]
 """Number, first position and the one after the last, over all epochs."""
@@ -99,16 +107,24 @@ def past_of(lines: Iterator[Line]) -> Past | None:
 
 
 class Journal:
-    """Appends lines; one that a crash left unfinished is passed over when reading."""
+    """Appends lines; read again, it says all that was written or nothing."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open the journal of a run."""
-        self._path = folder / JOURNAL
-        self._file = self._path.open("ab", buffering=0)
-        if self._path.stat().st_size and not self._path.read_bytes().endswith(b"\n"):
-            self._file.write(b"\n")  # what a power cut left of a line
+    def __init__(self, folder: Path, *, root: str) -> None:
+        """Open the journal of a run; `root` is the checksum of the blueprint, under which alone it means anything."""
+        self._path, self._root = folder / JOURNAL, root
         self._encoder = msgspec.json.Encoder()
-        self._broken = False
+        self._sum, self._num_lines = root, 0
+        self._past: list[Line] | None = self._read()
+        self._file = self._path.open("r+b" if self._path.exists() else "w+b", buffering=0)
+        self._broken = self._past is None
+        """Whether a line is missing: nothing is written until the next `start`, and nothing is read."""
+        if self._broken:
+            self._file.truncate(0)
+        self._file.seek(0, os.SEEK_END)
+
+    def past(self) -> Past | None:
+        """Return what the journal said when it was opened, or None where it said nothing."""
+        return past_of(iter(self._past or ()))
 
     def write(self, line: Line) -> bool:
         """Append a line, which survives the end of this process; False where there is no room for it.
@@ -120,44 +136,69 @@ class Journal:
             return self._begin(line)
         if self._broken:
             return False
-        text = self._encoder.encode(line) + b"\n"
+        text, self._sum = self._sealed(line, self._sum)
         try:
             written = self._file.write(text)
+            self._num_lines += 1
+            os.pwrite(self._file.fileno(), self._header(), 0)
         except OSError:
             written = 0
-        self._broken = written != len(text)
-        if self._broken:
-            self._file.truncate(0)
+        if written != len(text):
+            self._give_up()
         return not self._broken
 
     def _begin(self, line: Line) -> bool:
         """Begin the file anew; the old one is there until the new one is."""
         beside = self._path.with_suffix(".new")
+        self._num_lines = 1
+        text, self._sum = self._sealed(line, self._root)
         try:
-            beside.write_bytes(self._encoder.encode(line) + b"\n")
+            beside.write_bytes(self._header() + text)
             beside.replace(self._path)
-            file = self._path.open("ab", buffering=0)
+            file = self._path.open("r+b", buffering=0)
         except OSError:
-            self._broken = True
-            self._file.truncate(0)
+            self._give_up()
         else:
+            file.seek(0, os.SEEK_END)
             self._broken = False
             self._file.close()
             self._file = file
         return not self._broken
 
-    def past(self) -> Past | None:
-        """Return what the journal says, or None where it says nothing."""
-        return past_of(self._lines())
+    def _give_up(self) -> None:
+        """Say nothing any more rather than something else."""
+        self._broken = True
+        with suppress(OSError):
+            self._file.truncate(0)
 
-    def _lines(self) -> Iterator[Line]:
-        """Yield the lines that can be read."""
-        decoder = msgspec.json.Decoder(Line)
-        for text in self._path.read_bytes().splitlines():
-            try:
-                yield decoder.decode(text)
-            except msgspec.MsgspecError:
-                continue
+    def _header(self) -> bytes:
+        """Return the first line, which is always as long."""
+        return self._encoder.encode({"journal": self._root, "lines": f"{self._num_lines:010d}"}) + b"\n"
+
+    def _sealed(self, line: Line, before: str) -> tuple[bytes, str]:
+        """Return a line with its sum, and the sum."""
+        body = self._encoder.encode(line)
+        total = checksum_of_bytes(before.encode() + body, size=8)
+        return body[:-1] + b',"sum":"' + total.encode() + b'"}\n', total
+
+    def _read(self) -> list[Line] | None:
+        """Return the lines, or None where one is missing, or not what was written, or of another run."""
+        try:
+            header, *texts = self._path.read_bytes().split(b"\n")
+            found = msgspec.json.decode(header, type=dict[str, str])
+            if found.keys() != {"journal", "lines"} or found["journal"] != self._root:
+                return None
+            if not texts or texts.pop() != b"" or len(texts) < int(found["lines"]):
+                return None  # it was cut short
+            lines = [msgspec.json.decode(text, type=Line) for text in texts]
+        except (OSError, msgspec.MsgspecError, ValueError):
+            return None
+        for line, text in zip(lines, texts, strict=True):
+            expected, self._sum = self._sealed(line, self._sum)
+            if expected != text + b"\n":
+                return None
+        self._num_lines = len(lines)
+        return lines
 
     def close(self) -> None:
         """Close the file."""

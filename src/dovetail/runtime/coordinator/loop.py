@@ -6,6 +6,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.coordinator.conductor import Conductor
 from dovetail.runtime.coordinator.decisions import Counted, Decision, Say, Send
@@ -14,9 +16,11 @@ from dovetail.runtime.coordinator.journal import Journal
 from dovetail.runtime.coordinator.metrics import EVERY_S, Metrics
 from dovetail.runtime.coordinator.shelf import FolderShelf
 from dovetail.runtime.coordinator.state import RunState
+from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import ServerSummary, Summary
 from dovetail.runtime.messages import Died, Done, Hello, Report, SaveNow, ServerStats, Status, WhoAreYou
 from dovetail.runtime.process import Process
+from dovetail.runtime.sealed import checksum_of_value
 from dovetail.transport import Letter
 
 LOOK_S = 0.05
@@ -37,11 +41,16 @@ class CoordinatorLoop:
         self._process, self._blueprint, self._folder = process, process.blueprint, process.folder
         spec = self._blueprint.coordinator
         self._listener = process.listen([spec.address, spec.local_address])
-        self._journal = Journal(self._folder)
+        self._senders = process.senders()
+        self._journal = Journal(self._folder, root=checksum_of_value(self._blueprint))
         self._metrics = Metrics(self._folder, timeline=self._blueprint.timeline, metrics=self._blueprint.metrics)
         self._events = Events()
         self._clock = AwakeClock()
-        shelf = FolderShelf(self._folder, keep=self._blueprint.run.checkpoint.keep)
+        fingerprint = Fingerprint.of(self._blueprint)
+        keep = self._blueprint.run.checkpoint.keep
+        shelf = FolderShelf(
+            self._folder, keep=keep, fingerprint=fingerprint, tell=self._say, statistics=self._metrics.statistics
+        )
         self._conductor = Conductor(
             self._blueprint, shelf, self._journal.past(), self._clock.now(), place=str(self._folder)
         )
@@ -93,6 +102,10 @@ class CoordinatorLoop:
         """Bring a message to the conductor."""
         message: Any = letter.message
         now_s = self._clock.now()
+        reason = self._senders.why_not_to_coordinator(letter.owner, message) or why_not_counts(letter)
+        if reason is not None:
+            self._listener.refuse(letter, reason)
+            return
         if isinstance(message, Hello):
             self._conductor.hello(letter.sender, message, now_s)
         elif isinstance(message, Status):
@@ -133,12 +146,16 @@ class CoordinatorLoop:
         if isinstance(decision, Send):
             self._listener.send(decision.to, decision.message)
         elif isinstance(decision, Say):
-            self._process.log(decision.text)
-            self._events.add(decision.text)
+            self._say(decision.text)
         elif isinstance(decision, Counted):
             self._metrics.add_step(decision)
         else:
             self._journal.write(decision.line)
+
+    def _say(self, text: str) -> None:
+        """Tell people what happened: in the log, and whoever watches."""
+        self._process.log(text)
+        self._events.add(text)
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -216,6 +233,22 @@ class CoordinatorLoop:
             hint=conductor.failure[1],
             metrics=tuple(self._metrics.values.items()),
         )
+
+
+def why_not_counts(letter: Letter) -> str | None:
+    """Return why the arrays of a letter are not what comes with its message, or None where they are."""
+    expected = "two arrays of counts, one of sums and one of statistics, or none"
+    expected = expected if isinstance(letter.message, Done) else "none"
+    if not letter.arrays:
+        return None
+    if isinstance(letter.message, Done) and len(letter.arrays) == 4:
+        one, other, sums, statistics = letter.arrays
+        are_counts = one.ndim == 1 and one.shape == other.shape and one.dtype == other.dtype == np.int64
+        are_sums = sums.ndim == 2 and sums.shape[1] == 2 and statistics.ndim == 1
+        if are_counts and are_sums and sums.dtype == statistics.dtype == np.float32:
+            return None
+    shapes = ", ".join(f"{array.dtype} {array.shape}" for array in letter.arrays[:4])
+    return f"{type(letter.message).__name__} came with the arrays {shapes}, expected {expected}"
 
 
 def coordinate(process: Process) -> None:

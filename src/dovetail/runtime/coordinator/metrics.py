@@ -12,12 +12,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from dovetail.models.ratios import live_ratios, ratio_value
 from dovetail.runtime.coordinator.board import Board
 from dovetail.runtime.coordinator.decisions import Counted
-from dovetail.runtime.folder import METRICS, STATISTICS, STEPS, TENSORBOARD, TIMELINE, WorkerSummary
+from dovetail.runtime.folder import METRICS, STEPS, TENSORBOARD, TIMELINE, WorkerSummary
 from dovetail.runtime.messages import Done, ServerStats, WorkerStatus
 
 EVERY_S = 1.0
@@ -76,7 +75,6 @@ class Metrics:
         """Open the files; a run that goes on adds to them. `metrics` are those of the model, by name."""
         self._names = live_ratios(metrics)
         self._sums = np.zeros((len(self._names), 2))
-        self._statistics_path = folder / STATISTICS
         self._statistics: dict[str, NDArray[np.float32]] = {}
         self.values: dict[str, float] = {}
         """Of the last seconds' samples, by the name of the metric."""
@@ -133,16 +131,13 @@ class Metrics:
         if len(statistics):
             self._statistics[name] = np.array(statistics, dtype=np.float32)
 
-    def _write_statistics(self) -> None:
-        """Write the workers' running means and variances, averaged by the samples that each has seen."""
+    def statistics(self) -> NDArray[np.float32] | None:
+        """Return the workers' running means and variances, averaged by the samples that each has seen."""
         if not self._statistics:
-            return
+            return None
         shares = np.array([max(1, self.workers[name].total_samples) for name in self._statistics], dtype=np.float64)
-        values = np.average(np.stack(list(self._statistics.values())), axis=0, weights=shares).astype(np.float32)
-        draft = self._statistics_path.with_suffix(".draft")
-        with suppress(OSError):
-            save_file({"values": values}, draft)
-            draft.replace(self._statistics_path)
+        values = np.average(np.stack(list(self._statistics.values())), axis=0, weights=shares)
+        return values.astype(np.float32)
 
     def turn(self, now_s: float, facts: dict[str, Any], servers: dict[str, ServerStats]) -> None:
         """Close a second: write its line."""
@@ -159,7 +154,6 @@ class Metrics:
             name: ratio_value(name, *sums) for name, sums in zip(self._names, self._sums.tolist(), strict=True)
         }
         self._sums *= RECENT
-        self._write_statistics()
         total = sum(sum(window.samples) for window in self.workers.values())
         line = {
             **facts,

@@ -17,6 +17,9 @@ from dovetail.runtime.deadline import Deadline
 from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
 from dovetail.spec.run import RunSaving
 
+TELL_AGAIN_S = 5.0
+"""How long someone may be silent about a checkpoint before it is told again: a connection may have broken."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -78,6 +81,8 @@ class Saving:
         self._begun_s = 0.0
         self._manifest: Manifest | None = None
         self._num_savers = 0
+        self._message: Save | None = None
+        self._told_s = 0.0
         self._begun: set[str] = set()
         self._files: dict[str, dict[str, str]] = {}
         self._durations = Deadline(k=20.0, floor_s=60.0, first_s=600.0)
@@ -116,18 +121,25 @@ class Saving:
         self._number += 1
         self._num_savers = work.num_savers
         folder = str(self._partial.absolute())
-        self._decisions.send_all(
-            self._roster.servers.values(),
-            Save(
-                generation=generation,
-                number=self._number,
-                step=manifest.step,
-                folder=folder,
-                next_task=work.next_task,
-            ),
+        self._message = Save(
+            generation=generation,
+            number=self._number,
+            step=manifest.step,
+            folder=folder,
+            next_task=work.next_task,
         )
-        work.save_dense(self._number, folder)
+        self._tell(work, now_s)
         return None
+
+    def _tell(self, work: Work, now_s: float) -> None:
+        """Tell those who have not answered; whoever was told before does nothing twice."""
+        if self._message is None:
+            return
+        self._told_s = now_s
+        late = [server for name, server in self._roster.servers.items() if name not in self._begun]
+        self._decisions.send_all(late, self._message)
+        if not set(self._files) - set(self._roster.server_names):
+            work.save_dense(self._number, self._message.folder)
 
     def handle(self, message: SaveBegun | Saved | SaveFailed, now_s: float) -> Kept | NotKept | None:
         """Take in how far someone is; return what came of the checkpoint once that is known."""
@@ -156,10 +168,14 @@ class Saving:
         self.stage = Stage.NONE
         return kept
 
-    def tick(self, now_s: float) -> NotKept | None:
-        """Give up a checkpoint that takes too long."""
+    def tick(self, work: Work, now_s: float) -> NotKept | None:
+        """Tell again who has not answered; give up a checkpoint that takes too long."""
         took_s = now_s - self._begun_s
-        if self.stage is Stage.NONE or took_s <= self._durations.limit_s:
+        if self.stage is Stage.NONE:
+            return None
+        if took_s <= self._durations.limit_s:
+            if now_s - self._told_s > TELL_AGAIN_S:
+                self._tell(work, now_s)
             return None
         wrote = ", ".join(sorted(self._files)) or "nobody"
         return self._give_up(f"only {wrote} wrote in {took_s:.0f} s", "check the disk")

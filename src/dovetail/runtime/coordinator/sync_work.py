@@ -117,8 +117,8 @@ class SyncWork:
 
     def join(self, worker: Worker, now_s: float) -> None:
         """Take in a worker that came later."""
-        self._hand_out.join(worker.name)
-        self._keepers.join(worker, now_s)
+        if self._keepers.join(worker, now_s):
+            self._hand_out.join(worker.name)
 
     def drop(self, name: str, now_s: float) -> None:
         """Have others do what a lost worker held."""

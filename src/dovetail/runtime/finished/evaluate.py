@@ -16,8 +16,10 @@ from dovetail.data.source import Source
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.metrics import make_metric
 from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
+from dovetail.runtime.finished.restore import check_by_name, restore_model
+from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import Run
 
 BATCH = 2048
@@ -48,17 +50,20 @@ def evaluate_run(
     num_samples: int = 100_000,
     metrics: Sequence[str] | None = None,
     checkpoint: Path | None = None,
+    trust: bool = False,
 ) -> Evaluation:
     """Return how good the model of a run is; absent `data`: on the run's data beyond what it was trained on.
 
     The data's options are those of the run, with `data_options` in their place where given. Columns are found by name.
+    With `trust`, code that the folder names is run even where others can write the folder.
     """
-    blueprint = read_blueprint(folder)
+    blueprint = Blueprint.read(folder)
     names = tuple(metrics or blueprint.metrics)
     run = blueprint.run
     check_by_name(run, model=None, source=None)
+    check_trusted(folder, run, trust=trust)
     trained_on = load_data(run.data.name, **run.data.options)
-    model = restore_model(folder, source=trained_on, checkpoint=checkpoint)
+    model = restore_model(folder, source=trained_on, checkpoint=checkpoint, trust=trust)
     if data is None and not data_options:
         source, first, on, held_out = _held_out(trained_on, blueprint.samples)
     else:

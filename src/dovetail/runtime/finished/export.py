@@ -8,8 +8,9 @@ README.txt          how to load them
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -27,9 +29,11 @@ from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import heads_of
 from dovetail.models.whole import WholeModel
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.errors import TrainingError, cannot_write
+from dovetail.runtime.finished.restore import check_by_name, restore_model
 from dovetail.runtime.model.build import Model
+from dovetail.runtime.trust import check_trusted
 
 WEIGHTS, PROGRAM, FACTS, README = "model.safetensors", "model.pt2", "model.json", "README.txt"
 HASH = "id = hash of the value's text (63 bits, salted by the name of its slot) modulo hash_into"
@@ -92,13 +96,17 @@ class ScoringWhole(Scoring):
         return self.model.predict(SimpleNamespace(**dict(zip(self.inputs, tensors, strict=True))))  # type: ignore[arg-type]
 
 
-def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None) -> Exported:
-    """Write the model of a run, as its newest checkpoint has it, into a folder."""
-    blueprint = read_blueprint(folder)
+def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None, trust: bool = False) -> Exported:
+    """Write the model of a run, as its newest checkpoint has it, into a folder.
+
+    With `trust`, code that the run's folder names is run even where others can write it.
+    """
+    blueprint = Blueprint.read(folder)
     check_by_name(blueprint.run, model=None, source=None)
+    check_trusted(folder, blueprint.run, trust=trust)
     source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
     where = checkpoint or checkpoints.newest(folder)
-    model = restore_model(folder, source=source, checkpoint=where)
+    model = restore_model(folder, source=source, checkpoint=where, trust=trust)
     facts = {
         "model": blueprint.run.model.name,
         "options": blueprint.run.model.options,
@@ -113,18 +121,22 @@ def export_model(model: Model, source: Source, out: Path, *, facts: dict[str, An
     """Write a model, and what its inputs are, into a folder; `source` is data such as it reads."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        (out / PROGRAM).unlink(missing_ok=True)
     except OSError as error:
         raise TrainingError(f"{out} cannot be made: {error.strerror}", hint="give another --out") from None
     model.eval()
     scoring = (ScoringGraph(model) if isinstance(model, LayerGraph) else ScoringWhole(model)).eval()
     why = _write_program(scoring, source, out)
     tensors = {name: value.detach().clone().contiguous() for name, value in model.owner.state_dict().items()}
-    save_file(tensors, out / WEIGHTS)
     details = {**(facts or {}), "inputs": scoring.inputs, "schema": asdict(source.schema)}
     if any(slot.hash_into for slot in source.schema.slots):
         details["hash"] = HASH
-    (out / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(details), indent=1))
-    (out / README).write_text(_readme(scoring.inputs, model, has_program=not why), encoding="utf-8")
+    try:
+        save_file(tensors, out / WEIGHTS)
+        (out / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(details), indent=1))
+        (out / README).write_text(_readme(scoring.inputs, model, has_program=not why), encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise cannot_write(out, error) from None
     files = (WEIGHTS, *(() if why else (PROGRAM,)), FACTS, README)
     total = sum(value.numel() for value in tensors.values())
     return Exported(folder=str(out), files=files, inputs=scoring.inputs, parameters=total, why_no_program=why)
@@ -132,19 +144,25 @@ def export_model(model: Model, source: Source, out: Path, *, facts: dict[str, An
 
 def _write_program(scoring: Scoring, source: Source, out: Path) -> str:
     """Write the scoring path by torch.export; return why that cannot be, or nothing."""
-    (out / PROGRAM).unlink(missing_ok=True)
     batches = [source.read(0, size) for size in CHECKED_SIZES]
     try:
         with _any_batch_size(), torch.no_grad():
             made = torch.export.export(
                 scoring, scoring.arguments(batches[0]), dynamic_shapes=_shapes(scoring.inputs, source.schema.num_slots)
             )
-            torch.export.save(made, out / PROGRAM)
+            saved = io.BytesIO()
+            torch.export.save(made, saved)  # to memory: on a full disk it would take the process with it
+            (out / PROGRAM).write_bytes(saved.getvalue())
+            del saved
             loaded = torch.export.load(out / PROGRAM).module()
             for batch in batches:
                 arguments = scoring.arguments(batch)
                 if not _same(loaded(*arguments), scoring(*arguments)):
                     raise TrainingError(f"it answers otherwise for {batch.num_samples} samples", hint="")
+    except OSError as error:
+        with suppress(OSError):
+            (out / PROGRAM).unlink(missing_ok=True)
+        raise cannot_write(out / PROGRAM, error) from None
     except Exception as problem:  # torch.export fails in as many ways as there are models
         (out / PROGRAM).unlink(missing_ok=True)
         first_line = next(iter(str(problem).strip().splitlines()), "")

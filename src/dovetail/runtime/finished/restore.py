@@ -10,7 +10,6 @@ import copy
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,38 +23,33 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, TableSpec, table_seed
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import BLUEPRINT
+from dovetail.runtime.fingerprint import Fingerprint, Matter
 from dovetail.runtime.model.build import Model, build_model
-from dovetail.runtime.model.fixed import read_fixed
+from dovetail.runtime.model.fixed import read_fixed, read_statistics
 from dovetail.runtime.model.parameters import dense_entries, sparse_modules
+from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import Run
 
 ROWS_AT_ONCE = 1 << 18
 M = TypeVar("M", bound=nn.Module)
 
 
-def read_blueprint(folder: Path) -> Blueprint:
-    """Return the blueprint of a run, or say that there is none."""
-    try:
-        return Blueprint.read(folder)
-    except FileNotFoundError:
-        raise TrainingError(
-            f"{folder} is no run: it has no {BLUEPRINT}", hint="give the folder that `dovetail train` wrote"
-        ) from None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise TrainingError(
-            f"{folder / BLUEPRINT} cannot be read: {error}", hint="give the folder of a run of this version"
-        ) from None
-
-
 def restore_model(
-    folder: Path, *, model: nn.Module | None = None, source: Source | None = None, checkpoint: Path | None = None
+    folder: Path,
+    *,
+    model: nn.Module | None = None,
+    source: Source | None = None,
+    checkpoint: Path | None = None,
+    trust: bool = False,
 ) -> Model:
     """Return a run's model as it is in a checkpoint, the newest unless another is given, for use without servers.
 
     `model` is the user's own module where the run was started with one (it is left as it is), `source` their own data.
+    Code that the folder names is only run where nobody else can write the folder, or with `trust`.
     """
-    blueprint = read_blueprint(folder)
+    blueprint = Blueprint.read(folder)
+    own_model = model is not None
+    check_trusted(folder, blueprint.run, trust=trust, own_model=own_model, own_data=own_model or source is not None)
     if model is not None:
         graph = as_whole(copy.deepcopy(model), loss=blueprint.run.model.loss)
     else:
@@ -66,9 +60,10 @@ def restore_model(
     return graph
 
 
-def restore_into(model: M, folder: Path, *, checkpoint: Path | None = None) -> M:
+def restore_into(model: M, folder: Path, *, checkpoint: Path | None = None, trust: bool = False) -> M:
     """Fill the user's own module from a run that was started with it, and return it."""
-    blueprint = read_blueprint(folder)
+    blueprint = Blueprint.read(folder)
+    check_trusted(folder, blueprint.run, trust=trust, own_model=True, own_data=True)
     fill_model(as_whole(model), blueprint, folder, checkpoint or checkpoints.newest(folder))
     return model
 
@@ -88,6 +83,7 @@ def fill_model(model: Model, blueprint: Blueprint, run_folder: Path, folder: Pat
     """Fill a model from a checkpoint's folder, its files checked first: all parameters, frozen or not, and buffers."""
     manifest = Manifest.read(folder)
     manifest.check_files(folder)
+    _check_of_this_run(manifest, blueprint, folder)
     sparse = sparse_modules(model)
     if tuple(each.spec() for each in sparse) != blueprint.tables or dense_entries(model) != blueprint.dense:
         raise TrainingError(
@@ -96,7 +92,6 @@ def fill_model(model: Model, blueprint: Blueprint, run_folder: Path, folder: Pat
         )
     with torch.no_grad():
         values, _ = checkpoints.load_dense(folder, manifest)
-        _check_whole(blueprint, manifest, folder, len(values))
         parameters = dict(model.owner.named_parameters())
         for entry in blueprint.dense:
             part = torch.from_numpy(values[entry.offset : entry.offset + entry.size])
@@ -109,39 +104,31 @@ def fill_model(model: Model, blueprint: Blueprint, run_folder: Path, folder: Pat
                     layer.weight = weight
             else:
                 each.module.weight.copy_(rows)
-        read_fixed(model, run_folder)
+        read_fixed(model, run_folder, blueprint.fixed)
+        read_statistics(model, folder, manifest)
 
 
-def _check_whole(blueprint: Blueprint, manifest: Manifest, folder: Path, num_values: int) -> None:
-    """Refuse a checkpoint of another run, whose parameters are not those of this one."""
-    beside = folder.resolve().parent.parent / BLUEPRINT
-    if beside.is_file():
-        other = read_blueprint(beside.parent)
-        if (other.tables, other.dense) != (blueprint.tables, blueprint.dense):
+def _check_of_this_run(manifest: Manifest, blueprint: Blueprint, folder: Path) -> None:
+    """Refuse a checkpoint with other parameters than the run's; in which order they were trained is of no matter."""
+    if manifest.fingerprint is None:
+        return
+    for difference in manifest.fingerprint.differences(Fingerprint.of(blueprint)):
+        if difference.matter is Matter.NEVER and not difference.what.startswith("data."):
             raise TrainingError(
-                f"{folder} is a checkpoint of another run, whose model is `{other.run.model.name}` of other sizes",
-                hint="leave --checkpoint out for the newest of this run, or give the other run's folder",
+                f"{folder} is of another run: {difference}", hint="give a checkpoint of the run, or leave it out"
             )
-    tables = {path.name for path in folder.glob("table-*")}
-    wanted = {Path(checkpoints.table_folder(position, 0)).parts[0] for position in range(len(blueprint.tables))}
-    if num_values != blueprint.dense_size or (manifest.num_servers and not wanted == tables):
-        raise TrainingError(
-            f"{folder} has {num_values:,} dense parameters and {len(tables)} tables, this run's model "
-            f"{blueprint.dense_size:,} and {len(wanted)}",
-            hint="it is the checkpoint of another run; leave it out for the newest of this one",
-        )
 
 
 def table_rows(blueprint: Blueprint, manifest: Manifest, folder: Path, position: int) -> NDArray[np.float32]:
     """Return all rows of a table: float32 [num_rows, width]."""
     spec = blueprint.tables[position]
-    seed = table_seed(blueprint.run.training.seed, position)
+    seed = table_seed(blueprint.values_seed, position)
     rows = np.empty((spec.num_rows, spec.width), dtype=np.float32)
     for first in range(0, spec.num_rows, ROWS_AT_ONCE):
         keys = np.arange(first, min(first + ROWS_AT_ONCE, spec.num_rows), dtype=np.int64)
         rows[keys] = first_values(keys, width=spec.width, seed=seed, scale=spec.scale)
     for server in range(manifest.num_servers):
-        for saved in Checkpoint.newest(folder / checkpoints.table_folder(position, server)):
+        for saved in Checkpoint.newest(manifest.table_at(folder, position, server)):
             for part in saved.parts():
                 _check_keys(part.keys, spec, folder)
                 gone = part.tombstones

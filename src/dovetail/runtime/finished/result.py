@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dovetail.runtime.checkpoint import Manifest
-from dovetail.runtime.folder import CHECKPOINTS, Summary
+from dovetail.runtime.checkpoint import Manifest, folder_of
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.folder import CHECKPOINTS, Summary, WorkerSummary
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,17 +77,19 @@ class TrainingResult:
     _model: nn.Module | None = field(default=None, repr=False)
     _source: Source | None = field(default=None, repr=False)
 
-    def load_model(self) -> Model:
-        """Return the trained model with all its parameters, for use without servers."""
+    def load_model(self, *, trust: bool = False) -> Model:
+        """Return the trained model with all its parameters, for use without servers; `trust` is `restore_model`'s."""
         from dovetail.runtime.finished.restore import restore_model  # noqa: PLC0415 - torch, and compilers
 
-        return restore_model(self.folder, model=self._model, source=self._source, checkpoint=self.checkpoint)
+        return restore_model(
+            self.folder, model=self._model, source=self._source, checkpoint=self.checkpoint, trust=trust
+        )
 
-    def fill(self, model: M) -> M:
+    def fill(self, model: M, *, trust: bool = False) -> M:
         """Give the user's own module the trained parameters, and return it."""
         from dovetail.runtime.finished.restore import restore_into  # noqa: PLC0415
 
-        return restore_into(model, self.folder, checkpoint=self.checkpoint)
+        return restore_into(model, self.folder, checkpoint=self.checkpoint, trust=trust)
 
     def facts(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -108,10 +111,22 @@ class TrainingResult:
 
 
 def read_result(
-    folder: Path, pace: Pace, total_samples: int, *, model: nn.Module | None = None, source: Source | None = None
+    folder: Path,
+    pace: Pace,
+    total_samples: int,
+    *,
+    last: Report,
+    model: nn.Module | None = None,
+    source: Source | None = None,
 ) -> TrainingResult:
-    """Return the result of a run that is over: of its last checkpoint, as steps after it are not kept."""
-    summary = Summary.read(folder)
+    """Return the result of a run that is over: of its last checkpoint, as steps after it are not kept.
+
+    Where a full disk left no summary, the figures are those of the `last` report.
+    """
+    try:
+        summary = Summary.read(folder)
+    except TrainingError:
+        summary = _summary_of(last)
     checkpoint = folder / CHECKPOINTS / summary.checkpoint
     kept = Manifest.read(checkpoint)
     here = sum(worker.samples for worker in summary.workers.values())
@@ -131,6 +146,26 @@ def read_result(
         checkpoint=checkpoint,
         _model=model,
         _source=source,
+    )
+
+
+def _summary_of(report: Report) -> Summary:
+    """Return what the last report knows of a run: how long it and its workers took is not among it."""
+    return Summary(
+        step=report.step,
+        samples=report.samples,
+        seconds=0.0,
+        loss=report.loss,
+        auc=report.auc,
+        workers={
+            worker.name: WorkerSummary(
+                samples=worker.samples, share=worker.share, busy_s=0.0, idle_s=0.0, idle=worker.idle
+            )
+            for worker in report.workers
+        },
+        servers={},
+        imbalance=1.0,
+        checkpoint=folder_of(Path(), report.checkpoint_step).name,
     )
 
 

@@ -15,12 +15,16 @@ from typing import Any
 from torch import nn
 
 from dovetail.data.source import Source
+from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.bed import Bed
 from dovetail.runtime.launch.entry import run_worker
 from dovetail.runtime.launch.guard import travelling
+from dovetail.runtime.launch.starter_folder import keep_starter_folder
 
 OVER_S = 3.0
 """How long a process that ended well is left alone: so does everyone when the run is over."""
+STARTS = 2
+"""How often a worker is tried to be started: another process that starts workers takes the place of one that ended."""
 PRELOAD = ["dovetail.runtime.worker.loop", "dovetail.data.load", "dovetail.models.load"]
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -73,20 +77,34 @@ class Starter:
         """Keep what workers are given."""
         self._folder, self._bed = folder, bed
         self._model, self._source = travelling(model), travelling(source)
+        keep_starter_folder()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
+        self.inherited: tuple[int, ...] = ()
+        """Open files that coordinator and servers hold as well."""
 
     def start_role(self, name: str) -> Any:
         """Start the coordinator or a server; return its handle."""
         return subprocess.Popen(  # noqa: S603 - this interpreter, our own module
-            [sys.executable, "-m", "dovetail.runtime.launch.entry", str(self._folder), name],
+            [sys.executable, "-m", "dovetail.runtime.launch.entry", str(self._folder), name, str(os.getpid())],
             env={**os.environ, **dict.fromkeys(THREADS, "1")},
             stdin=subprocess.DEVNULL,
+            pass_fds=self.inherited,
         )
 
     def start_worker(self, name: str) -> Any:
         """Start a worker, from a process that has torch already; return its handle."""
         arguments = (str(self._folder), name, self._model, self._source, self._bed.entrance(name))
-        handle = self._context.Process(target=run_worker, args=arguments, name=name)
-        handle.start()
-        return handle
+        for attempt in range(STARTS):
+            handle = self._context.Process(target=run_worker, args=arguments, name=name)
+            try:
+                handle.start()
+            except (EOFError, ConnectionError, FileNotFoundError) as error:
+                if attempt == STARTS - 1:
+                    raise TrainingError(
+                        f"{name} cannot be started: the process that starts workers ended ({type(error).__name__})",
+                        hint="it was killed, or ran out of memory: see the system's log (dmesg), and start again",
+                    ) from None
+            else:
+                return handle
+        return None

@@ -6,12 +6,14 @@ import ctypes
 import faulthandler
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +26,24 @@ EnterHost = Callable[[], None]
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 1 << 30
+MOST_FILES = 1 << 16
 
 
-def begin(folder: Path, name: str) -> None:
+def begin(folder: Path, name: str, launcher: int | None = None) -> None:
     """Write to the process's own log from now on, and end when whoever started it does."""
-    log = os.open(log_of(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        log = os.open(log_of(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError:
+        log = os.open(os.devnull, os.O_WRONLY)  # a full disk is no reason not to begin
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    allow_many_files()
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
         library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if launcher is not None and os.getppid() != launcher:
+            sys.exit(f"{name}: the launcher ended before this process had begun")
         if hasattr(library, "mallopt"):
             # Every step takes and gives back the same megabytes: kept by the process, they need no new pages.
             library.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
@@ -43,12 +52,23 @@ def begin(folder: Path, name: str) -> None:
     faulthandler.enable()
 
 
+def allow_many_files() -> None:
+    """Have as many files open as this user may at all: connections take some, checkpoints and rows on disk others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, MOST_FILES)) if hard > 0 else MOST_FILES, hard))
+
+
 def guarded(name: str, function: Any, *arguments: Any) -> int:
     """Run a process's function; return its exit status, with what went wrong in the log."""
     try:
         function(*arguments)
     except DovetailError as error:
         print(f"error: {error}\nhint: {error.hint}", file=sys.stderr, flush=True)  # noqa: T201
+        return 1
+    except OSError as error:
+        print(f"error: {error}\nhint: check the disk", file=sys.stderr, flush=True)  # noqa: T201
+        traceback.print_exc()
         return 1
     except Exception:
         print(f"{time.strftime('%H:%M:%S')} {name} failed", file=sys.stderr)  # noqa: T201
@@ -89,7 +109,7 @@ def _work(folder: Path, name: str, model: Any, source: Any, enter_host: EnterHos
 def main() -> int:
     """Be the coordinator or a server: neither imports torch."""
     folder, name = Path(sys.argv[1]), sys.argv[2]
-    begin(folder, name)
+    begin(folder, name, int(sys.argv[3]))
     return guarded(name, _serve, folder, name)
 
 

@@ -5,7 +5,6 @@ Nothing here is for speed: a debugger stops where it should, and an exception co
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,14 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import Manifest, checksums_in
 from dovetail.runtime.dense.clipping import clipped_scale
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.messages import Pull, Pulled, Push, Pushed
 from dovetail.runtime.model.build import build_model
-from dovetail.runtime.model.fixed import read_fixed, write_statistics
+from dovetail.runtime.model.fixed import read_fixed, read_statistics
+from dovetail.runtime.model.parameters import statistics_vector
+from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import Shard, gradients_in
 from dovetail.runtime.worker.compute import Computed, Computer
@@ -48,13 +50,14 @@ class InProcess:
         run = self._blueprint.run
         if run.training.dense == "ring":
             raise TrainingError("one process has no ring", hint='set training.dense = "ps" to look for faults')
-        self._manifest = Manifest.read(checkpoints.newest(folder))
+        newest = checkpoints.newest(folder, fits=Fingerprint.of(self._blueprint))
+        self._manifest = Manifest.read(newest)
         self._shards = [
             Shard(self._blueprint, number, rows_of(folder, spec.name))
             for number, spec in enumerate(self._blueprint.servers)
         ]
         for shard in self._shards:
-            shard.load(checkpoints.newest(folder))
+            shard.load(newest)
         self._lines = Lines(
             self._blueprint,
             [DirectCaller(answer_as(shard), peer=f"server-{number}") for number, shard in enumerate(self._shards)],
@@ -64,7 +67,8 @@ class InProcess:
         device = torch.device(run.workers[0].device)
         rows = Rows(self._blueprint.num_servers, device)
         built = build_model(run, data.schema, model)
-        read_fixed(built, folder)
+        read_fixed(built, folder, self._blueprint.fixed)
+        read_statistics(built, newest, self._manifest)
         self._model = ServedModel(built.train(), rows, device, schema=data.schema)
         self._computer = Computer(self._model)
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
@@ -126,8 +130,8 @@ class InProcess:
 
     def _save(self, step: int, position: int) -> Path:
         """Write the last checkpoint, as any run does."""
-        write_statistics(self._model.graph, self.folder)
         partial = checkpoints.begin(self.folder, step)
+        checkpoints.write_statistics(statistics_vector(self._model.graph), partial)
         for shard in self._shards:
             for future in shard.save(partial):
                 future.result()
@@ -137,6 +141,7 @@ class InProcess:
             dense_steps=self._shards[0].dense_steps,
             num_servers=len(self._shards),
             samples=self._blueprint.samples,
+            fingerprint=Fingerprint.of(self._blueprint),
         )
         return checkpoints.publish(partial, msgspec.structs.replace(manifest, files=checksums_in(partial, only="**/*")))
 
@@ -144,8 +149,7 @@ class InProcess:
         """Give back memory and files."""
         for shard in self._shards:
             shard.close()
-        if self._blueprint.lanes is not None:
-            shutil.rmtree(self._blueprint.lanes, ignore_errors=True)
+        remove_private_folder(self._blueprint.private_folder)
 
 
 def answer_as(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-import psutil
 from torch import nn
 
 from dovetail.data.source import Source
@@ -24,8 +23,11 @@ from dovetail.runtime.launch.bed import Bed, Quotas, check_ring
 from dovetail.runtime.launch.child import Child, Starter
 from dovetail.runtime.launch.false_starts import FalseStarts
 from dovetail.runtime.launch.guard import check_guarded
-from dovetail.runtime.launch.prepare import COORDINATOR, LAUNCHER
+from dovetail.runtime.launch.lock import RunLock
+from dovetail.runtime.launch.prepare import COORDINATOR
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
+from dovetail.runtime.messages.senders import LAUNCHER
+from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.process import Process
 from dovetail.transport import Caller, sweep
 
@@ -53,9 +55,13 @@ class LocalRun:
         model: nn.Module | None = None,
         source: Source | None = None,
         bed: Bed | None = None,
+        lock: RunLock | None = None,
     ) -> None:
-        """Get ready to start what `prepare` made; without a `bed`, the run file's quotas hold."""
-        self.folder = folder
+        """Get ready to start what `prepare` made; without a `bed`, the run file's quotas hold.
+
+        Without a `lock` the run is locked from the first process to the last.
+        """
+        self.folder, self._lock = folder, lock
         self.blueprint = Blueprint.read(folder)
         self.bed: Bed = Quotas(self.blueprint) if bed is None else bed
         self._starter = Starter(folder, self.bed, model, source)
@@ -78,12 +84,21 @@ class LocalRun:
     def __enter__(self) -> LocalRun:
         """Start every process."""
         try:
+            if self._lock is None:
+                self._lock = self._things.enter_context(RunLock(self.folder))
             check_ring(self.blueprint.run, self.bed)
+            self._starter.inherited = (self._lock.descriptor,)
             self._things.enter_context(self.bed)
             for name in [*self._roles, *(name for name, _ in self.blueprint.run.each_worker())]:
                 self._start(name)
             self._line = self._process.call_coordinator()
             self._answered_s = self._clock.now()
+        except OSError as error:
+            self._end()
+            raise TrainingError(
+                f"{self.folder}: a process cannot be started: {error}",
+                hint="see what this machine allows: `ulimit -a`, its memory, its disks",
+            ) from None
         except BaseException:
             self._end()
             raise
@@ -184,7 +199,7 @@ class LocalRun:
                     Died(name=child.name, process_id=child.process_id, how=how, comes_back=comes_back)
                 )
             if self.blueprint.lanes is not None:
-                sweep(Path(self.blueprint.lanes), psutil.pids())
+                sweep(Path(self.blueprint.lanes))
             if comes_back:
                 self._start(child.name)
             else:
@@ -218,7 +233,7 @@ class LocalRun:
         if self._line is not None:
             self._line.close()
             self._line = None
+        if self._lock is not None:  # else they are another launcher's
+            remove_private_folder(self.blueprint.private_folder)
+            shutil.rmtree(self.folder / ROWS, ignore_errors=True)
         self._things.close()
-        if self.blueprint.lanes is not None:
-            shutil.rmtree(self.blueprint.lanes, ignore_errors=True)
-        shutil.rmtree(self.folder / ROWS, ignore_errors=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import pickle
 import shutil
 import socket
-import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,40 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
-from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS
+from dovetail.runtime.errors import TrainingError, cannot_write
+from dovetail.runtime.fingerprint import Fingerprint
+from dovetail.runtime.folder import (
+    BLUEPRINT,
+    CHECKPOINTS,
+    FIXED,
+    JOURNAL,
+    KEYS,
+    LOGS,
+    METRICS,
+    ROWS,
+    STEPS,
+    SUMMARY,
+    TIMELINE,
+)
+from dovetail.runtime.launch.guard import travelling
+from dovetail.runtime.launch.lock import RunLock
+from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.model.build import Model, build_model
 from dovetail.runtime.model.first_look import first_look
-from dovetail.runtime.model.fixed import write_fixed
+from dovetail.runtime.model.fixed import check_fixed, write_fixed
 from dovetail.runtime.model.parameters import dense_entries, dense_values, norms_of, sparse_modules
+from dovetail.runtime.private_folder import make_private_folder, remove_private_folder
+from dovetail.runtime.sealed import checksum_of_bytes
 from dovetail.spec.run import Run
 from dovetail.transport import make_keys
 
 ROWS_AS = {"sgd": "sgd", "momentum": "sgd", "adagrad": "adagrad", "adam": "adam", "adamw": "adam"}
 """What updates rows unless the run says otherwise: only touched rows, so no momentum and no decay."""
-LAUNCHER = "launcher"
 COORDINATOR = "coordinator"
-PRIVATE_PREFIX = "dovetail-"
+MOST_COPIED_BYTES = 1 << 28
+FIRST_SAMPLES = 16
+"""How many samples are read to know the data again."""
+Tell = Callable[[str], None]
 
 
 def load_source(run: Run, own: Source | None = None) -> Source:
@@ -55,20 +76,41 @@ def prepare(
     resume: bool = False,
     timeline: bool = False,
     bare: bool = False,
+    lock: RunLock | None = None,
+    tell: Tell = lambda _: None,
 ) -> Blueprint:
     """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint.
 
+    The blueprint is written last: a folder without one is no run, and what a start that was cut short left in it is in
+    nobody's way. Without a `lock` the folder is locked until this returns. `tell` hears what differs from before.
+
     The model answers a few samples first. With `bare`, an exception of its own comes out as it is.
     """
-    if not resume and (folder / CHECKPOINTS).exists():
-        raise TrainingError(
-            f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
-        )
-    data = load_source(run, source)
-    built = build_model(run, data.schema, model)
+    if resume and not folder.is_dir():
+        raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
+    with ExitStack() as things:
+        if lock is None:
+            things.enter_context(RunLock(folder))
+        (_check_is_run if resume else _check_is_free)(folder)
+        new = [folder / name for name in (CHECKPOINTS, LOGS, KEYS, ROWS) if not (folder / name).exists()]
+        try:
+            data = load_source(run, source)
+            shown = data if source is None else _copied(data)
+            built = build_model(run, data.schema, model)
+            blueprint, private = _planned(run, built, shown, timeline=timeline, bare=bare)
+            return _prepare(blueprint, folder, built, private, resume=resume, tell=tell)
+        except BaseException:
+            if not resume:
+                for made in new:
+                    shutil.rmtree(made, ignore_errors=True)
+                (folder / FIXED).unlink(missing_ok=True)
+            raise
+
+
+def _planned(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool) -> tuple[Blueprint, Path]:
+    """Return a new run's blueprint, worked out from its model and a look at its data, and its private folder."""
     tables, dense = tuple(each.spec() for each in sparse_modules(built)), dense_entries(built)
-    samples = _samples(run, data)
-    own_loss = _own_loss(built, run)
+    samples, own_loss = _samples(run, data), _own_loss(built, run)
     task = first_look(built, data, samples=samples, loss=run.model.loss, bare=bare)
     run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))
     if run.training.tail is None and norms_of(built):  # pieces of a tail would be too small to normalise by
@@ -76,20 +118,117 @@ def prepare(
     metrics = task.metrics if run.model.metrics is None else run.model.metrics
     for name in metrics:
         make_metric(name)
-    blueprint = _blueprint(run, samples, built.recipe, private_folder(), timeline=timeline)
-    blueprint = msgspec.structs.replace(blueprint, tables=tables, dense=dense, metrics=metrics, own_loss=own_loss)
-    folder.mkdir(parents=True, exist_ok=True)
+    first_samples = _checksum_of_first(data, samples)
+    private = make_private_folder()
+    try:
+        blueprint = _blueprint(run, samples, built.recipe, private, timeline=timeline)
+    except BaseException:
+        remove_private_folder(private)
+        raise
+    blueprint = msgspec.structs.replace(
+        blueprint,
+        tables=tables,
+        dense=dense,
+        metrics=metrics,
+        own_loss=own_loss,
+        numbers=data.schema.dense,
+        slots=tuple(slot.name for slot in data.schema.slots),
+        first_samples=first_samples,
+    )
+    return blueprint, private
+
+
+def _prepare(blueprint: Blueprint, folder: Path, built: Model, private: Path, *, resume: bool, tell: Tell) -> Blueprint:
+    """Write everything that processes need to start."""
+    try:
+        if resume:
+            blueprint = _fitted(blueprint, folder, tell)
+        else:
+            blueprint = msgspec.structs.replace(blueprint, fixed=write_fixed(built, folder))
+        _write_all(blueprint, folder, None if resume else dense_values(built))
+    except OSError as error:
+        remove_private_folder(private)
+        raise cannot_write(folder, error) from None
+    except BaseException:
+        remove_private_folder(private)
+        raise
+    return blueprint
+
+
+def _write_all(blueprint: Blueprint, folder: Path, first_values: Any) -> None:
+    """Write what processes need to start, the blueprint last; without first values, the run goes on."""
+    if first_values is None:
+        shutil.rmtree(folder / ROWS, ignore_errors=True)  # of a launcher that was killed
     for name in (LOGS, ROWS):
         (folder / name).mkdir(exist_ok=True)
-    if resume:
-        _check_fits(blueprint, folder)
-    else:
-        write_fixed(built, folder)
-        _write_first_checkpoint(blueprint, folder, dense_values(built))
-    (folder / JOURNAL).unlink(missing_ok=True)
+    if first_values is not None:
+        _write_first_checkpoint(blueprint, folder, first_values)
+    for name in (JOURNAL, SUMMARY):
+        (folder / name).unlink(missing_ok=True)
+    for name in _names(blueprint):
+        make_keys(folder / KEYS, name)
     blueprint.write(folder)
-    _make_keys(blueprint, folder)
-    return blueprint
+
+
+def undo(blueprint: Blueprint, folder: Path) -> None:
+    """Have a folder hold no run again that was made ready and never started; logs stay where they say something."""
+    for name in (BLUEPRINT, FIXED):
+        (folder / name).unlink(missing_ok=True)
+    for name in (CHECKPOINTS, ROWS):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    with suppress(OSError):
+        for name in _names(blueprint):
+            for path in (folder / KEYS).glob(f"{name}.*"):
+                path.unlink()
+        (folder / KEYS).rmdir()
+    for log in [*(folder / LOGS).glob("*.log"), *(folder / name for name in (JOURNAL, METRICS, STEPS, TIMELINE))]:
+        if log.is_file() and not log.stat().st_size:
+            log.unlink()
+    with suppress(OSError):
+        (folder / LOGS).rmdir()
+
+
+def _check_is_run(folder: Path) -> None:
+    """Refuse to go on where nothing was begun."""
+    if not checkpoints.all_in(folder):
+        Blueprint.read(folder)  # or there is none either
+        raise TrainingError(f"{folder} has no checkpoint", hint="start the run anew, in another folder")
+
+
+def _check_is_free(folder: Path) -> None:
+    """Refuse a folder with a run in it."""
+    if not is_free(folder):
+        raise TrainingError(
+            f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
+        )
+
+
+def is_free(folder: Path) -> bool:
+    """Say whether there is no run in a folder: first values alone are what a start leaves that was cut short."""
+    kept = [path.name for path in checkpoints.all_in(folder)]
+    return not (folder / BLUEPRINT).exists() and kept in ([], [checkpoints.folder_of(folder, 0).name])
+
+
+def _copied(data: Source) -> Source:
+    """Return a copy of a source of the user's own, to be read from here.
+
+    It goes to workers as it is, and reading might open what cannot travel. One that is too large to be copied holds
+    its samples, and one that cannot be stays in this process: those are read themselves.
+    """
+    try:
+        copied = pickle.dumps(travelling(data))
+        return data if len(copied) > MOST_COPIED_BYTES else pickle.loads(copied)  # noqa: S301 - of this process
+    except Exception:  # whatever a source of the user's own raises
+        return data
+
+
+def _checksum_of_first(data: Source, samples: int) -> str:
+    """Return a checksum of the first samples, or nothing where they cannot be read: workers will say why."""
+    try:
+        batch = data.read(0, min(samples, FIRST_SAMPLES))
+        return checksum_of_bytes(b"".join(tensor.numpy().tobytes() for tensor in batch.tensors()))
+    except Exception:  # whatever a source of the user's own raises
+        return ""
 
 
 def _own_loss(built: Model, run: Run) -> str:
@@ -159,62 +298,43 @@ def _free_port(address: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def private_folder() -> Path:
-    """Return a new folder of this user's alone, in memory where there is such a place."""
-    memory = Path("/dev/shm")  # noqa: S108 - the folder inside is made for this run, mode 0700
-    parent = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-    _sweep(parent)
-    return Path(tempfile.mkdtemp(prefix=f"{PRIVATE_PREFIX}{os.getpid()}-", dir=parent))
-
-
-def _sweep(parent: Path) -> None:
-    """Remove folders of launchers that are gone."""
-    for path in parent.glob(f"{PRIVATE_PREFIX}*-*"):
-        owner = path.name.removeprefix(PRIVATE_PREFIX).partition("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any) -> None:
     """Write the state before the first step: dense parameters as the model has them, no rows."""
     partial = checkpoints.begin(folder, 0)
     checkpoints.save_dense(partial, 0, 0, values, {})
     files = checkpoints.checksums_in(partial, only="dense-*")
-    manifest = Manifest(step=0, position=0, dense_steps=0, num_servers=0, samples=blueprint.samples, files=files)
+    manifest = Manifest(
+        step=0,
+        position=0,
+        dense_steps=0,
+        num_servers=0,
+        samples=blueprint.samples,
+        files=files,
+        fingerprint=Fingerprint.of(blueprint),
+    )
     checkpoints.publish(partial, manifest)
 
 
-def _check_fits(blueprint: Blueprint, folder: Path) -> None:
-    """Refuse to go on with another model, or other data."""
-    if not (folder / BLUEPRINT).is_file():
-        raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
-    before = Blueprint.read(folder)
-    if before.own_loss != blueprint.own_loss:
-        raise TrainingError(
-            f"{folder} was trained with the loss `{before.own_loss or before.run.model.loss}`, an object of a Python "
-            "program or its name, and this is another",
-            hint="give it again: resume(folder, model=..., loss=...)",
-        )
-    for what in ("tables", "dense", "row_optimizer", "optimizer"):
-        old, new = getattr(before, what), getattr(blueprint, what)
-        if what in ("row_optimizer", "optimizer"):
-            old, new = old["name"], new["name"]
-        if old != new:
+def _fitted(blueprint: Blueprint, folder: Path, tell: Tell) -> Blueprint:
+    """Return the blueprint as the newest checkpoint needs it; refuse to go on with another model, data or order."""
+    newest = checkpoints.newest(folder, tell=tell)
+    manifest = Manifest.read(newest)
+    if manifest.fingerprint is not None:
+        before = manifest.fingerprint.model
+        blueprint = msgspec.structs.replace(blueprint, first_seed=before.seed, fixed=before.fixed)
+        if before.own_loss != blueprint.own_loss:
             raise TrainingError(
-                f"{folder} was trained with other {what.replace('_', ' ')} than this run has",
-                hint="resume with the model and optimizers that it began with",
+                f"{folder} was trained with the loss `{before.own_loss or before.loss}`, an object of a Python "
+                "program or its name, and this is another",
+                hint="give it again: resume(folder, model=..., loss=...)",
             )
-    if before.samples != blueprint.samples:
-        raise TrainingError(
-            f"{folder} was trained on {before.samples} samples an epoch, this run has {blueprint.samples}",
-            hint="resume with the data it began with, or start a new run",
-        )
-    checkpoints.newest(folder)
+    for difference in manifest.check_fits(newest, Fingerprint.of(blueprint)):
+        tell(f"{difference}")
+    check_fixed(folder, blueprint.fixed)
+    return blueprint
 
 
-def _make_keys(blueprint: Blueprint, folder: Path) -> None:
-    """Make a pair of keys for every process that there is none for yet."""
+def _names(blueprint: Blueprint) -> list[str]:
+    """Return what the processes of a run are called."""
     names = [LAUNCHER, COORDINATOR, *(spec.name for spec in blueprint.servers)]
-    names += [name for name, _ in blueprint.run.each_worker()]
-    for name in names:
-        make_keys(folder / KEYS, name)
+    return names + [name for name, _ in blueprint.run.each_worker()]

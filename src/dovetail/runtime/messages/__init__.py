@@ -30,6 +30,7 @@ from dovetail.runtime.messages.ring import (
     RingMeets,
     SaveDense,
 )
+from dovetail.runtime.messages.senders import Senders
 from dovetail.runtime.messages.serving import (
     Accepted,
     Adopt,
@@ -114,6 +115,7 @@ __all__ = [
     "SaveFailed",
     "SaveNow",
     "Saved",
+    "Senders",
     "ServerStats",
     "Span",
     "Stale",

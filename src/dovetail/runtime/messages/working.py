@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from dovetail.runtime.messages.kind import MessageKind
+from dovetail.runtime.messages.kind import MessageKind, check_numbers
 
 
 class Reset(MessageKind, frozen=True):
@@ -79,6 +79,10 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     start_s: float
     end_s: float
     step: int
+
+    def __post_init__(self) -> None:
+        """Refuse what no worker measures."""
+        check_numbers(self)
 
 
 class Done(MessageKind, frozen=True):

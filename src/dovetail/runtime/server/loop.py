@@ -56,6 +56,7 @@ class ServerLoop:
         self._shard = Shard(blueprint, number, rows)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
         self._coordinator = process.call_coordinator()
+        self._senders = process.senders()
         self._generation = 0
         self._era = -1
         """The generation that took up the checkpoint from which this state comes."""
@@ -199,7 +200,9 @@ class ServerLoop:
     def _from_worker(self, letter: Letter, since_s: float | None = None) -> None:
         """Answer a worker, that waits `since_s`; a request that makes no sense is its problem, not the run's."""
         message = letter.message
-        if not isinstance(message, Pull | Push):
+        reason = self._senders.why_not_to_server(letter.owner, message)
+        if reason is not None:
+            self._listener.refuse(letter, reason)
             return
         if message.generation != self._generation:
             self._listener.reply(letter, Stale(generation=self._generation))

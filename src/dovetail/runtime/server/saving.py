@@ -20,6 +20,8 @@ class PartSaving:
         """Start without any; `number` is the server's."""
         self._name, self._number, self._shard = name, number, shard
         self._under_way: tuple[Save, list[Future[Any]]] | None = None
+        self._begun: tuple[int, int] | None = None
+        """Generation and number of the part that was begun last."""
 
     @property
     def is_under_way(self) -> bool:
@@ -28,6 +30,9 @@ class PartSaving:
 
     def begin(self, message: Save) -> SaveBegun | SaveFailed:
         """Fix what the part holds and begin to write it; it must be of the step that the coordinator means."""
+        begun = SaveBegun(name=self._name, generation=message.generation, number=message.number)
+        if self._begun == (message.generation, message.number):
+            return begun  # it was told twice
         self.drop()
         try:
             if message.step != self._shard.version:
@@ -39,7 +44,8 @@ class PartSaving:
             self._under_way = (message, self._shard.save(Path(message.folder)))
         except (DovetailError, OSError) as error:
             return self._failed(message, error)
-        return SaveBegun(name=self._name, generation=message.generation, number=message.number)
+        self._begun = (message.generation, message.number)
+        return begun
 
     def drop(self) -> None:
         """Wait for a part that nobody wants any more."""

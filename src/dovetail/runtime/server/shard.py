@@ -25,6 +25,8 @@ from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradient
 from dovetail.runtime.server.gradient_sums import GradientSums
 from dovetail.runtime.server.step_sums import StepSums
 
+BUG = "a bug: report it"
+
 
 class Shard:
     """The parameters of one server, and the gradients that wait for the step to be committed."""
@@ -89,12 +91,13 @@ class Shard:
         spec = self._blueprint.tables[position]
         budget = self._blueprint.run.servers.host_bytes // max(1, len(self._blueprint.tables))
         cold = self._folder / f"table-{position}"
+        settings = dict(self._blueprint.row_optimizer)
+        optimizer = make_row_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
         if not checkpoint.num_servers:
-            optimizer = dict(self._blueprint.row_optimizer)
             return Table(
                 width=spec.width,
-                optimizer=make_row_optimizer(str(optimizer.pop("name")), **optimizer),  # type: ignore[arg-type]
-                seed=table_seed(self._blueprint.run.training.seed, position),
+                optimizer=optimizer,
+                seed=table_seed(self._blueprint.values_seed, position),
                 scale=spec.scale,
                 host_bytes=budget,
                 folder=cold,
@@ -102,7 +105,8 @@ class Shard:
                 num_shards=self._blueprint.num_servers,
             )
         return Table.load(
-            [folder / table_folder(position, server) for server in range(checkpoint.num_servers)],
+            [checkpoint.table_at(folder, position, server) for server in range(checkpoint.num_servers)],
+            optimizer=optimizer,
             host_bytes=budget,
             folder=cold,
             shard=self._number,
@@ -128,6 +132,7 @@ class Shard:
 
     def pull(self, tables: Sequence[int], keys: Sequence[Keys], *, dense: bool) -> list[Floats]:
         """Return the rows of keys of each table, then this server's dense parameters where asked for."""
+        self._check_wanted(tables, keys)
         found = []
         for position, wanted in zip(tables, keys, strict=True):
             if not self.is_settled:
@@ -135,6 +140,17 @@ class Shard:
             found.append(self.tables[position].lookup(wanted))
             self.pulled_keys += len(wanted)
         return [*found, self.values] if dense else found
+
+    def _check_wanted(self, tables: Sequence[int], keys: Sequence[Keys]) -> None:
+        """Refuse a request that makes no sense, before anything of it is done."""
+        if len(tables) != len(keys):
+            raise TrainingError(f"{len(tables)} tables are asked for {len(keys)} arrays of keys", hint=BUG)
+        for position, wanted in zip(tables, keys, strict=True):
+            if not 0 <= position < len(self.tables):
+                raise TrainingError(f"there is no table {position}", hint=BUG)
+            if wanted.dtype != np.int64 or wanted.ndim != 1:
+                raise TrainingError(f"keys of table {position} are {wanted.dtype} {wanted.shape}", hint=BUG)
+            self._check_keys(position, wanted)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
@@ -157,17 +173,27 @@ class Shard:
         """Refuse gradients that are not those of this shard's parameters."""
         for position, keys, values in rows:
             if not 0 <= position < len(self.tables):
-                raise TrainingError(f"there is no table {position}", hint="a bug: report it")
+                raise TrainingError(f"there is no table {position}", hint=BUG)
             shape = (len(keys), self.tables[position].width)
             if keys.dtype != np.int64 or keys.ndim != 1 or values.dtype != np.float32 or values.shape != shape:
                 raise TrainingError(
                     f"gradients of table {position} are {values.dtype} {values.shape} for {keys.dtype} {keys.shape}",
-                    hint="a bug: report it",
+                    hint=BUG,
                 )
+            self._check_keys(position, keys)
         if dense is not None and (dense.dtype != np.float32 or dense.shape != self.values.shape):
             raise TrainingError(
                 f"the dense gradient is {dense.dtype} {dense.shape}, the parameters are {self.values.shape}",
-                hint="a bug: report it",
+                hint=BUG,
+            )
+
+    def _check_keys(self, position: int, keys: Keys) -> None:
+        """Refuse keys that a table has no rows for: they would be made, and be in every checkpoint from then on."""
+        num_rows = self._blueprint.tables[position].num_rows
+        if len(keys) and not (keys.min() >= 0 and keys.max() < num_rows):
+            raise TrainingError(
+                f"table {position} has {num_rows} rows, and is asked for {keys.min()} to {keys.max()}",
+                hint=BUG,
             )
 
     def counts(self, step: int, task: int) -> bool:
@@ -279,8 +305,6 @@ class Shard:
 def gradients_in(push: Push, arrays: Sequence[Any]) -> tuple[list[RowGradients], Floats | None]:
     """Return the gradients of rows, by table, and the dense ones that a push brings."""
     if len(arrays) != 2 * len(push.tables) + push.dense:
-        raise TrainingError(
-            f"{push.worker} pushed {len(arrays)} arrays for {len(push.tables)} tables", hint="a bug: report it"
-        )
+        raise TrainingError(f"{push.worker} pushed {len(arrays)} arrays for {len(push.tables)} tables", hint=BUG)
     rows = [(table, arrays[2 * place], arrays[2 * place + 1]) for place, table in enumerate(push.tables)]
     return rows, arrays[-1] if push.dense else None

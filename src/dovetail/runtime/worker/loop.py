@@ -25,7 +25,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
 from dovetail.runtime.messages import Message, More, RanOut, Reset, Span
 from dovetail.runtime.model.build import build_model
-from dovetail.runtime.model.fixed import read_fixed
+from dovetail.runtime.model.fixed import read_fixed, read_newest_statistics
 from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
@@ -66,7 +66,8 @@ class WorkerLoop:
         self._sync = training.mode == "sync"
         torch.manual_seed(stream_number(training.seed, f"worker/{process.name}") >> 1)
         model = build_model(blueprint.run, source.schema, own)
-        read_fixed(model, process.folder)
+        read_fixed(model, process.folder, blueprint.fixed)
+        read_newest_statistics(model, process.folder)
         self._model = ServedModel(model.train(), Rows(blueprint.num_servers, device), device, schema=source.schema)
         self._computer = Computer(self._model)
         room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
@@ -156,6 +157,10 @@ class WorkerLoop:
         self._control.pulse.beat()
         return self._inbox.is_wanted(task) and not self._control.stopped.is_set()
 
+    def _is_now(self, generation: int) -> bool:
+        """Say whether a generation is the one that goes on: none does once the worker is to stop."""
+        return generation == self._inbox.generation and not self._control.stopped.is_set()
+
     # -- the main thread -----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -170,7 +175,7 @@ class WorkerLoop:
             waited_s = time.perf_counter() - start_s
             if fetched is None:
                 self._idle.add(begin_s, waited_s)
-                self._dense.catch_up(lambda generation: generation == self._inbox.generation)
+                self._dense.catch_up(self._is_now)
                 self._finish_whole()
             elif self._wanted(fetched.micro_batch.task):
                 self._account(fetched, begin_s, waited_s)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,20 +25,16 @@ from dovetail.runtime.dense.kernels import sum_of_squares
 from dovetail.runtime.dense.optimizer import make_dense_optimizer
 from dovetail.runtime.messages import Apply, JoinRing
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.collective import Collective
 from dovetail.runtime.worker.lines import Abandoned
+from dovetail.runtime.worker.meeting import Meeting, MeetingPlace, MeetingStore
 
 dist: Any = torch.distributed
 """PyTorch does not list its stores and groups as public, though it documents them."""
 BUCKET_BYTES = 1 << 19
 """Gradients that are summed together, as soon as the backward pass has all of them."""
-TIMEOUT_S = 300.0
-"""Of a collective that nobody gave up: the coordinator notices lost members long before."""
 MEETING_S = 20.0
 """Of members who are all there to find each other."""
-LOOK_S = 0.0001
-"""How often a collective is looked at: a step of a small model takes a millisecond."""
-MEETING_LOOK_S = 0.01
-"""How often a member looks whether the others have come."""
 APPLIED_LOOK_S = 0.05
 """How often a member that waits for the commit looks whether it is still wanted; the commit itself wakes it."""
 
@@ -55,8 +50,9 @@ class Ring:
         self._state = self._optimizer.first_state(len(values))
         self._clip = process.blueprint.run.optimizer
         self._steps = 0
-        self._group: Any = None
-        self._store: Any = None
+        self._group: Collective | None = None
+        self._place: MeetingPlace | None = None
+        self._store: MeetingStore | None = None
         self._lock = threading.Lock()
         self._reduced: int | None = None
         self.applied = threading.Condition()
@@ -67,41 +63,32 @@ class Ring:
         self._buckets: list[slice] = []
         self._bucket_of: dict[int, int] = {}
         self._missing: list[int] = []
-        self._works: list[Any] = []
         self._overlaps = False
 
     # -- membership, in the main thread --------------------------------------------------------------------------------
 
-    def meet(self, num_members: int) -> str:
+    def meet(self, members: Sequence[str]) -> str:
         """Open the meeting place of a new ring, and say where it is."""
-        host = self._own_address()
-        self._store = dist.TCPStore(
-            host, 0, num_members, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=TIMEOUT_S)
-        )
-        return f"{host}:{self._store.port}"
+        self._leave()
+        self._place = MeetingPlace(self._process, self._own_address(), members)
+        return self._place.address
 
     def join(self, message: JoinRing, wanted: Callable[[], bool]) -> None:
         """Take a place in a ring, and the dense parameters of whoever has them."""
         rank, size = message.members.index(self._process.name), len(message.members)
-        self._group = None
+        if self._group is not None:
+            self._group.leave()
+        self._group = self._store = None
+        if self._place is not None and self._place.address != message.meeting:
+            self._leave()
         if (self.era, self.version) != (message.era, message.step):
             self.version = -1  # until it is whole
         if message.source == "":
             self._load(Path(message.folder))
         if size > 1:
-            host, _, port = message.meeting.rpartition(":")
-            store = self._store
-            if rank or store is None:
-                store = dist.TCPStore(host, int(port), size, is_master=False, timeout=timedelta(seconds=MEETING_S))
-            self._await_all(store, message, wanted)
-            options = dist.ProcessGroupGloo._Options()
-            options._timeout = timedelta(seconds=MEETING_S)
-            options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
-            named = dist.PrefixStore(f"ring-{message.generation}", store)
-            self._group = dist.ProcessGroupGloo(named, rank, size, options)
-            self._kept = store
+            group = self._group = self._connect(message, rank, wanted)
             if message.source:
-                self._spread(message.members.index(message.source), wanted)
+                self._spread(group, message.members.index(message.source), wanted)
         if self.version != message.step:
             raise RuntimeError(f"the dense parameters hold {self.version} steps instead of {message.step}")
         self.era = message.era
@@ -113,14 +100,30 @@ class Ring:
         with self._lock:
             self._reduced = None
 
-    def _await_all(self, store: Any, message: JoinRing, wanted: Callable[[], bool]) -> None:
-        """Wait until every member is at the meeting place: Gloo would wait for lost ones too, and not be told."""
-        here = [f"here-{message.generation}-{rank}" for rank in range(len(message.members))]
-        store.set(here[message.members.index(self._process.name)], "")
-        while not store.check(here):
-            if not wanted():
-                raise Abandoned
-            time.sleep(MEETING_LOOK_S)
+    def _connect(self, message: JoinRing, rank: int, wanted: Callable[[], bool]) -> Collective:
+        """Find the other members and connect to them; what listens is on the address by which they reach this one."""
+        meeting = Meeting(self._process, message.members[0], message.meeting, wanted, wait_s=MEETING_S)
+        try:
+            # Every member is there before it begins: Gloo would wait for lost ones too, and not be told.
+            here = [f"here-{each}" for each in range(len(message.members))]
+            meeting.put(here[rank], b"")
+            meeting.wait_for_all(here)
+            options = dist.ProcessGroupGloo._Options()
+            options._timeout = timedelta(seconds=MEETING_S)
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
+            self._store = MeetingStore(meeting)
+            group = dist.ProcessGroupGloo(self._store, rank, len(here), options)
+            meeting.leave()
+        except BaseException:
+            meeting.close()
+            raise
+        return Collective(group, self._gradients)
+
+    def _leave(self) -> None:
+        """Close the meeting place of an earlier ring."""
+        if self._place is not None:
+            self._place.close()
+            self._place = None
 
     def _load(self, folder: Path) -> None:
         """Take the dense parameters of a checkpoint."""
@@ -131,18 +134,15 @@ class Ring:
         self._steps = manifest.dense_steps
         self.version = manifest.step
 
-    def _spread(self, root: int, wanted: Callable[[], bool]) -> None:
+    def _spread(self, group: Collective, root: int, wanted: Callable[[], bool]) -> None:
         """Have everyone hold what one member holds."""
         names = self._optimizer.state_vectors()
-        everything = [self._values.cpu(), *(torch.from_numpy(self._state[name]) for name in names)]
         counts = torch.tensor([self._steps, self.version], dtype=torch.int64)
-        options = dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = root, 0
-        options.timeout = timedelta(seconds=TIMEOUT_S)
-        for tensor in [counts, *everything]:
-            self._finish(self._group.broadcast([tensor], options), wanted)
+        mine = [counts, self._values, *(torch.from_numpy(self._state[name]) for name in names)]
+        counts, values, *state = group.spread(mine, root, wanted)
+        self._state = {name: vector.numpy() for name, vector in zip(names, state, strict=True)}
+        self._values.copy_(values)
         self._steps, self.version = int(counts[0]), int(counts[1])
-        self._values.copy_(everything[0])
 
     def _own_address(self) -> str:
         """Return the address by which other members reach this one."""
@@ -172,51 +172,35 @@ class Ring:
     def overlap(self) -> None:
         """Say that the backward pass that follows is the last of the step: its gradients are final."""
         self._missing = list(self._expected)
-        self._works = []
         self._overlaps = self._group is not None
 
     def _on_gradient(self, position: int) -> Callable[[nn.Parameter], None]:
         """Return what is called when a parameter has its gradient."""
 
         def ready(_: nn.Parameter) -> None:
-            if self._overlaps:
+            if self._overlaps and self._group is not None:
                 self._missing[self._bucket_of[position]] -= 1
-                self._begin_ready()
+                self._begin_ready(self._group)
 
         return ready
 
-    def _begin_ready(self) -> None:
+    def _begin_ready(self, group: Collective) -> None:
         """Begin to sum buckets in the order from last to first, the same on all members."""
-        while len(self._works) < len(self._buckets):
-            bucket = len(self._buckets) - 1 - len(self._works)
+        while group.num_begun < len(self._buckets):
+            bucket = len(self._buckets) - 1 - group.num_begun
             if self._missing[bucket]:
                 return
-            options = dist.AllreduceOptions()
-            options.timeout = timedelta(seconds=TIMEOUT_S)
-            self._works.append(self._group.allreduce([self._gradients[self._buckets[bucket]]], options))
+            group.begin_sum(self._gradients, self._buckets[bucket])
 
     def reduce(self, step: int, wanted: Callable[[], bool]) -> None:
         """Sum the gradients of all members; what the backward pass has begun is waited for."""
         if self._group is not None:
-            if not self._overlaps:
-                self._works = []
             self._overlaps = False
             self._missing = [0] * len(self._buckets)
-            self._begin_ready()
-            for work in self._works:
-                self._finish(work, wanted)
-            self._works = []
+            self._begin_ready(self._group)
+            self._group.finish_sums(self._gradients, wanted)
         with self._lock:
             self._reduced = step
-
-    @staticmethod
-    def _finish(work: Any, wanted: Callable[[], bool]) -> None:
-        """Wait for a collective, as long as it is wanted."""
-        while not work.is_completed():
-            if not wanted():
-                raise Abandoned
-            time.sleep(LOOK_S)
-        work.wait()
 
     def wait_applied(self, step: int, wanted: Callable[[], bool]) -> None:
         """Wait until a step is committed and its update done."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dovetail.errors import DovetailError
+from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import (
     Apply,
     Holds,
@@ -41,6 +42,7 @@ class RingSync(DenseSync):
         self._ring = Ring(process, model.values, model.gradients)
         self._ring.watch([parameter for _, parameter in dense_parameters(model.graph)])
         self._generation = 0
+        self._saved: Saved | None = None
         self._calls: queue.SimpleQueue[JoinRing] = queue.SimpleQueue()
 
     def reset(self, generation: int) -> None:
@@ -66,12 +68,20 @@ class RingSync(DenseSync):
     def _save(self, message: SaveDense) -> Saved | SaveFailed:
         """Write the dense parameters, and return what became of it."""
         generation, number = message.generation, message.number
+        if self._saved is not None and (self._saved.generation, self._saved.number) == (generation, number):
+            return self._saved  # it was told twice
         try:
+            if message.step != self._ring.version:  # it was not told of a commit
+                raise TrainingError(
+                    f"the checkpoint is of step {message.step}, and {self._name} holds {self._ring.version}",
+                    hint="the next one will be whole",
+                )
             files = self._ring.save(Path(message.folder))
         except (DovetailError, OSError) as error:
             hint = error.hint if isinstance(error, DovetailError) else "check the disk"
             return SaveFailed(name=self._name, generation=generation, number=number, error=str(error), hint=hint)
-        return Saved(name=self._name, generation=generation, number=number, files=files)
+        self._saved = Saved(name=self._name, generation=generation, number=number, files=files)
+        return self._saved
 
     def catch_up(self, is_current: Callable[[int], bool]) -> None:
         """Take a place in a new ring, where there is a call for one of a generation that `is_current`."""
@@ -82,7 +92,7 @@ class RingSync(DenseSync):
                 continue
             try:
                 if not message.meeting and len(message.members) > 1:
-                    meeting = self._ring.meet(len(message.members))
+                    meeting = self._ring.meet(message.members)
                     self._tell(RingMeets(name=self._name, generation=generation, meeting=meeting))
                     continue
                 self._ring.join(message, lambda: is_current(generation))  # noqa: B023 - used at once

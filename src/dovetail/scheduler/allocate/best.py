@@ -1,7 +1,8 @@
 """One option a job at most, the greatest sum of values: a table while small, prices and HiGHS when large.
 
 Small enough, dynamic programming answers at once. Otherwise prices for workers rule out most options with proof; jobs
-with one option left are settled, and what remains goes to the table again or to HiGHS.
+with one option left are settled, and what remains goes to the table again or to HiGHS. Where no table is affordable, a
+choice within a ten-thousandth of its bound is taken as it is.
 """
 
 from __future__ import annotations
@@ -15,18 +16,24 @@ from dovetail.scheduler.allocate.milp import solve_milp
 from dovetail.scheduler.allocate.options import Options
 from dovetail.scheduler.view import BoolArray, IntArray
 
-TABLE_WORK = 6_000_000
-"""Options times states up to which the table is used at once: a few milliseconds."""
-TABLE_CELLS = 40_000_000
-"""Jobs times states that a table may have at all: it keeps four bytes for each."""
+AT_ONCE = 2_000_000
+"""Options times states up to which the table is used at once: about a millisecond, what prices take."""
+TABLE_WORK = 24_000_000
+"""Options times states up to which the table is used for what prices leave: about ten milliseconds."""
+TABLE_CELLS = 20_000_000
+"""Jobs times states that a table may have at all: it keeps eight bytes for each."""
 EXACT_ENOUGH = 1e-9
+NEAR_ENOUGH = 1e-4
+"""How far below its bound a choice may stay where no table is affordable."""
+MOST_FOR_HIGHS = 4_000
+"""Options that HiGHS is asked to choose from: about a second. Beyond, the best choice that prices led to stands."""
 
 
 def best_choice(options: Options, capacity: IntArray, *, required: bool = False) -> IntArray:
     """Return for each job the position of the option chosen, -1 for none; `required` serves every job or raises."""
     if options.num_jobs == 0:
         return np.empty(0, np.int64)
-    if _is_small(options, capacity, TABLE_WORK):
+    if _is_small(options, capacity, AT_ONCE):
         return _by_table(options, capacity, required=required)
     if required:
         chosen = solve_milp(options, capacity, required=True)
@@ -40,7 +47,7 @@ def best_choice(options: Options, capacity: IntArray, *, required: bool = False)
     if bound - value <= EXACT_ENOUGH * abs(bound):
         return incumbent
     kept, may_wait = within_gap(options.first, options.types, options.workers, options.values, prices, gap)
-    return _on_what_remains(options, capacity, kept == 1, may_wait == 1, incumbent, value)
+    return _on_what_remains(options, capacity, kept == 1, may_wait == 1, incumbent, value, gap)
 
 
 def _on_what_remains(
@@ -50,6 +57,7 @@ def _on_what_remains(
     may_wait: BoolArray,
     incumbent: IntArray,
     value: float,
+    gap: float,
 ) -> IntArray:
     """Return the best choice among the options kept, or the incumbent where that is as good."""
     jobs = options.jobs()
@@ -62,10 +70,12 @@ def _on_what_remains(
         return incumbent  # nothing better than the incumbent exists
     fits = options.workers <= room[options.types]
     rest, where = options.only(kept & ~settled[jobs] & fits)
-    if _is_small(rest, room, 4 * TABLE_WORK):
+    if _is_small(rest, room, TABLE_WORK):
         found: IntArray | None = _by_table(rest, room, required=False)
-    else:
+    elif len(rest.values) <= MOST_FOR_HIGHS and gap > NEAR_ENOUGH * abs(value):
         found = solve_milp(rest, room, required=False)
+    else:
+        found = None
     if found is None:
         return incumbent
     chosen = np.where(found >= 0, where[found] if len(where) else -1, -1)

@@ -4,9 +4,9 @@ With a price p_t >= 0 a worker of type t, no allocation is worth more than
 
     L(p) = sum_t p_t C_t + sum_j max over the options of j (or nothing) of  value - p . workers
 
-(Lagrange). The prices that make L least are found by subgradient steps; each step's best options, trimmed to what fits
-and filled up, are an allocation too. An option whose priced value lies further below its job's best than L lies above
-the best allocation found can be in no better one.
+(Lagrange). Prices at which nobody asks for more than there is are found type by type (`clear`); from there subgradient
+steps make L least, and each step's best options, trimmed to what fits and filled up, are an allocation too. An option
+whose priced value lies further below its job's best than L lies above the best allocation found is in no better one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,61 @@ from numba import njit
 from dovetail.scheduler.view import FloatArray, IntArray
 
 STEPS = 120
+SWEEPS, HALVINGS = 3, 24
+"""How often each type's price is found again, and how finely."""
+
+
+@njit(cache=True, nogil=True)
+def clear(
+    jobs: IntArray,
+    first: IntArray,
+    types: IntArray,
+    workers: IntArray,
+    values: FloatArray,
+    capacity: IntArray,
+    prices: FloatArray,
+) -> None:
+    """Set prices in place, type by type, so that the best options of `jobs` take no more workers than there are."""
+    for _ in range(SWEEPS):
+        for kind in range(len(prices)):
+            low, high = 0.0, max(2.0 * prices[kind], 1e-12)
+            prices[kind] = 0.0
+            if _asked(jobs, first, types, workers, values, prices, kind) <= capacity[kind]:
+                continue
+            prices[kind] = high
+            while _asked(jobs, first, types, workers, values, prices, kind) > capacity[kind]:
+                low, high = high, 2.0 * high
+                prices[kind] = high
+            for _ in range(HALVINGS):
+                prices[kind] = (low + high) / 2.0
+                if _asked(jobs, first, types, workers, values, prices, kind) > capacity[kind]:
+                    low = prices[kind]
+                else:
+                    high = prices[kind]
+            prices[kind] = high
+
+
+@njit(cache=True, nogil=True)
+def _asked(
+    jobs: IntArray,
+    first: IntArray,
+    types: IntArray,
+    workers: IntArray,
+    values: FloatArray,
+    prices: FloatArray,
+    kind: int,
+) -> int:
+    """Return how many workers of a type are in the jobs' best options at these prices."""
+    total = 0
+    for job in jobs:
+        best, best_value = -1, 0.0
+        for option in range(first[job], first[job + 1]):
+            value = values[option] - prices[types[option]] * workers[option]
+            if value > best_value:
+                best, best_value = option, value
+        if best >= 0 and types[best] == kind:
+            total += workers[best]
+    return total
 
 
 @njit(cache=True, nogil=True)
@@ -26,6 +81,7 @@ def price_workers(
     """Return the least bound found, its prices, the best choice found (-1 = none) and its value."""
     num_jobs, num_types = len(first) - 1, len(capacity)
     prices = np.zeros(num_types)
+    clear(np.arange(num_jobs), first, types, workers, values, capacity, prices)
     best_prices = prices.copy()
     best_bound, best_value = np.inf, -np.inf
     best_choice = np.full(num_jobs, -1, np.int64)

@@ -1,13 +1,21 @@
-"""How long jobs are, from those that are done: what is expected of one that has run for a while.
+"""How long jobs are, from those that are done: what to reckon with for one that has run for a while.
 
 Sizes are in seconds on one worker, so that jobs of unlike kinds compare. Of a job that has already done `a` of them,
-what is left is expected to be the mean of `size - a` over the finished jobs longer than `a`: for sizes that spread far
-it grows with `a`. Where too few were longer, as much again as it has done.
+with y the sizes of the finished jobs that were longer, less a, what is left counts as (Gittins)
+
+    min over d of  E[min(y, d)] / P(y <= d),
+
+the work that goes into jobs like it for each one that is done, if each is given up after d at the best moment. For one
+size it is what is left. Where sizes spread far it is small for a young job, which may well be a short one, and grows
+with `a`; the mean would count every young job as long. The least d takes in the root of the number of sizes, so that
+no single one decides. Where too few were longer, as much again as the job has done.
 """
 
 from __future__ import annotations
 
 import numpy as np
+
+from dovetail.scheduler.view import FloatArray
 
 FEWEST = 3
 FIRST_GUESS_S = 3600.0
@@ -30,10 +38,18 @@ class SizeHistory:
         self._by_kind.setdefault(kind, []).append(size_s)
 
     def expected_left_s(self, kind: str, done_s: float) -> float:
-        """Return the seconds on one worker that a job is expected to have left after `done_s` of them."""
+        """Return the seconds on one worker to reckon with for a job that has done `done_s` of them."""
         for sizes in (self._by_kind.get(kind, ()), self._all):
-            longer = [size for size in sizes if size > done_s]
+            longer = [size - done_s for size in sizes if size > done_s]
             if len(longer) >= FEWEST:
-                return float(np.mean(longer)) - done_s
-        guess_s = float(np.mean(self._all)) if self._all else FIRST_GUESS_S
+                return _work_for_each_done(np.sort(longer))
+        guess_s = _work_for_each_done(np.sort(self._all)) if self._all else FIRST_GUESS_S
         return max(guess_s - done_s, done_s, 1.0)
+
+
+def _work_for_each_done(sizes: FloatArray) -> float:
+    """Return the least ratio of work to jobs done over all moments to give up; `sizes` rise."""
+    count = len(sizes)
+    done = np.arange(1, count + 1)
+    ratios = (np.cumsum(sizes) + (count - done) * sizes) / done
+    return float(ratios[int(np.sqrt(count)) - 1 :].min())

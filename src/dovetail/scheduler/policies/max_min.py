@@ -6,8 +6,8 @@ programme finds the shares of time x[job, type] that make the worst-off job as f
     max min_j 1/weight_j sum_t x[j,t] f_j(t) size_j / f_j(equal share)     sum_t x[j,t] <= 1,  sum_j size x[j,t] <= C_t
 
 and every decision runs the jobs furthest behind their shares, type by type in the order of the file, until the workers
-are out. The programme is solved, and the count of what each has had begins anew, when jobs come or go; between,
-`round_s` makes jobs take turns.
+are out. The programme is solved, and the count of what each has had begins anew, when jobs or nodes come or go;
+between, `round_s` makes jobs take turns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MaxMin:
         """Start with nobody served; `knows_types = False` gives every job the same share of every type."""
         self._knows_types = knows_types
         self._served_s: dict[tuple[int, int], float] = {}
-        self._known: tuple[int, ...] = ()
+        self._known: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         self._shares = np.zeros((0, 0))
         self._sizes = np.zeros((0, 0), np.int64)
         self._last: list[tuple[int, int]] = []
@@ -37,8 +37,9 @@ class MaxMin:
         for row, kind in self._last:
             self._served_s[row, kind] = self._served_s.get((row, kind), 0.0) + now_s - self._last_s
         rows = tuple(view.rows.tolist())
-        if rows != self._known:
-            self._known = rows
+        known = (rows, tuple(view.capacity.tolist()))
+        if known != self._known:
+            self._known = known
             self._served_s, self._since_s = {}, {}
             self._sizes = _sizes(view)
             self._shares = _fair_shares(view, self._sizes, knows_types=self._knows_types)
@@ -85,13 +86,13 @@ def _sizes(view: ClusterView) -> IntArray:
 def _fair_shares(view: ClusterView, sizes: IntArray, *, knows_types: bool) -> FloatArray:
     """Return x[job, type]: the shares of time with the largest minimum, then the largest sum."""
     if not knows_types:
-        return np.where(sizes > 0, view.capacity / view.capacity.sum(), 0.0)
+        return np.where(sizes > 0, view.capacity / max(view.capacity.sum(), 1), 0.0)
     from scipy.optimize import linprog  # noqa: PLC0415
     from scipy.sparse import coo_array  # noqa: PLC0415
 
     count, kinds = sizes.shape
     speeds = np.take_along_axis(view.speed[view.rows], sizes[:, :, None], axis=2)[:, :, 0] * (sizes > 0)
-    equal = (speeds * view.capacity).sum(axis=1) / view.capacity.sum()
+    equal = (speeds * view.capacity).sum(axis=1) / max(view.capacity.sum(), 1)
     gains = speeds * sizes / np.maximum(equal, 1e-300)[:, None] / view.weight[view.rows][:, None]
     scale = gains.max() or 1.0
     gains = gains / scale

@@ -1,0 +1,72 @@
+"""Who may say what: whoever calls is who its key says, and a name in a message can only be its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from dovetail.runtime.messages.membership import Alive, Failed, Hello
+from dovetail.runtime.messages.parameters import Pull, Push
+from dovetail.runtime.messages.ring import Holds, InRing, Reduced, RingBroken, RingMeets
+from dovetail.runtime.messages.serving import (
+    Accepted,
+    Committed,
+    NormIs,
+    Ready,
+    SaveBegun,
+    Saved,
+    SaveFailed,
+    ServerStats,
+)
+from dovetail.runtime.messages.watching import Died, SaveNow, Status
+from dovetail.runtime.messages.working import Done, More, RanOut
+
+LAUNCHER = "launcher"
+TO_COORDINATOR: dict[str, tuple[type, ...]] = {
+    "launcher": (Status, Died, SaveNow),
+    "coordinator": (Status,),
+    "server": (
+        Status, Hello, Alive, Failed, Ready, Accepted, NormIs, Committed, SaveBegun, Saved, SaveFailed, ServerStats,
+    ),
+    "worker": (Status, Hello, Alive, Failed, More, RanOut, Done),
+}  # fmt: skip
+FROM_RINGS = (Holds, RingMeets, InRing, Reduced, RingBroken, Saved, SaveFailed)
+"""What workers say as well where they keep the dense parameters."""
+
+
+class Senders:
+    """The roles of a run's processes, by their names, and what each may say."""
+
+    def __init__(self, *, coordinator: str, servers: Collection[str], has_ring: bool) -> None:
+        """Whoever is not named here, and has a key, is a worker."""
+        self._roles = {LAUNCHER: "launcher", coordinator: "coordinator", **dict.fromkeys(servers, "server")}
+        self._from_workers = TO_COORDINATOR["worker"] + (FROM_RINGS if has_ring else ())
+
+    def role_of(self, name: str) -> str:
+        """Return launcher, coordinator, server or worker."""
+        return self._roles.get(name, "worker")
+
+    def why_not_to_coordinator(self, sender: str, message: Any) -> str | None:
+        """Return why the coordinator does not take a message of this process, or None where it does."""
+        role = self.role_of(sender)
+        allowed = self._from_workers if role == "worker" else TO_COORDINATOR[role]
+        if not isinstance(message, allowed):
+            return _not_theirs(sender, role, message)
+        if isinstance(message, Hello) and message.role != role:
+            return f"{sender} is a {role} and says that it is a {message.role}"
+        named = sender if isinstance(message, Died) else getattr(message, "name", sender)
+        return None if named == sender else f"{sender} speaks in the name of {named}"
+
+    def why_not_to_server(self, sender: str, message: Any) -> str | None:
+        """Return why a server does not take a message of this process, or None where it does."""
+        role = self.role_of(sender)
+        if role != "worker" or not isinstance(message, Pull | Push):
+            return _not_theirs(sender, role, message)
+        if isinstance(message, Push) and message.worker.partition("/")[0] != sender:
+            return f"{sender} speaks in the name of {message.worker}"
+        return None
+
+
+def _not_theirs(sender: str, role: str, message: Any) -> str:
+    """Say that a role does not send a kind of message here."""
+    return f"{sender} is a {role}, and {type(message).__name__} is not for it to say here"

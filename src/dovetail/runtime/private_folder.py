@@ -1,0 +1,80 @@
+"""The folder of one run's sockets and shared memory, in memory: of this user alone, and of no use without the run.
+
+Every process of the run on this host holds a shared lock on the folder itself, which the kernel gives back when the
+process ends, however it ends. So whoever gets it for itself alone knows that nobody is left: process ids, which mean
+other processes in a container, do not matter.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = "dovetail-run-"
+_held: dict[Path, tuple[int, int]] = {}
+"""Who of us holds a folder, and through which descriptor: a child of a fork holds nothing of its own yet."""
+
+
+def make_private_folder(parent: Path | None = None) -> Path:
+    """Return a new folder that this process holds, and remove those that nobody holds any more."""
+    place = _memory() if parent is None else parent
+    sweep_private_folders(place)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+        if hold(folder):
+            return folder  # else somebody swept it before it was held
+
+
+def hold(folder: Path) -> bool:
+    """Keep a folder from being swept for as long as this process lives; return whether it is there."""
+    if folder in _held and _held[folder][0] == os.getpid():
+        return folder.is_dir()
+    try:
+        descriptor = _open(folder)
+    except OSError:  # on another host
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if os.fstat(descriptor).st_nlink == 0:
+        os.close(descriptor)
+        return False
+    _held[folder] = (os.getpid(), descriptor)
+    return True
+
+
+def remove_private_folder(folder: Path) -> None:
+    """Remove a folder, of a run that is over."""
+    shutil.rmtree(folder, ignore_errors=True)
+    process_id, descriptor = _held.pop(folder, (0, -1))
+    if process_id == os.getpid():
+        os.close(descriptor)
+
+
+def sweep_private_folders(parent: Path) -> list[Path]:
+    """Remove the folders of runs of which no process lives, and return them."""
+    swept = []
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # another user's, held, or gone in the same moment
+            descriptor = _open(folder)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    shutil.rmtree(folder)
+                    swept.append(folder)
+            finally:
+                os.close(descriptor)
+    return swept
+
+
+def _memory() -> Path:
+    """Return where folders go: into memory where there is such a place."""
+    memory = Path("/dev/shm")  # noqa: S108 - the folder inside is made for this run, mode 0700
+    return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _open(folder: Path) -> int:
+    """Return a descriptor of a folder, for its lock."""
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

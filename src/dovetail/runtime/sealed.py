@@ -1,0 +1,80 @@
+"""Files that show when they are damaged: JSON whose last key is a checksum of all the others.
+
+    {"step": 120, "position": 24000, ..., "checksum": "9c1185a5c5e9fc54612808977ee8f548"}
+
+The checksum is of the rest with its keys in order and no spaces: a file that was only laid out anew is the same file. A
+file is written beside the old one, flushed and renamed: whatever happens, one of the two is there, and whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dovetail.runtime.errors import TrainingError
+
+T = TypeVar("T")
+CHECKSUM = "checksum"
+BESIDE = ".new"
+
+
+def checksum_of_bytes(data: bytes, size: int = 16) -> str:
+    """Return `size` bytes of BLAKE2b as text."""
+    return hashlib.blake2b(data, digest_size=size).hexdigest()
+
+
+def checksum_of_value(value: Any) -> str:
+    """Return the checksum of a value as JSON has it, whatever the order of its keys."""
+    return checksum_of_bytes(msgspec.json.encode(value, order="deterministic"))
+
+
+def write_sealed(path: Path, value: msgspec.Struct) -> None:
+    """Write a value with its checksum; the file is on disk when this returns."""
+    table = msgspec.to_builtins(value)
+    sealed = {**table, CHECKSUM: checksum_of_value(table)}
+    write_at_once(path, msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
+
+
+def read_sealed(path: Path, kind: type[T], *, hint: str) -> T:
+    """Return the value in a file, or say why it is not what was written."""
+    try:
+        table = msgspec.json.decode(path.read_bytes())
+        if not isinstance(table, dict):
+            raise ValueError("it is no JSON object")
+        if CHECKSUM not in table:
+            raise ValueError("it has no checksum: it is damaged, or of another version")
+        checksum = table.pop(CHECKSUM)
+        if checksum != checksum_of_value(table):
+            raise ValueError("it is not what was written: its checksum is wrong")
+        return msgspec.convert(table, kind)
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise TrainingError(f"{path} cannot be read: {why}", hint=hint) from None
+
+
+def write_at_once(path: Path, data: bytes) -> None:
+    """Put a file in the place of another, in one go: a full disk or a power cut leaves the old one."""
+    beside = path.with_name(path.name + BESIDE)
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_file(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Have a file or folder on disk before going on."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,87 @@
+"""Sums and copies among the members of one ring, which can be left at any moment.
+
+An operation of Gloo's cannot be called off. One that waits for a member that died goes on until its deadline and may
+still write into its memory, and a group with one under way is not freed before. So operations work on memory of their
+own, and a group that is left with one under way is put aside until that is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from dovetail.runtime.worker.lines import Abandoned
+
+dist: Any = torch.distributed
+"""PyTorch does not list its groups as public, though it documents them."""
+TIMEOUT_S = 300.0
+"""Of an operation that nobody gave up: the coordinator notices lost members long before."""
+LOOK_S = 0.0001
+"""How often an operation is looked at: a step of a small model takes a millisecond."""
+
+_put_aside: list[Collective] = []
+"""Groups that were left with operations under way."""
+
+
+class Collective:
+    """A group of processes, and the memory that its operations work on."""
+
+    def __init__(self, group: Any, like: Tensor) -> None:
+        """Take a group over; sums are of vectors such as `like`."""
+        self._group = group
+        self._memory = torch.empty_like(like)
+        self._under_way: list[Any] = []
+        self._parts: list[slice] = []
+
+    def begin_sum(self, vector: Tensor, part: slice) -> None:
+        """Begin to sum a part of the vectors of all members; all begin with the same parts in the same order."""
+        options = dist.AllreduceOptions()
+        options.timeout = timedelta(seconds=TIMEOUT_S)
+        self._memory[part].copy_(vector[part])
+        self._parts.append(part)
+        self._under_way.append(self._group.allreduce([self._memory[part]], options))
+
+    @property
+    def num_begun(self) -> int:
+        """Return how many parts are being summed."""
+        return len(self._parts)
+
+    def finish_sums(self, vector: Tensor, wanted: Callable[[], bool]) -> None:
+        """Wait for all parts that were begun, and write their sums into the vector."""
+        self._finish(wanted)
+        for part in self._parts:
+            vector[part].copy_(self._memory[part])
+        self._parts.clear()
+
+    def spread(self, tensors: Sequence[Tensor], root: int, wanted: Callable[[], bool]) -> list[Tensor]:
+        """Return what the member at `root` has where the others have `tensors`."""
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        options.timeout = timedelta(seconds=TIMEOUT_S)
+        copies = [tensor.detach().cpu().clone() for tensor in tensors]
+        for copy in copies:
+            self._under_way.append(self._group.broadcast([copy], options))
+            self._finish(wanted)
+        return copies
+
+    def _finish(self, wanted: Callable[[], bool]) -> None:
+        """Wait for everything under way, as long as it is wanted."""
+        while self._under_way:
+            while not self._under_way[0].is_completed():
+                if not wanted():
+                    raise Abandoned
+                time.sleep(LOOK_S)
+            self._under_way.pop(0).wait()
+
+    def leave(self) -> None:
+        """Go without the group; what is under way is left to itself."""
+        if not all(work.is_completed() for work in self._under_way):
+            _put_aside.append(self)
+        for other in [each for each in _put_aside if all(work.is_completed() for work in each._under_way)]:
+            _put_aside.remove(other)

@@ -1,0 +1,156 @@
+"""Who holds which workers, for whoever drives a policy: the columns of a view, and what an allocation changes.
+
+A driver (virtual time, or real processes) tells a cluster what happens: a job arrives, is given workers, loses them, is
+done, a node goes down. The cluster keeps the columns that policies look at, and says of an allocation whether it can be
+and which jobs it stops and starts. It knows no clock: every moment is an argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.errors import DovetailError
+from dovetail.scheduler.job_table import JobTable
+from dovetail.scheduler.knowledge import Knowledge
+from dovetail.scheduler.placement import TypePlacement
+from dovetail.scheduler.view import Allocation, ClusterView, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A job that is to be given workers; it is stopped first where it holds others."""
+
+    row: int
+    kind: int
+    workers: int
+    batch: int
+
+
+class Cluster:
+    """What every job of a table holds, and what there is to hold."""
+
+    def __init__(self, table: JobTable, placed: list[TypePlacement] | None = None) -> None:
+        """Set up with nothing arrived; `placed` tracks nodes where somebody cares which."""
+        count = len(table.jobs)
+        self.table = table
+        self.placed = placed
+        self.capacity = table.capacity.copy()
+        self.type = np.full(count, -1, np.int64)
+        self.workers = np.zeros(count, np.int64)
+        self.batch = np.full(count, -1, np.int64)
+        self.started_s = np.full(count, np.nan)
+        self.stopped_s = table.submit_s.copy()
+        self.attained = np.zeros(count)
+        self.starts = np.zeros(count, np.int64)
+        self.running = np.empty(0, np.int64)
+        self._attained_at_start = np.zeros(count)
+        self._active = np.empty(count, np.int64)
+        self._num_active = 0
+
+    @property
+    def active(self) -> IntArray:
+        """Rows that have arrived and are not done, in order of submission."""
+        return self._active[: self._num_active]
+
+    def is_active(self, rows: IntArray) -> bool:
+        """Say whether all rows have arrived and are not done."""
+        places = np.searchsorted(self.active, rows)
+        return bool((places < self._num_active).all()) and bool((self.active[places] == rows).all())
+
+    def arrive(self, row: int) -> None:
+        """Add a job to those that are there."""
+        self._active[self._num_active] = row
+        self._num_active += 1
+
+    def advance(self, now_s: float) -> None:
+        """Bring what running jobs have held up to date."""
+        rows = self.running
+        self.attained[rows] = self._attained_at_start[rows] + self.workers[rows] * (now_s - self.started_s[rows])
+
+    def finish(self, row: int, now_s: float) -> None:
+        """Take a job away that is done."""
+        self.let_go(row, now_s)
+        place = int(np.searchsorted(self.active, row))
+        self._active[place : self._num_active - 1] = self._active[place + 1 : self._num_active]
+        self._num_active -= 1
+
+    def hold(self, start: Start, now_s: float) -> bool:
+        """Give a job workers; return whether it stands as tight as can be."""
+        row = start.row
+        tight = self.placed is None or self.placed[start.kind].place(row, start.workers)
+        self.type[row], self.workers[row], self.batch[row] = start.kind, start.workers, start.batch
+        self.started_s[row], self._attained_at_start[row] = now_s, self.attained[row]
+        self.starts[row] += 1
+        self.running = np.insert(self.running, np.searchsorted(self.running, row), row)
+        return tight
+
+    def let_go(self, row: int, now_s: float) -> None:
+        """Take the workers from a job."""
+        if self.placed is not None:
+            self.placed[int(self.type[row])].release(row)
+        self.type[row], self.workers[row], self.batch[row] = -1, 0, -1
+        self.stopped_s[row] = now_s
+        self.running = np.delete(self.running, np.searchsorted(self.running, row))
+
+    def changes(self, wanted: Allocation) -> tuple[list[int], list[Start]]:
+        """Return the jobs that an allocation stops for good and those it starts, or refuse it."""
+        batches = np.full(len(wanted.rows), -1, np.int64) if wanted.batches is None else wanted.batches
+        self._check(wanted, batches)
+        rows, types, workers = wanted.rows, wanted.types, wanted.workers
+        changed = (self.workers[rows] != workers) | (self.type[rows] != types) | (self.batch[rows] != batches)
+        stops = self.running[~np.isin(self.running, rows, assume_unique=True)]
+        starts = [
+            Start(row=int(rows[place]), kind=int(types[place]), workers=int(workers[place]), batch=int(batches[place]))
+            for place in np.flatnonzero(changed)
+        ]
+        return stops.tolist(), starts
+
+    def view(self, believed: Knowledge) -> ClusterView:
+        """Return what a policy sees, the speeds and the work left being what is believed of them."""
+        return ClusterView(
+            capacity=self.capacity,
+            node_workers=self.table.node_workers,
+            rows=self.active,
+            running=self.running,
+            speed=believed.speed,
+            left=believed.left,
+            left_error=believed.left_error,
+            speed_error=believed.speed_error,
+            submit_s=self.table.submit_s,
+            restart_s=self.table.restart_s,
+            weight=self.table.weight,
+            type=self.type,
+            workers=self.workers,
+            started_s=self.started_s,
+            attained=self.attained,
+            starts=self.starts,
+            stopped_s=self.stopped_s,
+            batch_speed=believed.batch_speed,
+        )
+
+    def speeds(self, rows: IntArray, types: IntArray, workers: IntArray, batches: IntArray) -> FloatArray:
+        """Return the table's speed of each of an allocation's entries, tightly placed."""
+        speeds = self.table.speed[rows, types, workers]
+        for position in np.flatnonzero(batches >= 0):
+            chosen = self.table.batch_speed[int(batches[position])]
+            speeds[position] = chosen[rows[position], types[position], workers[position]]
+        return speeds
+
+    def _check(self, wanted: Allocation, batches: IntArray) -> None:
+        """Refuse an allocation that no cluster could carry out: it is the policy's mistake, so say which."""
+        rows, types, workers = wanted.rows, wanted.types, wanted.workers
+        used = np.bincount(types, weights=workers, minlength=len(self.capacity)) if len(rows) else np.zeros(1)
+        fits = bool((used <= self.capacity[: len(used)]).all())
+        arrived = not len(rows) or self.is_active(rows)
+        twice = len(np.unique(rows)) < len(rows)
+        in_table = bool((workers > 0).all()) and bool((workers < self.table.speed.shape[2]).all())
+        if fits and arrived and not twice and in_table and (self.speeds(rows, types, workers, batches) > 0).all():
+            return
+        reason = (
+            f"gave out {used.astype(int).tolist()} of {self.capacity.tolist()} workers"
+            if not fits
+            else "gave workers to a job that cannot use them"
+        )
+        raise DovetailError(f"the policy {reason}", hint="this is a mistake in the policy, not in the workload")

@@ -1,0 +1,136 @@
+"""Knowledge by watching: work left and speeds are estimated from what running jobs report.
+
+A driver hands in what it sees: speeds on sizes that ran, losses, the work done, jobs that are done. Jobs of one kind
+share their measured speeds, and all kinds share what doubling the workers does. Sizes that jobs may use, their restart
+and their target loss are known, since their owners say them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.scheduler.estimate.history import ERROR as HISTORY_ERROR
+from dovetail.scheduler.estimate.history import SizeHistory
+from dovetail.scheduler.estimate.loss_curve import fit_loss
+from dovetail.scheduler.estimate.speed_fit import Measured, SpeedPrior, first_prior, fit_speed, learn_prior
+from dovetail.scheduler.job_table import JobTable
+from dovetail.scheduler.view import FloatArray
+
+NOISE = 0.05
+"""The relative error that one measured speed is taken to have."""
+HOPE = 1.0
+"""Error bars by which a size counts as faster than expected.
+
+A size that may well pay is tried, and then it is known; one that is passed over never would be."""
+OTHER_TYPE_ERROR = 0.5
+"""The error bar of a kind's speeds on a type that it never ran on."""
+
+
+class Watching:
+    """What has been learnt so far; every column starts from a guess and follows the measurements."""
+
+    batch_speed: tuple[FloatArray, ...] = ()  # nobody has measured those
+
+    def __init__(self, table: JobTable) -> None:
+        """Start with guesses only."""
+        count, num_types, width = table.speed.shape
+        self._num_types = num_types
+        self._table = table
+        self._most = width - 1
+        self._may_use = table.speed > 0
+        self._kind_of = [job.kind if job.kind is not None else f"job {job.id}" for job in table.jobs]
+        self._rows_of: dict[str, list[int]] = {}
+        for row, kind in enumerate(self._kind_of):
+            self._rows_of.setdefault(kind, []).append(row)
+        self._points: dict[tuple[str, int], dict[int, Measured]] = {}
+        self._prior: SpeedPrior = first_prior(self._most)
+        self._history = SizeHistory()
+        self._loss_total = np.full(count, np.nan)
+        self._loss_error = np.full(count, np.nan)
+        self.speed: FloatArray = np.zeros(table.speed.shape)
+        self.speed_error = np.zeros(count)
+        self.left = np.ones(count)
+        self.left_error = np.full(count, HISTORY_ERROR)
+        self._there: set[int] = set()
+
+    def measured(self, row: int, type_: int, size: int, speed: float) -> None:
+        """Take in the speed of a job on `size` workers of a type, and look again at every kind that is there."""
+        kind = self._kind_of[row]
+        points = self._points.setdefault((kind, type_), {})
+        points[size] = points[size].again(speed) if size in points else Measured(log_speed=np.log(speed), count=1)
+        self._prior = learn_prior(self._points.values(), max_workers=self._most, noise=NOISE)
+        for there in {self._kind_of[row] for row in self._there}:
+            self._guess(there)
+
+    def reported(self, row: int, works: FloatArray, losses: FloatArray) -> None:
+        """Take in all of a job's losses so far, each with the work done when it was seen."""
+        loss = self._table.jobs[row].loss
+        fit = fit_loss(works, losses, target=loss.target) if loss is not None else None
+        if fit is not None:
+            self._loss_total[row], self._loss_error[row] = fit.total_work, fit.error
+
+    def finished(self, row: int, work: float) -> None:
+        """Learn from a job that is done how long jobs are."""
+        self._there.discard(row)
+        self._history.add(self._kind_of[row], work / self._on_one(row))
+
+    def estimate_left(self, row: int, done: float) -> None:
+        """Say again what a job has left after `done`: what the loss says against what is usual, by their errors."""
+        if row not in self._there:
+            self._there.add(row)
+            self._guess(self._kind_of[row])
+        on_one = self._on_one(row)
+        usual = self._history.expected_left_s(self._kind_of[row], done / on_one) * on_one
+        if np.isnan(self._loss_total[row]):
+            self.left[row], self.left_error[row] = usual, HISTORY_ERROR
+            return
+        by_loss = max(float(self._loss_total[row]) - done, 1e-3 * float(self._loss_total[row]), 1e-9)
+        trust = HISTORY_ERROR**2 / (HISTORY_ERROR**2 + float(self._loss_error[row]) ** 2)
+        self.left[row] = np.exp(trust * np.log(by_loss) + (1 - trust) * np.log(max(usual, 1e-9)))
+        self.left_error[row] = float(self._loss_error[row]) * np.sqrt(trust)
+
+    def _guess(self, kind: str) -> None:
+        """Work out the speeds of a kind again."""
+        rows = self._rows_of[kind]
+        for type_, (mean, error) in enumerate(self._curves(kind)):
+            curve = np.concatenate(([0.0], np.exp(mean + HOPE * error)))
+            self.speed[rows, type_] = np.where(self._may_use[rows, type_], curve, 0.0)
+            self.speed_error[rows] = float(error.mean())
+
+    def _curves(self, kind: str) -> list[tuple[FloatArray, FloatArray]]:
+        """Return a kind's log speeds and their errors on every type.
+
+        On a type it never ran on they are those of one it did, by the pace of the two types for other kinds.
+        """
+        fits = {
+            type_: fit_speed(self._points[kind, type_], self._prior, max_workers=self._most, noise=NOISE)
+            for type_ in range(self._num_types)
+            if (kind, type_) in self._points
+        }
+        if not fits:
+            at = np.log2(np.arange(1, self._most + 1, dtype=float))
+            return [(self._prior.at(at), self._prior.error(at))] * self._num_types
+        known = next(iter(fits))
+        mean, error = fits[known]
+        return [
+            fits[type_]
+            if type_ in fits
+            else (mean + np.log(self._pace(type_, known)), np.hypot(error, OTHER_TYPE_ERROR))
+            for type_ in range(self._num_types)
+        ]
+
+    def _pace(self, type_: int, known: int) -> float:
+        """Return how fast a type is against another, over the kinds measured on both on one size; 1 where none was."""
+        logs = [
+            point.log_speed - self._points[kind, known][size].log_speed
+            for (kind, other), points in self._points.items()
+            if other == type_ and (kind, known) in self._points
+            for size, point in points.items()
+            if size in self._points[kind, known]
+        ]
+        return float(np.exp(np.median(logs))) if logs else 1.0
+
+    def _on_one(self, row: int) -> float:
+        """Return the speed of a job a worker, as far as it is known: that of its least size on its best type."""
+        sizes = np.arange(1, self._most + 1)
+        return float((self.speed[row, :, 1:] / sizes).max())

@@ -1,0 +1,86 @@
+"""A stranger with more connections than the process may have open files takes nothing from it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from dovetail.transport import KeyRing, Letter, Listener
+from dovetail.transport.gate import MOST_UNPROVEN, most_unproven
+from tests.transport.crowd import NEEDED_FILES, crowd_at
+from tests.transport.makers import Ask, Site, Told, answer_to, make_codec, serving, wait_for
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(
+        0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < NEEDED_FILES, reason="a crowd needs more open files"
+    ),
+]
+
+
+def serve_with_few_files(folder: Path, line: Connection) -> None:
+    """Answer letters in a process that may open 1024 files; each answer needs some of them."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+    listener = Listener(
+        ["tcp://127.0.0.1:*"], codec=make_codec(), keys=KeyRing(folder / "keys"), name="server", log=lambda text: None
+    )
+
+    def answer(letter: Letter) -> tuple[Told, tuple[()]]:
+        files = [(folder / f"file-{number}").open("wb") for number in range(64)]
+        for file in files:
+            file.close()
+        return Told(letter.message.text), ()
+
+    with serving(listener, answer):
+        line.send(listener.addresses[0])
+        line.recv()
+        line.send(listener.refusals["crowd"])
+
+
+@pytest.mark.processes
+def test_its_own_are_served_and_files_can_be_opened_under_a_crowd(site: Site):
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    server = spawn.Process(target=serve_with_few_files, args=(site.folder, there))
+    server.start()
+    address = here.recv()
+    old = site.caller(address)
+    assert answer_to(old, Ask("before")).message == Told("before")
+    with crowd_at([address]):
+        for number in range(30):
+            new = site.caller(address, identity=b"worker/%d" % number)
+            for caller in (old, new):
+                assert answer_to(caller, Ask("x"), timeout_s=10).message == Told("x")
+            new.close()
+    here.send("stop")
+
+    assert here.recv() > 300  # of 1500, at most 128 at a time
+    old.close()
+    server.join()
+    server.close()
+
+
+def test_those_who_have_proven_their_keys_are_never_shown_out(site: Site, monkeypatch):
+    monkeypatch.setattr("dovetail.transport.gate.MOST_UNPROVEN", 4)
+    with serving(site.listener("tcp://127.0.0.1:*", site.ipc)) as listener:
+        callers = [site.caller(listener.addresses[number % 2], identity=b"worker/%d" % number) for number in range(24)]
+        for _ in range(3):
+            for caller in callers:
+                assert answer_to(caller, Ask("x")).message == Told("x")
+        with crowd_at(listener.addresses[:1], 40):
+            assert wait_for(lambda: listener.refusals["crowd"] >= 30)
+            for caller in callers:
+                assert answer_to(caller, Ask("x"), timeout_s=2).message == Told("x")
+        for caller in callers:
+            caller.close()
+    assert sum("have proven no key" in line for line in site.log) <= 2  # once in ten seconds
+
+
+def test_a_part_of_the_files_is_for_strangers(monkeypatch):
+    for soft, expected in ((64, 16), (1024, 128), (1 << 20, MOST_UNPROVEN), (resource.RLIM_INFINITY, MOST_UNPROVEN)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert most_unproven() == expected
