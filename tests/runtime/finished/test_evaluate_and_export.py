@@ -115,13 +115,13 @@ def test_columns_that_the_model_was_not_trained_on_are_refused(place):
 def test_the_checkpoint_of_another_run_is_refused(place, tmp_path):
     (other,) = (place / "numbers" / "checkpoints").glob("step-*8")
 
-    with pytest.raises(TrainingError, match="is a checkpoint of another run") as caught:
+    with pytest.raises(TrainingError, match="is of another run: the embedding table 0 was not there") as caught:
         evaluate_run(place / "net", checkpoint=other)
-    assert "leave --checkpoint out" in caught.value.hint
+    assert "or leave it out" in caught.value.hint
     moved = tmp_path / "moved"
     other.rename(moved)
     try:
-        with pytest.raises(TrainingError, match="11 dense parameters and 0 tables, this run's model 9 and 1"):
+        with pytest.raises(TrainingError, match="moved is of another run"):
             evaluate_run(place / "net", checkpoint=moved)
     finally:
         moved.rename(other)

@@ -64,7 +64,15 @@ class ServedModel:
     def asked(self, batch: Batch) -> list[tuple[int, NDArray[np.int64]]]:
         """Return (table, keys) of the look-ups that a batch alone decides, so that they can be made ahead."""
         found = [(table, keys(batch)) for table, keys in self._asked or []]
-        return [(table, np.ascontiguousarray(keys.numpy())) for table, keys in found if keys is not None]
+        asked = [(table, np.ascontiguousarray(keys.numpy())) for table, keys in found if keys is not None]
+        return [(table, keys) for table, keys in asked if self._has_all(table, keys)]
+
+    def _has_all(self, table: int, keys: NDArray[np.int64]) -> bool:
+        """Say whether a table has rows for all keys: servers refuse others, and the model says of which column."""
+        module = self._sparse[table].module
+        if isinstance(module, SlotEmbedding) or not len(keys):
+            return True  # it takes any id
+        return bool(keys.min() >= 0 and keys.max() < module.num_embeddings)
 
     def outcome(self, batch: Batch) -> tuple[Tensor, Any]:
         """Return the loss, summed over the samples of a batch that is on the device, and the model's answer."""
