@@ -8,7 +8,7 @@ from pathlib import Path
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
 from dovetail.runtime.launch.child import Child
-from dovetail.runtime.launch.prepare import COORDINATOR
+from dovetail.runtime.launch.work_out import COORDINATOR
 from dovetail.runtime.messages import Report
 
 MOST = 4

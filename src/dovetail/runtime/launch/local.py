@@ -24,7 +24,7 @@ from dovetail.runtime.launch.child import Child, Starter
 from dovetail.runtime.launch.false_starts import FalseStarts
 from dovetail.runtime.launch.guard import check_guarded
 from dovetail.runtime.launch.lock import RunLock
-from dovetail.runtime.launch.prepare import COORDINATOR
+from dovetail.runtime.launch.work_out import COORDINATOR
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.private_folder import remove_private_folder
