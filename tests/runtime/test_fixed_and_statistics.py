@@ -1,4 +1,4 @@
-"""Frozen parameters, buffers and running statistics: read as they were written and where they are listed, or refused."""
+"""Frozen parameters, buffers and running statistics: read as they were written and where listed, or refused."""
 
 from __future__ import annotations
 
