@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from dovetail.cli.main import app
 from dovetail.runtime import TrainingError, resume
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.finished.evaluate import evaluate_run
 from dovetail.runtime.finished.export import export_run
 from dovetail.runtime.finished.restore import restore_model
 from dovetail.runtime.launch.join import join
 from dovetail.runtime.trust import why_not_ours
-from dovetail.spec.run import RunModel
+from dovetail.spec.run import RunData, RunModel
 from tests.runtime.runs import NUM_ROWS, make_run, train
 
 CODE = """
@@ -45,8 +46,9 @@ def trained(tmp_path_factory):
 def place(trained, tmp_path):
     """The same run in a folder of its own, which a test may spoil."""
     shutil.copytree(trained, tmp_path / "x")
-    blueprint = tmp_path / "x" / "run" / "blueprint.json"
-    blueprint.write_text(blueprint.read_text().replace(str(trained), str(tmp_path / "x")))
+    blueprint = Blueprint.read(trained / "run")
+    model = replace(blueprint.run.model, name=f"{tmp_path / 'x' / 'own.py'}:build")
+    replace(blueprint, run=replace(blueprint.run, model=model)).write(tmp_path / "x" / "run")
     return tmp_path / "x"
 
 
@@ -131,10 +133,9 @@ def test_commands_say_so_and_end_with_status_1(place, words):
 
 def test_a_blueprint_that_names_a_function_of_the_system_is_refused(place):
     """What `package.module:function` names need not be a model, and its options are its arguments."""
-    path = place / "run" / "blueprint.json"
-    blueprint = json.loads(path.read_text())
-    blueprint["run"]["data"] = {"name": "subprocess:run", "options": {"args": ["touch", str(place / "ran")]}}
-    path.write_text(json.dumps(blueprint))
+    blueprint = Blueprint.read(place / "run")
+    data = RunData(name="subprocess:run", options={"args": ["touch", str(place / "ran")]})
+    replace(blueprint, run=replace(blueprint.run, data=data)).write(place / "run")
     open_folder(place)
 
     with pytest.raises(TrainingError, match=r"subprocess:run|own\.py"):
