@@ -5,15 +5,15 @@ BIN := .venv/bin
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist worksteal
 COVERED := --cov --cov-report=
+MAKEFLAGS += --jobs=2
 
-.PHONY: demo test quick check slow bench format clean
+.PHONY: demo test quick check kernels slow bench format clean
 
 demo: .venv/installed
 	@$(BIN)/python examples/demo.py
 
 # Everything: lint, types, import rules and tests, those that need the machine for themselves last.
-test: .venv/installed
-	$(BIN)/python .ci/compile.py & $(MAKE) --no-print-directory check && wait
+test: check kernels
 	$(BIN)/pytest $(PARALLEL) $(COVERED) -m 'not slow and not alone'
 	$(BIN)/pytest $(COVERED) --cov-append -m 'alone and not slow'
 	$(BIN)/python .ci/packages.py
@@ -21,6 +21,10 @@ test: .venv/installed
 # Under a minute: the same without tests that start processes, train or measure time.
 quick: check
 	$(BIN)/pytest $(PARALLEL) -m 'not slow and not alone and not processes'
+
+# Beside the type checker, which takes one core: what the tests would otherwise compile under coverage.
+kernels: .venv/installed
+	$(BIN)/python .ci/compile.py
 
 check: .venv/installed
 	$(BIN)/ruff check .

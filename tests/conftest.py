@@ -19,7 +19,7 @@ from numba.core.caching import IndexDataCacheFile
 PROCESSES = (
     "benchmarks/",
     "cli/test_doctor.py",
-    "cli/test_methods_and_catalogue.py::test_compare_has_a_row",
+    "cli/test_methods_and_catalogue.py::test_compare_",
     "cli/test_plan.py::test_help",
     "cli/test_profile.py",
     "cli/test_train.py",
@@ -31,6 +31,8 @@ PROCESSES = (
     "models/test_load.py::test_initial_values_are_the_same_in_another_process",
     "models/test_own_model_example.py",
     "models/test_training.py",
+    "planner/test_exact.py::test_on_extreme_problems",
+    "planner/test_memory.py::test_every_method",
     "planner/test_methods.py",
     "planner/test_reinforce.py",
     "profiler/test_layers.py::test_two_workers",

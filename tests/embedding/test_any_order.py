@@ -104,5 +104,6 @@ TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=40, deadli
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 class TestManyOrders(AnyOrder.TestCase):
     settings = settings(max_examples=400, stateful_step_count=40, deadline=None)

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -124,9 +125,9 @@ with LocalRun(folder) as local:
 """
 
 
-def test_what_a_killed_launcher_leaves_is_swept_at_the_next_start(tmp_path):
-    memory = tmp_path / "m"
-    memory.mkdir()
+def test_what_a_killed_launcher_leaves_is_swept_at_the_next_start(tmp_path, request):
+    memory = Path(tempfile.mkdtemp(prefix="dt-"))  # a socket's path may have 107 bytes, and tmp_path is long
+    request.addfinalizer(lambda: shutil.rmtree(memory, ignore_errors=True))
     launcher = subprocess.Popen(
         [sys.executable, "-c", START, str(memory), str(tmp_path / "run")], cwd=Path(__file__).parents[2]
     )

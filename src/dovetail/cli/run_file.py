@@ -98,7 +98,7 @@ def lock_free_folder(run: Run) -> RunLock:
         if folder.exists() and (not is_free(folder) or owner_of(folder) is not None):
             continue
         try:
-            lock = RunLock(folder)
+            lock = RunLock(folder, is_own=True)
         except TrainingError:
             if owner_of(folder) is None:
                 raise  # it cannot be written

@@ -127,16 +127,16 @@ def _block_by_block(
             if tensor.grad is not None:
                 gradients[name] = tensor.grad if name not in gradients else gradients[name] + tensor.grad
     for position, block_optimizer in enumerate(optimizers):
-        begun = stopwatch.mark()
         if block_optimizer is not None:
+            begun = stopwatch.mark()
             block_optimizer.step()
             block_optimizer.zero_grad()
-        marks[position] += [begun, stopwatch.mark()]
+            marks[position] += [begun, stopwatch.mark()]
     return [
         (
             stopwatch.seconds_between(taken[0], taken[1]),
             stopwatch.seconds_between(taken[2], taken[3]),
-            stopwatch.seconds_between(taken[4], taken[5]),
+            stopwatch.seconds_between(taken[4], taken[5]) if len(taken) > 4 else 0.0,
         )
         for taken in marks
     ]

@@ -76,12 +76,17 @@ class RunLock:
         ...
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Take it, making the folder where there is none; refuse where a process that lives has it."""
+    def __init__(self, folder: Path, *, is_own: bool = False) -> None:
+        """Take it, making the folder where there is none; refuse where a process that lives has it.
+
+        A folder that `is_own` is nobody else's even where it is there: another start may just have made it.
+        """
         self.folder = folder
         self._made: list[Path] = []
         try:
             self._made = _missing(folder)
+            if is_own and folder not in self._made:
+                self._made.insert(0, folder)
             self._file = self._take()
         except OSError as error:
             self._remove_made()
