@@ -43,6 +43,23 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     local_address: str
 
 
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
+    """What data and code are known by."""
+
+    version: str
+    """Of Dovetail."""
+    dense: tuple[str, ...]
+    slots: tuple[str, ...]
+    num_samples: int | None
+    """Of the data; None where they have no end."""
+    keys: str
+    """A checksum of the ids of some samples."""
+    numbers: float
+    """The sum of their numbers and labels."""
+    code: dict[str, str]
+    """A checksum of the file behind each `package.module:function`."""
+
+
 class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """A run, ready to be started."""
 
@@ -59,6 +76,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[ServerSpec, ...]
     timeline: bool = False
     """Whether every worker's spans are kept."""
+    fingerprint: Fingerprint | None = None
+    """Of the data and the code that the run began with."""
     lanes: str | None
     """The folder of shared memory; None where there is none."""
 

@@ -24,6 +24,7 @@ from dovetail.runtime.messages import (
     Done,
     Failed,
     Hello,
+    Leaves,
     Message,
     Ready,
     Reset,
@@ -138,6 +139,8 @@ class Conductor:
             return  # nothing changed: no need to see what can be done now
         if isinstance(message, Failed):
             self._failed(member, message, now_s)
+        elif isinstance(message, Leaves) and isinstance(member, Worker):
+            self._drop(member, message.why, now_s)
         elif isinstance(message, Ready) and isinstance(member, Server):
             if self._generations.ready(member, message) and not self.state.is_working:
                 self._begin_generation(now_s)

@@ -24,7 +24,9 @@ from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.fingerprint import fingerprint_of
 from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS
+from dovetail.runtime.launch.devices import check_device
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, dense_values, sparse_modules
 from dovetail.spec.run import Run
@@ -56,6 +58,8 @@ def prepare(
         raise TrainingError(
             f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
         )
+    for name, worker in run.each_worker():
+        check_device(worker.device, f'device = "{worker.device}" of worker `{name}`')
     data = load_source(run, source)
     graph = build_graph(run, data.schema, model)
     blueprint = _blueprint(run, data, graph.recipe, private_folder(), timeline=timeline)
@@ -109,6 +113,7 @@ def _blueprint(run: Run, data: Source, recipe: Recipe, private: Path, *, timelin
         coordinator=_server_spec(COORDINATOR, address, private),
         servers=tuple(_server_spec(f"server-{number}", address, private) for number in range(run.servers.count)),
         timeline=timeline,
+        fingerprint=fingerprint_of(run, data, samples),
         lanes=str(private) if run.network.shared_memory else None,
     )
 
