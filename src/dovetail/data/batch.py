@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 
 import torch
 from torch import Tensor
 
 from dovetail.data.errors import DataError
 
-FIELDS = ("sample_ids", "dense", "ids", "offsets", "labels")
-"""What a layer can read from a batch, by name."""
+FIELDS = ("sample_ids", "dense", "ids", "offsets", "labels", "weights")
+"""What a layer can read from a batch, by name; `weights` is None where all samples count alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,11 @@ class Batch:
     offsets: Tensor
     """int64 [n * s + 1], from 0 up to the number of ids."""
     labels: Tensor
-    """float32 [n]."""
+    """float32 [n], or [n, ...] where a sample has several; classes are 0, 1, 2, ..."""
+    weights: Tensor | None = None
+    """float32 [n]: how much each sample counts; None where each counts 1."""
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    """Further fields by name, one row a sample, of any kind and shape: `batch.pixels` is `batch.extra["pixels"]`."""
 
     def __post_init__(self) -> None:
         """Refuse tensors that do not describe the same samples."""
@@ -41,21 +46,28 @@ class Batch:
             "dense": (torch.float32, 2),
             "ids": (torch.int64, 1),
             "offsets": (torch.int64, 1),
-            "labels": (torch.float32, 1),
+            "labels": (torch.float32, max(1, self.labels.dim())),
+            "weights": (torch.float32, 1),
         }
-        for name, (dtype, num_dims) in expected.items():
-            tensor: Tensor = getattr(self, name)
+        for name, tensor in self.present().items():
+            dtype, num_dims = expected[name]
             if tensor.dtype != dtype or tensor.dim() != num_dims:
                 raise DataError(
                     f"a batch has `{name}` of {str(tensor.dtype).removeprefix('torch.')} in {tensor.dim()} dimensions, "
                     f"expected {str(dtype).removeprefix('torch.')} in {num_dims}",
                     hint="see dovetail.data.Batch for the shape of every field",
                 )
-        for name in ("dense", "labels"):
-            if getattr(self, name).shape[0] != num_samples:
+        for name, tensor in self.present().items():
+            if name in ("dense", "labels", "weights") and tensor.shape[0] != num_samples:
                 raise DataError(
-                    f"a batch of {num_samples} samples has {getattr(self, name).shape[0]} rows of `{name}`",
-                    hint="`sample_ids`, `dense` and `labels` have one row a sample",
+                    f"a batch of {num_samples} samples has {tensor.shape[0]} rows of `{name}`",
+                    hint="`sample_ids`, `dense`, `labels` and `weights` have one row a sample",
+                )
+        for name, tensor in self.extra.items():
+            if name in FIELDS or name == "extra" or tensor.dim() < 1 or tensor.shape[0] != num_samples:
+                raise DataError(
+                    f"a batch of {num_samples} samples has a further field `{name}` of shape {list(tensor.shape)}",
+                    hint=f"further fields have one row a sample, and other names than {', '.join(FIELDS)}",
                 )
         bags = self.offsets.shape[0] - 1
         if bags < 0 or (num_samples and bags % num_samples) or (not num_samples and bags):
@@ -63,6 +75,13 @@ class Batch:
                 f"a batch of {num_samples} samples has {bags + 1} offsets, not a whole number of slots a sample",
                 hint="`offsets` has one entry for every slot of every sample, and the number of ids last",
             )
+
+    def __getattr__(self, name: str) -> Tensor:
+        """Return a further field."""
+        extra: Mapping[str, Tensor] = object.__getattribute__(self, "extra") if not name.startswith("__") else {}
+        if name not in extra:
+            raise AttributeError(f"a batch has no field `{name}`: it has {', '.join([*FIELDS, *extra])}")
+        return extra[name]
 
     @property
     def num_samples(self) -> int:
@@ -79,9 +98,13 @@ class Batch:
         """What the tensors take."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
 
+    def present(self) -> dict[str, Tensor]:
+        """Return the fields that there are, by name, in the order of `FIELDS`."""
+        return {name: tensor for name in FIELDS if (tensor := getattr(self, name)) is not None}
+
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors in the order of `FIELDS`."""
-        return tuple(getattr(self, name) for name in FIELDS)
+        """Return the tensors in the order of `FIELDS`, then further ones."""
+        return (*self.present().values(), *self.extra.values())
 
     def slice(self, first: int, last: int) -> Batch:
         """Return the samples at positions `first` up to but not including `last`, without copying ids."""
@@ -94,6 +117,8 @@ class Batch:
             ids=self.ids[begin:end],
             offsets=offsets - begin,
             labels=self.labels[first:last],
+            weights=None if self.weights is None else self.weights[first:last],
+            extra={name: tensor[first:last] for name, tensor in self.extra.items()},
         )
 
     def take(self, positions: Tensor) -> Batch:
@@ -114,15 +139,20 @@ class Batch:
             ids=torch.from_numpy(ids),
             offsets=torch.from_numpy(offsets),
             labels=self.labels[positions],
+            weights=None if self.weights is None else self.weights[positions],
+            extra={name: tensor[positions] for name, tensor in self.extra.items()},
         )
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """Return the batch on `device`."""
-        return Batch(**{name: getattr(self, name).to(device, non_blocking=non_blocking) for name in FIELDS})
+        moved = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.present().items()}
+        extra = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.extra.items()}
+        return Batch(**moved, extra=extra)
 
     def pinned(self) -> Batch:
         """Return the batch in page-locked memory, from which a GPU copies while the CPU goes on."""
-        return Batch(**{name: getattr(self, name).pin_memory() for name in FIELDS})
+        extra = {name: tensor.pin_memory() for name, tensor in self.extra.items()}
+        return Batch(**{name: tensor.pin_memory() for name, tensor in self.present().items()}, extra=extra)
 
     def with_sample_ids(self, sample_ids: Tensor) -> Batch:
         """Return the same samples under other ids."""
@@ -143,10 +173,33 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     for batch in batches:
         shifts.append(batch.offsets[:-1] + total)
         total += batch.ids.shape[0]
-    joined = {name: torch.cat([getattr(batch, name) for batch in batches]) for name in FIELDS if name != "offsets"}
+    fields = batches[0].present()
+    if any(batch.present().keys() != fields.keys() for batch in batches):
+        raise DataError(
+            "batches with and without weights cannot be joined", hint="give all samples of a data set weights, or none"
+        )
+    if any(batch.extra.keys() != batches[0].extra.keys() for batch in batches if batch.num_samples):
+        raise DataError("batches of other further fields cannot be joined", hint="samples of one data set are alike")
+    joined = {name: torch.cat([getattr(batch, name) for batch in batches]) for name in fields if name != "offsets"}
     end = torch.tensor([total], dtype=torch.int64, device=batches[0].offsets.device)
-    return Batch(offsets=torch.cat([*shifts, end]), **joined)
+    full = [batch for batch in batches if batch.num_samples] or batches[:1]
+    extra = {name: _padded_cat([batch.extra[name] for batch in full]) for name in full[0].extra}
+    return Batch(offsets=torch.cat([*shifts, end]), **joined, extra=extra)
 
 
-if tuple(field.name for field in fields(Batch)) != FIELDS:
+def _padded_cat(tensors: Sequence[Tensor]) -> Tensor:
+    """Return tensors one below the other; shorter ones, such as sequences of other batches, get zeros behind."""
+    lengths = {tensor.shape[1:] for tensor in tensors}
+    if len(lengths) == 1:
+        return torch.cat(list(tensors))
+    longest = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True)]
+    whole = tensors[0].new_zeros(sum(tensor.shape[0] for tensor in tensors), *longest)
+    begin = 0
+    for tensor in tensors:
+        whole[(slice(begin, begin + tensor.shape[0]), *map(slice, tensor.shape[1:]))] = tensor
+        begin += tensor.shape[0]
+    return whole
+
+
+if tuple(each.name for each in dataclass_fields(Batch)) != (*FIELDS, "extra"):
     raise TypeError("FIELDS must name the fields of Batch in their order")

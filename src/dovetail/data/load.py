@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from dovetail.data.imports import ImportProblem, imported
 from dovetail.data.source import Source
 from dovetail.errors import did_you_mean
 
+MADE_BY = "_dovetail_made_by"
 MATCH_TRUTHS: Mapping[str, dict[str, Any]] = {
     "user-item": {},
     "next-item": {"num_user_slots": 1, "user_values": 10.0, "num_item_slots": 1, "num_dense": 0},
@@ -30,16 +32,31 @@ def load_data(name: str, **options: Any) -> Source:
     `name` is `clicks` (options: those of `Clicks`, or of `Matches` with truth `user-item` or `next-item`), `criteo`,
     `csv` or `parquet` (path, cache, cache_limit_bytes, max_bad_rows; label, dense, slots, multi_valued, separator for
     the last two), or `package.module:function`, which is called with the options and returns a `Source`.
+    `csv` and `parquet` also take `fields`, further columns of sequences or tensors, and their `shapes`; `label` may be
+    several columns, or None.
     """
     if ":" in name:
-        return _own(name, options)
+        return _made_by(_own(name, options), name, options)
     if name not in DATA:
         raise DataError(
             f"there are no data `{name}`", hint=did_you_mean(name, DATA) + ", or package.module:function for your own"
         )
     maker = DATA[name]
     _check_options(name, maker, options)
-    return maker(**options)
+    return _made_by(maker(**options), name, options)
+
+
+def how_made(source: object) -> tuple[str, dict[str, Any]] | None:
+    """Return the name and the options by which `load_data` made a source; None where something else made it."""
+    made: tuple[str, dict[str, Any]] | None = getattr(source, MADE_BY, None)
+    return made
+
+
+def _made_by(source: Source, name: str, options: Mapping[str, Any]) -> Source:
+    """Note how a source was made, where it can hold a note: such a source need not travel to workers."""
+    with contextlib.suppress(AttributeError, TypeError):
+        object.__setattr__(source, MADE_BY, (name, dict(options)))
+    return source
 
 
 def clicks(*, truth: str = "deep", **options: Any) -> Source:
@@ -64,7 +81,7 @@ def column_files(
     kind: Literal["csv", "parquet"],
     *,
     path: str | Sequence[str],
-    label: str = "label",
+    label: str | Sequence[str] | None = "label",
     dense: Sequence[str] = (),
     slots: Sequence[str] = (),
     multi_valued: Sequence[str] = (),
@@ -73,10 +90,18 @@ def column_files(
     cache: str | Path | bool = True,
     cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
     max_bad_rows: int = 0,
+    fields: Sequence[str] = (),
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> FileSource:
     """Return samples in files with named columns: CSV with a header, or Parquet."""
     columns = Columns(
-        label=label, dense=tuple(dense), slots=tuple(slots), multi_valued=tuple(multi_valued), separator=separator
+        label=label if label is None or isinstance(label, str) else tuple(label),
+        dense=names(dense),
+        slots=names(slots),
+        multi_valued=names(multi_valued),
+        separator=separator,
+        fields=names(fields),
+        shapes=tuple((name, tuple(shape)) for name, shape in (shapes or {}).items()),
     )
     if kind == "csv":
         decoder: Decoder = CsvDecoder(columns=columns, delimiter="," if delimiter is None else delimiter)
@@ -85,6 +110,11 @@ def column_files(
     else:
         decoder = ParquetDecoder(columns=columns)
     return _files(path, decoder, cache, cache_limit_bytes, max_bad_rows)
+
+
+def names(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names of columns; a single one need not be a list."""
+    return (words,) if isinstance(words, str) else tuple(words)
 
 
 DATA: dict[str, Callable[..., Source]] = {

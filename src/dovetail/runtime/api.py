@@ -10,16 +10,21 @@ Workers are processes that import the program's main script, so what starts a ru
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from torch import nn
 
+from dovetail.data.adopt import as_source
+from dovetail.data.load import how_made
 from dovetail.data.source import Source
+from dovetail.data.tables import as_table
 from dovetail.errors import DovetailError, SpecError
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name, read_blueprint
 from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
@@ -48,7 +53,7 @@ def hints_in_tracebacks() -> Iterator[None]:
 @hints_in_tracebacks()
 def train(
     model: str | nn.Module | None = None,
-    data: str | Source | None = None,
+    data: Any = None,
     *,
     folder: str | Path,
     workers: int | Sequence[RunWorker] | None = None,
@@ -65,21 +70,22 @@ def train(
 ) -> TrainingResult:
     """Train a model over servers and workers on this machine, and return what came of it.
 
-    `model` is a name, `package.module:function`, or a module of the user's own; `data` a name or a source of the user's
-    own. `settings` are keys of the run file: batch, epochs, mode, dense, samples, seed, loss, learning_rate, clip_norm,
-    every_steps and so on, or whole sections as tables. `run` is a run file to start from. `on_report` is called a few
-    times a second; once `stop` returns True the run keeps its state and ends.
+    `model` is a name, `package.module:function`, or a module of the user's own; `data` a name, a source, a PyTorch data
+    set or loader, or a table (see `dovetail.data.as_source`), with `data_options` of its kind. `settings` are keys of
+    the run file: batch, epochs, mode, dense, samples, seed, loss, learning_rate, clip_norm, every_steps and so on, or
+    whole sections as tables. `run` is a run file to start from. `on_report` is called a few times a second; once `stop`
+    returns True the run keeps its state and ends.
     """
     leave_when_imported()
     own_model = model if isinstance(model, nn.Module) else None
-    own_source = None if data is None or isinstance(data, str) else data
+    name, own_source, data_options = _adopted(data, data_options or {}, own_model)
     given = _settings(settings, optimizer=optimizer, schedule=schedule, workers=workers, servers=servers)
     if model is not None:
         given["model.name"] = model if isinstance(model, str) else name_of(model)
-    if data is not None:
-        given["data.name"] = data if isinstance(data, str) else name_of(data)
+    if name is not None:
+        given["data.name"] = name
     given |= {f"model.options.{key}": value for key, value in (model_options or {}).items()}
-    given |= {f"data.options.{key}": value for key, value in (data_options or {}).items()}
+    given |= {f"data.options.{key}": value for key, value in data_options.items()}
     whole = with_settings(run, given, place=PLACE) if run is not None else run_from({}, given, place=PLACE)
     return start(
         whole, Path(folder), model=own_model, source=own_source, timeline=timeline, on_report=on_report, stop=stop
@@ -91,7 +97,8 @@ def resume(
     folder: str | Path,
     *,
     model: nn.Module | None = None,
-    data: Source | None = None,
+    data: Any = None,
+    data_options: Mapping[str, Any] | None = None,
     workers: int | Sequence[RunWorker] | None = None,
     servers: int | RunServers | None = None,
     timeline: bool = False,
@@ -105,12 +112,14 @@ def resume(
     """
     leave_when_imported()
     given = _settings(settings, workers=workers, servers=servers)
+    name, source, options = _adopted(data, data_options or {}, model)
+    given |= {"data.name": name, "data.options": options} if name is not None else {}
     whole = with_settings(read_blueprint(Path(folder)).run, given, place="resume()")
     return start(
         whole,
         Path(folder),
         model=model,
-        source=data,
+        source=source,
         resumed=True,
         timeline=timeline,
         on_report=on_report,
@@ -152,6 +161,28 @@ def start(
         processes.wait(handle, stop=stop)
     total = blueprint.samples * run.training.epochs
     return read_result(folder, pace, total, model=model, source=source)
+
+
+def _adopted(
+    data: Any, options: Mapping[str, Any], model: nn.Module | None
+) -> tuple[str | None, Source | None, dict[str, Any]]:
+    """Return what the run's files call some data, the source where it is an object, and the options of a name."""
+    if data is None or isinstance(data, str):
+        return data, None, dict(options)
+    made = how_made(data)
+    if made is not None and not options:
+        with suppress(TypeError):
+            return made[0], None, _plain(made[1])
+    if not isinstance(data, Source) and "names" not in options and as_table(data) is None:
+        options = {**options, "names": inputs_of(model)} if inputs_of(model) else options
+    return name_of(data), as_source(data, **options), {}
+
+
+def inputs_of(model: nn.Module | None) -> list[str] | None:
+    """Return what a module calls its inputs; None where they have no names of their own."""
+    if model is None or isinstance(model, nn.Sequential | LayerGraph):
+        return None
+    return list(inspect.signature(model.forward).parameters) or None
 
 
 def name_of(thing: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,28 +13,41 @@ import torch
 from numpy.typing import NDArray
 
 from dovetail.data.batch import Batch
-from dovetail.data.errors import DataError
+from dovetail.data.errors import DataError, DataWarning
 from dovetail.data.files.decoder import DecodedPart, bad_rows_of
 from dovetail.data.files.keys import keys_of_strings, slot_salt
 from dovetail.data.files.opening import DataFile
-from dovetail.data.schema import Schema, Slot
+from dovetail.data.schema import Field, Schema, Slot
 from dovetail.errors import did_you_mean
 
+OTHER_SEPARATORS = (",", ";", "|", " ", "\t")
+SUSPICIOUS = 0.2
+"""The part of a column's values with another separator from which on that is said."""
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Which columns are what; a multi-valued slot is a column of lists, or of text with `separator` between values."""
+    """Which columns are what.
 
-    label: str = "label"
+    A multi-valued slot, a further field and a label of several numbers are columns of lists, or of text with
+    `separator` between values. Several label columns make one label of as many numbers; without any it is 0.
+    """
+
+    label: str | tuple[str, ...] | None = "label"
     dense: tuple[str, ...] = ()
     slots: tuple[str, ...] = ()
     multi_valued: tuple[str, ...] = ()
     separator: str = "|"
+    fields: tuple[str, ...] = ()
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """What the numbers of a further field are to be arranged as, e.g. (("pixels", (3, 32, 32)),)."""
 
     def __post_init__(self) -> None:
-        """Refuse a multi-valued slot that is no slot."""
+        """Refuse a multi-valued slot that is no slot, and a shape of what is no field."""
+        for name, _ in self.shapes:
+            if name not in self.fields:
+                raise DataError(f"`{name}` has a shape but is no field", hint=f"fields are: {', '.join(self.fields)}")
         for name in self.multi_valued:
             if name not in self.slots:
                 raise DataError(f"`{name}` is multi-valued but no slot", hint=f"slots are: {', '.join(self.slots)}")
@@ -41,7 +55,12 @@ class Columns:
     @property
     def names(self) -> tuple[str, ...]:
         """All columns that are read."""
-        return (self.label, *self.dense, *self.slots)
+        return (*self.labels, *self.dense, *self.slots, *self.fields)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns of the label."""
+        return () if self.label is None else (self.label,) if isinstance(self.label, str) else self.label
 
     @property
     def schema(self) -> Schema:
@@ -49,6 +68,8 @@ class Columns:
         return Schema(
             dense=self.dense,
             slots=tuple(Slot(name=name, multi_valued=name in self.multi_valued) for name in self.slots),
+            fields=tuple(Field(name=name, shape=dict(self.shapes).get(name, (None,))) for name in self.fields),
+            label_shape=(len(self.label),) if isinstance(self.label, tuple) else (),
         )
 
     def check(self, present: Sequence[str], *, where: str) -> None:
@@ -75,8 +96,7 @@ class Columns:
     def samples(self, table: pa.Table) -> tuple[Batch, dict[int, str]]:
         """Return the rows that are not broken, with their row numbers as sample ids, and why the others are."""
         bad: dict[int, str] = {}
-        labels = _numbers(table[self.label], bad, self.label, may_lack=False)
-        _complain(bad, (labels != 0) & (labels != 1), f"`{self.label}` is not 0 or 1")
+        labels = self._labels(table, bad)
         dense = np.zeros((table.num_rows, len(self.dense)), dtype=np.float32)
         for position, name in enumerate(self.dense):
             dense[:, position] = _numbers(table[name], bad, name, may_lack=True)
@@ -87,12 +107,26 @@ class Columns:
             dense=torch.from_numpy(dense),
             ids=torch.from_numpy(ids),
             offsets=torch.from_numpy(offsets),
-            labels=torch.from_numpy(labels.astype(np.float32)),
+            labels=labels,
+            extra={
+                name: tensor_of(table[name], bad, name, self.separator, dict(self.shapes).get(name))
+                for name in self.fields
+            },
         )
         if bad:
             good = np.setdiff1d(np.arange(table.num_rows), np.fromiter(bad, dtype=np.int64))
             batch = batch.take(torch.from_numpy(good))
         return batch, bad
+
+    def _labels(self, table: pa.Table, bad: dict[int, str]) -> torch.Tensor:
+        """Return the labels: float32 [n], or [n, ...] where a sample has several numbers."""
+        if not self.labels:
+            return torch.zeros(table.num_rows)
+        if isinstance(self.label, str) and is_list(table[self.label].type):
+            return tensor_of(table[self.label], bad, self.label, self.separator, None).float()
+        columns = [_numbers(table[name], bad, name, may_lack=False) for name in self.labels]
+        labels = columns[0] if isinstance(self.label, str) else np.stack(columns, axis=1)
+        return torch.from_numpy(labels.astype(np.float32))
 
 
 def interleave(
@@ -137,12 +171,68 @@ def _numbers(column: pa.ChunkedArray, bad: dict[int, str], name: str, *, may_lac
     return numbers
 
 
+def tensor_of(
+    column: pa.ChunkedArray, bad: dict[int, str], name: str, separator: str, shape: tuple[int, ...] | None
+) -> torch.Tensor:
+    """Return a column of numbers, of lists of them (nested ones too) or of text with numbers in it as one tensor.
+
+    Whole numbers are int64, others float32. Shorter lists get zeros behind; what does not fit `shape` goes into `bad`.
+    """
+    values = column.combine_chunks()
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
+        words = pc.split_pattern(pc.fill_null(values.cast(pa.string()), ""), separator)
+        try:
+            values = words.cast(pa.list_(pa.float64()))
+        except pa.ArrowInvalid as problem:
+            raise DataError(
+                f"field `{name}` is not numbers with `{separator}` between: {problem}", hint="give its `separator`"
+            ) from None
+    if is_list(values.type):
+        rows = [_nested(row) for row in values.to_pylist()]
+    else:
+        numbers = _numbers(column, bad, name, may_lack=False)
+        whole = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+        return torch.from_numpy(numbers.astype(np.int64 if whole else np.float32))
+    dims = max((row.ndim for row in rows), default=1)
+    for number, row in enumerate(rows):
+        if row.ndim != dims and row.size:
+            bad.setdefault(number, f"`{name}` has {row.ndim} dimensions, others {dims}")
+        elif shape is not None and row.size != int(np.prod(shape)):
+            bad.setdefault(number, f"`{name}` has {row.size} numbers, not {' x '.join(map(str, shape))}")
+        elif not np.isfinite(row).all():
+            bad.setdefault(number, f"`{name}` is not finite")
+    good = [row if number not in bad else row[:0] for number, row in enumerate(rows)]
+    longest = [max((row.shape[d] for row in good if row.ndim == dims), default=0) for d in range(dims)]
+    if shape is not None:
+        longest = [int(np.prod(shape))] if dims == 1 else longest
+    whole = all(np.issubdtype(row.dtype, np.integer) for row in rows if row.size)
+    packed = np.zeros((len(rows), *longest), dtype=np.int64 if whole else np.float32)
+    for number, row in enumerate(good):
+        if row.ndim == dims:
+            packed[number][tuple(slice(length) for length in row.shape)] = row
+    tensor = torch.from_numpy(packed)
+    return tensor.reshape(len(rows), *shape) if shape is not None else tensor
+
+
+def _nested(row: object) -> NDArray[np.generic]:
+    """Return a list of numbers, or of such lists, as an array."""
+    if row is None:
+        return np.zeros(0)
+    try:
+        return np.asarray(row)
+    except ValueError:
+        raise DataError("a field's lists within lists are of unlike lengths", hint="make them alike") from None
+
+
 def _bags(column: pa.ChunkedArray, name: str, separator: str | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the ids of a slot and how many each row has; a single value that is missing has an id of its own."""
     values = column.combine_chunks()
-    if separator is not None and not _is_list(values.type):
-        values = pc.split_pattern(pc.fill_null(_text(values, name).cast(pa.string()), ""), separator)
-    if _is_list(values.type):
+    if separator is not None and not is_list(values.type):
+        text = pc.fill_null(_text(values, name).cast(pa.string()), "")
+        warn_of_separator(text, name, separator)
+        values = pc.split_pattern(text, separator)
+    if is_list(values.type):
         counts = np.array(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
         values = values.flatten()
         if separator is not None and values.type == pa.string():  # nothing between separators is no value
@@ -153,6 +243,22 @@ def _bags(column: pa.ChunkedArray, name: str, separator: str | None) -> tuple[ND
     else:
         counts = np.ones(len(values), dtype=np.int64)
     return _keys(pc.fill_null(_text(values, name), b""), name), counts
+
+
+def warn_of_separator(text: pa.Array, name: str, separator: str) -> None:
+    """Say where a multi-valued column looks as if its values were parted by something else."""
+    if not len(text) or pc.any(pc.match_substring(text, separator)).as_py():
+        return
+    for other in OTHER_SEPARATORS:
+        holds = pc.sum(pc.match_substring(text, other)).as_py() or 0
+        if other != separator and holds >= SUSPICIOUS * len(text):
+            warnings.warn(
+                f"no value of the multi-valued column `{name}` has the separator `{separator}`, but {holds:,} of "
+                f'{len(text):,} have `{other}`: is that it? Then give separator="{other}"',
+                DataWarning,
+                stacklevel=2,
+            )
+            return
 
 
 def _text(values: pa.Array, name: str) -> pa.Array:
@@ -186,7 +292,8 @@ def _keys(values: pa.Array, name: str) -> NDArray[np.int64]:
     return np.asarray(keys_of_strings(text, offsets.astype(np.int64), slot_salt(name)))
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Say whether values are lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
