@@ -11,6 +11,7 @@ Workers are processes that import the program's main script, so what starts a ru
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,9 +29,14 @@ from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name, read_blueprint
 from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
+from dovetail.runtime.launch.callbacks import Callback, Callbacks
 from dovetail.runtime.launch.guard import check_travels, forget, leave_when_imported
+from dovetail.runtime.launch.live import Shown, View
 from dovetail.runtime.launch.local import LocalRun
+from dovetail.runtime.launch.loggers import Logger, Logging, make_logger
 from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.launch.validation import Validator
+from dovetail.runtime.launch.warm_start import Start
 from dovetail.runtime.messages import Report
 from dovetail.spec.run import Run, RunServers, RunWorker
 from dovetail.spec.run_settings import dotted_key, run_from, with_settings
@@ -63,6 +69,14 @@ def train(
     data_options: Mapping[str, Any] | None = None,
     optimizer: str | Mapping[str, Any] | None = None,
     schedule: str | Mapping[str, Any] | None = None,
+    validation: Any = None,
+    validation_options: Mapping[str, Any] | None = None,
+    validate_every: int | None = None,
+    early_stopping: int | None = None,
+    start_from: Start | None = None,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[str | Logger] = (),
+    progress: bool | None = None,
     timeline: bool = False,
     on_report: OnReport | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -73,22 +87,42 @@ def train(
     `model` is a name, `package.module:function`, or a module of the user's own; `data` a name, a source, a PyTorch data
     set or loader, or a table (see `dovetail.data.as_source`), with `data_options` of its kind. `settings` are keys of
     the run file: batch, epochs, mode, dense, samples, seed, loss, learning_rate, clip_norm, every_steps and so on, or
-    whole sections as tables. `run` is a run file to start from. `on_report` is called a few times a second; once `stop`
-    returns True the run keeps its state and ends.
+    whole sections as tables. `run` is a run file to start from.
+
+    The model is tried on `validation`, data of any kind that `data` may be, every `validate_every` steps (absent: at
+    the end of each epoch), and the best checkpoint is kept; where it has not got better `early_stopping` times in a
+    row, the run stops. `start_from` is a run, a checkpoint, a file of parameters or a `state_dict` to begin with.
+
+    `progress` shows how the run goes (absent: on a terminal). `callbacks` and `loggers` ("tensorboard", "wandb",
+    "mlflow", or objects) are told of it, and `on_report` is called a few times a second. Once `stop` returns True the
+    run keeps its state and ends.
     """
     leave_when_imported()
     own_model = model if isinstance(model, nn.Module) else None
-    name, own_source, data_options = _adopted(data, data_options or {}, own_model)
+    name, own_source, named_options = _adopted(data, data_options or {}, own_model)
     given = _settings(settings, optimizer=optimizer, schedule=schedule, workers=workers, servers=servers)
     if model is not None:
         given["model.name"] = model if isinstance(model, str) else name_of(model)
     if name is not None:
         given["data.name"] = name
+    given |= _validation_settings(validation, validation_options, validate_every, early_stopping)
+    tried_on = None
+    if validation is not None and not isinstance(validation, str):
+        tried_on = _as_source(validation, validation_options or data_options or {}, own_model)
     given |= {f"model.options.{key}": value for key, value in (model_options or {}).items()}
-    given |= {f"data.options.{key}": value for key, value in data_options.items()}
+    given |= {f"data.options.{key}": value for key, value in named_options.items()}
     whole = with_settings(run, given, place=PLACE) if run is not None else run_from({}, given, place=PLACE)
     return start(
-        whole, Path(folder), model=own_model, source=own_source, timeline=timeline, on_report=on_report, stop=stop
+        whole,
+        Path(folder),
+        model=own_model,
+        source=own_source,
+        validation=tried_on,
+        start_from=start_from,
+        callbacks=_told(callbacks, loggers, whole, progress=progress),
+        timeline=timeline,
+        on_report=on_report,
+        stop=stop,
     )
 
 
@@ -101,6 +135,13 @@ def resume(
     data_options: Mapping[str, Any] | None = None,
     workers: int | Sequence[RunWorker] | None = None,
     servers: int | RunServers | None = None,
+    validation: Any = None,
+    validation_options: Mapping[str, Any] | None = None,
+    validate_every: int | None = None,
+    early_stopping: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[str | Logger] = (),
+    progress: bool | None = None,
     timeline: bool = False,
     on_report: OnReport | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -108,18 +149,25 @@ def resume(
 ) -> TrainingResult:
     """Go on with a run from its newest checkpoint, on as many workers and servers as there are now.
 
-    `model` and `data` are those that the run began with, where they were objects. `settings` are as in `train`.
+    `model`, `data` and `validation` are those that the run began with, where they were objects; at the end of an epoch
+    there may be more data. The rest is as in `train`.
     """
     leave_when_imported()
     given = _settings(settings, workers=workers, servers=servers)
     name, source, options = _adopted(data, data_options or {}, model)
     given |= {"data.name": name, "data.options": options} if name is not None else {}
+    given |= _validation_settings(validation, validation_options, validate_every, early_stopping)
+    tried_on = None
+    if validation is not None and not isinstance(validation, str):
+        tried_on = _as_source(validation, validation_options or data_options or {}, model)
     whole = with_settings(read_blueprint(Path(folder)).run, given, place="resume()")
     return start(
         whole,
         Path(folder),
         model=model,
         source=source,
+        validation=tried_on,
+        callbacks=_told(callbacks, loggers, whole, progress=progress),
         resumed=True,
         timeline=timeline,
         on_report=on_report,
@@ -133,6 +181,9 @@ def start(
     *,
     model: nn.Module | None = None,
     source: Source | None = None,
+    validation: Source | None = None,
+    start_from: Start | None = None,
+    callbacks: Sequence[Callback] = (),
     resumed: bool = False,
     timeline: bool = False,
     on_report: OnReport | None = None,
@@ -148,19 +199,69 @@ def start(
             hint="give an object with `schema`, `num_samples` and `read(first, last)`; see dovetail.data.Source",
         )
     check_by_name(run, model=model, source=source)
-    blueprint = prepare(run, folder, model=model, source=source, resume=resumed, timeline=timeline)
+    told = Callbacks(callbacks)
+    blueprint = prepare(
+        run, folder, model=model, source=source, resume=resumed, timeline=timeline, start_from=start_from
+    )
     forget()
     pace = Pace()
+    try:
+        validator = None
+        if run.validation.is_wanted or validation is not None:
+            validator = Validator(
+                folder, blueprint, model=model, source=source, data=validation, on_validated=told.validated
+            )
+        told.begin(folder, run)
 
-    def handle(report: Report) -> None:
-        pace.add(report)
-        if on_report is not None:
-            on_report(report)
+        def handle(report: Report) -> None:
+            pace.add(report)
+            told.report(report)
+            if on_report is not None:
+                on_report(report)
+            if validator is not None:
+                validator.look(report.checkpoint_step)
 
-    with LocalRun(folder, model=model, source=source) as processes:
-        processes.wait(handle, stop=stop)
-    total = blueprint.samples * run.training.epochs
-    return read_result(folder, pace, total, model=model, source=source)
+        def should_stop() -> bool:
+            return stop() or told.asked_to_stop() or (validator is not None and validator.should_stop())
+
+        try:
+            with LocalRun(folder, model=model, source=source) as processes:
+                processes.wait(handle, stop=should_stop)
+            if validator is not None:
+                validator.finish()
+        finally:
+            if validator is not None:
+                validator.close()
+        result = read_result(folder, pace, blueprint.samples * run.training.epochs, model=model, source=source)
+        told.end(result)
+    finally:
+        told.close()
+    return result
+
+
+def _validation_settings(
+    data: Any, options: Mapping[str, Any] | None, every: int | None, patience: int | None
+) -> dict[str, Any]:
+    """Return the keywords about validation as keys of a run file."""
+    given: dict[str, Any] = {"validation.every_steps": every, "validation.patience": patience}
+    if isinstance(data, str):
+        given |= {"validation.name": data, "validation.options": _plain(options or {})}
+    elif data is None and options:
+        given["validation.options"] = _plain(options)
+    elif data is not None and every is None:
+        given["validation.every_epochs"] = 1
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _told(
+    callbacks: Sequence[Callback], loggers: Sequence[str | Logger], run: Run, *, progress: bool | None
+) -> list[Callback]:
+    """Return everyone who is told of a run."""
+    made = [make_logger(each) if isinstance(each, str) else each for each in loggers]
+    found = [*callbacks, *(Logging(each) for each in made)]
+    if sys.stderr.isatty() if progress is None else progress:
+        found.append(Shown(View(f"{run.model.name} · {run.training.mode}", run.training.epochs)))
+    return found
 
 
 def _adopted(
@@ -173,9 +274,15 @@ def _adopted(
     if made is not None and not options:
         with suppress(TypeError):
             return made[0], None, _plain(made[1])
-    if not isinstance(data, Source) and "names" not in options and as_table(data) is None:
-        options = {**options, "names": inputs_of(model)} if inputs_of(model) else options
-    return name_of(data), as_source(data, **options), {}
+    return name_of(data), _as_source(data, options, model), {}
+
+
+def _as_source(data: Any, options: Mapping[str, Any], model: nn.Module | None) -> Source:
+    """Return some data as a source; inputs without names have those that the model gives them."""
+    if isinstance(data, Source):
+        return data
+    inputs = inputs_of(model) if "names" not in options and as_table(data) is None else None
+    return as_source(data, **options, **({"names": inputs} if inputs else {}))
 
 
 def inputs_of(model: nn.Module | None) -> list[str] | None:

@@ -69,6 +69,9 @@ class RunTraining(_Section, frozen=True):
     ] = "ps"
     staleness: Annotated[int, Meta(description="with ssp: tasks that a worker may be ahead of the slowest")] = 4
     micro_batch: Annotated[int, Meta(description="samples that a worker computes at once, at most")] = 2048
+    accumulate: Annotated[
+        int, Meta(description="batches whose gradients are added up to one step; each is computed by itself")
+    ] = 1
     reduction: Annotated[
         Reduction, Meta(description="mean: gradients are divided by the samples; sum: they are not")
     ] = "mean"
@@ -89,6 +92,7 @@ class RunTraining(_Section, frozen=True):
         check_whole_number(self, "epochs", at_least=1)
         check_whole_number(self, "staleness", at_least=0)
         check_whole_number(self, "micro_batch", at_least=1)
+        check_whole_number(self, "accumulate", at_least=1)
         if self.tail is not None:
             check_number(self, "tail", at_least=0.0, at_most=0.5)
         if self.dense == "ring" and self.mode != "sync":
@@ -113,6 +117,21 @@ class RunSchedule(_Section, frozen=True):
         return {name: value for name, value in given.items() if value is not None}
 
 
+class RunGroup(_Section, frozen=True):
+    """Dense parameters, by the names they have in the model."""
+
+    pattern: Annotated[str, Meta(description="of names, with * and ?, e.g. *.bias")]
+    learning_rate: Annotated[float | None, Meta(description="above zero; absent: the optimizer's")] = None
+    settings: Annotated[dict[str, float], Meta(description="on top of the optimizer's, e.g. { weight_decay = 0 }")] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse no pattern, and a rate that is not above zero."""
+        if not self.pattern.strip():
+            raise SpecError("is empty", key="pattern", hint='name parameters, e.g. "*.bias"')
+        if self.learning_rate is not None:
+            check_number(self, "learning_rate", above=0.0)
+
+
 class RunOptimizer(_Section, frozen=True):
     """What updates the parameters, on the servers."""
 
@@ -126,6 +145,13 @@ class RunOptimizer(_Section, frozen=True):
         Meta(description="of embedding rows: sgd, adagrad, row-wise-adagrad, adam, ftrl; absent: as `name`"),
     ] = None
     rows_learning_rate: Annotated[float | None, Meta(description="of embedding rows; absent: learning_rate")] = None
+    settings: Annotated[
+        dict[str, float], Meta(description="of the dense one, e.g. { beta1 = 0.9, beta2 = 0.98, weight_decay = 0.1 }")
+    ] = {}
+    rows_settings: Annotated[dict[str, float], Meta(description="of that of rows, e.g. { first_sum = 0.1 }")] = {}
+    groups: Annotated[
+        Sequence[RunGroup], Meta(description="dense parameters with settings of their own; the first that fits counts")
+    ] = ()
     schedule: RunSchedule = RunSchedule()
     clip_norm: Annotated[
         float | None, Meta(description="the most that the norm of the dense gradient may be, above zero")
@@ -189,7 +215,7 @@ class RunSaving(_Section, frozen=True):
     """When the state of the run is kept; it always is at the end."""
 
     every_steps: Annotated[int | None, Meta(description="steps (in ssp and async: tasks) from one to the next")] = None
-    every_s: Annotated[float | None, Meta(description="seconds from one to the next")] = None
+    every_s: Annotated[float | None, Meta(description="seconds from one to the next, as well")] = 300.0
     keep: Annotated[int, Meta(description="how many of the newest are kept, at least 1")] = 3
 
     def __post_init__(self) -> None:
@@ -199,6 +225,43 @@ class RunSaving(_Section, frozen=True):
         if self.every_s is not None:
             check_number(self, "every_s", above=0.0)
         check_whole_number(self, "keep", at_least=1)
+
+
+class RunValidation(_Section, frozen=True):
+    """Data that are not trained on, and when the model is tried on them; absent, it is not."""
+
+    name: Annotated[str | None, Meta(description="data as in [data]; absent: those of the run")] = None
+    options: Annotated[
+        dict[str, Any], Meta(description="options of these data, on top of the run's where they are of one name")
+    ] = {}
+    samples: Annotated[int, Meta(description="how many samples are looked at, at most")] = 100_000
+    every_steps: Annotated[int | None, Meta(description="steps from one to the next")] = None
+    every_epochs: Annotated[
+        int | None, Meta(description="epochs from one to the next; absent both: at the end of every epoch")
+    ] = None
+    metric: Annotated[str, Meta(description="what is best: loss, or a metric of the model")] = "loss"
+    patience: Annotated[
+        int | None, Meta(description="how often in a row it may not get better before the run stops; absent: never")
+    ] = None
+    least_gain: Annotated[float, Meta(description="by how much it has to get better to count")] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_whole_number(self, "samples", at_least=1)
+        for name in ("every_steps", "every_epochs", "patience"):
+            if getattr(self, name) is not None:
+                check_whole_number(self, name, at_least=1)
+        check_number(self, "least_gain", at_least=0.0)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is any."""
+        return bool(self.name or self.options or self.every_steps or self.every_epochs or self.patience)
+
+    @property
+    def epochs(self) -> int | None:
+        """Epochs from one to the next; None where steps count."""
+        return self.every_epochs or (None if self.every_steps else 1)
 
 
 class RunNetwork(_Section, frozen=True):
@@ -234,6 +297,7 @@ class Run(_Section, frozen=True):
     servers: RunServers = RunServers()
     workers: Sequence[RunWorker] = msgspec.field(name="worker", default=(RunWorker(count=2),))
     checkpoint: RunSaving = RunSaving()
+    validation: RunValidation = RunValidation()
     network: RunNetwork = RunNetwork()
     faults: RunFaults = RunFaults()
 

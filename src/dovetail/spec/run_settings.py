@@ -14,7 +14,7 @@ from dovetail.errors import SpecError, did_you_mean
 from dovetail.spec.files import struct_from
 from dovetail.spec.run import Run
 
-SECTIONS_SEARCHED = ("training", "optimizer", "data", "checkpoint", "faults", "network")
+SECTIONS_SEARCHED = ("training", "optimizer", "data", "checkpoint", "validation", "faults", "network")
 """Where a key without a section is looked for, in this order."""
 
 

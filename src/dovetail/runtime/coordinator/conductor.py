@@ -50,7 +50,7 @@ class Conductor:
         self.work: Work = (SyncWork if is_sync else PoolWork)(blueprint, self.roster, self.decisions)
         self.kept: Kept = shelf.newest()
         """The newest checkpoint that is whole."""
-        self._saving = Saving(run.checkpoint, shelf, self.roster, self.decisions)
+        self._saving = Saving(run.checkpoint, shelf, self.roster, self.decisions, run.validation, blueprint.samples)
         self._generations = Generations(blueprint, self.roster, self.decisions, past)
         self._standstill = Standstill(run.faults.patience_s)
         self.state = RunState.STARTING
@@ -205,7 +205,7 @@ class Conductor:
                 wish, self.work.wish = self.work.wish, None
                 self._carry_out(wish, now_s)
                 continue
-            self._saving.look(self.work.step, now_s)
+            self._saving.look(self.work.step, now_s, self.work.position)
             self.work.pause = Pause.TO_SAVE if self._saving.held_back else Pause.NONE
             if self._stops_after_save:
                 self.work.pause = Pause.TO_STOP

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from dovetail.models.schedules import make_schedule
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.coordinator.conductor import Conductor
 from dovetail.runtime.coordinator.decisions import Counted, Decision, Say, Send
@@ -45,6 +46,8 @@ class CoordinatorLoop:
         self._conductor = Conductor(
             self._blueprint, shelf, self._journal.past(), self._clock.now(), place=str(self._folder)
         )
+        schedule = self._blueprint.run.optimizer.schedule
+        self._schedule = make_schedule(schedule.name, **schedule.settings())
         self._begun_s = time.time()
         self._ticked_s = self._turned_s = 0.0
         self._ended_s: float | None = None
@@ -177,6 +180,11 @@ class CoordinatorLoop:
         """Return the epoch that work is in."""
         return self._conductor.work.position // self._blueprint.samples
 
+    def _learning_rate(self) -> float:
+        """Return the rate of dense parameters at this step."""
+        rate = self._blueprint.optimizer.get("learning_rate", 0.0)
+        return float(rate) * self._schedule(self._conductor.work.step)
+
     def _write_metrics(self, now_s: float) -> None:
         """Write a line of figures."""
         facts = {
@@ -185,6 +193,7 @@ class CoordinatorLoop:
             "step": self._conductor.work.step,
             "epoch": self._epoch(),
             "samples": self._conductor.work.samples_done,
+            "learning_rate": round(self._learning_rate(), 12),
         }
         self._metrics.turn(now_s, facts, self._server_stats)
 
@@ -213,6 +222,8 @@ class CoordinatorLoop:
             lost=tuple(conductor.lost.items()),
             error=conductor.failure[0],
             hint=conductor.failure[1],
+            learning_rate=self._learning_rate(),
+            gradient_norm=self._metrics.gradient_norm,
         )
 
 

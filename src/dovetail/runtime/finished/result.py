@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from dovetail.runtime.checkpoint import Manifest
-from dovetail.runtime.folder import CHECKPOINTS, Summary
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.finished.validated import Validated, read_validated
+from dovetail.runtime.folder import BEST, CHECKPOINTS, Summary
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,20 +73,34 @@ class TrainingResult:
     imbalance: float
     """Rows of the fullest server over the mean."""
     checkpoint: Path
+    validation: tuple[Validated, ...] = ()
+    """What came of each trial on the validation data, oldest first."""
+    best: Validated | None = None
+    """The best of them."""
+    best_checkpoint: Path | None = None
+    """Its folder; the model of it is `load_model(best=True)`."""
     _model: nn.Module | None = field(default=None, repr=False)
     _source: Source | None = field(default=None, repr=False)
 
-    def load_model(self) -> LayerGraph:
-        """Return the trained model with all its parameters, for use without servers."""
+    def load_model(self, *, best: bool = False) -> LayerGraph:
+        """Return the trained model with all its parameters, for use without servers; with `best`, that of the best."""
         from dovetail.runtime.finished.restore import restore_model  # noqa: PLC0415 - torch, and compilers
 
-        return restore_model(self.folder, model=self._model, source=self._source, checkpoint=self.checkpoint)
+        return restore_model(self.folder, model=self._model, source=self._source, checkpoint=self._chosen(best))
 
-    def fill(self, model: M) -> M:
+    def fill(self, model: M, *, best: bool = False) -> M:
         """Give the user's own module the trained parameters, and return it."""
         from dovetail.runtime.finished.restore import restore_into  # noqa: PLC0415
 
-        return restore_into(model, self.folder, checkpoint=self.checkpoint)
+        return restore_into(model, self.folder, checkpoint=self._chosen(best))
+
+    def _chosen(self, best: bool) -> Path:
+        """Return the last checkpoint, or the best."""
+        if not best:
+            return self.checkpoint
+        if self.best_checkpoint is None:
+            raise TrainingError("no checkpoint is the best: nothing was validated", hint="give `validation` data")
+        return self.best_checkpoint
 
     def facts(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -99,6 +115,8 @@ class TrainingResult:
             "workers": self.workers,
             "servers": self.servers,
             "imbalance": self.imbalance,
+            "validation": [msgspec.to_builtins(found) for found in self.validation],
+            "best_checkpoint": None if self.best_checkpoint is None else str(self.best_checkpoint),
             "folder": str(self.folder),
             "checkpoint": str(self.checkpoint),
         }
@@ -111,6 +129,8 @@ def read_result(
     summary = Summary.read(folder)
     checkpoint = folder / CHECKPOINTS / summary.checkpoint
     kept = Manifest.read(checkpoint)
+    tried = read_validated(folder)
+    best = next((each for each in reversed(tried) if each.is_best), None)
     here = sum(worker.samples for worker in summary.workers.values())
     return TrainingResult(
         folder=folder,
@@ -125,6 +145,9 @@ def read_result(
         servers=msgspec.to_builtins(summary.servers),
         imbalance=summary.imbalance,
         checkpoint=checkpoint,
+        validation=tuple(tried),
+        best=best,
+        best_checkpoint=folder / BEST if best is not None else None,
         _model=model,
         _source=source,
     )

@@ -22,11 +22,13 @@ from dovetail.models.schedules import make_schedule
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.checkpoint import Manifest
+from dovetail.runtime.dense.groups import check_groups
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import fingerprint_of
 from dovetail.runtime.folder import BLUEPRINT, CHECKPOINTS, JOURNAL, KEYS, LOGS, ROWS
 from dovetail.runtime.launch.devices import check_device
+from dovetail.runtime.launch.warm_start import Start, fill_first, known_from
 from dovetail.runtime.model.build import build_graph
 from dovetail.runtime.model.parameters import dense_entries, dense_values, sparse_modules
 from dovetail.spec.run import Run
@@ -52,8 +54,12 @@ def prepare(
     source: Source | None = None,
     resume: bool = False,
     timeline: bool = False,
+    start_from: Start | None = None,
 ) -> Blueprint:
-    """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint."""
+    """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint.
+
+    A new run begins with the parameters in `start_from` where that is given, else with the model's own.
+    """
     if not resume and (folder / CHECKPOINTS).exists():
         raise TrainingError(
             f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
@@ -68,13 +74,14 @@ def prepare(
         tables=tuple(each.spec() for each in sparse_modules(graph)),
         dense=dense_entries(graph),
     )
+    check_groups(blueprint)
     folder.mkdir(parents=True, exist_ok=True)
     for name in (LOGS, ROWS):
         (folder / name).mkdir(exist_ok=True)
     if resume:
         _check_fits(blueprint, folder)
     else:
-        _write_first_checkpoint(blueprint, folder, dense_values(graph))
+        _write_first_checkpoint(blueprint, folder, dense_values(graph), start_from)
     (folder / JOURNAL).unlink(missing_ok=True)
     blueprint.write(folder)
     _make_keys(blueprint, folder)
@@ -92,13 +99,15 @@ def _blueprint(run: Run, data: Source, recipe: Recipe, private: Path, *, timelin
         )
     name = run.optimizer.name or recipe.optimizer
     rate = run.optimizer.learning_rate or recipe.learning_rate
-    optimizer = make_dense_optimizer(name, learning_rate=rate)
+    optimizer = make_dense_optimizer(name, learning_rate=rate, **run.optimizer.settings)
     rows = run.optimizer.rows or ROWS_AS[optimizer.name]
     if rows not in ROW_OPTIMIZERS:
         raise TrainingError(
             f"servers have no optimizer `{rows}` for embedding rows", hint=did_you_mean(rows, ROW_OPTIMIZERS)
         )
-    row_optimizer = make_row_optimizer(rows, learning_rate=run.optimizer.rows_learning_rate or rate)
+    row_optimizer = make_row_optimizer(
+        rows, learning_rate=run.optimizer.rows_learning_rate or rate, **run.optimizer.rows_settings
+    )
     make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
     address = run.network.address
     return Blueprint(
@@ -106,7 +115,7 @@ def _blueprint(run: Run, data: Source, recipe: Recipe, private: Path, *, timelin
         tables=(),
         dense=(),
         samples=samples,
-        batch=run.training.batch or recipe.batch,
+        batch=(run.training.batch or recipe.batch) * run.training.accumulate,
         optimizer=described(optimizer),
         row_optimizer=row_described(row_optimizer),
         metric=recipe.metric,
@@ -153,12 +162,17 @@ def _sweep(parent: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any) -> None:
-    """Write the state before the first step: dense parameters as the model has them, no rows."""
+def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any, start_from: Start | None) -> None:
+    """Write the state before the first step: dense parameters as the model has them and no rows, or those given."""
     partial = checkpoints.begin(folder, 0)
+    num_servers = 0
+    if start_from is not None:
+        values, num_servers = fill_first(known_from(start_from), blueprint, partial, values)
     checkpoints.save_dense(partial, 0, 0, values, {})
-    files = checkpoints.checksums_in(partial, only="dense-*")
-    manifest = Manifest(step=0, position=0, dense_steps=0, num_servers=0, samples=blueprint.samples, files=files)
+    files = checkpoints.checksums_in(partial, only="**/*")
+    manifest = Manifest(
+        step=0, position=0, dense_steps=0, num_servers=num_servers, samples=blueprint.samples, files=files
+    )
     checkpoints.publish(partial, manifest)
 
 
@@ -176,12 +190,34 @@ def _check_fits(blueprint: Blueprint, folder: Path) -> None:
                 f"{folder} was trained with other {what.replace('_', ' ')} than this run has",
                 hint="resume with the model and optimizers that it began with",
             )
+    newest = checkpoints.newest(folder)
+    manifest = Manifest.read(newest)
     if before.samples != blueprint.samples:
+        if manifest.position % before.samples:
+            raise TrainingError(
+                f"{folder} was trained on {before.samples} samples an epoch, this run has {blueprint.samples}, and it "
+                f"stands within an epoch, at sample {manifest.position % before.samples}",
+                hint="resume with the data it began with to the end of the epoch; other data can follow then",
+            )
+        manifest = _with_samples(newest, manifest, blueprint.samples)
+    done, epochs = manifest.position // blueprint.samples, blueprint.run.training.epochs
+    if manifest.position > blueprint.samples * epochs:
         raise TrainingError(
-            f"{folder} was trained on {before.samples} samples an epoch, this run has {blueprint.samples}",
-            hint="resume with the data it began with, or start a new run",
+            f"{folder} is done with {done} epoch{'' if done == 1 else 's'}, and epochs is {epochs}",
+            hint=f"train longer: dovetail train --resume {folder} --epochs {done + 1}",
         )
-    checkpoints.newest(folder)
+
+
+def _with_samples(folder: Path, manifest: Manifest, samples: int) -> Manifest:
+    """Have a checkpoint at the end of an epoch stand at the end of as many epochs of so many samples."""
+    manifest = msgspec.structs.replace(
+        manifest, position=manifest.position // manifest.samples * samples, samples=samples
+    )
+    partial = folder.with_suffix(f".{checkpoints.PARTIAL.strip('.')}")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(folder, partial)
+    checkpoints.publish(partial, manifest)
+    return manifest
 
 
 def _make_keys(blueprint: Blueprint, folder: Path) -> None:

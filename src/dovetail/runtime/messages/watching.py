@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -63,6 +64,10 @@ class Report(MessageKind, frozen=True):
     """Processes, with their ids, that are not heard of any more: to be ended and started again."""
     error: str = ""
     hint: str = ""
+    learning_rate: float = 0.0
+    """Of dense parameters, at this step."""
+    gradient_norm: float = math.nan
+    """Of the last step's dense gradient, before it is clipped; in ssp, async and rings it is not known."""
 
 
 class SaveNow(MessageKind, frozen=True):
