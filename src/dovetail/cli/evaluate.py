@@ -9,6 +9,7 @@ import typer
 
 from dovetail.cli.data import parse_options
 from dovetail.cli.output import errors_shown, print_json, print_line, say
+from dovetail.cli.predict import own_module
 
 
 def evaluate(
@@ -24,6 +25,9 @@ def evaluate(
         str | None, typer.Option(help="auc or log-loss; absent: the model's own, where it is one of them.")
     ] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder, instead of the newest.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="package.module:Class of a run that began with a module object.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
 ) -> None:
     """Measure a run's model, as its newest checkpoint has it, on held-out data."""
@@ -39,6 +43,7 @@ def evaluate(
             num_samples=samples,
             metric=metric,
             checkpoint=checkpoint,
+            model=own_module(model),
         )
         if as_json:
             print_json(msgspec.json.encode(found))

@@ -8,12 +8,16 @@ from typing import Annotated
 import typer
 
 from dovetail.cli.output import errors_shown, print_json, say
+from dovetail.cli.predict import own_module
 
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder, instead of the newest.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="package.module:Class of a run that began with a module object.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
 ) -> None:
     """Write a run's model: parameters as safetensors, and a program that PyTorch runs without Dovetail."""
@@ -22,7 +26,7 @@ def export(
 
         from dovetail.runtime.finished.export import export_run
 
-        made = export_run(run, out, checkpoint=checkpoint)
+        made = export_run(run, out, checkpoint=checkpoint, model=own_module(model))
         if made.why_no_program:
             say(f"no model.pt2: torch.export could not follow this model ({made.why_no_program})")
         say(f"written: {', '.join(made.files)} in {made.folder}, {made.parameters:,} parameters")

@@ -21,7 +21,7 @@ class TableSource:
     def __init__(self, table: pa.Table, columns: Columns, *, max_bad_rows: int = 0) -> None:
         """Keep the table, whose rows are looked at once."""
         columns.check(table.column_names, where="the table")
-        self._columns = columns
+        self.columns = columns
         self._batch, bad = columns.samples(table)
         self.num_samples = table.num_rows
         self.bad_rows = BadRows()
@@ -50,6 +50,7 @@ def table_source(
     shapes: Mapping[str, Sequence[int]] | None = None,
     separator: str = "|",
     max_bad_rows: int = 0,
+    needs_label: bool = True,
 ) -> TableSource:
     """Return a table as samples.
 
@@ -59,17 +60,17 @@ def table_source(
     """
     if label is None:
         label = next((name for name in ("label", "labels", "target", "y") if name in table.column_names), None)
-        if label is None:
+        if label is None and needs_label:
             raise DataError(
                 f"none of the columns {', '.join(table.column_names)} is called `label`",
                 hint='say which one is: data_options={"label": ...}',
             )
-    own_labels = (label,) if isinstance(label, str) else tuple(label)
+    own_labels = (label,) if isinstance(label, str) else tuple(label or ())
     if dense is None and slots is None and fields is None:
         dense, slots, many, fields = _looks_like(table, own_labels)
         multi_valued = many if multi_valued is None else multi_valued
     columns = Columns(
-        label=label if isinstance(label, str) else own_labels,
+        label=label if isinstance(label, str) else own_labels or None,
         dense=tuple(dense or ()),
         slots=tuple(slots or ()),
         multi_valued=tuple(multi_valued or ()),

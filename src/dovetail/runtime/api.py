@@ -274,6 +274,8 @@ def _adopted(
     if made is not None and not options:
         with suppress(TypeError):
             return made[0], None, _plain(made[1])
+    with suppress(TypeError):
+        return name_of(data), _as_source(data, options, model), _plain(options)
     return name_of(data), _as_source(data, options, model), {}
 
 

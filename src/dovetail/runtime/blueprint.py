@@ -50,6 +50,8 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """Of Dovetail."""
     dense: tuple[str, ...]
     slots: tuple[str, ...]
+    fields: tuple[str, ...] = ()
+    """Further fields."""
     num_samples: int | None
     """Of the data; None where they have no end."""
     keys: str

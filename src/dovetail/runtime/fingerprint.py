@@ -27,6 +27,7 @@ def fingerprint_of(run: Run, source: Source, samples: int) -> Fingerprint:
         version=__version__,
         dense=tuple(source.schema.dense),
         slots=tuple(slot.name for slot in source.schema.slots),
+        fields=tuple(field.name for field in source.schema.fields),
         num_samples=source.num_samples,
         keys=keys,
         numbers=numbers,
@@ -38,7 +39,8 @@ def differences(run: Fingerprint, here: Fingerprint) -> Iterator[str]:
     """Yield in words what is not as the run has it."""
     if run.version != here.version:
         yield f"Dovetail is {here.version} here, and {run.version} in the run"
-    for what, its, own in (("numbers", run.dense, here.dense), ("slots", run.slots, here.slots)):
+    named = (("numbers", run.dense, here.dense), ("slots", run.slots, here.slots), ("fields", run.fields, here.fields))
+    for what, its, own in named:
         if its != own:
             yield f"the data's {what} are {_listed(own)} here, and {_listed(its)} in the run"
     if run.num_samples != here.num_samples:

@@ -94,6 +94,11 @@ class FileSource:
         return self._decoder.schema
 
     @property
+    def columns(self) -> object:
+        """Which columns are what, where the files have named ones; else None."""
+        return getattr(self._decoder, "columns", None)
+
+    @property
     def num_samples(self) -> int:
         """How many rows there are, broken ones included."""
         return self._num_rows

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import nn
 
 from dovetail.data.batch import Batch
-from dovetail.data.load import load_data
+from dovetail.data.load import DATA, load_data
 from dovetail.data.source import Source
 from dovetail.models.metrics import make_metric
 from dovetail.runtime import checkpoint as checkpoints
@@ -43,8 +44,13 @@ def evaluate_run(
     num_samples: int = 100_000,
     metric: str | None = None,
     checkpoint: Path | None = None,
+    model: nn.Module | None = None,
+    source: Source | None = None,
 ) -> Evaluation:
-    """Return how good the model of a run is; absent `data`: on the run's data beyond what it was trained on."""
+    """Return how good the model of a run is; absent `data`: on the run's data beyond what it was trained on.
+
+    `model` and `source` are the run's own model and data where those were objects.
+    """
     blueprint = read_blueprint(folder)
     name = metric or (blueprint.metric if blueprint.metric in CLICK_METRICS else None)
     if name is not None and name not in CLICK_METRICS:
@@ -54,23 +60,25 @@ def evaluate_run(
             hint="choose auc or log-loss, or use dovetail.models.evaluate with result.load_model()",
         )
     run = blueprint.run
-    check_by_name(run, model=None, source=None)
-    trained_on = load_data(run.data.name, **run.data.options)
-    graph = restore_model(folder, source=trained_on, checkpoint=checkpoint)
+    if source is None and data is not None and run.data.name not in DATA and ":" not in run.data.name:
+        source = load_data(data, **(data_options or {}))  # the run's own are an object of a Python program
+    check_by_name(run, model=model, source=source)
+    trained_on = source if source is not None else load_data(run.data.name, **run.data.options)
+    graph = restore_model(folder, model=model, source=trained_on, checkpoint=checkpoint)
     if data is None and not data_options:
-        source, first, on, held_out = _held_out(trained_on, blueprint.samples)
+        asked, first, on, held_out = _held_out(trained_on, blueprint.samples)
     else:
         options = {**(run.data.options if data is None else {}), **(data_options or {})}
-        source = load_data(data or run.data.name, **options)
+        asked = load_data(data or run.data.name, **options)
         first, on, held_out = 0, f"the data given, `{data or run.data.name}`", True
-    _check_same_shape(source, trained_on)
-    total = num_samples if source.num_samples is None else min(num_samples, source.num_samples - first)
+    _check_same_shape(asked, trained_on)
+    total = num_samples if asked.num_samples is None else min(num_samples, asked.num_samples - first)
     counted = make_metric(name) if name is not None else None
     loss = samples = 0.0
     graph.eval()
     last = graph.blocks[-1].name
     with torch.no_grad():
-        for batch in _batches(source, first, first + total):
+        for batch in _batches(asked, first, first + total):
             kept = graph.run(batch, keep=(graph.scores, last))
             loss += float(kept[last])
             samples += batch.num_samples

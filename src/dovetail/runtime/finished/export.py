@@ -25,6 +25,7 @@ from dovetail.data.source import Source
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.finished.reader import reader_facts, write_reader
 from dovetail.runtime.finished.restore import check_by_name, read_blueprint, restore_model
 
 WEIGHTS, PROGRAM, FACTS, README = "model.safetensors", "model.pt2", "model.json", "README.txt"
@@ -69,13 +70,24 @@ class Scoring(nn.Module):
         return tuple(getattr(batch, name) for name in self.inputs)
 
 
-def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None) -> Exported:
-    """Write the model of a run, as its newest checkpoint has it, into a folder."""
+def export_run(
+    folder: Path,
+    out: Path,
+    *,
+    checkpoint: Path | None = None,
+    model: nn.Module | None = None,
+    source: Source | None = None,
+) -> Exported:
+    """Write the model of a run, as its newest checkpoint has it, into a folder.
+
+    `model` and `source` are the run's own model and data where those were objects.
+    """
     blueprint = read_blueprint(folder)
-    check_by_name(blueprint.run, model=None, source=None)
-    source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
+    check_by_name(blueprint.run, model=model, source=source)
+    if source is None:
+        source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
     where = checkpoint or checkpoints.newest(folder)
-    graph = restore_model(folder, source=source, checkpoint=where)
+    graph = restore_model(folder, model=model, source=source, checkpoint=where)
     facts = {
         "model": blueprint.run.model.name,
         "options": blueprint.run.model.options,
@@ -104,10 +116,12 @@ def export_graph(graph: LayerGraph, source: Source, out: Path, *, facts: dict[st
         "inputs": scoring.inputs,
         "scores": graph.scores,
         "schema": asdict(source.schema),
+        **reader_facts(source),
     }
     (out / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(details), indent=1))
     (out / README).write_text(_readme(scoring.inputs, has_program=not why), encoding="utf-8")
-    files = (WEIGHTS, *(() if why else (PROGRAM,)), FACTS, README)
+    readers = write_reader(out, source, scoring.inputs)
+    files = (WEIGHTS, *(() if why else (PROGRAM,)), FACTS, *readers, README)
     total = sum(value.numel() for value in tensors.values())
     return Exported(folder=str(out), files=files, inputs=scoring.inputs, parameters=total, why_no_program=why)
 
@@ -165,7 +179,10 @@ The program needs PyTorch alone:
 
 `dense` is float32 [samples, numbers]; `ids` is int64, the ids of all samples and slots one after the other; `offsets`
 is int64 [samples * slots + 1]: where each slot of each sample begins in `ids`, and the number of ids last.
-{FACTS} names the numbers and slots in their order.
+{FACTS} names the numbers and slots in their order. Where there is a read_rows.py, it makes these tensors of raw rows:
+
+    from read_rows import tensors
+    scores = model(*tensors([{{"price": 3.5, "colour": "red"}}]))
 """
     weights = f"""
 The parameters alone:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from dovetail.data.source import Source
     from dovetail.models.layer_graph import LayerGraph
+    from dovetail.runtime.finished.export import Exported
+    from dovetail.runtime.finished.predict import Predictions
     from dovetail.runtime.messages import Report
 
 M = TypeVar("M", bound="nn.Module")
@@ -93,6 +95,29 @@ class TrainingResult:
         from dovetail.runtime.finished.restore import restore_into  # noqa: PLC0415
 
         return restore_into(model, self.folder, checkpoint=self._chosen(best))
+
+    def predict(self, data: Any = None, *, best: bool | None = None, **data_options: Any) -> Predictions:
+        """Return the model's scores of some samples, whatever `train` takes; labels are not needed.
+
+        Absent `best`, the best checkpoint is taken where there is one; absent `data`, the run's own.
+        """
+        from dovetail.runtime.finished.predict import predict_run  # noqa: PLC0415
+
+        chosen = self._chosen(self.best_checkpoint is not None if best is None else best)
+        return predict_run(
+            self.folder,
+            self._source if data is None else data,
+            data_options=data_options,
+            model=self._model,
+            source=self._source,
+            checkpoint=chosen,
+        )
+
+    def export(self, out: str | Path, *, best: bool = False) -> Exported:
+        """Write the model into files that need no Dovetail; see `dovetail export`."""
+        from dovetail.runtime.finished.export import export_run  # noqa: PLC0415
+
+        return export_run(self.folder, Path(out), checkpoint=self._chosen(best), model=self._model, source=self._source)
 
     def _chosen(self, best: bool) -> Path:
         """Return the last checkpoint, or the best."""
