@@ -111,7 +111,7 @@ def _blueprint(run: Run, data: Source, recipe: Recipe, private: Path, *, timelin
     make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
     address = run.network.address
     return Blueprint(
-        run=run,
+        run=_with_defaults(run, name=name, rate=rate, batch=run.training.batch or recipe.batch),
         tables=(),
         dense=(),
         samples=samples,
@@ -124,6 +124,15 @@ def _blueprint(run: Run, data: Source, recipe: Recipe, private: Path, *, timelin
         timeline=timeline,
         fingerprint=fingerprint_of(run, data, samples),
         lanes=str(private) if run.network.shared_memory else None,
+    )
+
+
+def _with_defaults(run: Run, *, name: str, rate: float, batch: int) -> Run:
+    """Return a run that says what the model chose where the run file did not."""
+    return msgspec.structs.replace(
+        run,
+        training=msgspec.structs.replace(run.training, batch=batch),
+        optimizer=msgspec.structs.replace(run.optimizer, name=name, learning_rate=rate),
     )
 
 
