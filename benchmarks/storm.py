@@ -31,7 +31,8 @@ from dovetail.errors import DovetailError
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Report
-from dovetail.spec.run import Run, RunSaving
+from dovetail.spec.run import Run
+from dovetail.spec.run_keeping import RunSaving
 
 MODES = [{"mode": "sync"}, {"mode": "sync", "dense": "ring"}, {"mode": "ssp"}, {"mode": "async"}]
 SAMPLES = 6000

@@ -32,7 +32,8 @@ from side import run_side
 
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run import Run, RunData, RunModel, RunOptimizer, RunServers, RunTraining, RunWorker
+from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
+from dovetail.spec.run_optimizer import RunOptimizer
 
 CORES = {"eighty": 0.8, "forty": 0.4, "twenty": 0.2, "ten": 0.1}
 EPOCH = 262_144

@@ -1,6 +1,8 @@
 """The documentation: generated where it can be, and true where it was written."""
 
+import ast
 import functools
+import importlib
 import importlib.util
 import re
 import shlex
@@ -189,3 +191,36 @@ def test_every_file_that_the_walk_of_a_row_names_is_there() -> None:
 
     assert walk.count(".py`") > 30
     assert missing == []
+
+
+def names_of_guide(page: Path) -> tuple[set[str], dict[str, str]]:
+    """Return the names of Dovetail's that the Python of a guide uses, and where it imports names from."""
+    public = {
+        name
+        for module in ("dovetail.data", "dovetail.models", "dovetail.runtime", "dovetail.embedding", "dovetail.spec")
+        for name in importlib.import_module(module).__all__
+    }
+    used: set[str] = set()
+    imported: dict[str, str] = {}
+    for language, _, block in FENCE.findall(page.read_text(encoding="utf-8")):
+        if language != "python":
+            continue
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom):
+                imported |= {alias.name: node.module or "" for alias in node.names}
+            elif isinstance(node, ast.Name) and node.id in public:
+                used.add(node.id)
+            elif isinstance(node, ast.ClassDef):
+                used.discard(node.name)
+                imported.setdefault(node.name, "")
+    return used, imported
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name_of)
+def test_a_guide_says_where_everything_it_uses_is_imported_from(page: Path) -> None:
+    used, imported = names_of_guide(page)
+
+    for name, module in imported.items():
+        if module.startswith("dovetail"):
+            assert hasattr(importlib.import_module(module), name), f"{name_of(page)}: {module} has no {name}"
+    assert not used - set(imported), f"{name_of(page)} does not say where {sorted(used - set(imported))} come from"

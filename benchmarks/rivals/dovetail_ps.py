@@ -22,7 +22,8 @@ from rates import MOST_OTHERS, WINDOW_S, Window, add_options, others_s, print_re
 
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run import Run, RunData, RunModel, RunOptimizer, RunServers, RunTraining, RunWorker
+from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
+from dovetail.spec.run_optimizer import RunOptimizer
 
 
 def main() -> None:

@@ -144,7 +144,7 @@ BROKEN_CSV_ROWS = {
     "a column too many": ("1,2.0,red,blue", "4 columns instead of 3"),
     "a word for a number": ("1,much,red", "`price` is not a number"),
     "an infinite number": ("1,1e999,red", "`price` is not a finite number"),
-    "a label of 7": ("7,2.0,red", "`label` is not 0 or 1"),
+    "an infinite label": ("1e999,2.0,red", "`label` is not a finite number"),
     "a word for a label": ("yes,2.0,red", "`label` is not a number"),
     "no label": (",2.0,red", "`label` is missing"),
 }
@@ -214,7 +214,7 @@ def test_broken_parquet_rows_are_counted_reported_and_skipped(tmp_path):
     nan = float("nan")
     path = parquet_of(
         tmp_path / "t.parquet",
-        label=[0, 1, None, 5, 1],
+        label=[0.0, 1.0, None, nan, 1.0],
         price=[1.0, nan, 2.0, 2.0, None],
         colour=["a", "b", "c", "d", "e"],
     )
@@ -224,7 +224,7 @@ def test_broken_parquet_rows_are_counted_reported_and_skipped(tmp_path):
     assert source.read(0, 5).sample_ids.tolist() == [0, 4]
     assert source.read(0, 5).dense[:, 0].tolist() == [1.0, 0.0]  # a missing number is 0, one that is none is broken
     assert source.bad_rows.by_reason == {
-        "`price` is not a finite number": 1, "`label` is missing": 1, "`label` is not 0 or 1": 1,
+        "`price` is not a finite number": 1, "`label` is missing": 1, "`label` is not a finite number": 1,
     }  # fmt: skip
 
 

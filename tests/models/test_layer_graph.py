@@ -126,7 +126,7 @@ def test_chains_that_cannot_be_are_refused(blocks, complaint):
     [
         ({"name": "a.b"}, "called `a.b`"),
         ({"name": "a", "kind": "fcc"}, "kind `fcc`"),
-        ({"name": "a", "reads": ("denze",)}, "reads `denze`"),
+        ({"name": "a", "reads": ("den ze",)}, "reads `den ze`"),
     ],
 )
 def test_blocks_that_cannot_be_are_refused(wish, complaint):

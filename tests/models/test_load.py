@@ -167,11 +167,6 @@ class Twisting(nn.Module):
         return self.fc(dense) if dense.sum() > 0 else self.fc(-dense)
 
 
-class Misnamed(Twisting):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(x)
-
-
 class Wasteful(Twisting):
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +203,6 @@ class Twofold(Twisting):
     ("model", "complaint"),
     [
         (Twisting(), "cannot be divided into layers: torch.fx says"),
-        (Misnamed(), "takes `x`, which no batch has"),
         (Wasteful(), "no layer uses the parameters `spare.weight`, `spare.bias`"),
         (Repeating(), "share the parameter"),
         (Raw(), "uses `weight` itself"),

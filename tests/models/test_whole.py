@@ -1,6 +1,7 @@
 """A user's module runs as it is; only dividing it into layers has conditions."""
 
 import copy
+import dataclasses
 import pickle
 
 import pytest
@@ -86,7 +87,7 @@ def test_whatever_runs_is_run():
     module = Unruly()
     model = WholeModel(module, loss="logistic")
 
-    assert model.reads == ("dense",)
+    assert model.reads_of() == ("dense",)
     assert torch.equal(model.predict(BATCH), module(BATCH.dense))
     expected = functional.binary_cross_entropy_with_logits(module(BATCH.dense), BATCH.labels, reduction="sum")
     assert model(BATCH).item() == pytest.approx(expected.item())
@@ -119,8 +120,21 @@ def test_a_single_argument_of_any_name_gets_the_numbers():
     module = OneArgument()
 
     assert torch.equal(WholeModel(module).predict(BATCH), module(BATCH.dense))
-    with pytest.raises(ModelError, match="takes `x`, which no batch has"):
-        WholeModel(TwoArguments())
+    assert WholeModel(module).reads_of() == ("dense",)
+
+
+def test_arguments_are_further_fields_of_a_batch_by_name():
+    x = torch.rand(BATCH.num_samples, NUM_DENSE)
+    with_x = dataclasses.replace(BATCH, extra={"x": x})
+    module, two = OneArgument(), TwoArguments()
+
+    assert torch.equal(WholeModel(module).predict(with_x), module(x))
+    assert torch.equal(WholeModel(two).predict(with_x), two(x, BATCH.ids))
+    assert torch.equal(WholeModel(nn.Sequential(module.fc)).predict(with_x), module(x))
+    assert WholeModel(module).reads_of(["x"]) == ("x",)
+    assert WholeModel(two).reads_of(["x"]) == ("x", "ids")
+    with pytest.raises(AttributeError, match="a batch has no field `x`"):
+        WholeModel(two).predict(BATCH)
 
 
 def test_samples_count_by_their_weights():

@@ -14,7 +14,8 @@ from dovetail.data import Batch, Clicks, Schema, Slot
 from dovetail.data.source import Source
 from dovetail.runtime.launch.in_process import InProcess
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run import Run, RunData, RunModel, RunOptimizer, RunServers, RunTraining, RunWorker
+from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
+from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.one_process import OneProcess
 
 NUM_DENSE, NUM_SLOTS, ROWS = 3, 2, 20

@@ -19,7 +19,8 @@ from dovetail.models.embedding import SlotEmbedding
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.recipe import Recipe
 from dovetail.runtime.blueprint import Blueprint, table_seed
-from dovetail.spec.run import RunModel, RunOptimizer
+from dovetail.spec.run import RunModel
+from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.runs import NUM_ROWS, last_state
 
 COUNTING = RunModel(name="tests.runtime.counting:counting_model")

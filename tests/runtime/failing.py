@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -14,6 +15,7 @@ from dovetail.models.block import Block
 from dovetail.models.embedding import SlotEmbedding
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.recipe import Recipe
+from tests.runtime.counting import Count, counting_model
 
 
 class Failing(nn.Module):
@@ -69,3 +71,20 @@ class BrokenClicks:
         if last > self._first_broken:
             raise DataError(f"sample {self._first_broken} is torn", hint="mend the file")
         return self._clicks.read(first, last)
+
+
+class FailWhereTold(Count):
+    """Counts, unless this process was told to fail."""
+
+    def forward(self, pooled: Tensor, labels: Tensor) -> Tensor:
+        """Fail, or count."""
+        if os.environ.get("DOVETAIL_TEST_FAILS"):
+            raise RuntimeError("told to fail")
+        return super().forward(pooled, labels)
+
+
+def fails_where_told(schema: Schema, pause_s: float = 0.0) -> LayerGraph:
+    """Return the counting model, which fails in processes that are told to."""
+    graph = counting_model(schema, pause_s)
+    embedding, loss = graph.blocks
+    return LayerGraph([embedding, replace(loss, module=FailWhereTold(pause_s, ""))], recipe=graph.recipe)

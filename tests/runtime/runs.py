@@ -22,17 +22,9 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Report
-from dovetail.spec.run import (
-    Run,
-    RunData,
-    RunFaults,
-    RunModel,
-    RunOptimizer,
-    RunSaving,
-    RunServers,
-    RunTraining,
-    RunWorker,
-)
+from dovetail.spec.run import Run, RunData, RunFaults, RunModel, RunServers, RunTraining, RunWorker
+from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_optimizer import RunOptimizer
 
 DATA = {"num_slots": 4, "num_multi_valued": 1, "num_dense": 3, "rows_per_slot": 60}
 NUM_ROWS = 240

@@ -12,7 +12,7 @@ from dovetail.runtime import restore_into, restore_model, train
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.result import Summary
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run import RunOptimizer
+from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.any_model import (
     NUM_DENSE,
     NUM_SLOTS,

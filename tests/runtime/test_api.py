@@ -87,7 +87,7 @@ def test_a_model_that_cannot_be_sent_to_workers_is_refused(tmp_path, monkeypatch
 
 
 def test_data_that_are_no_source_are_refused(tmp_path):
-    with pytest.raises(TrainingError, match="a NoSource is no source of samples"):
+    with pytest.raises(DovetailError, match="a NoSource is no source of samples"):
         train(Tiny(), NoSource(), folder=tmp_path / "run", **SMALL)
 
 

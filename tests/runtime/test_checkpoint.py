@@ -14,7 +14,8 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.server.shard import Shard
-from dovetail.spec.run import RunOptimizer, RunSaving
+from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import assert_same_state, clicks, last_state, make_run, state_in, train, train_until

@@ -24,7 +24,8 @@ from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.sealed import checksum_of_value
 from dovetail.runtime.server.shard import Shard
 from dovetail.spec.files import read_struct
-from dovetail.spec.run import Run, RunOptimizer
+from dovetail.spec.run import Run
+from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.transport.keys import KeyRing
 from tests.runtime.runs import make_run
 

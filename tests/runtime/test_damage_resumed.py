@@ -13,7 +13,7 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.launch.in_process import InProcess
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run import RunOptimizer
+from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.runs import make_run
 from tests.runtime.test_damage import harms, parameters_in
 

@@ -7,7 +7,8 @@ from torch import nn
 
 from dovetail.data.load import load_data
 from dovetail.models.load import as_graph, load_model
-from dovetail.spec.run import RunModel, RunOptimizer, RunSchedule, RunWorker
+from dovetail.spec.run import RunModel, RunWorker
+from dovetail.spec.run_optimizer import RunOptimizer, RunSchedule
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import clicks, last_state, make_run, train
 

@@ -18,7 +18,8 @@ from dovetail.runtime.finished.restore import restore_model, table_rows
 from dovetail.runtime.launch.in_process import InProcess
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.server.shard import Shard
-from dovetail.spec.run import Run, RunModel, RunOptimizer
+from dovetail.spec.run import Run, RunModel
+from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_settings import with_settings
 from tests.runtime.runs import DATA, MODEL, clicks, make_run
 
@@ -62,6 +63,7 @@ CHANGES_THE_ORDER = [
     (other(data__shuffle=False), "data.shuffle was true and is now false"),
     (other(data__block_samples=32), "data.block_samples was 64 and is now 32"),
     (other(data__options=DATA | {"num_samples": 1000, "seed": 9}), "data.options was"),
+    (other(data__samples=900), "data.samples was 1000 and is now 900"),
     (other(model__loss="hinge"), 'model.loss was null and is now "hinge"'),
 ]
 
@@ -94,11 +96,10 @@ def test_what_changes_the_order_is_said_at_the_end_of_an_epoch(ended, run, words
         (other(model__options=FIELD | {"hidden": [16, 9]}), "dense parameter 2 was"),
         (other(optimizer__name="sgd"), 'optimizer was "adam" and is now "sgd"'),
         (other(optimizer__rows="adagrad"), 'row optimizer was "adam" and is now "adagrad"'),
-        (other(data__samples=900), "data.samples was 1000 and is now 900"),
         (other(data__options=DATA | {"num_samples": 1000, "num_dense": 2}), "data.numbers was"),
     ],
 )
-def test_another_model_optimizer_or_amount_of_data_is_refused_with_the_difference(ended, run, words):
+def test_another_model_optimizer_or_columns_are_refused_with_the_difference(ended, run, words):
     with pytest.raises(TrainingError, match="is of another run") as caught:
         prepare(run, ended, resume=True)
 
@@ -168,7 +169,7 @@ def test_a_source_that_holds_a_lock_once_it_is_read_can_still_be_sent_to_workers
 
     blueprint = prepare(BEFORE, tmp_path / "run", source=source)
 
-    assert blueprint.first_samples
+    assert blueprint.looks.first
     assert not hasattr(source, "opened")
 
 
@@ -178,7 +179,8 @@ def test_other_samples_under_the_same_name_are_refused_within_an_epoch(halfway):
 
 
 @pytest.mark.parametrize(
-    "run", [other(optimizer__name="sgd"), other(data__samples=900), other(model__options=FIELD | {"num_rows": 250})]
+    "run",
+    [other(optimizer__name="sgd"), other(optimizer__rows="adagrad"), other(model__options=FIELD | {"num_rows": 250})],
 )
 def test_a_checkpoint_of_another_run_is_refused_in_a_runs_folder(ended, tmp_path, run):
     foreign = tmp_path / "foreign"

@@ -10,7 +10,7 @@ from dovetail.models import ModelError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.in_process import InProcess
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run import RunOptimizer
+from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.runs import assert_same_state, clicks, last_state, make_run, train
 
 ADAM = RunOptimizer(name="adam", learning_rate=0.01, clip_norm=0.1)

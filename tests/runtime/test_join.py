@@ -1,21 +1,37 @@
 """A worker that joins a run that goes on already, as `dovetail join` starts it."""
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dovetail.errors import SpecError
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.join import join
 from dovetail.runtime.launch.lock import owner_of
 from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.looks import look_at, unlike
+from dovetail.spec.run import RunData, RunModel
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
-from tests.runtime.runs import make_run, train
+from tests.runtime.runs import clicks, make_run, train
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+def start_join(folder, *words, cwd=ROOT, **environment):
+    """Start `dovetail join` as users do."""
+    command = [sys.executable, "-c", "from dovetail.cli.main import main; main()", "join", str(folder), *words]
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        command, cwd=cwd, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths, **environment}
+    )
 
 
 def test_a_worker_that_joins_gets_a_share_and_every_sample_counts_once(tmp_path):
@@ -24,9 +40,7 @@ def test_a_worker_that_joins_gets_a_share_and_every_sample_counts_once(tmp_path)
 
     def meanwhile(local, report):
         if report.step >= 2 and not joined:
-            start = "from dovetail.cli.main import main; main()"
-            command = [sys.executable, "-c", start, "join", str(local.folder), "--name", "late"]
-            joined.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+            joined.append(start_join(local.folder, "--name", "late"))
         shares.extend(worker.share for worker in report.workers if worker.name == "late")
 
     train(run, tmp_path / "run", meanwhile=meanwhile)
@@ -36,6 +50,143 @@ def test_a_worker_that_joins_gets_a_share_and_every_sample_counts_once(tmp_path)
     assert "the run is over" in said
     assert max(shares) > 0.2
     assert_each_sample_counts_once(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "mode", [{"mode": "sync"}, pytest.param({"dense": "ring"}, marks=pytest.mark.slow), {"mode": "ssp"}]
+)
+def test_ctrl_c_on_a_joined_worker_ends_it_at_once_and_others_do_its_tasks(tmp_path, mode):
+    run = make_run(model=slow_counting(0.004), optimizer=PLAIN, reduction="sum", workers=1, samples=5000, **mode)
+    joined, seen = [], {}
+
+    def meanwhile(local, report):
+        if report.step >= 2 and not joined:
+            joined.append(start_join(local.folder, "--name", "late"))
+        if "told" not in seen and any(worker.name == "late" and worker.samples for worker in report.workers):
+            joined[0].send_signal(signal.SIGINT)
+            seen["told"] = time.monotonic()
+        if "gone" not in seen and any("late is lost: it leaves" in event for event in report.events):
+            seen["gone"] = time.monotonic()
+
+    train(run, tmp_path / "run", meanwhile=meanwhile)
+
+    _, said = joined[0].communicate(timeout=5)
+    assert joined[0].returncode == 0, said
+    assert "left the run" in said
+    assert {"told", "gone"} <= seen.keys()  # nobody waited for its silence
+    assert_each_sample_counts_once(tmp_path / "run")
+
+
+def test_a_joined_worker_that_fails_is_alone_with_it(tmp_path):
+    model = RunModel(name="tests.runtime.failing:fails_where_told", options={"pause_s": 0.004})
+    run = make_run(model=model, optimizer=PLAIN, reduction="sum", workers=1, samples=4000)
+    joined, events = [], []
+
+    def meanwhile(local, report):
+        if report.step >= 2 and not joined:
+            joined.append(start_join(local.folder, "--name", "late", DOVETAIL_TEST_FAILS="1"))
+        events.extend(report.events)
+
+    train(run, tmp_path / "run", meanwhile=meanwhile)
+
+    _, said = joined[0].communicate(timeout=30)
+    assert joined[0].returncode == 1
+    assert "error: RuntimeError: told to fail" in said
+    assert any("late is lost: RuntimeError: told to fail" in event for event in events)
+    assert_each_sample_counts_once(tmp_path / "run")
+
+
+def write_rows(path, num_rows):
+    """Write a CSV of so many samples."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("label,price,colour\n" + "".join(f"{i % 2},{i},c{i % 7}\n" for i in range(num_rows)))
+
+
+def test_a_joiner_with_a_shorter_file_is_refused_with_the_difference_and_the_run_goes_on(tmp_path, monkeypatch):
+    write_rows(tmp_path / "here" / "rows.csv", 3000)
+    write_rows(tmp_path / "there" / "rows.csv", 1000)
+    data = RunData(name="csv", options={"path": "rows.csv", "dense": ["price"], "slots": ["colour"], "cache": False})
+    run = msgspec.structs.replace(
+        make_run(model=slow_counting(0.003), optimizer=PLAIN, reduction="sum", workers=1), data=data
+    )
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    joined = []
+
+    def meanwhile(local, report):
+        if report.step >= 2 and not joined:
+            joined.append(start_join(local.folder, cwd=tmp_path / "there"))
+
+    local = train(run, tmp_path / "run", meanwhile=meanwhile)
+
+    _, said = joined[0].communicate(timeout=30)
+    assert joined[0].returncode == 1
+    assert "error: the data have 1,000 samples here, and 3,000 in the run" in said
+    assert local.report.state == "done"
+    assert local.report.samples == 3000
+
+
+def test_joining_a_run_that_is_over_is_refused_at_once(tmp_path):
+    train(make_run(samples=400), tmp_path / "run")
+
+    with pytest.raises(TrainingError, match="is over"):
+        join(tmp_path / "run")
+
+
+def test_joining_by_a_copy_of_the_folder_is_refused_within_seconds(tmp_path):
+    run = make_run(model=slow_counting(0.004), optimizer=PLAIN, reduction="sum", workers=1, samples=3000)
+    joined = []
+
+    def meanwhile(local, report):
+        if report.step >= 2 and not joined:
+            shutil.copytree(local.folder, tmp_path / "copy")
+            joined.append((start_join(tmp_path / "copy"), time.monotonic()))
+
+    train(run, tmp_path / "run", meanwhile=meanwhile)
+
+    _, said = joined[0][0].communicate(timeout=30)
+    assert joined[0][0].returncode == 1
+    assert "does not answer to the keys" in said
+    assert not list((tmp_path / "copy" / "keys").glob("joins-*"))
+
+
+def test_a_run_that_never_began_is_refused_at_once(tmp_path):
+    prepare(make_run(samples=400), tmp_path / "run")
+
+    with pytest.raises(TrainingError, match="is not under way: nobody listens"):
+        join(tmp_path / "run")
+
+
+def test_a_model_of_another_shape_is_refused_with_the_difference(tmp_path):
+    from dovetail.runtime.launch.join import _check_same
+
+    blueprint = prepare(make_run(samples=400), tmp_path / "run")
+    other = msgspec.structs.replace(
+        blueprint.run, model=RunModel(name="ctr-dnn", options={"num_rows": 240, "width": 4, "hidden": [16, 9]})
+    )
+
+    with pytest.raises(TrainingError, match=r"`layers\.fc2\.weight` is 9 x 16 here, and 8 x 16 in the run"):
+        _check_same(msgspec.structs.replace(blueprint, run=other), clicks(num_samples=400), None)
+
+
+def test_data_of_the_same_size_that_are_others_are_told_apart():
+    run = make_run(samples=400)
+    one, same, other = (look_at(run, clicks(num_samples=400, seed=seed), 400) for seed in (0, 0, 1))
+
+    assert list(unlike(one, same)) == []
+    assert [words.partition(":")[0] for words in unlike(one, other)] == ["the data are as many here, but other ones"]
+
+
+def test_code_that_changed_is_told(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "changing_model.py").write_text("def build():\n    return None\n")
+    run = make_run(model=RunModel(name="changing_model:build"))
+    before = look_at(run, clicks(num_samples=400), 400)
+    (tmp_path / "changing_model.py").write_text("def build():\n    return 1\n")
+
+    after = look_at(run, clicks(num_samples=400), 400)
+
+    assert list(unlike(before, after)) == ["the file that `changing_model:build` is in is another one here"]
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path):
@@ -91,3 +242,21 @@ def test_a_worker_that_joined_ends_when_its_run_is_killed(tmp_path):
     assert "error: the run ended" in said
     assert "hint: go on with: dovetail train --resume" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.skipif("__import__('torch').cuda.is_available()", reason="there is CUDA")
+def test_a_device_that_is_not_there_is_found_before_anything_starts(tmp_path):
+    from dovetail.spec.run import RunWorker
+
+    with pytest.raises(TrainingError, match='device = "cuda" of worker `gpu`: PyTorch finds no CUDA'):
+        prepare(make_run(workers=[RunWorker(name="gpu", device="cuda")]), tmp_path / "run")
+
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_blueprint_says_what_the_run_is_known_by(tmp_path):
+    prepare(make_run(samples=400), tmp_path / "run")
+
+    known = Blueprint.read(tmp_path / "run").looks
+
+    assert (known.num_samples, len(known.numbers), len(known.slots)) == (400, 3, 4)

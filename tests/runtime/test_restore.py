@@ -14,7 +14,8 @@ from dovetail.runtime.blueprint import table_seed
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run import Run, RunData, RunModel, RunOptimizer, RunServers
+from dovetail.spec.run import Run, RunData, RunModel, RunServers
+from dovetail.spec.run_optimizer import RunOptimizer
 
 DATA = Clicks(truth="logistic", num_slots=3, num_multi_valued=1, num_dense=2, rows_per_slot=10)
 OPTIONS = {"truth": "logistic", "num_slots": 3, "num_multi_valued": 1, "num_dense": 2, "rows_per_slot": 10}

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
+from dovetail.catalogue.chips import Chip, chip_of
 from dovetail.errors import SpecError
 from dovetail.spec import ResourceType
 from dovetail.spec.checks import check_name, check_number, check_whole_number, field_hint, show
@@ -97,7 +98,27 @@ class CatalogueEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def flops_per_s(self, precision: Precision = "fp32") -> float | None:
         """Return the dense peak of one unit at a precision; fp32 is what training does unless told otherwise."""
-        return {"fp32": self.fp32_flops_per_s, "tf32": self.tf32_flops_per_s, "bf16": self.bf16_flops_per_s}[precision]
+        known = {"fp32": self.fp32_flops_per_s, "tf32": self.tf32_flops_per_s, "bf16": self.bf16_flops_per_s}[precision]
+        if known is None and precision == "fp32" and self.chip is not None and self.vcpus is not None:
+            return self.chip.flops_per_s(self.vcpus)
+        return known
+
+    @property
+    def chip(self) -> Chip | None:
+        """The processor of a CPU type, where it is known."""
+        return chip_of(self.id) if self.kind == "cpu" else None
+
+    @property
+    def cores(self) -> float | None:
+        """How many cores a CPU type has, where its processor is known."""
+        return None if self.chip is None or self.vcpus is None else self.chip.cores(self.vcpus)
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        """The bandwidth of the memory the unit computes in; of a CPU type, its share of the processor's."""
+        if self.memory_bytes_per_s is None and self.chip is not None and self.vcpus is not None:
+            return self.chip.memory_bytes_per_s(self.vcpus)
+        return self.memory_bytes_per_s
 
     def price_per_hour(self, spot: bool = False) -> float:
         """Return USD for one unit and hour, at the on-demand or the spot price."""
@@ -123,7 +144,7 @@ class CatalogueEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             limit=limit,
             memory_bytes=self.unit_memory_bytes,
             flops_per_s=self.flops_per_s(),
-            memory_bytes_per_s=self.memory_bytes_per_s,
+            memory_bytes_per_s=self.bandwidth_bytes_per_s,
         )
 
 

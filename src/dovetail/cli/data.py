@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli.output import errors_shown, print_line, say
-from dovetail.errors import SpecError
 from dovetail.units import format_count
 
 if TYPE_CHECKING:
@@ -78,26 +77,10 @@ def make(
 
 
 def parse_options(words: list[str]) -> dict[str, Any]:
-    """Return `key=value` words as options: numbers, true and false, text, and lists (`a,b` or `a,`)."""
-    options: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not key or not equals:
-            raise SpecError(f"the option `{word}` has no value", hint="write KEY=VALUE, e.g. rows_per_slot=1000")
-        options[key] = [_value(part) for part in value.split(",") if part] if "," in value else _value(value)
-    return options
+    """Return `key=value` words as options, values written as in `--set`."""
+    from dovetail.spec.run_settings import parse_setting
 
-
-def _value(text: str) -> Any:
-    """Return text as a number or a truth value where it is one."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return dict(parse_setting(word, example="rows_per_slot=1000") for word in words)
 
 
 def _show(facts: dict[str, Any], *, as_json: bool) -> None:

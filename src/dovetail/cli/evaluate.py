@@ -9,6 +9,7 @@ import typer
 
 from dovetail.cli.data import parse_options
 from dovetail.cli.output import errors_shown, print_json, print_line, say
+from dovetail.cli.predict import own_module
 
 
 def evaluate(
@@ -31,6 +32,9 @@ def evaluate(
     trust: Annotated[
         bool, typer.Option("--trust", help="Run code that the folder names even if others can write the folder.")
     ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="package.module:Class of a run that began with a module object.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
 ) -> None:
     """Measure a run's model, as its newest checkpoint has it, on held-out data."""
@@ -47,6 +51,7 @@ def evaluate(
             metrics=metric,
             checkpoint=checkpoint,
             trust=trust,
+            model=own_module(model),
         )
         if as_json:
             print_json(msgspec.json.encode(found))

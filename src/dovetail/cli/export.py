@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli.output import errors_shown, print_json, say
+from dovetail.cli.predict import own_module
 
 
 def export(
@@ -17,6 +18,9 @@ def export(
     trust: Annotated[
         bool, typer.Option("--trust", help="Run code that the folder names even if others can write the folder.")
     ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="package.module:Class of a run that began with a module object.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
 ) -> None:
     """Write a run's model: parameters as safetensors, and a program that PyTorch runs without Dovetail."""
@@ -25,7 +29,7 @@ def export(
 
         from dovetail.runtime.finished.export import export_run
 
-        made = export_run(run, out, checkpoint=checkpoint, trust=trust)
+        made = export_run(run, out, checkpoint=checkpoint, model=own_module(model), trust=trust)
         if made.why_no_program:
             say(f"no model.pt2: torch.export could not follow this model ({made.why_no_program})")
         say(f"written: {', '.join(made.files)} in {made.folder}, {made.parameters:,} parameters")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli.output import errors_shown, say
+from dovetail.cli.stopping import Stopping
 
 
 def join(
@@ -23,9 +24,21 @@ def join(
     ] = False,
 ) -> None:
     """Work for a run until it is over; Ctrl-C ends this worker and others do its tasks."""
-    with errors_shown():
+    with errors_shown(), Stopping(say, "leaving, others do this worker's tasks; once more ends at once") as stopping:
         from dovetail.runtime.launch.join import join as work_for
 
         say(f"working for {run} ...")
-        work_for(run, name=name, threads=threads, device=device, share_host=not over_network, trust=trust)
-        say("the run is over")
+        try:
+            work_for(
+                run,
+                name=name,
+                threads=threads,
+                device=device,
+                share_host=not over_network,
+                trust=trust,
+                leaves=stopping.asked,
+            )
+        except KeyboardInterrupt:
+            say("ended at once")
+            raise typer.Exit(130) from None
+        say("left the run" if stopping.is_asked else "the run is over")

@@ -16,6 +16,7 @@ from dovetail.cli.export import export
 from dovetail.cli.join import join
 from dovetail.cli.link import link
 from dovetail.cli.plan import plan
+from dovetail.cli.predict import predict
 from dovetail.cli.problem import problem
 from dovetail.cli.profile import profile
 from dovetail.cli.simulate import simulate
@@ -54,6 +55,7 @@ app.command()(profile)
 app.command()(train)
 app.command()(join)
 app.command()(evaluate)
+app.command()(predict)
 app.command()(export)
 app.command()(timeline)
 app.command()(catalogue)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -42,9 +44,23 @@ def write_file(path: Path, content: bytes) -> None:
 def errors_shown(*, as_json: bool = False) -> Iterator[None]:
     """Turn a user's mistake into `error:` and `hint:` lines (and a JSON object) and exit status 1."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = _shown_by(warnings.showwarning)
+            yield
     except DovetailError as error:
         say(f"error: {error}\n\nhint: {error.hint}")
         if as_json:
             print_line(json.dumps({"error": str(error), "hint": error.hint}))
         raise typer.Exit(1) from None
+
+
+def _shown_by(before: Callable[..., None]) -> Callable[..., None]:
+    """Return what tells a person in plain words what looks wrong with data, and leaves other warnings to `before`."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if category.__module__.startswith("dovetail."):
+            say(f"warning: {message}")
+        else:
+            before(message, category, *where, **more)
+
+    return show

@@ -22,7 +22,9 @@ def simulate(
     workload_file: Annotated[
         Path, typer.Argument(metavar="WORKLOAD", help="JSON or TOML; also Gavel's .trace and .csv, with --nodes.")
     ],
-    policy: Annotated[str, typer.Option(help="Who gets which workers.")] = "dovetail",
+    policy: Annotated[
+        str, typer.Option(help="Who gets which workers: a name, or package.module:Class for your own.")
+    ] = "dovetail",
     compare: Annotated[bool, typer.Option("--compare", help="Run every policy and print them side by side.")] = False,
     knowledge: Annotated[
         Literal["oracle", "estimated"], typer.Option(help="Work left and speeds: known, or learnt by watching.")
@@ -50,7 +52,8 @@ def simulate(
         from dovetail.simulator.engine import simulate as run
         from dovetail.simulator.traces.read import read_any
 
-        if not compare:
+        is_own = ":" in policy
+        if not compare or is_own:
             make_policy(policy, knob=knob)  # a wrong name is told before a long file is read
         if plot is not None:
             from dovetail.charts.figure import check_chart_path
@@ -60,12 +63,13 @@ def simulate(
             workload_file, nodes=nodes, speeds=speeds, restart_s=restart_s, round_s=round_s, elastic=elastic
         )
         trials = []
-        for name in POLICIES if compare else [policy]:
+        for name in [*POLICIES, *([policy] if is_own else [])] if compare else [policy]:
             if compare:
                 say(f"running {name}")
             _compile(name)
             chosen = make_policy(name, knob=knob)
-            trials.append(run(workload, chosen, name=name, knowledge=knowledge, seed=seed, clock=time.perf_counter))
+            shown = name.rpartition(":")[2]
+            trials.append(run(workload, chosen, name=shown, knowledge=knowledge, seed=seed, clock=time.perf_counter))
         _write_events(trials[0], events)
         if plot is not None:
             _draw(workload, trials, plot)
@@ -111,11 +115,21 @@ def _show(workload: Workload, trials: Sequence[Trial], *, compare: bool, as_json
     import msgspec
 
     if as_json and not compare:
-        print_json(msgspec.json.encode(trials[0].outcome))
+        print_json(msgspec.json.encode({**msgspec.structs.asdict(trials[0].outcome), **_missed(workload, trials[0])}))
     elif as_json:
-        print_json(msgspec.json.encode({"policies": [_facts(trial) for trial in trials]}))
+        facts = [{**_facts(trial), **_missed(workload, trial)} for trial in trials]
+        print_json(msgspec.json.encode({"policies": facts}))
     else:
         _print_table(workload, trials)
+
+
+def _missed(workload: Workload, trial: Trial) -> dict[str, int]:
+    """Return how many jobs were done after their deadline; nothing where no job has one."""
+    deadlines = {job.id: job.deadline_s for job in workload.jobs if job.deadline_s is not None}
+    if not deadlines:
+        return {}
+    late = [job for job in trial.outcome.jobs if job.id in deadlines and job.finish_s > deadlines[job.id]]
+    return {"missed_deadlines": len(late)}
 
 
 def _facts(trial: Trial) -> dict[str, object]:
@@ -135,7 +149,8 @@ def _print_table(workload: Workload, trials: Sequence[Trial]) -> None:
     from dovetail.units import format_duration
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("policy", "mean JCT", "p50 JCT", "p99 JCT", "makespan", "restarts", "utilisation", "decision ms"):
+    headings = ["policy", "mean JCT", "p50 JCT", "p99 JCT", "makespan", "restarts", "utilisation", "decision ms"]
+    for heading in [*headings, *(["missed"] if _missed(workload, trials[0]) else [])]:
         table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
     for trial in sorted(trials, key=lambda trial: trial.outcome.mean_jct_s):
         outcome = trial.outcome
@@ -146,6 +161,7 @@ def _print_table(workload: Workload, trials: Sequence[Trial]) -> None:
             f"{outcome.restarts:,}",
             f"{outcome.utilization:.1%}",
             f"{1000 * trial.decision_s_mean:.3g}",
+            *(f"{count:,}" for count in _missed(workload, trial).values()),
         )
     console = wide_console()
     console.print(table)

@@ -14,9 +14,11 @@ class Stopping:
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        """Say through `tell` what a signal does."""
-        self._tell = tell
+    def __init__(
+        self, tell: Callable[[str], None], what: str = "keeping a checkpoint, then stopping; once more ends at once"
+    ) -> None:
+        """Say through `tell` `what` the first signal does."""
+        self._tell, self._what = tell, what
         self._before: dict[int, Any] = {}
         self.is_asked = False
 
@@ -40,4 +42,4 @@ class Stopping:
         if self.is_asked:
             raise KeyboardInterrupt
         self.is_asked = True
-        self._tell(f"{signal.Signals(number).name}: keeping a checkpoint, then stopping; once more ends at once")
+        self._tell(f"{signal.Signals(number).name}: {self._what}")

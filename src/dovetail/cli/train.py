@@ -45,6 +45,21 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of the run file, e.g. training.tail=0.1."),
     ] = None,
+    validate_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between two trials on the validation data.")
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="Stop where so many trials in a row are not the best.")
+    ] = None,
+    start_from: Annotated[
+        Path | None, typer.Option(help="Parameters to begin with: a run, a checkpoint, model.safetensors, a .pt file.")
+    ] = None,
+    max_bad_rows: Annotated[
+        int | None, typer.Option(min=0, help="How many broken rows of the data to skip before giving up.")
+    ] = None,
+    log: Annotated[
+        list[str] | None, typer.Option(help="Pass figures on: wandb, mlflow, tensorboard, or package.module:Class.")
+    ] = None,
     timeline: Annotated[
         Path | None, typer.Option(help="Draw what every worker did when: FILE.html, .svg or .png.")
     ] = None,
@@ -77,6 +92,9 @@ def train(
         "data.samples": samples,
         "optimizer.name": optimizer,
         "optimizer.learning_rate": learning_rate,
+        "validation.every_steps": validate_every,
+        "validation.patience": patience,
+        "data.options.max_bad_rows": max_bad_rows,
     }
     with errors_shown(as_json=as_json):
         if timeline is not None:
@@ -93,20 +111,30 @@ def train(
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder
             if in_process:
-                _train_in_process(run, lock, resumed=resume is not None, as_json=as_json)
+                _train_in_process(run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from)
                 return
             begun_s = time.time()
-            result = _train(run, lock, resumed=resume is not None, timeline=timeline is not None)
+            result = _train(
+                run,
+                lock,
+                resumed=resume is not None,
+                timeline=timeline is not None,
+                start_from=start_from,
+                loggers=log or [],
+            )
         if timeline is not None:
             _draw(folder, timeline, begun_s)
         _show(run, result, as_json=as_json)
 
 
-def _train(run: Run, lock: RunLock, *, resumed: bool, timeline: bool) -> TrainingResult:
+def _train(
+    run: Run, lock: RunLock, *, resumed: bool, timeline: bool, start_from: Path | None, loggers: list[str]
+) -> TrainingResult:
     """Run to the end, or to where the user stops it."""
-    from dovetail.cli.live import View
     from dovetail.cli.stopping import Stopping
-    from dovetail.runtime.api import start
+    from dovetail.runtime.launch.live import Shown, View
+    from dovetail.runtime.launch.loggers import Logging, make_logger
+    from dovetail.runtime.launch.start import start
 
     folder = lock.folder
     with View(f"{run.model.name} · {run.training.mode}", run.training.epochs) as view, Stopping(view.tell) as stopping:
@@ -117,7 +145,8 @@ def _train(run: Run, lock: RunLock, *, resumed: bool, timeline: bool) -> Trainin
                 folder,
                 resumed=resumed,
                 timeline=timeline,
-                on_report=view.show,
+                start_from=start_from,
+                callbacks=[Shown(view, is_open=True), *(Logging(make_logger(name)) for name in loggers)],
                 stop=stopping.asked,
                 lock=lock,
                 tell=view.tell,
@@ -127,7 +156,7 @@ def _train(run: Run, lock: RunLock, *, resumed: bool, timeline: bool) -> Trainin
             raise typer.Exit(130) from None
 
 
-def _train_in_process(run: Run, lock: RunLock, *, resumed: bool, as_json: bool) -> None:
+def _train_in_process(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None) -> None:
     """Run to the end in this thread; an exception of the model comes out with its own traceback."""
     import msgspec
 
@@ -135,7 +164,7 @@ def _train_in_process(run: Run, lock: RunLock, *, resumed: bool, as_json: bool) 
     from dovetail.runtime.launch.prepare import prepare
 
     folder = lock.folder
-    prepare(run, folder, resume=resumed, bare=True, lock=lock, tell=say)
+    prepare(run, folder, resume=resumed, bare=True, lock=lock, start_from=start_from, tell=say)
     shown_s, last = -SHOW_S, (0, 0.0)
 
     def show(step: int, loss: float) -> None:

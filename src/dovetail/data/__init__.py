@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dovetail.on_demand import on_demand
 
 if TYPE_CHECKING:
+    from dovetail.data.adopt import as_source
     from dovetail.data.bad_rows import BadRow, BadRows
     from dovetail.data.batch import FIELDS, Batch, concatenate
     from dovetail.data.cache import DecodedCache
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from dovetail.data.load import load_data
     from dovetail.data.loader import Loader
     from dovetail.data.order import Order
-    from dovetail.data.schema import CRITEO_SCHEMA, Schema, Slot
+    from dovetail.data.schema import CRITEO_SCHEMA, Field, Schema, Slot
     from dovetail.data.source import Source
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Clicks",
     "DataError",
     "DecodedCache",
+    "Field",
     "ItemPool",
     "Loader",
     "Matches",
@@ -40,6 +42,7 @@ __all__ = [
     "Schema",
     "Slot",
     "Source",
+    "as_source",
     "concatenate",
     "hashed",
     "items_of",

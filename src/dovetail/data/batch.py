@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 
 import torch
@@ -35,6 +35,8 @@ class Batch:
     """float32 [n], or [n, ...] where a sample has several; classes are 0, 1, 2, ..."""
     weights: Tensor | None = None
     """float32 [n]: how much each sample counts; None where each counts 1."""
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    """Further fields by name, one row a sample, of any kind and shape: `batch.pixels` is `batch.extra["pixels"]`."""
 
     def __post_init__(self) -> None:
         """Refuse tensors that do not describe the same samples."""
@@ -61,12 +63,25 @@ class Batch:
                     f"a batch of {num_samples} samples has {tensor.shape[0]} rows of `{name}`",
                     hint="`sample_ids`, `dense`, `labels` and `weights` have one row a sample",
                 )
+        for name, tensor in self.extra.items():
+            if name in FIELDS or name == "extra" or tensor.dim() < 1 or tensor.shape[0] != num_samples:
+                raise DataError(
+                    f"a batch of {num_samples} samples has a further field `{name}` of shape {list(tensor.shape)}",
+                    hint=f"further fields have one row a sample, and other names than {', '.join(FIELDS)}",
+                )
         bags = self.offsets.shape[0] - 1
         if bags < 0 or (num_samples and bags % num_samples) or (not num_samples and bags):
             raise DataError(
                 f"a batch of {num_samples} samples has {bags + 1} offsets, not a whole number of slots a sample",
                 hint="`offsets` has one entry for every slot of every sample, and the number of ids last",
             )
+
+    def __getattr__(self, name: str) -> Tensor:
+        """Return a further field."""
+        extra: Mapping[str, Tensor] = object.__getattribute__(self, "extra") if not name.startswith("__") else {}
+        if name not in extra:
+            raise AttributeError(f"a batch has no field `{name}`: it has {', '.join([*FIELDS, *extra])}")
+        return extra[name]
 
     @property
     def num_samples(self) -> int:
@@ -88,8 +103,8 @@ class Batch:
         return {name: tensor for name in FIELDS if (tensor := getattr(self, name)) is not None}
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors in the order of `FIELDS`."""
-        return tuple(self.present().values())
+        """Return the tensors in the order of `FIELDS`, then further ones."""
+        return (*self.present().values(), *self.extra.values())
 
     def slice(self, first: int, last: int) -> Batch:
         """Return the samples at positions `first` up to but not including `last`, without copying ids."""
@@ -103,6 +118,7 @@ class Batch:
             offsets=offsets - begin,
             labels=self.labels[first:last],
             weights=None if self.weights is None else self.weights[first:last],
+            extra={name: tensor[first:last] for name, tensor in self.extra.items()},
         )
 
     def take(self, positions: Tensor) -> Batch:
@@ -124,16 +140,19 @@ class Batch:
             offsets=torch.from_numpy(offsets),
             labels=self.labels[positions],
             weights=None if self.weights is None else self.weights[positions],
+            extra={name: tensor[positions] for name, tensor in self.extra.items()},
         )
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """Return the batch on `device`."""
         moved = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.present().items()}
-        return Batch(**moved)
+        extra = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.extra.items()}
+        return Batch(**moved, extra=extra)
 
     def pinned(self) -> Batch:
         """Return the batch in page-locked memory, from which a GPU copies while the CPU goes on."""
-        return Batch(**{name: tensor.pin_memory() for name, tensor in self.present().items()})
+        extra = {name: tensor.pin_memory() for name, tensor in self.extra.items()}
+        return Batch(**{name: tensor.pin_memory() for name, tensor in self.present().items()}, extra=extra)
 
     def with_sample_ids(self, sample_ids: Tensor) -> Batch:
         """Return the same samples under other ids."""
@@ -159,10 +178,28 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         raise DataError(
             "batches with and without weights cannot be joined", hint="give all samples of a data set weights, or none"
         )
+    if any(batch.extra.keys() != batches[0].extra.keys() for batch in batches if batch.num_samples):
+        raise DataError("batches of other further fields cannot be joined", hint="samples of one data set are alike")
     joined = {name: torch.cat([getattr(batch, name) for batch in batches]) for name in fields if name != "offsets"}
     end = torch.tensor([total], dtype=torch.int64, device=batches[0].offsets.device)
-    return Batch(offsets=torch.cat([*shifts, end]), **joined)
+    full = [batch for batch in batches if batch.num_samples] or batches[:1]
+    extra = {name: _padded_cat([batch.extra[name] for batch in full]) for name in full[0].extra}
+    return Batch(offsets=torch.cat([*shifts, end]), **joined, extra=extra)
 
 
-if tuple(field.name for field in dataclass_fields(Batch)) != FIELDS:
+def _padded_cat(tensors: Sequence[Tensor]) -> Tensor:
+    """Return tensors one below the other; shorter ones, such as sequences of other batches, get zeros behind."""
+    lengths = {tensor.shape[1:] for tensor in tensors}
+    if len(lengths) == 1:
+        return torch.cat(list(tensors))
+    longest = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True)]
+    whole = tensors[0].new_zeros(sum(tensor.shape[0] for tensor in tensors), *longest)
+    begin = 0
+    for tensor in tensors:
+        whole[(slice(begin, begin + tensor.shape[0]), *map(slice, tensor.shape[1:]))] = tensor
+        begin += tensor.shape[0]
+    return whole
+
+
+if tuple(each.name for each in dataclass_fields(Batch)) != (*FIELDS, "extra"):
     raise TypeError("FIELDS must name the fields of Batch in their order")

@@ -15,6 +15,7 @@ def by_name(source: Source, wanted: Schema) -> Source:
     """Return the same samples with their numbers and slots in the order of `wanted`; refuse what does not match."""
     given = source.schema
     numbers = _places(given.dense, wanted.dense, "number")
+    _places(tuple(field.name for field in given.fields), tuple(field.name for field in wanted.fields), "field")
     slots = _places(tuple(slot.name for slot in given.slots), tuple(slot.name for slot in wanted.slots), "slot")
     for here, place in zip(wanted.slots, slots, strict=True):
         there = given.slots[place]
@@ -64,4 +65,4 @@ class _Ordered:
             offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
             places = torch.repeat_interleave(begins - offsets[:-1], lengths) + torch.arange(int(offsets[-1]))
             fields |= {"ids": batch.ids[places], "offsets": offsets}
-        return Batch(**fields)
+        return Batch(**fields, extra=batch.extra)

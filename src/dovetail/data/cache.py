@@ -7,6 +7,7 @@ import os
 import threading
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ import torch
 from dovetail.data.batch import FIELDS, Batch
 from dovetail.data.errors import DataError
 
+EXTRA = "field:"
+"""What the names of further fields begin with."""
 DEFAULT_LIMIT_BYTES = 20 << 30
 
 
@@ -39,12 +42,27 @@ class DecodedCache:
                 f"the cache folder `{self.folder}` cannot be made: {problem.strerror}", hint="name another with cache="
             ) from None
 
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out the lock: another process has its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Take a new lock."""
+        self.__dict__.update(state, _lock=threading.Lock())
+
     def get(self, key: str) -> Batch | None:
         """Return the batch kept under `key`, or None; a damaged one is removed and counts as a miss."""
         path = self._path(key)
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-                batch = Batch(**{name: torch.from_numpy(arrays[name]) for name in FIELDS if name in arrays})
+                batch = Batch(
+                    **{name: torch.from_numpy(arrays[name]) for name in FIELDS if name in arrays},
+                    extra={
+                        name.removeprefix(EXTRA): torch.from_numpy(arrays[name])
+                        for name in arrays.files
+                        if name.startswith(EXTRA)
+                    },
+                )
             os.utime(path)
         except FileNotFoundError:
             self.misses += 1
@@ -64,7 +82,9 @@ class DecodedCache:
         draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
             with draft.open("wb") as stream:
-                np.savez(stream, **{name: tensor.numpy() for name, tensor in batch.present().items()})  # type: ignore[arg-type]
+                arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in batch.present().items()}
+                arrays |= {f"{EXTRA}{name}": tensor.numpy() for name, tensor in batch.extra.items()}
+                np.savez(stream, **arrays)
             draft.replace(path)
         except OSError:
             draft.unlink(missing_ok=True)

@@ -16,3 +16,7 @@ class DataError(DovetailError):
 
 class BadRowsError(DataError):
     """More broken rows than were allowed."""
+
+
+class DataWarning(UserWarning):
+    """Data that can be read, but look as if they were meant otherwise."""

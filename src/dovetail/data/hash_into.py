@@ -50,6 +50,11 @@ class Hashed:
         """How many samples there are."""
         return self._source.num_samples
 
+    @property
+    def columns(self) -> object:
+        """Which columns are what, where the samples' own source has named ones; else None."""
+        return getattr(self._source, "columns", None)
+
     def read(self, first: int, last: int) -> Batch:
         """Return samples `first` up to but not including `last`."""
         batch = self._source.read(first, last)

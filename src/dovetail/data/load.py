@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from dovetail.data.imports import ImportProblem, imported
 from dovetail.data.source import Source
 from dovetail.errors import did_you_mean
 
+MADE_BY = "_dovetail_made_by"
 MATCH_TRUTHS: Mapping[str, dict[str, Any]] = {
     "user-item": {},
     "next-item": {"num_user_slots": 1, "user_values": 10.0, "num_item_slots": 1, "num_dense": 0},
@@ -30,18 +32,32 @@ def load_data(name: str, **options: Any) -> Source:
 
     `name` is `clicks` (options: those of `Clicks`, or of `Matches` with truth `user-item` or `next-item`), `criteo`,
     `csv` or `parquet` (path, cache, cache_limit_bytes, max_bad_rows, hash_into; label, weight, dense, slots,
-    multi_valued, separator for the last two), or `package.module:function`, which is called with the options and
-    returns a `Source`.
+    multi_valued, separator, fields, shapes for the last two), or `package.module:function`, which is called with the
+    options and returns a `Source`. `fields` are further columns of sequences or tensors, `shapes` what theirs are;
+    `label` may be several columns, or None.
     """
     if ":" in name:
-        return _own(name, options)
+        return _made_by(_own(name, options), name, options)
     if name not in DATA:
         raise DataError(
             f"there are no data `{name}`", hint=did_you_mean(name, DATA) + ", or package.module:function for your own"
         )
     maker = DATA[name]
     _check_options(name, maker, options)
-    return maker(**options)
+    return _made_by(maker(**options), name, options)
+
+
+def how_made(source: object) -> tuple[str, dict[str, Any]] | None:
+    """Return the name and the options by which `load_data` made a source; None where something else made it."""
+    made: tuple[str, dict[str, Any]] | None = getattr(source, MADE_BY, None)
+    return made
+
+
+def _made_by(source: Source, name: str, options: Mapping[str, Any]) -> Source:
+    """Note how a source was made, where it can hold a note: such a source need not travel to workers."""
+    with contextlib.suppress(AttributeError, TypeError):
+        object.__setattr__(source, MADE_BY, (name, dict(options)))
+    return source
 
 
 def options_known(name: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +90,7 @@ def column_files(
     kind: Literal["csv", "parquet"],
     *,
     path: str | Sequence[str],
-    label: str = "label",
+    label: str | Sequence[str] | None = "label",
     dense: Sequence[str] = (),
     slots: Sequence[str] = (),
     multi_valued: Sequence[str] = (),
@@ -85,15 +101,19 @@ def column_files(
     max_bad_rows: int = 0,
     hash_into: int | Mapping[str, int] | None = None,
     weight: str | None = None,
+    fields: Sequence[str] = (),
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Source:
     """Return samples in files with named columns: CSV with a header, or Parquet."""
     columns = Columns(
-        label=label,
-        dense=tuple(dense),
-        slots=tuple(slots),
-        multi_valued=tuple(multi_valued),
+        label=label if label is None or isinstance(label, str) else tuple(label),
+        dense=names(dense),
+        slots=names(slots),
+        multi_valued=names(multi_valued),
         separator=separator,
         weight=weight,
+        fields=names(fields),
+        shapes=tuple((name, tuple(shape)) for name, shape in (shapes or {}).items()),
     )
     if kind == "csv":
         decoder: Decoder = CsvDecoder(columns=columns, delimiter="," if delimiter is None else delimiter)
@@ -102,6 +122,11 @@ def column_files(
     else:
         decoder = ParquetDecoder(columns=columns)
     return _files(path, decoder, cache, cache_limit_bytes, max_bad_rows, hash_into)
+
+
+def names(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names of columns; a single one need not be a list."""
+    return (words,) if isinstance(words, str) else tuple(words)
 
 
 DATA: dict[str, Callable[..., Source]] = {

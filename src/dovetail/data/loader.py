@@ -165,6 +165,12 @@ class Loader:
                 f"{schema.num_dense}",
                 hint="make `schema` and what read() returns agree",
             )
+        if batch.num_samples and batch.extra.keys() != {field.name for field in schema.fields}:
+            raise DataError(
+                f"samples have the further fields {sorted(batch.extra)}, their schema "
+                f"{sorted(field.name for field in schema.fields)}",
+                hint="make `schema` and what read() returns agree",
+            )
         return batch
 
     def _block(self, first: int, last: int) -> Batch:

@@ -21,17 +21,30 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A further field of a sample: a sequence, an image, any tensor."""
+
+    name: str
+    shape: tuple[int | None, ...] = ()
+    """Of one sample; None where it differs from sample to sample."""
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The names of a sample's numbers and slots, in the order in which batches hold them."""
+    """The names of a sample's numbers and slots, in the order in which batches hold them, and of further fields."""
 
     dense: tuple[str, ...] = ()
     slots: tuple[Slot, ...] = ()
+    fields: tuple[Field, ...] = ()
+    label_shape: tuple[int, ...] = ()
+    """Of one sample's label; () for one number."""
 
     def __post_init__(self) -> None:
         """Refuse names that stand for two features, and samples without any."""
-        names = [*self.dense, *(slot.name for slot in self.slots)]
+        names = [*self.dense, *(slot.name for slot in self.slots), *(field.name for field in self.fields)]
         if not names:
-            raise DataError("the data have no features", hint="name at least one number or one slot")
+            raise DataError("the data have no features", hint="name at least one number, slot or field")
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DataError(f"two features are called `{twice[0]}`", hint="give every number and slot its own name")
 

@@ -34,7 +34,5 @@ class Block:
         if self.kind not in KINDS:
             raise ModelError(f"layer `{self.name}` has kind `{self.kind}`", hint=did_you_mean(self.kind, KINDS))
         for name in self.reads:
-            if name not in FIELDS:
-                raise ModelError(
-                    f"layer `{self.name}` reads `{name}`, which no batch has", hint=did_you_mean(name, FIELDS)
-                )
+            if not name.isidentifier():
+                raise ModelError(f"layer `{self.name}` reads `{name}`", hint=did_you_mean(name, FIELDS))

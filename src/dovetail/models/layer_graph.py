@@ -110,7 +110,8 @@ class LayerGraph(nn.Module):
     def reads_of(self, first: int, last: int) -> tuple[str, ...]:
         """Return the fields of the batch that blocks `first` to `last` read."""
         read = {name for block in self._blocks[first : last + 1] for name in block.reads}
-        return tuple(name for name in FIELDS if name in read)
+        further = sorted(read.difference(FIELDS))
+        return (*(name for name in FIELDS if name in read), *further)
 
     def parameters_of(self, first: int, last: int) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the named parameters of blocks `first` to `last`, under the names they have in the whole model."""

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from dovetail.data.batch import FIELDS
 from dovetail.models.block import Block
 from dovetail.models.errors import ModelError
 from dovetail.models.kinds import kind_of
@@ -132,11 +131,6 @@ def _trace_as_is(model: nn.Module) -> fx.Graph:
             "dovetail.models.LayerGraph",
         ) from None
     for node in graph.nodes:
-        if node.op == "placeholder" and node.target not in FIELDS:
-            raise ModelError(
-                f"forward of {type(model).__name__} takes `{node.target}`, which no batch has",
-                hint=f"name its arguments after fields of a batch: {', '.join(FIELDS)}",
-            )
         if node.op == "get_attr":
             raise ModelError(
                 f"forward of {type(model).__name__} uses `{node.target}` itself, outside any layer",

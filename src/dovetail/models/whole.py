@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from dovetail.data.batch import FIELDS, Batch
 from dovetail.models.errors import ModelError
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import LossSpec, Scores, make_loss, weighted_sum
 from dovetail.models.recipe import Recipe
 from dovetail.models.sequential import first_reads, steps_of
 
-Answer = Callable[[Batch], Scores]
+DENSE = "dense"
+INPUT = "x"
+"""What the one input of samples without names is called."""
 
 
 class WholeModel(nn.Module):
@@ -32,7 +35,11 @@ class WholeModel(nn.Module):
         self.module = module
         self.recipe = recipe or Recipe()
         self.loss = None if loss is None else make_loss(loss)
-        self.reads, self._answer = _ways(module)
+        self._answer = _ways(module)
+
+    def reads_of(self, fields: Collection[str] = ()) -> tuple[str, ...]:
+        """Return what the module reads of batches that have these further fields."""
+        return self._answer.reads(fields)
 
     @property
     def owner(self) -> nn.Module:
@@ -63,61 +70,91 @@ class WholeModel(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Find out anew how the module is called."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.reads, self._answer = _ways(self.module)
+        self._answer = _ways(self.module)
 
 
-def _ways(module: nn.Module) -> tuple[tuple[str, ...], Answer]:
-    """Return the fields of a batch that a module reads, and what calls it with them."""
+def inputs_of(module: nn.Module | None) -> list[str] | None:
+    """Return what a module calls its inputs; None where they have no names of their own."""
+    module = module.module if isinstance(module, WholeModel) else module
+    if module is None or isinstance(module, nn.Sequential | LayerGraph):
+        return None
+    return [each.name for each in _parameters(module)] or None
+
+
+class _Called:
+    """How a module is called with the fields of a batch."""
+
+    def __init__(self, module: nn.Module, needed: Sequence[str], optional: Sequence[str], alone: str | None) -> None:
+        """Keep names of arguments; one that is `alone` gets the numbers where no field has its name."""
+        self._module, self.needed, self.optional, self.alone = module, tuple(needed), tuple(optional), alone
+
+    def reads(self, fields: Collection[str]) -> tuple[str, ...]:
+        """Return what is read of batches with these further fields."""
+        if self.alone is not None:
+            return ((self.alone if self.alone in fields else DENSE), *self.needed)
+        return (*self.needed, *(name for name in self.optional if name in FIELDS or name in fields))
+
+    def __call__(self, batch: Batch) -> Scores:
+        """Return the module's answer."""
+        named = {name: getattr(batch, name) for name in self.reads(batch.extra)}
+        answer: Scores = self._module(*named.values()) if self.alone is not None else self._module(**named)
+        return answer
+
+
+def _ways(module: nn.Module) -> _Called | _Steps:
+    """Return how a module is called."""
     if not isinstance(module, nn.Module):
         raise ModelError(
             f"a {type(module).__name__} is not a model",
             hint="return an nn.Sequential, a LayerGraph or another nn.Module",
         )
-    return _ways_of_sequential(module) if isinstance(module, nn.Sequential) else _ways_of_forward(module)
+    return _Steps(module) if isinstance(module, nn.Sequential) else _by_name(module)
 
 
-def _ways_of_sequential(model: nn.Sequential) -> tuple[tuple[str, ...], Answer]:
-    """Each layer gets the output of the one before, then the fields that its attribute `reads` names."""
-    layers = [layer for _, layer in steps_of(model)]
-    if not layers:
-        raise ModelError("the model is an empty nn.Sequential", hint="give it at least one layer")
-    read = [tuple(getattr(layer, "reads", ())) for layer in layers]
-    read[0] = read[0] or first_reads(layers[0])
-    for name in (name for names in read for name in names):
-        _check_field(name, f"a layer of {type(model).__name__} reads")
+class _Steps:
+    """A sequence: each layer gets the output of the one before, then the fields that its attribute `reads` names."""
 
-    def answer(batch: Batch) -> Scores:
-        value: Any = layers[0](*(getattr(batch, name) for name in read[0]))
-        for layer, names in zip(layers[1:], read[1:], strict=True):
+    def __init__(self, model: nn.Sequential) -> None:
+        """Look which fields each layer reads."""
+        self._layers = [layer for _, layer in steps_of(model)]
+        if not self._layers:
+            raise ModelError("the model is an empty nn.Sequential", hint="give it at least one layer")
+        self._read = [tuple(getattr(layer, "reads", ())) for layer in self._layers]
+        self._is_free = not self._read[0] and first_reads(self._layers[0]) == (DENSE,)
+        self._read[0] = self._read[0] or first_reads(self._layers[0])
+
+    def reads(self, fields: Collection[str]) -> tuple[str, ...]:
+        """Return what is read of batches with these further fields."""
+        return tuple(dict.fromkeys([*self._first(fields), *(name for names in self._read[1:] for name in names)]))
+
+    def _first(self, fields: Collection[str]) -> tuple[str, ...]:
+        """Return what the first layer reads: the one input of samples that have no numbers, where there is one."""
+        return (INPUT,) if self._is_free and INPUT in fields else self._read[0]
+
+    def __call__(self, batch: Batch) -> Scores:
+        """Return the last layer's answer."""
+        value: Any = self._layers[0](*(getattr(batch, name) for name in self._first(batch.extra)))
+        for layer, names in zip(self._layers[1:], self._read[1:], strict=True):
             value = layer(value, *(getattr(batch, name) for name in names))
-        result: Scores = value
-        return result
-
-    return tuple(dict.fromkeys(name for names in read for name in names)), answer
+        answer: Scores = value
+        return answer
 
 
-def _ways_of_forward(module: nn.Module) -> tuple[tuple[str, ...], Answer]:
+def _by_name(module: nn.Module) -> _Called:
     """Arguments of `forward` are fields of the batch; those with other names keep their defaults."""
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = [each for each in inspect.signature(module.forward).parameters.values() if each.kind not in kinds]
+    parameters = _parameters(module)
     needed = [each.name for each in parameters if each.default is inspect.Parameter.empty]
-    if len(parameters) == 1 and needed and needed[0] not in FIELDS:
-        return ("dense",), lambda batch: module(batch.dense)
-    for name in needed:
-        _check_field(name, f"forward of {type(module).__name__} takes")
-    names = tuple(each.name for each in parameters if each.name in FIELDS)
-    if not names:
+    if not parameters:
         raise ModelError(
             f"forward of {type(module).__name__} reads nothing of a batch",
             hint=f"name its arguments after fields of a batch: {', '.join(FIELDS)}",
         )
-    return names, lambda batch: module(**{name: getattr(batch, name) for name in names})
+    if len(parameters) == 1 and needed and needed[0] not in FIELDS:
+        return _Called(module, (), (), needed[0])
+    return _Called(module, needed, [each.name for each in parameters if each.name not in needed], None)
 
 
-def _check_field(name: str, who: str) -> None:
-    """Refuse what no batch has."""
-    if name not in FIELDS:
-        raise ModelError(
-            f"{who} `{name}`, which no batch has",
-            hint=f"name its arguments after fields of a batch: {', '.join(FIELDS)}",
-        )
+def _parameters(module: nn.Module) -> list[inspect.Parameter]:
+    """Return the arguments of `forward` that have names."""
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each for each in inspect.signature(module.forward).parameters.values() if each.kind not in kinds]

@@ -12,9 +12,34 @@ from dovetail.on_demand import on_demand
 if TYPE_CHECKING:
     from dovetail.runtime.api import resume, train
     from dovetail.runtime.errors import TrainingError
+    from dovetail.runtime.finished.evaluate import evaluate_run
+    from dovetail.runtime.finished.export import export_run
+    from dovetail.runtime.finished.predict import Predictions, predict_run
     from dovetail.runtime.finished.restore import restore_into, restore_model
     from dovetail.runtime.finished.result import TrainingResult
+    from dovetail.runtime.finished.validated import Validated
+    from dovetail.runtime.launch.callbacks import Callback
+    from dovetail.runtime.launch.join import join
+    from dovetail.runtime.launch.loggers import Logger, MLflow, TensorBoard, WandB
 
-__all__ = ["TrainingError", "TrainingResult", "restore_into", "restore_model", "resume", "train"]
+__all__ = [
+    "Callback",
+    "Logger",
+    "MLflow",
+    "Predictions",
+    "TensorBoard",
+    "TrainingError",
+    "TrainingResult",
+    "Validated",
+    "WandB",
+    "evaluate_run",
+    "export_run",
+    "join",
+    "predict_run",
+    "restore_into",
+    "restore_model",
+    "resume",
+    "train",
+]
 
 __getattr__ = on_demand(__name__)

@@ -10,31 +10,30 @@ Workers are processes that import the program's main script, so what starts a ru
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from torch import nn
 
-from dovetail.data.source import Source
 from dovetail.errors import DovetailError, SpecError
 from dovetail.models.load import as_whole
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.restore import check_by_name
-from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
-from dovetail.runtime.launch.guard import check_travels, forget, leave_when_imported
-from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.lock import RunLock
-from dovetail.runtime.launch.prepare import prepare, undo
-from dovetail.runtime.messages import Report
+from dovetail.runtime.finished.result import TrainingResult
+from dovetail.runtime.launch.adopt import adopted, name_of, plain, source_of
+from dovetail.runtime.launch.callbacks import Callback
+from dovetail.runtime.launch.guard import leave_when_imported
+from dovetail.runtime.launch.live import Shown, View
+from dovetail.runtime.launch.loggers import Logger, Logging, make_logger
+from dovetail.runtime.launch.start import OnReport, start
+from dovetail.runtime.launch.warm_start import Start
 from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import Run, RunServers, RunWorker
 from dovetail.spec.run_settings import dotted_key, run_from, with_settings
 
-OnReport = Callable[[Report], None]
 PLACE = "train()"
 """What errors call the keywords."""
 
@@ -52,7 +51,7 @@ def hints_in_tracebacks() -> Iterator[None]:
 @hints_in_tracebacks()
 def train(
     model: str | nn.Module | None = None,
-    data: str | Source | None = None,
+    data: Any = None,
     *,
     folder: str | Path,
     workers: int | Sequence[RunWorker] | None = None,
@@ -63,6 +62,14 @@ def train(
     optimizer: str | Mapping[str, Any] | None = None,
     schedule: str | Mapping[str, Any] | None = None,
     loss: str | Mapping[str, str] | Callable[..., Any] | None = None,
+    validation: Any = None,
+    validation_options: Mapping[str, Any] | None = None,
+    validate_every: int | None = None,
+    early_stopping: int | None = None,
+    start_from: Start | None = None,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[str | Logger] = (),
+    progress: bool | None = None,
     timeline: bool = False,
     on_report: OnReport | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -70,16 +77,23 @@ def train(
 ) -> TrainingResult:
     """Train a model over servers and workers on this machine, and return what came of it.
 
-    `model` is a name, `package.module:function`, or a module of the user's own; `data` a name or a source of the user's
-    own. `loss` is a name, one for each part of the model's answer, or a function or module of one's own that gives one
-    value a sample; absent, labels and answers tell. `settings` are keys of the run file: batch, epochs, mode, dense,
-    samples, seed, metric, learning_rate, clip_norm, every_steps and so on, or whole sections as tables. `run` is a run
-    file to start from. `on_report` is called a few times a second; once `stop` returns True the run keeps
-    its state and ends.
+    `model` is a name, `package.module:function`, or a module of the user's own; `data` a name, a source, a PyTorch data
+    set or loader, or a table (see `dovetail.data.as_source`), with `data_options` of its kind. `loss` is a name, one
+    for each part of the model's answer, or a function or module of one's own that gives one value a sample; absent,
+    labels and answers tell. `settings` are keys of the run file: batch, epochs, mode, dense, samples, seed, metric,
+    learning_rate, clip_norm, every_steps and so on, or whole sections as tables. `run` is a run file to start from.
+
+    The model is tried on `validation`, data of any kind that `data` may be, every `validate_every` steps (absent: at
+    the end of each epoch), and the best checkpoint is kept; where it has not got better `early_stopping` times in a
+    row, the run stops. `start_from` is a run, a checkpoint, a file of parameters or a `state_dict` to begin with.
+
+    `progress` shows how the run goes (absent: on a terminal). `callbacks` and `loggers` ("tensorboard", "wandb",
+    "mlflow", or objects) are told of it, and `on_report` is called a few times a second. Once `stop` returns True the
+    run keeps its state and ends.
     """
     leave_when_imported()
     own_model = model if isinstance(model, nn.Module) else None
-    own_source = None if data is None or isinstance(data, str) else data
+    name, own_source, named_options = adopted(data, data_options or {}, own_model)
     given = _settings(settings, optimizer=optimizer, schedule=schedule, workers=workers, servers=servers)
     if loss is None or isinstance(loss, str | Mapping):
         given |= {} if loss is None else {"model.loss": loss if isinstance(loss, str) else dict(loss)}
@@ -91,13 +105,26 @@ def train(
         )
     if model is not None:
         given["model.name"] = model if isinstance(model, str) else name_of(model)
-    if data is not None:
-        given["data.name"] = data if isinstance(data, str) else name_of(data)
+    if name is not None:
+        given["data.name"] = name
+    given |= _validation_settings(validation, validation_options, validate_every, early_stopping)
+    tried_on = None
+    if validation is not None and not isinstance(validation, str):
+        tried_on = source_of(validation, validation_options or data_options or {}, own_model)
     given |= {f"model.options.{key}": value for key, value in (model_options or {}).items()}
-    given |= {f"data.options.{key}": value for key, value in (data_options or {}).items()}
+    given |= {f"data.options.{key}": value for key, value in named_options.items()}
     whole = with_settings(run, given, place=PLACE) if run is not None else run_from({}, given, place=PLACE)
     return start(
-        whole, Path(folder), model=own_model, source=own_source, timeline=timeline, on_report=on_report, stop=stop
+        whole,
+        Path(folder),
+        model=own_model,
+        source=own_source,
+        validation=tried_on,
+        start_from=start_from,
+        callbacks=_told(callbacks, loggers, whole, progress=progress),
+        timeline=timeline,
+        on_report=on_report,
+        stop=stop,
     )
 
 
@@ -106,10 +133,18 @@ def resume(
     folder: str | Path,
     *,
     model: nn.Module | None = None,
-    data: Source | None = None,
+    data: Any = None,
+    data_options: Mapping[str, Any] | None = None,
     loss: Callable[..., Any] | None = None,
     workers: int | Sequence[RunWorker] | None = None,
     servers: int | RunServers | None = None,
+    validation: Any = None,
+    validation_options: Mapping[str, Any] | None = None,
+    validate_every: int | None = None,
+    early_stopping: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[str | Logger] = (),
+    progress: bool | None = None,
     timeline: bool = False,
     trust: bool = False,
     on_report: OnReport | None = None,
@@ -118,19 +153,28 @@ def resume(
 ) -> TrainingResult:
     """Go on with a run from its newest checkpoint, on as many workers and servers as there are now.
 
-    `model`, `data` and `loss` are those that the run began with, where they were objects. `settings` are as in `train`.
-    Code that the folder names is only run where nobody else can write the folder, or with `trust`.
+    `model`, `data`, `loss` and `validation` are those that the run began with, where they were objects; at the end of
+    an epoch there may be more data. The rest is as in `train`. Code that the folder names is only run where nobody else
+    can write the folder, or with `trust`.
     """
     leave_when_imported()
     given = _settings(settings, workers=workers, servers=servers)
     before = Blueprint.read(Path(folder)).run
     check_trusted(Path(folder), before, trust=trust, own_model=model is not None, own_data=data is not None)
+    name, source, options = adopted(data, data_options or {}, model)
+    given |= {"data.name": name, "data.options": options} if name is not None else {}
+    given |= _validation_settings(validation, validation_options, validate_every, early_stopping)
+    tried_on = None
+    if validation is not None and not isinstance(validation, str):
+        tried_on = source_of(validation, validation_options or data_options or {}, model)
     whole = with_settings(before, given, place="resume()")
     return start(
         whole,
         Path(folder),
         model=model if model is None or loss is None else as_whole(model, loss=loss),
-        source=data,
+        source=source,
+        validation=tried_on,
+        callbacks=_told(callbacks, loggers, whole, progress=progress),
         resumed=True,
         timeline=timeline,
         on_report=on_report,
@@ -138,73 +182,29 @@ def resume(
     )
 
 
-def start(
-    run: Run,
-    folder: Path,
-    *,
-    model: nn.Module | None = None,
-    source: Source | None = None,
-    resumed: bool = False,
-    timeline: bool = False,
-    on_report: OnReport | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    lock: RunLock | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-) -> TrainingResult:
-    """Run a run file to its end.
-
-    `lock` is the folder's, where it is held already; `tell` hears what differs from before.
-    """
-    for thing, what in ((model, "model"), (source, "data")):
-        if thing is not None:
-            check_travels(thing, what)
-    if source is not None and not isinstance(source, Source):
-        raise TrainingError(
-            f"a {type(source).__name__} is no source of samples",
-            hint="give an object with `schema`, `num_samples` and `read(first, last)`; see dovetail.data.Source",
-        )
-    check_by_name(run, model=model, source=source)
-    forget()
-    pace = Pace()
-
-    def handle(report: Report) -> None:
-        pace.add(report)
-        if on_report is not None:
-            on_report(report)
-
-    if resumed and not folder.is_dir():
-        raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
-    with ExitStack() as things:
-        held = lock or things.enter_context(RunLock(folder))
-        blueprint = prepare(
-            run, folder, model=model, source=source, resume=resumed, timeline=timeline, lock=held, tell=tell
-        )
-        with _started(blueprint, folder, model, source, held, is_new=not resumed) as processes:
-            last = processes.wait(handle, stop=stop)
-        total = blueprint.samples * run.training.epochs
-        return read_result(folder, pace, total, last=last, model=model, source=source)
+def _validation_settings(
+    data: Any, options: Mapping[str, Any] | None, every: int | None, patience: int | None
+) -> dict[str, Any]:
+    """Return the keywords about validation as keys of a run file."""
+    given: dict[str, Any] = {"validation.every_steps": every, "validation.patience": patience}
+    if isinstance(data, str):
+        given |= {"validation.name": data, "validation.options": plain(options or {})}
+    elif data is None and options:
+        given["validation.options"] = plain(options)
+    elif data is not None and every is None:
+        given["validation.every_epochs"] = 1
+    return {key: value for key, value in given.items() if value is not None}
 
 
-@contextmanager
-def _started(
-    blueprint: Blueprint, folder: Path, model: nn.Module | None, source: Source | None, lock: RunLock, *, is_new: bool
-) -> Iterator[LocalRun]:
-    """Start a run's processes; a new run whose processes do not start is none."""
-    local = LocalRun(folder, model=model, source=source, lock=lock)
-    try:
-        local.__enter__()
-    except BaseException:
-        if is_new:
-            undo(blueprint, folder)
-        raise
-    with ExitStack() as things:
-        things.push(local)
-        yield local
-
-
-def name_of(thing: object) -> str:
-    """Return what the run's files call an object of the user's own."""
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+def _told(
+    callbacks: Sequence[Callback], loggers: Sequence[str | Logger], run: Run, *, progress: bool | None
+) -> list[Callback]:
+    """Return everyone who is told of a run."""
+    made = [make_logger(each) if isinstance(each, str) else each for each in loggers]
+    found = [*callbacks, *(Logging(each) for each in made)]
+    if sys.stderr.isatty() if progress is None else progress:
+        found.append(Shown(View(f"{run.model.name} · {run.training.mode}", run.training.epochs)))
+    return found
 
 
 def _settings(
@@ -219,21 +219,16 @@ def _settings(
     given: dict[str, Any] = {}
     for key, words in (("optimizer", optimizer), ("optimizer.schedule", schedule)):
         if words is not None:
-            given |= {f"{key}.name": words} if isinstance(words, str) else {key: _plain(words)}
+            given |= {f"{key}.name": words} if isinstance(words, str) else {key: plain(words)}
     if workers is not None:
-        given["worker"] = [{"count": workers}] if isinstance(workers, int) else _plain(list(workers))
+        given["worker"] = [{"count": workers}] if isinstance(workers, int) else plain(list(workers))
     if servers is not None:
-        given |= {"servers.count": servers} if isinstance(servers, int) else {"servers": _plain(servers)}
+        given |= {"servers.count": servers} if isinstance(servers, int) else {"servers": plain(servers)}
     for name, value in settings.items():
         if name == "metric":
-            given["model.metric"] = _plain(value)
+            given["model.metric"] = plain(value)
         elif name in ("model", "data", "worker", "servers"):
             raise SpecError("is not a setting of a run", key=name, hint=f"give `{name}s` or `{name}_options`")
         else:
-            given[dotted_key(name)] = _plain(value)
+            given[dotted_key(name)] = plain(value)
     return given
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as a file would hold it."""
-    return msgspec.json.decode(msgspec.json.encode(value))

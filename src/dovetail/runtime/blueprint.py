@@ -45,6 +45,27 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     local_address: str
 
 
+class Looks(msgspec.Struct, frozen=True, kw_only=True):
+    """What data and code are known by, from a look at them."""
+
+    version: str = ""
+    """Of Dovetail."""
+    numbers: tuple[str, ...] = ()
+    slots: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    """The columns of the data, and further fields."""
+    num_samples: int | None = None
+    """Of the data; None where they have no end."""
+    first: str = ""
+    """A checksum of the first few samples, to the last bit; empty where they could not be read."""
+    ids: str = ""
+    """A checksum of the ids of some samples at the beginning, in the middle and at the end of an epoch."""
+    total: float = 0.0
+    """The sum of their numbers and labels, which machines round differently."""
+    code: dict[str, str] = {}
+    """A checksum of the file behind each `package.module:function`."""
+
+
 class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """A run, ready to be started."""
 
@@ -70,11 +91,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of shared memory; None where there is none."""
     first_seed: int | None = None
     """Of first values, where a run goes on with another order than it began with."""
-    numbers: tuple[str, ...] = ()
-    slots: tuple[str, ...] = ()
-    """The columns of the data."""
-    first_samples: str = ""
-    """A checksum of the first few samples; empty where they could not be read."""
+    looks: Looks = Looks()
+    """Of the data and the code that the run began with."""
 
     @property
     def values_seed(self) -> int:

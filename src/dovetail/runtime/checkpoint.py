@@ -74,6 +74,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Say whether no epoch is under way."""
         return self.position % self.samples == 0
 
+    def in_epochs_of(self, samples: int) -> Manifest:
+        """Return it as a run with so many samples an epoch has it: at the end of an epoch, as many epochs are done."""
+        if samples == self.samples or not self.is_between_epochs:
+            return self
+        return msgspec.structs.replace(self, position=self.position // self.samples * samples, samples=samples)
+
     def check_files(self, folder: Path) -> None:
         """Refuse a checkpoint with a file that is missing or not as it was written."""
         self._check_whole(folder)

@@ -1,11 +1,14 @@
-"""What a checkpoint must have in common with the run that goes on from it: model, data, order and optimizers.
+"""What a run is known by: model, data and code, order and optimizers.
+
+A worker that joins has its looks at data and code in common with the run; a run that goes on, this with its checkpoint:
 
 | what differs | what happens |
 |---|---|
-| tables, dense parameters, columns, samples of an epoch, kind of optimizer, seed of first values | refused |
+| tables, dense parameters, columns, kind of optimizer, seed of first values | refused |
 | frozen parameters and buffers, a loss that is an object | refused |
-| order, data, options of the model | refused within an epoch: samples would count twice or never; allowed at its end |
-| batch, mode, place of dense parameters, workers, servers, rates | allowed, and said |
+| order, data and how many, options of the model | refused within an epoch: samples would count twice or never |
+| the same at the end of an epoch | allowed, and said |
+| batch, mode, place of dense parameters, workers, servers, rates, code | allowed, and said |
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.runtime.blueprint import Blueprint, DenseEntry, TableSpec
+from dovetail.runtime.blueprint import Blueprint, DenseEntry, Looks, TableSpec
 
 Settings = dict[str, str | float]
 ORDER = {"seed": "training.seed", "shuffle": "data.shuffle", "block_samples": "data.block_samples"}
@@ -63,10 +66,7 @@ class DataPrint(Part, frozen=True):
     name: str
     options: dict[str, Any]
     samples: int
-    numbers: tuple[str, ...]
-    slots: tuple[str, ...]
-    first: str
-    """A checksum of the first few; empty where they could not be read."""
+    looks: Looks
 
 
 class OrderPrint(Part, frozen=True):
@@ -140,9 +140,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 name=data.name,
                 options=_plain(data.options),
                 samples=blueprint.samples,
-                numbers=blueprint.numbers,
-                slots=blueprint.slots,
-                first=blueprint.first_samples,
+                looks=blueprint.looks,
             ),
             order=OrderPrint(seed=training.seed, shuffle=data.shuffle, block_samples=data.block_samples),
             optimizer=_plain(blueprint.optimizer),
@@ -160,7 +158,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def differences(self, now: Fingerprint) -> list[Difference]:
         """Return what a run that would go on has otherwise, the gravest first."""
         found = [
-            *_compared(self.data, now.data, _inside("data", "samples", "numbers", "slots"), Matter.NEVER),
+            *_compared(self.data.looks, now.data.looks, _inside("data", "numbers", "slots", "fields"), Matter.NEVER),
             *_listed("the embedding table", self.model.tables, now.model.tables),
             *_listed("the dense parameter", self.model.dense, now.model.dense),
             *_compared(self.model, now.model, MADE_BY, Matter.NEVER),
@@ -176,11 +174,14 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def _data_differences(self, now: Fingerprint) -> Iterator[Difference]:
         """Yield how the data are others: the same samples may lie elsewhere, and others under the same name."""
-        are_the_same = bool(self.data.first) and self.data.first == now.data.first
+        first, first_now = self.data.looks.first, now.data.looks.first
+        are_the_same = bool(first) and first == first_now
         matter = Matter.SAFE if are_the_same else Matter.AT_THE_END
+        yield from _compared(self.data, now.data, _inside("data", "samples"), Matter.AT_THE_END)
         yield from _compared(self.data, now.data, _inside("data", "name", "options"), matter)
-        if self.data.first and now.data.first and not are_the_same:
-            yield Difference("the first samples' checksum", self.data.first, now.data.first, Matter.AT_THE_END)
+        if first and first_now and not are_the_same:
+            yield Difference("the first samples' checksum", first, first_now, Matter.AT_THE_END)
+        yield from _compared(self.data.looks, now.data.looks, {"code": "the checksums of code"}, Matter.SAFE)
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,8 @@
 blueprint.json     the run with all defaults filled in, sizes, names and addresses (`blueprint`)
 fixed.safetensors  what training leaves as it is: frozen parameters and buffers (`model.fixed`)
 checkpoints/       one folder for each checkpoint that is kept (`checkpoint`)
+best/              the checkpoint that did best on the validation data
+validation.jsonl   a line for each time the model was tried on them
 journal.jsonl      what the coordinator decided (`coordinator.journal`)
 metrics.jsonl      a line of figures a second
 steps.jsonl        who did how much of each step, where a timeline is kept
@@ -25,6 +27,8 @@ from dovetail.runtime.sealed import read_sealed, write_sealed
 
 BLUEPRINT = "blueprint.json"
 CHECKPOINTS = "checkpoints"
+BEST = "best"
+VALIDATION = "validation.jsonl"
 JOURNAL = "journal.jsonl"
 METRICS = "metrics.jsonl"
 STEPS = "steps.jsonl"

@@ -41,7 +41,7 @@ def check_trusted(folder: Path, run: Run, *, trust: bool, own_model: bool = Fals
 def _references(run: Run, *, own_model: bool, own_data: bool) -> list[str]:
     """Return what a run names as package.module:function or file.py:function."""
     loss = run.model.loss
-    names = [*(loss.values() if isinstance(loss, dict) else [loss]), *(run.model.metrics or ())]
+    names = [*(loss.values() if isinstance(loss, dict) else [loss]), *(run.model.metrics or ()), run.validation.name]
     names += [] if own_model else [run.model.name]
     names += [] if own_data else [run.data.name]
     return [name for name in names if name is not None and ":" in name]

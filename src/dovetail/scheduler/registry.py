@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from dovetail.data.imports import ImportProblem, imported
 from dovetail.errors import DovetailError, did_you_mean
 from dovetail.scheduler.policies.doubling import Doubling
 from dovetail.scheduler.policies.dovetail import DEFAULT_KNOB, Dovetail
@@ -38,9 +39,35 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 
 
 def make_policy(name: str, *, knob: float | None = None) -> Policy:
-    """Return a policy by its name; `knob` is for `dovetail`: 0 = mean completion time, 1 = makespan."""
+    """Return a policy by its name; `knob` is for `dovetail`: 0 = mean completion time, 1 = makespan.
+
+    `package.module:Class` is one's own, made without arguments.
+    """
+    if ":" in name:
+        return own_policy(name)
     if name not in POLICIES:
         raise DovetailError(f"`{name}` is not a policy", hint=did_you_mean(name, POLICIES))
     if name == "dovetail":
         return Dovetail(DEFAULT_KNOB if knob is None else knob)
     return POLICIES[name]()
+
+
+def own_policy(name: str) -> Policy:
+    """Return what `package.module:Class` makes, where that is a policy."""
+    try:
+        maker = imported(name)
+    except ImportProblem as problem:
+        raise DovetailError(f"policy `{name}`: {problem}", hint=problem.way_out) from None
+    try:
+        policy = maker()
+    except Exception as problem:  # whatever a user's class raises
+        raise DovetailError(
+            f"policy `{name}` could not be made: {type(problem).__name__}: {problem}",
+            hint="a policy is made without arguments; give them defaults",
+        ) from None
+    if not callable(getattr(policy, "decide", None)):
+        raise DovetailError(
+            f"`{name}` makes a {type(policy).__name__}, which is no policy", hint="write decide(self, view, now_s)"
+        )
+    made: Policy = policy
+    return made

@@ -72,7 +72,9 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float | None, Meta(description="seconds that each start of this job takes; absent = the workload's")
     ] = None
     weight: Annotated[float, Meta(description="how much this job counts against others, e.g. 1.0")] = 1.0
-    deadline_s: Annotated[float | None, Meta(description="when it should be done, in seconds; carried along")] = None
+    deadline_s: Annotated[
+        float | None, Meta(description="when it should be done, in seconds as submit_s; later counts as missed")
+    ] = None
     user: Annotated[str | None, Meta(description="whose job it is")] = None
     kind: Annotated[
         str | None, Meta(description='what it trains, e.g. "resnet50"; jobs of one kind share what is learnt of speed')

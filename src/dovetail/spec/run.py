@@ -10,12 +10,14 @@ import msgspec
 
 from dovetail.errors import SpecError
 from dovetail.spec.checks import check_name, check_number, check_whole_number
+from dovetail.spec.run_keeping import RunSaving, RunValidation
+from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_section import Meta, Section
 
 Mode = Literal["sync", "ssp", "async"]
 Dense = Literal["ring", "ps"]
 """In the order that plans have them: Python takes two Literals of the same words for one, and keeps the first."""
 Reduction = Literal["mean", "sum"]
-Meta = msgspec.Meta
 PROCESS_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 """A name that is a file's as well: of a log, of a key."""
 OTHERS = re.compile(r"coordinator|launcher|server-[0-9]+", re.IGNORECASE)
@@ -38,17 +40,13 @@ def check_worker_name(name: str) -> None:
         )
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file: unknown keys are errors."""
-
-
-class RunModel(_Section, frozen=True):
+class RunModel(Section, frozen=True):
     """The model to train."""
 
     name: Annotated[str, Meta(description="ctr-dnn, 2emb, dlrm, matchnet, nce, or package.module:function")]
     options: Annotated[
         dict[str, Any], Meta(description="what the model is built with, e.g. { num_rows = 100_000 }")
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
     loss: Annotated[
         str | dict[str, str] | None,
         Meta(
@@ -74,11 +72,13 @@ class RunModel(_Section, frozen=True):
         return (self.metric,) if isinstance(self.metric, str) else self.metric
 
 
-class RunData(_Section, frozen=True):
+class RunData(Section, frozen=True):
     """The data to train on."""
 
     name: Annotated[str, Meta(description="clicks, criteo, csv, parquet, or package.module:function")] = "clicks"
-    options: Annotated[dict[str, Any], Meta(description='options of the data, e.g. { path = "day.tsv.gz" }')] = {}
+    options: Annotated[dict[str, Any], Meta(description='options of the data, e.g. { path = "day.tsv.gz" }')] = (
+        msgspec.field(default_factory=dict)
+    )
     samples: Annotated[int | None, Meta(description="how many samples an epoch has; absent: all there are")] = None
     shuffle: Annotated[bool, Meta(description="whether the order of samples is drawn from (seed, epoch)")] = True
     block_samples: Annotated[
@@ -93,7 +93,7 @@ class RunData(_Section, frozen=True):
             check_whole_number(self, "samples", at_least=1)
 
 
-class RunTraining(_Section, frozen=True):
+class RunTraining(Section, frozen=True):
     """How the workers train together."""
 
     batch: Annotated[int | None, Meta(description="samples of one step over all workers; absent: the model's own")] = (
@@ -108,6 +108,9 @@ class RunTraining(_Section, frozen=True):
     ] = "ps"
     staleness: Annotated[int, Meta(description="with ssp: tasks that a worker may be ahead of the slowest")] = 4
     micro_batch: Annotated[int, Meta(description="samples that a worker computes at once, at most")] = 2048
+    accumulate: Annotated[
+        int, Meta(description="batches whose gradients are added up to one step; each is computed by itself")
+    ] = 1
     reduction: Annotated[
         Reduction, Meta(description="mean: gradients are divided by the samples; sum: they are not")
     ] = "mean"
@@ -128,6 +131,7 @@ class RunTraining(_Section, frozen=True):
         check_whole_number(self, "epochs", at_least=1)
         check_whole_number(self, "staleness", at_least=0)
         check_whole_number(self, "micro_batch", at_least=1)
+        check_whole_number(self, "accumulate", at_least=1)
         if self.tail is not None:
             check_number(self, "tail", at_least=0.0, at_most=0.5)
         if self.dense == "ring" and self.mode != "sync":
@@ -136,51 +140,7 @@ class RunTraining(_Section, frozen=True):
             )
 
 
-class RunSchedule(_Section, frozen=True):
-    """How the learning rate changes."""
-
-    name: Annotated[str, Meta(description="constant, warmup, inverse-sqrt, linear or cosine")] = "constant"
-    warmup_steps: Annotated[int | None, Meta(description="steps of rising rates")] = None
-    total_steps: Annotated[int | None, Meta(description="steps until the rate has fallen, for linear and cosine")] = (
-        None
-    )
-    floor: Annotated[float | None, Meta(description="the factor that the rate falls to, for linear and cosine")] = None
-
-    def settings(self) -> dict[str, float]:
-        """Return the settings that were given."""
-        given = {"warmup_steps": self.warmup_steps, "total_steps": self.total_steps, "floor": self.floor}
-        return {name: value for name, value in given.items() if value is not None}
-
-
-class RunOptimizer(_Section, frozen=True):
-    """What updates the parameters, on the servers."""
-
-    name: Annotated[
-        str | None,
-        Meta(description="of dense parameters: sgd, momentum, adagrad, adam, adamw; absent: the model's own"),
-    ] = None
-    learning_rate: Annotated[float | None, Meta(description="above zero; absent: the model's own")] = None
-    rows: Annotated[
-        str | None,
-        Meta(description="of embedding rows: sgd, adagrad, row-wise-adagrad, adam, ftrl; absent: as `name`"),
-    ] = None
-    rows_learning_rate: Annotated[float | None, Meta(description="of embedding rows; absent: learning_rate")] = None
-    schedule: RunSchedule = RunSchedule()
-    clip_norm: Annotated[
-        float | None, Meta(description="the most that the norm of the dense gradient may be, above zero")
-    ] = None
-    clip_value: Annotated[
-        float | None, Meta(description="the most that a number of the dense gradient may be, either way, above zero")
-    ] = None
-
-    def __post_init__(self) -> None:
-        """Refuse rates and limits that are not above zero."""
-        for name in ("learning_rate", "rows_learning_rate", "clip_norm", "clip_value"):
-            if getattr(self, name) is not None:
-                check_number(self, name, above=0.0)
-
-
-class RunServers(_Section, frozen=True):
+class RunServers(Section, frozen=True):
     """The parameter servers."""
 
     count: Annotated[int, Meta(description="how many servers share the parameters, at least 1")] = 1
@@ -198,7 +158,7 @@ class RunServers(_Section, frozen=True):
             check_number(self, "cores", above=0.0)
 
 
-class RunWorker(_Section, frozen=True):
+class RunWorker(Section, frozen=True):
     """A worker, or several alike."""
 
     name: Annotated[
@@ -227,23 +187,7 @@ class RunWorker(_Section, frozen=True):
             check_number(self, "cores", above=0.0)
 
 
-class RunSaving(_Section, frozen=True):
-    """When the state of the run is kept; it always is at the end."""
-
-    every_steps: Annotated[int | None, Meta(description="steps (in ssp and async: tasks) from one to the next")] = None
-    every_s: Annotated[float | None, Meta(description="seconds from one to the next")] = None
-    keep: Annotated[int, Meta(description="how many of the newest are kept, at least 1")] = 3
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        if self.every_steps is not None:
-            check_whole_number(self, "every_steps", at_least=1)
-        if self.every_s is not None:
-            check_number(self, "every_s", above=0.0)
-        check_whole_number(self, "keep", at_least=1)
-
-
-class RunNetwork(_Section, frozen=True):
+class RunNetwork(Section, frozen=True):
     """How the processes reach each other."""
 
     address: Annotated[str, Meta(description="the address that coordinator and servers listen on")] = "127.0.0.1"
@@ -253,7 +197,7 @@ class RunNetwork(_Section, frozen=True):
     ] = False
 
 
-class RunFaults(_Section, frozen=True):
+class RunFaults(Section, frozen=True):
     """What happens when processes die."""
 
     restarts: Annotated[int, Meta(description="how often each process is started again, at least 0")] = 100
@@ -266,7 +210,7 @@ class RunFaults(_Section, frozen=True):
         check_number(self, "patience_s", above=0.0)
 
 
-class Run(_Section, frozen=True):
+class Run(Section, frozen=True):
     """A whole run file."""
 
     model: RunModel
@@ -276,6 +220,7 @@ class Run(_Section, frozen=True):
     servers: RunServers = RunServers()
     workers: Sequence[RunWorker] = msgspec.field(name="worker", default=(RunWorker(count=2),))
     checkpoint: RunSaving = RunSaving()
+    validation: RunValidation = RunValidation()
     network: RunNetwork = RunNetwork()
     faults: RunFaults = RunFaults()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import tomllib
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from dovetail.errors import SpecError, did_you_mean
 from dovetail.spec.files import struct_from
 from dovetail.spec.run import Run
 
-SECTIONS_SEARCHED = ("training", "optimizer", "data", "checkpoint", "faults", "network")
+SECTIONS_SEARCHED = ("training", "optimizer", "data", "checkpoint", "validation", "faults", "network")
 """Where a key without a section is looked for, in this order."""
 
 
@@ -58,15 +59,25 @@ def _step(inner: Any, word: str, key: str, place: str) -> Any:
     raise SpecError("is not a known key", key=key, hint=f"there is nothing inside `{word}`", file=place)
 
 
-def parse_setting(word: str) -> tuple[str, Any]:
-    """Return `training.tail=0.1` as its key and value; values are TOML, and bare words are text."""
+def parse_setting(word: str, *, example: str = "--set training.tail=0.1") -> tuple[str, Any]:
+    """Return `training.tail=0.1` as its key and value."""
     key, equals, text = word.partition("=")
     if not equals or not key.strip():
-        raise SpecError(f"`{word}` sets nothing", hint="write KEY=VALUE, e.g. --set training.tail=0.1")
+        raise SpecError(f"`{word}` sets nothing", hint=f"write KEY=VALUE, e.g. {example}")
+    return key.strip(), parse_value(text)
+
+
+def parse_value(text: str) -> Any:
+    """Return what a command line says: TOML where it is that, else a list where commas part it, else the text itself.
+
+    `a,b` and `["a", "b"]` are the same list, and `a,` is a list of one; a comma alone is text.
+    """
     try:
-        return key.strip(), tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return key.strip(), text.strip()
+        parts = [part.strip() for part in text.split(",")]
+        return [parse_value(part) for part in parts if part] if len(parts) > 1 and any(parts) else text.strip()
+    return text.strip() if isinstance(value, dt.date | dt.time) else value
 
 
 def dotted_key(name: str) -> str:

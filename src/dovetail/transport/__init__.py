@@ -8,7 +8,7 @@ from dovetail.transport.channel import Channel
 from dovetail.transport.direct import DirectCaller
 from dovetail.transport.envelope import PROTOCOL_VERSION, Codec, Letter, Refused
 from dovetail.transport.errors import KeyRingError, ListenError, PeerLost, WireError
-from dovetail.transport.keys import KeyRing, make_keys
+from dovetail.transport.keys import KeyRing, drop_keys, make_keys
 from dovetail.transport.lanes import sweep
 from dovetail.transport.listener import Listener
 
@@ -26,6 +26,7 @@ __all__ = [
     "PeerLost",
     "Refused",
     "WireError",
+    "drop_keys",
     "make_keys",
     "sweep",
 ]

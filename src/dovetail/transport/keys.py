@@ -32,6 +32,12 @@ def make_keys(folder: Path, name: str) -> None:
     _write(folder / f"{name}{PUBLIC}", public)
 
 
+def drop_keys(folder: Path, name: str) -> None:
+    """Remove the key pair of the process `name`: it may call nobody any more who reads the folder."""
+    for suffix in (PUBLIC, SECRET):
+        (folder / f"{name}{suffix}").unlink(missing_ok=True)
+
+
 def _write(path: Path, key: bytes) -> None:
     """Write a key so that nobody ever sees half of it, or can read it who should not."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")

@@ -54,7 +54,9 @@ from dovetail.runtime.messages import (
     Stop,
     WhoAreYou,
 )
-from dovetail.spec.run import Run, RunFaults, RunModel, RunOptimizer, RunSaving, RunTraining, RunWorker
+from dovetail.spec.run import Run, RunFaults, RunModel, RunTraining, RunWorker
+from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_optimizer import RunOptimizer
 
 Counts = Counter[int]
 

@@ -16,7 +16,8 @@ from dovetail.runtime.finished.export import export_model, export_run
 from dovetail.runtime.finished.restore import restore_into, restore_model
 from dovetail.runtime.launch.in_process import InProcess
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run import Run, RunData, RunModel, RunOptimizer, RunTraining
+from dovetail.spec.run import Run, RunData, RunModel, RunTraining
+from dovetail.spec.run_optimizer import RunOptimizer
 
 COLUMNS = {"dense": ["a", "b"], "slots": ["user", "tags"], "multi_valued": ["tags"], "cache": False}
 ME = "tests.runtime.finished.test_evaluate_and_export"
@@ -157,7 +158,7 @@ def test_how_ids_were_hashed_is_written_down(place, tmp_path):
 
     facts = json.loads((tmp_path / "model.json").read_text())
     assert [slot["hash_into"] for slot in facts["schema"]["slots"]] == [50, 50]
-    assert "modulo hash_into" in facts["hash"]
+    assert "modulo the slot's hash_into" in facts["hash"]
     assert facts["loss"] == "logistic"
 
 

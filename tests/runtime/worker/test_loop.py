@@ -31,7 +31,8 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.loop import work
-from dovetail.spec.run import RunOptimizer, RunWorker
+from dovetail.spec.run import RunWorker
+from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.worker.makers import assign, running
 from tests.runtime.worker.test_compute import by_autograd
 from tests.runtime.worker.test_control import next_of

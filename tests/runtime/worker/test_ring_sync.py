@@ -29,7 +29,7 @@ from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.ring_sync import RingSync
 from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.task import Task
-from dovetail.spec.run import RunOptimizer
+from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.worker.makers import CPU, assign, running
 
 pytestmark = pytest.mark.timeout(60)

@@ -6,7 +6,7 @@ import pytest
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.send import Sender
 from dovetail.runtime.worker.task import Task
-from dovetail.spec.run import RunOptimizer
+from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.worker.makers import assign, running
 
 pytestmark = pytest.mark.timeout(30)

@@ -80,10 +80,23 @@ class FileSource:
             )
         self._starts = [part.first for part in self._parts]
 
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what another process makes for itself."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_recent")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Begin with nothing in memory."""
+        self.__dict__.update(state, _lock=threading.Lock(), _recent=OrderedDict())
+
     @property
     def schema(self) -> Schema:
         """What a sample consists of."""
         return self._decoder.schema
+
+    @property
+    def columns(self) -> object:
+        """Which columns are what, where the files have named ones; else None."""
+        return getattr(self._decoder, "columns", None)
 
     @property
     def num_samples(self) -> int:

@@ -24,6 +24,7 @@ from dovetail.runtime.messages import (
     Done,
     Failed,
     Hello,
+    Leaves,
     Message,
     Ready,
     Reset,
@@ -52,7 +53,7 @@ class Conductor:
         self.work: Work = (SyncWork if is_sync else PoolWork)(blueprint, self.roster, self.decisions)
         self.kept: Kept = shelf.newest()
         """The newest checkpoint that is whole."""
-        self._saving = Saving(run.checkpoint, shelf, self.roster, self.decisions)
+        self._saving = Saving(run.checkpoint, shelf, self.roster, self.decisions, run.validation, blueprint.samples)
         self._generations = Generations(blueprint, self.roster, self.decisions, past)
         self._standstill = Standstill(run.faults.patience_s)
         self.state = RunState.STARTING
@@ -142,6 +143,8 @@ class Conductor:
             return  # nothing changed: no need to see what can be done now
         if isinstance(message, Failed):
             self._failed(member, message, now_s)
+        elif isinstance(message, Leaves) and isinstance(member, Worker):
+            self._drop(member, message.why, now_s)
         elif isinstance(message, Ready) and isinstance(member, Server):
             if self._generations.ready(member, message) and not self.state.is_working:
                 self._begin_generation(now_s)
@@ -206,7 +209,7 @@ class Conductor:
                 wish, self.work.wish = self.work.wish, None
                 self._carry_out(wish, now_s)
                 continue
-            self._saving.look(self.work.step, now_s)
+            self._saving.look(self.work.step, now_s, self.work.position)
             self.work.pause = Pause.TO_SAVE if self._saving.held_back else Pause.NONE
             if self._stops_after_save:
                 self.work.pause = Pause.TO_STOP

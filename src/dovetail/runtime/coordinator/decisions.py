@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,7 @@ class Counted:
     loss: float
     seconds: float | None = None
     by_worker: Mapping[str, int] | None = None
+    gradient_norm: float = math.nan
 
 
 Decision = Send | Write | Say | Counted

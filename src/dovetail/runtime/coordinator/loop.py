@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dovetail.models.schedules import make_schedule
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.coordinator.conductor import Conductor
 from dovetail.runtime.coordinator.decisions import Counted, Decision, Say, Send
@@ -54,6 +55,8 @@ class CoordinatorLoop:
         self._conductor = Conductor(
             self._blueprint, shelf, self._journal.past(), self._clock.now(), place=str(self._folder)
         )
+        schedule = self._blueprint.run.optimizer.schedule
+        self._schedule = make_schedule(schedule.name, **schedule.settings())
         self._begun_s = time.time()
         self._ticked_s = self._turned_s = 0.0
         self._ended_s: float | None = None
@@ -195,6 +198,11 @@ class CoordinatorLoop:
         """Return the epoch that work is in."""
         return self._conductor.work.position // self._blueprint.samples
 
+    def _learning_rate(self) -> float:
+        """Return the rate of dense parameters at this step."""
+        rate = self._blueprint.optimizer.get("learning_rate", 0.0)
+        return float(rate) * self._schedule(self._conductor.work.step)
+
     def _write_metrics(self, now_s: float) -> None:
         """Write a line of figures."""
         facts = {
@@ -203,6 +211,7 @@ class CoordinatorLoop:
             "step": self._conductor.work.step,
             "epoch": self._epoch(),
             "samples": self._conductor.work.samples_done,
+            "learning_rate": round(self._learning_rate(), 12),
         }
         self._metrics.turn(now_s, facts, self._server_stats)
 
@@ -232,6 +241,8 @@ class CoordinatorLoop:
             error=conductor.failure[0],
             hint=conductor.failure[1],
             metrics=tuple(self._metrics.values.items()),
+            learning_rate=self._learning_rate(),
+            gradient_norm=self._metrics.gradient_norm,
         )
 
 

@@ -85,6 +85,7 @@ class Metrics:
         self.workers: dict[str, WorkerWindow] = {}
         self.auc = math.nan
         self.loss = math.nan
+        self.gradient_norm = math.nan
         self.samples_per_s = 0.0
         self._counts = np.zeros((2, 1))
         self._samples: list[int] = [0]
@@ -95,6 +96,7 @@ class Metrics:
         """Take in a step, or a task where each counts by itself; note who did how much where a timeline is kept."""
         self._samples[-1] += counted.samples
         self._losses[-1] += counted.loss
+        self.gradient_norm = counted.gradient_norm
         if self._steps is not None and counted.by_worker is not None:
             total = max(1, sum(counted.by_worker.values()))
             shares = {name: round(count / total, 4) for name, count in counted.by_worker.items()}
@@ -161,6 +163,7 @@ class Metrics:
             "loss": _number(self.loss),
             "auc": _number(self.auc),
             "metrics": {name: _number(value) for name, value in self.values.items()},
+            "gradient_norm": _number(self.gradient_norm),
             "workers": {
                 name: {
                     "share": round(sum(window.samples) / total, 4) if total else 0.0,
@@ -187,7 +190,8 @@ class Metrics:
 
     def _write_board(self, line: dict[str, Any]) -> None:
         """Write the figures for TensorBoard."""
-        figures = {name: line[name] for name in ("samples_per_s", "loss", "auc") if line[name] is not None}
+        names = ("samples_per_s", "loss", "auc", "learning_rate", "gradient_norm")
+        figures = {name: line[name] for name in names if line.get(name) is not None}
         figures |= {name: value for name, value in line["metrics"].items() if value is not None}
         for worker, of_worker in line["workers"].items():
             figures |= {f"share/{worker}": of_worker["share"], f"idle/{worker}": of_worker["idle"]}

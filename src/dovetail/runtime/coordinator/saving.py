@@ -15,7 +15,7 @@ from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.work import Work
 from dovetail.runtime.deadline import Deadline
 from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
-from dovetail.spec.run import RunSaving
+from dovetail.spec.run_keeping import RunSaving, RunValidation
 
 TELL_AGAIN_S = 5.0
 """How long someone may be silent about a checkpoint before it is told again: a connection may have broken."""
@@ -68,9 +68,19 @@ class Stage(Enum):
 class Saving:
     """When a checkpoint is wanted, and the parts that are written of the one under way."""
 
-    def __init__(self, settings: RunSaving, shelf: Shelf, roster: Roster, decisions: Decisions) -> None:
-        """Start with nothing under way."""
+    def __init__(
+        self,
+        settings: RunSaving,
+        shelf: Shelf,
+        roster: Roster,
+        decisions: Decisions,
+        validation: RunValidation | None = None,
+        samples: int = 1,
+    ) -> None:
+        """Start with nothing under way; an epoch has so many samples, and what is tried on `validation` is kept."""
         self._settings, self._shelf, self._roster, self._decisions = settings, shelf, roster, decisions
+        self._validation = validation if validation is not None and validation.is_wanted else None
+        self._samples, self._last_position = samples, 0
         self.is_wanted = False
         self.stage = Stage.NONE
         self._generation = 0
@@ -97,10 +107,17 @@ class Saving:
         """Say whether work that a checkpoint should not hold must wait."""
         return self.is_due or self.stage is Stage.FIXING
 
-    def look(self, step: int, now_s: float) -> None:
-        """See whether a checkpoint is due by steps or by time."""
+    def look(self, step: int, now_s: float, position: int = 0) -> None:
+        """See whether a checkpoint is due by steps, by time, or for the validation data."""
         if self._last_s is None:
-            self._last_step, self._last_s = step, now_s
+            self._last_step, self._last_s, self._last_position = step, now_s, position
+        if self._validation is not None:
+            steps, epochs = self._validation.every_steps, self._validation.epochs
+            if steps is not None and step // steps > self._last_step // steps:
+                self.is_wanted = True
+            done, before = position // self._samples, self._last_position // self._samples
+            if epochs is not None and done // epochs > before // epochs:
+                self.is_wanted = True
         every, every_s = self._settings.every_steps, self._settings.every_s
         if every is not None and step - self._last_step >= every:
             self.is_wanted = True
@@ -112,6 +129,7 @@ class Saving:
         manifest, generation = work.manifest(), self._roster.generation
         self.is_wanted = False
         self._last_step, self._last_s, self._begun_s = manifest.step, now_s, now_s
+        self._last_position = manifest.position
         self._files, self._begun = {}, set()
         try:
             self._partial = self._shelf.begin(manifest.step, generation)

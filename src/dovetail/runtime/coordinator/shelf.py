@@ -38,7 +38,7 @@ class FolderShelf:
     def newest(self) -> Kept:
         """Return the newest checkpoint that is as it was written, and that this run can go on from."""
         folder = checkpoints.newest(self._folder, fits=self._fingerprint, tell=self._tell)
-        manifest = Manifest.read(folder)
+        manifest = Manifest.read(folder).in_epochs_of(self._fingerprint.data.samples)
         self._before = checkpoints.read_statistics(folder, manifest)
         return Kept(folder, manifest)
 

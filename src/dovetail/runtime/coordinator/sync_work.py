@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import Manifest
@@ -234,8 +236,10 @@ class SyncWork:
         if step is None or step.committed is None or message.step != step.number:
             return
         step.committed.add(message.name)
+        step.norms[message.name] = message.square
         if len(step.committed) < self._roster.num_servers:
             return
+        scale = 1.0 / max(1, step.samples) if self._averages else 1.0
         self.position += step.num_positions
         self._decisions.count(
             Counted(
@@ -244,6 +248,7 @@ class SyncWork:
                 loss=step.loss,
                 seconds=now_s - step.begun_s,
                 by_worker=step.samples_by_worker,
+                gradient_norm=scale * math.sqrt(sum(step.norms.values())),
             )
         )
         self._hand_out.next_step(now_s)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
+from torch import nn
 
-from dovetail.data.batch import Batch
 from dovetail.data.by_name import by_name
-from dovetail.data.load import load_data, options_known
+from dovetail.data.load import DATA, load_data, options_known
 from dovetail.data.source import Source
-from dovetail.models.layer_graph import LayerGraph
-from dovetail.models.metrics import make_metric
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name, restore_model
+from dovetail.runtime.finished.scores import figures_of, without_ranking
 from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import Run
-
-BATCH = 2048
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,51 +46,46 @@ def evaluate_run(
     num_samples: int = 100_000,
     metrics: Sequence[str] | None = None,
     checkpoint: Path | None = None,
+    model: nn.Module | None = None,
+    source: Source | None = None,
     trust: bool = False,
 ) -> Evaluation:
     """Return how good the model of a run is; absent `data`: on the run's data beyond what it was trained on.
 
     The data's options are those of the run, with `data_options` in their place where given. Columns are found by name.
-    With `trust`, code that the folder names is run even where others can write the folder.
+    `model` and `source` are the run's own model and data where those were objects. With `trust`, code that the folder
+    names is run even where others can write the folder.
     """
     blueprint = Blueprint.read(folder)
-    names = tuple(metrics or blueprint.metrics)
     run = blueprint.run
-    check_by_name(run, model=None, source=None)
-    check_trusted(folder, run, trust=trust)
-    trained_on = load_data(run.data.name, **run.data.options)
-    model = restore_model(folder, source=trained_on, checkpoint=checkpoint, trust=trust)
+    if source is None and data is not None and run.data.name not in DATA and ":" not in run.data.name:
+        source = load_data(data, **(data_options or {}))  # the run's own are an object of a Python program
+    check_by_name(run, model=model, source=source)
+    check_trusted(folder, run, trust=trust, own_model=model is not None, own_data=source is not None)
+    trained_on = source if source is not None else load_data(run.data.name, **run.data.options)
+    restored = restore_model(folder, model=model, source=trained_on, checkpoint=checkpoint, trust=trust)
     if data is None and not data_options:
-        source, first, on, held_out = _held_out(trained_on, blueprint.samples)
+        asked, first, on, held_out = _held_out(trained_on, blueprint.samples)
     else:
-        source = load_data(data or run.data.name, **_options(run, data, data_options or {}))
+        asked = load_data(data or run.data.name, **_options(run, data, data_options or {}))
         first, on, held_out = 0, f"the data given, `{data or run.data.name}`", True
-    source = by_name(source, trained_on.schema)
-    if isinstance(model, LayerGraph):
-        names = _without_ranking(names, asked=bool(metrics))
-    counted = {name: make_metric(name) for name in names}
-    total = num_samples if source.num_samples is None else min(num_samples, source.num_samples - first)
-    loss = samples = 0.0
-    model.eval()
-    with torch.no_grad():
-        for batch in _batches(source, first, first + total):
-            batch_loss, scores = model.outcome(batch)
-            loss += float(batch_loss)
-            samples += batch.num_samples
-            for each in counted.values():
-                each.update(scores, batch.labels)
-    if not samples:
-        raise TrainingError("there are no samples to look at", hint="give other --data, or fewer broken rows")
-    where = checkpoint or checkpoints.newest(folder)
+    names = without_ranking(restored, metrics or blueprint.metrics)
+    if ranking := [name for name in metrics or () if name not in names]:
+        raise TrainingError(
+            f"`{ranking[0]}` ranks all items, which a run's folder does not list",
+            hint="choose auc or log-loss, or use dovetail.models.evaluate with result.load_model()",
+        )
+    asked = by_name(asked, trained_on.schema)
+    figures, samples = figures_of(restored, asked, first=first, num_samples=num_samples, metrics=names)
     return Evaluation(
         metric=names[0] if names else None,
-        value=counted[names[0]].value() if names else None,
-        metrics={name: each.value() for name, each in counted.items()},
-        loss=loss / samples,
-        samples=int(samples),
+        value=figures[names[0]] if names else None,
+        metrics={name: figures[name] for name in names},
+        loss=figures["loss"],
+        samples=samples,
         on=on,
         held_out=held_out,
-        checkpoint=str(where),
+        checkpoint=str(checkpoint or checkpoints.newest(folder)),
     )
 
 
@@ -109,22 +100,3 @@ def _options(run: Run, data: str | None, given: Mapping[str, Any]) -> dict[str, 
     """Return the options of the data: those of the run, as far as the other data know them, and those given."""
     kept = run.data.options if data in (None, run.data.name) else options_known(data, run.data.options)
     return {**kept, **given}
-
-
-def _without_ranking(names: tuple[str, ...], *, asked: bool) -> tuple[str, ...]:
-    """Return the metrics without those that rank all items, which a run's folder does not list; refuse if asked for."""
-    ranking = [name for name in names if name.startswith("recall@")]
-    if asked and ranking:
-        raise TrainingError(
-            f"`{ranking[0]}` ranks all items, which a run's folder does not list",
-            hint="choose auc or log-loss, or use dovetail.models.evaluate with result.load_model()",
-        )
-    return tuple(name for name in names if name not in ranking)
-
-
-def _batches(source: Source, first: int, last: int) -> Iterator[Batch]:
-    """Yield the samples in order."""
-    for begin in range(first, last, BATCH):
-        batch = source.read(begin, min(begin + BATCH, last))
-        if batch.num_samples:
-            yield batch

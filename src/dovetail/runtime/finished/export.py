@@ -2,7 +2,8 @@
 
 model.safetensors   every parameter and buffer under the name that the module itself has for it
 model.pt2           the scoring path as torch.export has it, for any batch size
-model.json          which model with which options, its inputs, and the schema of the data
+model.json          which model with which options, its inputs, the schema of the data, and how ids are made
+read_rows.py        from raw rows to the inputs, where the data have named columns
 README.txt          how to load them
 """
 
@@ -22,8 +23,9 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dovetail.data.batch import Batch
+from dovetail.data.batch import FIELDS, Batch
 from dovetail.data.load import load_data
+from dovetail.data.schema import Schema
 from dovetail.data.source import Source
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import heads_of
@@ -31,12 +33,12 @@ from dovetail.models.whole import WholeModel
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError, cannot_write
+from dovetail.runtime.finished.reader import reader_facts, write_reader
 from dovetail.runtime.finished.restore import check_by_name, restore_model
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.trust import check_trusted
 
 WEIGHTS, PROGRAM, FACTS, README = "model.safetensors", "model.pt2", "model.json", "README.txt"
-HASH = "id = hash of the value's text (63 bits, salted by the name of its slot) modulo hash_into"
 CHECKED_SIZES = (5, 1, 2)
 """Batch sizes on which the program must answer as the model does; the first is the one it is made from."""
 
@@ -86,35 +88,47 @@ class ScoringGraph(Scoring):
 class ScoringWhole(Scoring):
     """Of a user's module: the module as it is."""
 
-    def __init__(self, model: WholeModel) -> None:
+    def __init__(self, model: WholeModel, schema: Schema) -> None:
         """Keep the model."""
         super().__init__()
-        self.model, self.inputs = model, model.reads
+        self.model, self.inputs = model, model.reads_of([field.name for field in schema.fields])
 
     def forward(self, *tensors: Tensor) -> Any:
         """Return the model's answer to the tensors that `inputs` names."""
-        return self.model.predict(SimpleNamespace(**dict(zip(self.inputs, tensors, strict=True))))  # type: ignore[arg-type]
+        fields = dict(zip(self.inputs, tensors, strict=True))
+        extra = {name: tensor for name, tensor in fields.items() if name not in FIELDS}
+        return self.model.predict(SimpleNamespace(**fields, extra=extra))  # type: ignore[arg-type]
 
 
-def export_run(folder: Path, out: Path, *, checkpoint: Path | None = None, trust: bool = False) -> Exported:
+def export_run(
+    folder: Path,
+    out: Path,
+    *,
+    checkpoint: Path | None = None,
+    model: nn.Module | None = None,
+    source: Source | None = None,
+    trust: bool = False,
+) -> Exported:
     """Write the model of a run, as its newest checkpoint has it, into a folder.
 
-    With `trust`, code that the run's folder names is run even where others can write it.
+    `model` and `source` are the run's own model and data where those were objects. With `trust`, code that the run's
+    folder names is run even where others can write it.
     """
     blueprint = Blueprint.read(folder)
-    check_by_name(blueprint.run, model=None, source=None)
-    check_trusted(folder, blueprint.run, trust=trust)
-    source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
+    check_by_name(blueprint.run, model=model, source=source)
+    check_trusted(folder, blueprint.run, trust=trust, own_model=model is not None, own_data=source is not None)
+    if source is None:
+        source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
     where = checkpoint or checkpoints.newest(folder)
-    model = restore_model(folder, source=source, checkpoint=where, trust=trust)
+    restored = restore_model(folder, model=model, source=source, checkpoint=where, trust=trust)
     facts = {
         "model": blueprint.run.model.name,
         "options": blueprint.run.model.options,
-        "loss": blueprint.run.model.loss or model.recipe.loss,
+        "loss": blueprint.run.model.loss or restored.recipe.loss,
         "seed": blueprint.run.training.seed,
         "step": checkpoints.Manifest.read(where).step,
     }
-    return export_model(model, source, out, facts=facts)
+    return export_model(restored, source, out, facts=facts)
 
 
 def export_model(model: Model, source: Source, out: Path, *, facts: dict[str, Any] | None = None) -> Exported:
@@ -125,19 +139,18 @@ def export_model(model: Model, source: Source, out: Path, *, facts: dict[str, An
     except OSError as error:
         raise TrainingError(f"{out} cannot be made: {error.strerror}", hint="give another --out") from None
     model.eval()
-    scoring = (ScoringGraph(model) if isinstance(model, LayerGraph) else ScoringWhole(model)).eval()
+    scoring = (ScoringGraph(model) if isinstance(model, LayerGraph) else ScoringWhole(model, source.schema)).eval()
     why = _write_program(scoring, source, out)
     tensors = {name: value.detach().clone().contiguous() for name, value in model.owner.state_dict().items()}
-    details = {**(facts or {}), "inputs": scoring.inputs, "schema": asdict(source.schema)}
-    if any(slot.hash_into for slot in source.schema.slots):
-        details["hash"] = HASH
+    details = {**(facts or {}), "inputs": scoring.inputs, "schema": asdict(source.schema), **reader_facts(source)}
     try:
         save_file(tensors, out / WEIGHTS)
         (out / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(details), indent=1))
         (out / README).write_text(_readme(scoring.inputs, model, has_program=not why), encoding="utf-8")
+        readers = write_reader(out, source, scoring.inputs)
     except (OSError, SafetensorError) as error:
         raise cannot_write(out, error) from None
-    files = (WEIGHTS, *(() if why else (PROGRAM,)), FACTS, README)
+    files = (WEIGHTS, *(() if why else (PROGRAM,)), FACTS, *readers, README)
     total = sum(value.numel() for value in tensors.values())
     return Exported(folder=str(out), files=files, inputs=scoring.inputs, parameters=total, why_no_program=why)
 
@@ -209,7 +222,10 @@ The program needs PyTorch alone:
 
 `dense` is float32 [samples, numbers]; `ids` is int64, the ids of all samples and slots one after the other; `offsets`
 is int64 [samples * slots + 1]: where each slot of each sample begins in `ids`, and the number of ids last.
-{FACTS} names the numbers and slots in their order.
+{FACTS} names the numbers and slots in their order. Where there is a read_rows.py, it makes these tensors of raw rows:
+
+    from read_rows import tensors
+    scores = model(*tensors([{{"price": 3.5, "colour": "red"}}]))
 """
     make = (
         "from dovetail.models import load_model\n    model = load_model(name, schema=schema, **options)"

@@ -13,12 +13,15 @@ import msgspec
 
 from dovetail.runtime.checkpoint import Manifest, folder_of
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import CHECKPOINTS, Summary, WorkerSummary
+from dovetail.runtime.finished.validated import Validated, read_validated
+from dovetail.runtime.folder import BEST, CHECKPOINTS, Summary, WorkerSummary
 
 if TYPE_CHECKING:
     from torch import nn
 
     from dovetail.data.source import Source
+    from dovetail.runtime.finished.export import Exported
+    from dovetail.runtime.finished.predict import Predictions
     from dovetail.runtime.messages import Report
     from dovetail.runtime.model.build import Model
 
@@ -74,22 +77,67 @@ class TrainingResult:
     imbalance: float
     """Rows of the fullest server over the mean."""
     checkpoint: Path
+    validation: tuple[Validated, ...] = ()
+    """What came of each trial on the validation data, oldest first."""
+    best: Validated | None = None
+    """The best of them."""
+    best_checkpoint: Path | None = None
+    """Its folder; the model of it is `load_model(best=True)`."""
     _model: nn.Module | None = field(default=None, repr=False)
     _source: Source | None = field(default=None, repr=False)
 
-    def load_model(self, *, trust: bool = False) -> Model:
-        """Return the trained model with all its parameters, for use without servers; `trust` is `restore_model`'s."""
+    def load_model(self, *, best: bool = False, trust: bool = False) -> Model:
+        """Return the trained model with all its parameters, for use without servers; with `best`, that of the best.
+
+        `trust` is `restore_model`'s.
+        """
         from dovetail.runtime.finished.restore import restore_model  # noqa: PLC0415 - torch, and compilers
 
-        return restore_model(
-            self.folder, model=self._model, source=self._source, checkpoint=self.checkpoint, trust=trust
-        )
+        chosen = self._chosen(best)
+        return restore_model(self.folder, model=self._model, source=self._source, checkpoint=chosen, trust=trust)
 
-    def fill(self, model: M, *, trust: bool = False) -> M:
+    def fill(self, model: M, *, best: bool = False, trust: bool = False) -> M:
         """Give the user's own module the trained parameters, and return it."""
         from dovetail.runtime.finished.restore import restore_into  # noqa: PLC0415
 
-        return restore_into(model, self.folder, checkpoint=self.checkpoint, trust=trust)
+        return restore_into(model, self.folder, checkpoint=self._chosen(best), trust=trust)
+
+    def predict(
+        self, data: Any = None, *, best: bool | None = None, trust: bool = False, **data_options: Any
+    ) -> Predictions:
+        """Return the model's scores of some samples, whatever `train` takes; labels are not needed.
+
+        Absent `best`, the best checkpoint is taken where there is one; absent `data`, the run's own.
+        """
+        from dovetail.runtime.finished.predict import predict_run  # noqa: PLC0415
+
+        chosen = self._chosen(self.best_checkpoint is not None if best is None else best)
+        return predict_run(
+            self.folder,
+            self._source if data is None else data,
+            data_options=data_options,
+            model=self._model,
+            source=self._source,
+            checkpoint=chosen,
+            trust=trust,
+        )
+
+    def export(self, out: str | Path, *, best: bool = False, trust: bool = False) -> Exported:
+        """Write the model into files that need no Dovetail; see `dovetail export`."""
+        from dovetail.runtime.finished.export import export_run  # noqa: PLC0415
+
+        chosen = self._chosen(best)
+        return export_run(
+            self.folder, Path(out), checkpoint=chosen, model=self._model, source=self._source, trust=trust
+        )
+
+    def _chosen(self, best: bool) -> Path:
+        """Return the last checkpoint, or the best."""
+        if not best:
+            return self.checkpoint
+        if self.best_checkpoint is None:
+            raise TrainingError("no checkpoint is the best: nothing was validated", hint="give `validation` data")
+        return self.best_checkpoint
 
     def facts(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -105,6 +153,8 @@ class TrainingResult:
             "workers": self.workers,
             "servers": self.servers,
             "imbalance": self.imbalance,
+            "validation": [msgspec.to_builtins(found) for found in self.validation],
+            "best_checkpoint": None if self.best_checkpoint is None else str(self.best_checkpoint),
             "folder": str(self.folder),
             "checkpoint": str(self.checkpoint),
         }
@@ -129,6 +179,8 @@ def read_result(
         summary = _summary_of(last)
     checkpoint = folder / CHECKPOINTS / summary.checkpoint
     kept = Manifest.read(checkpoint)
+    tried = read_validated(folder)
+    best = next((each for each in reversed(tried) if each.is_best), None)
     here = sum(worker.samples for worker in summary.workers.values())
     return TrainingResult(
         folder=folder,
@@ -144,6 +196,9 @@ def read_result(
         servers=msgspec.to_builtins(summary.servers),
         imbalance=summary.imbalance,
         checkpoint=checkpoint,
+        validation=tuple(tried),
+        best=best,
+        best_checkpoint=folder / BEST if best is not None else None,
         _model=model,
         _source=source,
     )

@@ -51,7 +51,7 @@ class InProcess:
         if run.training.dense == "ring":
             raise TrainingError("one process has no ring", hint='set training.dense = "ps" to look for faults')
         newest = checkpoints.newest(folder, fits=Fingerprint.of(self._blueprint))
-        self._manifest = Manifest.read(newest)
+        self._manifest = Manifest.read(newest).in_epochs_of(self._blueprint.samples)
         self._shards = [
             Shard(self._blueprint, number, rows_of(folder, spec.name))
             for number, spec in enumerate(self._blueprint.servers)

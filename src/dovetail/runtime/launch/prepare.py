@@ -31,7 +31,9 @@ from dovetail.runtime.folder import (
     SUMMARY,
     TIMELINE,
 )
+from dovetail.runtime.launch.devices import check_device
 from dovetail.runtime.launch.lock import RunLock
+from dovetail.runtime.launch.warm_start import Known, Start, fill_first, fixed_from, known_from
 from dovetail.runtime.launch.work_out import COORDINATOR, copied, work_out
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.model.build import Model, build_model
@@ -59,9 +61,12 @@ def prepare(
     timeline: bool = False,
     bare: bool = False,
     lock: RunLock | None = None,
+    start_from: Start | None = None,
     tell: Tell = lambda _: None,
 ) -> Blueprint:
     """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint.
+
+    A new run begins with the parameters in `start_from` where that is given, else with the model's own.
 
     The blueprint is written last: a folder without one is no run, and what a start that was cut short left in it is in
     nobody's way. Without a `lock` the folder is locked until this returns. `tell` hears what differs from before.
@@ -76,11 +81,14 @@ def prepare(
         (_check_is_run if resume else _check_is_free)(folder)
         new = [folder / name for name in (CHECKPOINTS, LOGS, KEYS, ROWS) if not (folder / name).exists()]
         try:
+            for name, worker in run.each_worker():
+                check_device(worker.device, f'device = "{worker.device}" of worker `{name}`')
             data = load_source(run, source)
             shown = data if source is None else copied(data)
             built = build_model(run, data.schema, model)
             blueprint, private = work_out(run, built, shown, timeline=timeline, bare=bare)
-            return _prepare(blueprint, folder, built, private, resume=resume, tell=tell)
+            known = None if start_from is None or resume else known_from(start_from)
+            return _prepare(blueprint, folder, built, private, known=known, resume=resume, tell=tell)
         except BaseException:
             if not resume:
                 for made in new:
@@ -89,14 +97,24 @@ def prepare(
             raise
 
 
-def _prepare(blueprint: Blueprint, folder: Path, built: Model, private: Path, *, resume: bool, tell: Tell) -> Blueprint:
+def _prepare(
+    blueprint: Blueprint,
+    folder: Path,
+    built: Model,
+    private: Path,
+    *,
+    known: Known | None,
+    resume: bool,
+    tell: Tell,
+) -> Blueprint:
     """Write everything that processes need to start."""
     try:
         if resume:
             blueprint = _fitted(blueprint, folder, tell)
         else:
-            blueprint = msgspec.structs.replace(blueprint, fixed=write_fixed(built, folder))
-        _write_all(blueprint, folder, None if resume else dense_values(built))
+            fixed = write_fixed(built, folder, instead={} if known is None else fixed_from(known, built))
+            blueprint = msgspec.structs.replace(blueprint, fixed=fixed)
+        _write_all(blueprint, folder, None if resume else dense_values(built), known)
     except OSError as error:
         remove_private_folder(private)
         raise cannot_write(folder, error) from None
@@ -106,14 +124,14 @@ def _prepare(blueprint: Blueprint, folder: Path, built: Model, private: Path, *,
     return blueprint
 
 
-def _write_all(blueprint: Blueprint, folder: Path, first_values: Any) -> None:
+def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Known | None) -> None:
     """Write what processes need to start, the blueprint last; without first values, the run goes on."""
     if first_values is None:
         shutil.rmtree(folder / ROWS, ignore_errors=True)  # of a launcher that was killed
     for name in (LOGS, ROWS):
         (folder / name).mkdir(exist_ok=True)
     if first_values is not None:
-        _write_first_checkpoint(blueprint, folder, first_values)
+        _write_first_checkpoint(blueprint, folder, first_values, known)
     for name in (JOURNAL, SUMMARY):
         (folder / name).unlink(missing_ok=True)
     for name in _names(blueprint):
@@ -160,16 +178,19 @@ def is_free(folder: Path) -> bool:
     return not (folder / BLUEPRINT).exists() and kept in ([], [checkpoints.folder_of(folder, 0).name])
 
 
-def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any) -> None:
-    """Write the state before the first step: dense parameters as the model has them, no rows."""
+def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any, known: Known | None) -> None:
+    """Write the state before the first step: dense parameters as the model has them and no rows, or those known."""
     partial = checkpoints.begin(folder, 0)
+    num_servers = 0
+    if known is not None:
+        values, num_servers = fill_first(known, blueprint, partial, values)
     checkpoints.save_dense(partial, 0, 0, values, {})
-    files = checkpoints.checksums_in(partial, only="dense-*")
+    files = checkpoints.checksums_in(partial, only="**/*")
     manifest = Manifest(
         step=0,
         position=0,
         dense_steps=0,
-        num_servers=0,
+        num_servers=num_servers,
         samples=blueprint.samples,
         files=files,
         fingerprint=Fingerprint.of(blueprint),
@@ -193,7 +214,18 @@ def _fitted(blueprint: Blueprint, folder: Path, tell: Tell) -> Blueprint:
     for difference in manifest.check_fits(newest, Fingerprint.of(blueprint)):
         tell(f"{difference}")
     check_fixed(folder, blueprint.fixed)
+    _check_is_not_over(blueprint, manifest.in_epochs_of(blueprint.samples), folder)
     return blueprint
+
+
+def _check_is_not_over(blueprint: Blueprint, manifest: Manifest, folder: Path) -> None:
+    """Refuse fewer epochs than are done."""
+    done, epochs = manifest.position // blueprint.samples, blueprint.run.training.epochs
+    if manifest.position > blueprint.samples * epochs:
+        raise TrainingError(
+            f"{folder} is done with {done} epoch{'' if done == 1 else 's'}, and epochs is {epochs}",
+            hint=f"train longer: dovetail train --resume {folder} --epochs {done + 1}",
+        )
 
 
 def _names(blueprint: Blueprint) -> list[str]:

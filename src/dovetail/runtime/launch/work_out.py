@@ -17,22 +17,21 @@ from dovetail.models.recipe import Recipe
 from dovetail.models.schedules import make_schedule
 from dovetail.models.whole import WholeModel
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
+from dovetail.runtime.dense.groups import check_groups
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.guard import travelling
+from dovetail.runtime.looks import look_at
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.first_look import first_look
 from dovetail.runtime.model.parameters import dense_entries, norms_of, sparse_modules
 from dovetail.runtime.private_folder import make_private_folder, remove_private_folder
-from dovetail.runtime.sealed import checksum_of_bytes
 from dovetail.spec.run import Run
 
 ROWS_AS = {"sgd": "sgd", "momentum": "sgd", "adagrad": "adagrad", "adam": "adam", "adamw": "adam"}
 """What updates rows unless the run says otherwise: only touched rows, so no momentum and no decay."""
 COORDINATOR = "coordinator"
 MOST_COPIED_BYTES = 1 << 28
-FIRST_SAMPLES = 16
-"""How many samples are read to know the data again."""
 
 
 def work_out(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool) -> tuple[Blueprint, Path]:
@@ -46,23 +45,21 @@ def work_out(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool
     metrics = task.metrics if run.model.metrics is None else run.model.metrics
     for name in metrics:
         make_metric(name)
-    first_samples = _checksum_of_first(data, samples)
+    looks = look_at(run, data, samples)
     private = make_private_folder()
     try:
-        blueprint = _blueprint(run, samples, built.recipe, private, timeline=timeline)
+        blueprint = msgspec.structs.replace(
+            _blueprint(run, samples, built.recipe, private, timeline=timeline),
+            tables=tables,
+            dense=dense,
+            metrics=metrics,
+            own_loss=own_loss,
+            looks=looks,
+        )
+        check_groups(blueprint)
     except BaseException:
         remove_private_folder(private)
         raise
-    blueprint = msgspec.structs.replace(
-        blueprint,
-        tables=tables,
-        dense=dense,
-        metrics=metrics,
-        own_loss=own_loss,
-        numbers=data.schema.dense,
-        slots=tuple(slot.name for slot in data.schema.slots),
-        first_samples=first_samples,
-    )
     return blueprint, private
 
 
@@ -77,15 +74,6 @@ def copied(data: Source) -> Source:
         return data if len(copied) > MOST_COPIED_BYTES else pickle.loads(copied)  # noqa: S301 - of this process
     except Exception:  # whatever a source of the user's own raises
         return data
-
-
-def _checksum_of_first(data: Source, samples: int) -> str:
-    """Return a checksum of the first samples, or nothing where they cannot be read: workers will say why."""
-    try:
-        batch = data.read(0, min(samples, FIRST_SAMPLES))
-        return checksum_of_bytes(b"".join(tensor.numpy().tobytes() for tensor in batch.tensors()))
-    except Exception:  # whatever a source of the user's own raises
-        return ""
 
 
 def _own_loss(built: Model, run: Run) -> str:
@@ -112,27 +100,38 @@ def _blueprint(run: Run, samples: int, recipe: Recipe, private: Path, *, timelin
     """Fill in what the run file leaves to the model, the data and this machine."""
     name = run.optimizer.name or recipe.optimizer
     rate = run.optimizer.learning_rate or recipe.learning_rate
-    optimizer = make_dense_optimizer(name, learning_rate=rate)
+    optimizer = make_dense_optimizer(name, learning_rate=rate, **run.optimizer.settings)
     rows = run.optimizer.rows or ROWS_AS[optimizer.name]
     if rows not in ROW_OPTIMIZERS:
         raise TrainingError(
             f"servers have no optimizer `{rows}` for embedding rows", hint=did_you_mean(rows, ROW_OPTIMIZERS)
         )
-    row_optimizer = make_row_optimizer(rows, learning_rate=run.optimizer.rows_learning_rate or rate)
+    row_optimizer = make_row_optimizer(
+        rows, learning_rate=run.optimizer.rows_learning_rate or rate, **run.optimizer.rows_settings
+    )
     make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
-    address = run.network.address
+    address, batch = run.network.address, run.training.batch or recipe.batch
     return Blueprint(
-        run=run,
+        run=_with_defaults(run, name=name, rate=rate, batch=batch),
         tables=(),
         dense=(),
         samples=samples,
-        batch=run.training.batch or recipe.batch,
+        batch=batch * run.training.accumulate,
         optimizer=described(optimizer),
         row_optimizer=row_described(row_optimizer),
         coordinator=_server_spec(COORDINATOR, address, private),
         servers=tuple(_server_spec(f"server-{number}", address, private) for number in range(run.servers.count)),
         timeline=timeline,
         lanes=str(private) if run.network.shared_memory else None,
+    )
+
+
+def _with_defaults(run: Run, *, name: str, rate: float, batch: int) -> Run:
+    """Return a run that says what the model chose where the run file did not."""
+    return msgspec.structs.replace(
+        run,
+        training=msgspec.structs.replace(run.training, batch=batch),
+        optimizer=msgspec.structs.replace(run.optimizer, name=name, learning_rate=rate),
     )
 
 

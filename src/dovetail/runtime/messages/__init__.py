@@ -10,6 +10,7 @@ from dovetail.runtime.messages.membership import (
     Alive,
     Failed,
     Hello,
+    Leaves,
     Stop,
     WhoAreYou,
 )
@@ -66,7 +67,7 @@ from dovetail.runtime.messages.working import (
 )
 
 Message = (
-    Hello | WhoAreYou | Alive | Stop | Failed
+    Hello | WhoAreYou | Alive | Stop | Leaves | Failed
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
     | Save | SaveBegun | Saved | SaveFailed | ServerStats
     | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
@@ -92,6 +93,7 @@ __all__ = [
     "Holds",
     "InRing",
     "JoinRing",
+    "Leaves",
     "Load",
     "Message",
     "More",

@@ -45,6 +45,13 @@ class Stop(MessageKind, frozen=True):
     reason: str = ""
 
 
+class Leaves(MessageKind, frozen=True):
+    """A worker that joined goes of its own accord: others do its tasks."""
+
+    name: str
+    why: str
+
+
 class Failed(MessageKind, frozen=True):
     """A process cannot go on."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from dovetail.runtime.messages.membership import Alive, Failed, Hello
+from dovetail.runtime.messages.membership import Alive, Failed, Hello, Leaves
 from dovetail.runtime.messages.parameters import Pull, Push
 from dovetail.runtime.messages.ring import Holds, InRing, Reduced, RingBroken, RingMeets
 from dovetail.runtime.messages.serving import (
@@ -28,7 +28,7 @@ TO_COORDINATOR: dict[str, tuple[type, ...]] = {
     "server": (
         Status, Hello, Alive, Failed, Ready, Accepted, NormIs, Committed, SaveBegun, Saved, SaveFailed, ServerStats,
     ),
-    "worker": (Status, Hello, Alive, Failed, More, RanOut, Done),
+    "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, Done),
 }  # fmt: skip
 FROM_RINGS = (Holds, RingMeets, InRing, Reduced, RingBroken, Saved, SaveFailed)
 """What workers say as well where they keep the dense parameters."""

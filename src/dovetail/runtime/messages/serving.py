@@ -71,6 +71,8 @@ class Committed(MessageKind, frozen=True):
     name: str
     generation: int
     step: int
+    square: float = 0.0
+    """Its part of the squared norm of the summed gradient."""
 
 
 class Save(MessageKind, frozen=True):

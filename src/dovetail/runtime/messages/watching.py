@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -65,6 +66,10 @@ class Report(MessageKind, frozen=True):
     hint: str = ""
     metrics: tuple[tuple[str, float], ...] = ()
     """Others than AUC, by name, of the last seconds' samples."""
+    learning_rate: float = 0.0
+    """Of dense parameters, at this step."""
+    gradient_norm: float = math.nan
+    """Of the last step's dense gradient, before it is clipped; in ssp, async and rings it is not known."""
 
 
 class SaveNow(MessageKind, frozen=True):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import nn
 
+from dovetail.data.batch import FIELDS
 from dovetail.data.schema import Schema
 from dovetail.models.embedding import rows_elsewhere
+from dovetail.models.errors import ModelError
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.load import as_whole, load_whole
 from dovetail.models.whole import WholeModel
@@ -18,7 +22,23 @@ Model = LayerGraph | WholeModel
 def build_model(run: Run, schema: Schema, own: nn.Module | None = None) -> Model:
     """Return the run's model, its tables without memory; `own` is a module that the user made, which is not copied."""
     if own is not None:
-        return as_whole(own, loss=run.model.loss)
-    with rows_elsewhere():
-        options = {"schema": schema, **items_for(run), **run.model.options}
-        return load_whole(run.model.name, seed=run.training.seed, loss=run.model.loss, **options)
+        model = as_whole(own, loss=run.model.loss)
+    else:
+        with rows_elsewhere():
+            options = {"schema": schema, **items_for(run), **run.model.options}
+            model = load_whole(run.model.name, seed=run.training.seed, loss=run.model.loss, **options)
+    further = [field.name for field in schema.fields]
+    reads = model.reads_of(0, len(model) - 1) if isinstance(model, LayerGraph) else model.reads_of(further)
+    check_reads(reads, schema)
+    return model
+
+
+def check_reads(reads: Iterable[str], schema: Schema) -> None:
+    """Refuse a model that reads what the data do not have."""
+    known = [*FIELDS, *(field.name for field in schema.fields)]
+    for name in reads:
+        if name not in known:
+            raise ModelError(
+                f"the model reads `{name}`, which no batch of these data has",
+                hint=f"name arguments of forward after fields of a batch: {', '.join(known)}",
+            )

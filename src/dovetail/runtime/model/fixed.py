@@ -6,6 +6,7 @@ Both are only read as they were written: blueprint and fingerprint have the chec
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -24,9 +25,13 @@ from dovetail.runtime.sealed import write_at_once
 LOST = "put the file back as it was: no other has what the run began with"
 
 
-def write_fixed(model: Model, folder: Path) -> str:
-    """Write what training leaves as it is into a run's folder; return the file's checksum, or nothing without one."""
-    tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in fixed_tensors(model).items()}
+def write_fixed(model: Model, folder: Path, *, instead: Mapping[str, Tensor] | None = None) -> str:
+    """Write what training leaves as it is into a run's folder; return the file's checksum, or nothing without one.
+
+    `instead` are values to begin with other than the model's own.
+    """
+    fixed = fixed_tensors(model) | dict(instead or {})
+    tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in fixed.items()}
     if not tensors:
         (folder / FIXED).unlink(missing_ok=True)  # of a start that was cut short
         return ""
@@ -48,7 +53,7 @@ def check_fixed(folder: Path, checksum: str) -> None:
 
 def read_fixed(model: Model, folder: Path, checksum: str) -> None:
     """Give a model what a run began with; `checksum` is of the run's file, empty where it has none."""
-    wanted, found = fixed_tensors(model), _tensors_in(folder, checksum)
+    wanted, found = fixed_tensors(model), tensors_in(folder, checksum)
     if {name: tensor.shape for name, tensor in wanted.items()} != {n: t.shape for n, t in found.items()}:
         strange = sorted(wanted.keys() ^ found.keys())
         raise TrainingError(
@@ -61,7 +66,7 @@ def read_fixed(model: Model, folder: Path, checksum: str) -> None:
             tensor.copy_(found[name])
 
 
-def _tensors_in(folder: Path, checksum: str) -> dict[str, Tensor]:
+def tensors_in(folder: Path, checksum: str) -> dict[str, Tensor]:
     """Return the tensors of a run's file, as they were written."""
     check_fixed(folder, checksum)
     try:

@@ -149,10 +149,17 @@ def norms_of(model: Model) -> list[nn.modules.batchnorm._NormBase]:
 
 def moving_statistics(model: Model) -> Iterator[Tensor]:
     """Yield the running means and variances that normalising layers keep, each worker its own."""
+    for _, buffer in named_statistics(model):
+        yield buffer
+
+
+def named_statistics(model: Model) -> Iterator[tuple[str, Tensor]]:
+    """Yield them under the names they have in the model."""
+    names = {id(buffer): name for name, buffer in model.owner.named_buffers()}
     for module in norms_of(model):
         for buffer in (module.running_mean, module.running_var):
             if buffer is not None:
-                yield buffer
+                yield names[id(buffer)], buffer
 
 
 def statistics_vector(model: Model) -> NDArray[np.float32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -62,6 +63,7 @@ class ServerLoop:
         """The generation that took up the checkpoint from which this state comes."""
         self._parked: list[tuple[Letter, float]] = []
         self._saving = PartSaving(self._name, number, self._shard)
+        self._square = math.nan
         self._busy_s = 0.0
         self._last_beat_s = 0.0
         self._clock = AwakeClock()
@@ -188,12 +190,15 @@ class ServerLoop:
             return
         if message.step == self._shard.version:
             start_s = time.perf_counter()
+            self._square = self._shard.norm_square() if self._shard.keeps_dense else math.nan
             self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
             self._busy_s += time.perf_counter() - start_s
             parked, self._parked = self._parked, []
             for letter, since_s in parked:
                 self._from_worker(letter, since_s)
-        self._coordinator.send(Committed(name=self._name, generation=message.generation, step=message.step))
+        self._coordinator.send(
+            Committed(name=self._name, generation=message.generation, step=message.step, square=self._square)
+        )
 
     # -- workers -------------------------------------------------------------------------------------------------------
 

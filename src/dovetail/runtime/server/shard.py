@@ -18,7 +18,7 @@ import numpy as np
 from dovetail.embedding import Checkpoint, Table, make_row_optimizer
 from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.runtime.checkpoint import Manifest, load_dense, save_dense, table_folder
-from dovetail.runtime.dense.optimizer import make_dense_optimizer
+from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Push
 from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
@@ -34,9 +34,8 @@ class Shard:
     def __init__(self, blueprint: Blueprint, number: int, folder: Path) -> None:
         """Make an empty shard; `load` fills it. Cold rows go into `folder`."""
         self._blueprint, self._number, self._folder = blueprint, number, folder
-        settings = dict(blueprint.optimizer)
-        self._optimizer = make_dense_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
         self._slice = blueprint.dense_slice(number)
+        self._optimizer = optimizer_of(blueprint, self._slice)
         size = self._slice.stop - self._slice.start
         self.keeps_dense = blueprint.run.training.dense == "ps"
         self.values = np.zeros(size if self.keeps_dense else 0, dtype=np.float32)

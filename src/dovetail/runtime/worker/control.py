@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.awake import AwakeClock
-from dovetail.runtime.messages import Alive, Failed, Hello, Message, Stop, WhoAreYou
+from dovetail.runtime.messages import Alive, Failed, Hello, Leaves, Message, Stop, WhoAreYou
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.worker.pulse import Pulse
 from dovetail.transport import Letter
@@ -31,11 +31,13 @@ class Control:
         handle: Callable[[Message], None],
         generation: Callable[[], int],
         most_samples: Callable[[], int | None],
+        leaves: Callable[[], bool] = lambda: False,
     ) -> None:
         """Open the line; `handle` is called with every message of the coordinator, in this thread.
 
-        The others are what the coordinator is told of this worker.
+        The next two are what the coordinator is told of this worker; once `leaves` returns True, it goes.
         """
+        self._leaves = leaves
         self._process, self._handle = process, handle
         self._generation, self._most_samples = generation, most_samples
         self._clock = AwakeClock()
@@ -67,7 +69,7 @@ class Control:
         heard_s, beat_s = self._clock.now(), -HEARTBEAT_S
         self._say_hello()
         try:
-            while not self.stopped.is_set():
+            while not self.stopped.is_set() and not self._leaves():
                 poller.poll(LOOK_MS)
                 while self._woken.poll(0):
                     self._woken.recv()
@@ -85,6 +87,8 @@ class Control:
         finally:
             while not self._outbox.empty():
                 self._line.send(*self._outbox.get())
+            if self._leaves():
+                self._line.send(Leaves(name=self._process.name, why="it leaves, as it was told to"))
             self.stopped.set()
             self._line.close()
             with self._wake_lock:

@@ -57,8 +57,15 @@ END_S = 10.0
 class WorkerLoop:
     """One worker."""
 
-    def __init__(self, process: Process, settings: RunWorker, source: Source, own: nn.Module | None) -> None:
-        """Build the model and the threads' parts."""
+    def __init__(
+        self,
+        process: Process,
+        settings: RunWorker,
+        source: Source,
+        own: nn.Module | None,
+        leaves: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Build the model and the threads' parts; once `leaves` returns True the worker goes, and says so."""
         sys.setswitchinterval(SWITCH_S)
         torch.set_num_threads(settings.threads)
         self._process, blueprint = process, process.blueprint
@@ -72,7 +79,7 @@ class WorkerLoop:
         self._computer = Computer(self._model)
         room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
         self._inbox = Inbox(room.most_at_once)
-        self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples)
+        self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples, leaves)
         self._dense: DenseSync = (
             RingSync(process, self._model, self._control.tell) if training.dense == "ring" else ServerSync(self._model)
         )
@@ -275,6 +282,12 @@ class WorkerLoop:
             self._idle.add_span(span)
 
 
-def work(process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None) -> None:
-    """Run a worker until the run is over."""
-    WorkerLoop(process, settings, source, own).run()
+def work(
+    process: Process,
+    settings: RunWorker,
+    source: Source,
+    own: nn.Module | None = None,
+    leaves: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run a worker until the run is over, or until `leaves` returns True."""
+    WorkerLoop(process, settings, source, own, leaves).run()

@@ -21,8 +21,8 @@ from torch import nn
 
 from dovetail.runtime.checkpoint import Manifest, checksums_in, load_dense, save_dense
 from dovetail.runtime.dense.clipping import clipped_scale
+from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.dense.kernels import sum_of_squares
-from dovetail.runtime.dense.optimizer import make_dense_optimizer
 from dovetail.runtime.messages import Apply, JoinRing
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.collective import Collective
@@ -44,9 +44,8 @@ class Ring:
 
     def __init__(self, process: Process, values: torch.Tensor, gradients: torch.Tensor) -> None:
         """Keep the vectors that the model's parameters and gradients are views of."""
-        settings = dict(process.blueprint.optimizer)
         self._process, self._values, self._gradients = process, values, gradients
-        self._optimizer = make_dense_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
+        self._optimizer = optimizer_of(process.blueprint)
         self._state = self._optimizer.first_state(len(values))
         self._clip = process.blueprint.run.optimizer
         self._steps = 0

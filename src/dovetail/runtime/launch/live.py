@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -15,10 +15,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dovetail.runtime.finished.validated import Validated
+from dovetail.runtime.launch.callbacks import Callback
+from dovetail.runtime.messages import Report
+from dovetail.spec.run import Run
 from dovetail.units import format_count, format_duration
-
-if TYPE_CHECKING:
-    from dovetail.runtime.messages import Report
 
 LINE_EVERY_S = 3.0
 MOST_EVENTS = 6
@@ -87,6 +88,34 @@ class View:
         servers = Text(f"servers {', '.join(report.servers) or 'are starting'}", style="dim")
         events = [Text(event, style="yellow") for event in self._events]
         return Group(head, bar, figures, _worker_table(report), servers, *events)
+
+
+class Shown(Callback):
+    """Shows a run to people while it goes on."""
+
+    def __init__(self, view: View, *, is_open: bool = False) -> None:
+        """Draw on a view, which is opened and closed here unless someone else does."""
+        self._view, self._is_own = view, not is_open
+
+    def begin(self, folder: Path, run: Run) -> None:
+        """Open the view."""
+        if self._is_own:
+            self._view.__enter__()
+            self._view.tell(f"training into {folder}")
+
+    def report(self, report: Report) -> None:
+        """Show a report."""
+        self._view.show(report)
+
+    def validated(self, found: Validated) -> None:
+        """Show how good a checkpoint is."""
+        figures = "  ".join(f"{name} {value:.4f}" for name, value in found.figures.items() if value is not None)
+        self._view.tell(f"validation at step {found.step:,}: {figures}{', the best so far' if found.is_best else ''}")
+
+    def close(self) -> None:
+        """Close the view."""
+        if self._is_own:
+            self._view.__exit__(None, None, None)
 
 
 def plain_line(report: Report) -> str:

@@ -1,0 +1,188 @@
+"""What a run's model says to samples that nobody knows the labels of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from dovetail.data.adopt import as_source
+from dovetail.data.by_name import by_name
+from dovetail.data.load import DATA, load_data
+from dovetail.data.schema import Field, Schema, Slot
+from dovetail.data.source import Source
+from dovetail.data.tables import as_table
+from dovetail.models.layer_graph import LayerGraph
+from dovetail.models.losses import LossSpec, Scores, heads_of
+from dovetail.models.metrics import click_scores
+from dovetail.models.whole import inputs_of
+from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.finished.restore import restore_model
+from dovetail.runtime.finished.scores import answers, batches_of
+from dovetail.runtime.folder import BEST
+from dovetail.runtime.model.build import Model
+from dovetail.runtime.trust import check_trusted
+
+COLUMN_FILES = ("csv", "parquet")
+Floats = NDArray[np.float32]
+Answers = Floats | dict[str, Floats]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """Scores of samples, in the order of the data; broken rows are left out."""
+
+    rows: NDArray[np.int64]
+    """Their numbers in the data, from 0."""
+    scores: Answers
+    """What the model answers: [n], or [n, ...] where it gives several numbers a sample; several answers by name."""
+    probabilities: Answers | None
+    """Where scores are log-odds: the chance of a 1, of each label, or of each of three classes and more."""
+
+
+def predict_run(
+    folder: Path,
+    data: Any = None,
+    *,
+    data_options: Mapping[str, Any] | None = None,
+    model: nn.Module | None = None,
+    source: Source | None = None,
+    checkpoint: Path | None = None,
+    num_samples: int | None = None,
+    trust: bool = False,
+) -> Predictions:
+    """Return the scores of all samples of some data, by the best checkpoint of a run, else by its newest.
+
+    `data` is whatever `train` takes; a name may be left out where it is the run's. Options that are not given are the
+    run's, and labels are not needed; columns are found by name. `model` and `source` are the run's own where those were
+    objects. With `trust`, code that the folder names is run even where others can write the folder.
+    """
+    parts = list(
+        predictions(
+            folder,
+            data,
+            data_options=data_options,
+            model=model,
+            source=source,
+            checkpoint=checkpoint,
+            num_samples=num_samples,
+            trust=trust,
+        )
+    )
+    if not parts:
+        raise TrainingError("the data have no samples that are not broken", hint="look at them: dovetail data inspect")
+    chances = [part.probabilities for part in parts if part.probabilities is not None]
+    return Predictions(
+        rows=np.concatenate([part.rows for part in parts]),
+        scores=_joined([part.scores for part in parts]),
+        probabilities=_joined(chances) if len(chances) == len(parts) else None,
+    )
+
+
+def predictions(
+    folder: Path,
+    data: Any = None,
+    *,
+    data_options: Mapping[str, Any] | None = None,
+    model: nn.Module | None = None,
+    source: Source | None = None,
+    checkpoint: Path | None = None,
+    num_samples: int | None = None,
+    trust: bool = False,
+) -> Iterator[Predictions]:
+    """Yield the scores of some samples after the other; see `predict_run`."""
+    blueprint = Blueprint.read(folder)
+    check_trusted(folder, blueprint.run, trust=trust, own_model=model is not None, own_data=data is not None)
+    asked = _asked(data, dict(data_options or {}), blueprint, model)
+    where = checkpoint or (folder / BEST if (folder / BEST).is_dir() else checkpoints.newest(folder))
+    asked = by_name(asked, _wanted(blueprint, asked.schema))
+    restored = restore_model(folder, model=model, source=source or asked, checkpoint=where, trust=trust)
+    loss = _loss_of(restored, blueprint)
+    for batch, scores in answers(restored, batches_of(asked, 0, num_samples)):
+        yield Predictions(rows=batch.sample_ids.numpy().copy(), **_as_arrays(scores, loss))
+
+
+def _asked(data: Any, options: dict[str, Any], blueprint: Blueprint, model: nn.Module | None) -> Source:
+    """Return the samples that are asked about."""
+    run = blueprint.run.data
+    if data is None or isinstance(data, str):
+        name = data or run.name
+        kept = run.options if name == run.name or {name, run.name} <= set(COLUMN_FILES) else {}
+        wanted = {**kept, **options}
+        if name in COLUMN_FILES and "label" not in options:
+            wanted["label"] = None
+        if name not in DATA and ":" not in name:
+            raise TrainingError(
+                f"the data of this run were an object of a Python program, `{name}`",
+                hint="say which samples to score: --data csv --data-option path=..., or result.predict(data)",
+            )
+        return load_data(name, **wanted)
+    if isinstance(data, Source):
+        return data
+    if as_table(data) is not None:
+        known = {key: value for key, value in run.options.items() if key != "label"}
+        its = blueprint.looks
+        if not {"dense", "slots", "fields"} & {*known, *options}:
+            known |= {"dense": list(its.numbers), "slots": list(its.slots), "fields": list(its.fields)}
+        return as_source(data, **{"needs_label": False, **known, **options})
+    names = inputs_of(model)
+    return as_source(data, **{**({} if names is None else {"names": names}), **run.options, **options})
+
+
+def _wanted(blueprint: Blueprint, given: Schema) -> Schema:
+    """Return the columns that the model was trained on, with what is given of them."""
+    its, slots = blueprint.looks, {slot.name: slot for slot in given.slots}
+    fields = {field.name: field for field in given.fields}
+    return replace(
+        given,
+        dense=its.numbers,
+        slots=tuple(slots.get(name, Slot(name=name)) for name in its.slots),
+        fields=tuple(fields.get(name, Field(name=name)) for name in its.fields),
+    )
+
+
+def _loss_of(model: Model, blueprint: Blueprint) -> LossSpec | None:
+    """Return the loss that the model was trained by; None where it is an object of a Python program."""
+    own = model.recipe.loss if isinstance(model, LayerGraph) else None
+    return blueprint.run.model.loss or own
+
+
+def _as_arrays(scores: Scores, loss: LossSpec | None) -> dict[str, Any]:
+    """Return scores and probabilities."""
+    if isinstance(scores, torch.Tensor):
+        return {"scores": _flat(scores), "probabilities": _chances(scores, loss if isinstance(loss, str) else None)}
+    parts = heads_of(scores)
+    losses = dict.fromkeys(parts, loss) if isinstance(loss, str) else dict(loss or {})
+    chances = {name: chance for name in parts if (chance := _chances(parts[name], losses.get(name))) is not None}
+    return {"scores": {name: _flat(part) for name, part in parts.items()}, "probabilities": chances or None}
+
+
+def _flat(scores: torch.Tensor) -> Floats:
+    """Return scores as an array; [n, 1] is [n]."""
+    flat = scores[:, 0] if scores.dim() == 2 and scores.shape[1] == 1 else scores
+    return flat.float().numpy().copy()
+
+
+def _chances(scores: torch.Tensor, loss: str | None) -> Floats | None:
+    """Return the chance of a 1, of each label, or of each class; None where scores are no log-odds."""
+    scores = scores.float()
+    if loss == "cross-entropy" and scores.dim() == 2 and scores.shape[1] > 2:
+        return torch.softmax(scores, dim=1).numpy().copy()
+    if loss == "cross-entropy" or (loss == "logistic" and (scores.dim() == 1 or scores.shape[1:] == (1,))):
+        return torch.sigmoid(click_scores(scores)).numpy().copy() if scores.dim() <= 2 else None
+    return torch.sigmoid(scores).numpy().copy() if loss == "logistic" else None
+
+
+def _joined(parts: Sequence[Answers]) -> Answers:
+    """Return answers one after the other."""
+    if isinstance(parts[0], dict):
+        return {name: np.concatenate([part[name] for part in parts if isinstance(part, dict)]) for name in parts[0]}
+    return np.concatenate([part for part in parts if not isinstance(part, dict)])

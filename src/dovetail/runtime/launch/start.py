@@ -1,0 +1,114 @@
+"""A run file taken to its end: made ready, started, watched, tried on other data, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from torch import nn
+
+from dovetail.data.source import Source
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.finished.restore import check_by_name
+from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
+from dovetail.runtime.launch.callbacks import Callback, Callbacks
+from dovetail.runtime.launch.guard import check_travels, forget
+from dovetail.runtime.launch.local import LocalRun
+from dovetail.runtime.launch.lock import RunLock
+from dovetail.runtime.launch.prepare import prepare, undo
+from dovetail.runtime.launch.validation import Validator
+from dovetail.runtime.launch.warm_start import Start
+from dovetail.runtime.messages import Report
+from dovetail.runtime.private_folder import remove_private_folder
+from dovetail.spec.run import Run
+
+OnReport = Callable[[Report], None]
+
+
+def start(
+    run: Run,
+    folder: Path,
+    *,
+    model: nn.Module | None = None,
+    source: Source | None = None,
+    validation: Source | None = None,
+    start_from: Start | None = None,
+    callbacks: Sequence[Callback] = (),
+    resumed: bool = False,
+    timeline: bool = False,
+    on_report: OnReport | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    lock: RunLock | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> TrainingResult:
+    """Run a run file to its end; a new run whose processes do not start is none.
+
+    `lock` is the folder's, where it is held already; `tell` hears what differs from before.
+    """
+    _check_objects(run, model, source)
+    if resumed and not folder.is_dir():
+        raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
+    forget()
+    told, pace = Callbacks(callbacks), Pace()
+    with ExitStack() as things:
+        things.callback(told.close)
+        held = lock or things.enter_context(RunLock(folder))
+        blueprint = prepare(
+            run,
+            folder,
+            model=model,
+            source=source,
+            resume=resumed,
+            timeline=timeline,
+            lock=held,
+            start_from=start_from,
+            tell=tell,
+        )
+        validator: Validator | None = None
+        with ExitStack() as running:
+            try:
+                if run.validation.is_wanted or validation is not None:
+                    validator = Validator(
+                        folder, blueprint, model=model, source=source, data=validation, on_validated=told.validated
+                    )
+                    things.callback(validator.close)
+                told.begin(folder, blueprint.run)
+                processes = running.enter_context(LocalRun(folder, model=model, source=source, lock=held))
+            except BaseException:
+                if not resumed:
+                    undo(blueprint, folder)
+                remove_private_folder(blueprint.private_folder)
+                raise
+
+            def handle(report: Report) -> None:
+                pace.add(report)
+                told.report(report)
+                if on_report is not None:
+                    on_report(report)
+                if validator is not None:
+                    validator.look(report.checkpoint_step)
+
+            def should_stop() -> bool:
+                return stop() or told.asked_to_stop() or (validator is not None and validator.should_stop())
+
+            last = processes.wait(handle, stop=should_stop)
+        if validator is not None:
+            validator.finish()
+        total = blueprint.samples * run.training.epochs
+        result = read_result(folder, pace, total, last=last, model=model, source=source)
+        told.end(result)
+        return result
+
+
+def _check_objects(run: Run, model: nn.Module | None, source: Source | None) -> None:
+    """Refuse a model or data that cannot go to workers, and the lack of those that only a program can make."""
+    for thing, what in ((model, "model"), (source, "data")):
+        if thing is not None:
+            check_travels(thing, what)
+    if source is not None and not isinstance(source, Source):
+        raise TrainingError(
+            f"a {type(source).__name__} is no source of samples",
+            hint="give an object with `schema`, `num_samples` and `read(first, last)`; see dovetail.data.Source",
+        )
+    check_by_name(run, model=model, source=source)
