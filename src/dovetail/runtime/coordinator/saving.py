@@ -12,7 +12,7 @@ import msgspec
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.roster import Roster
-from dovetail.runtime.coordinator.work import Work
+from dovetail.runtime.coordinator.work import Pause, Work
 from dovetail.runtime.deadline import Deadline
 from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
 from dovetail.spec.run import RunSaving
@@ -72,6 +72,8 @@ class Saving:
         """Start with nothing under way."""
         self._settings, self._shelf, self._roster, self._decisions = settings, shelf, roster, decisions
         self.is_wanted = False
+        self.ends_run = False
+        """Whether the run ends with the checkpoint that is wanted or under way."""
         self.stage = Stage.NONE
         self._generation = 0
         self._number = 0
@@ -93,9 +95,16 @@ class Saving:
         return self.is_wanted and self.stage is Stage.NONE
 
     @property
-    def held_back(self) -> bool:
-        """Say whether work that a checkpoint should not hold must wait."""
-        return self.is_due or self.stage is Stage.FIXING
+    def pause(self) -> Pause:
+        """Return which work has to wait."""
+        if self.ends_run:
+            return Pause.TO_STOP
+        return Pause.TO_SAVE if self.is_due or self.stage is Stage.FIXING else Pause.NONE
+
+    @property
+    def was_last(self) -> bool:
+        """Say of a checkpoint that has come to something whether the run ends with it."""
+        return self.ends_run and not self.is_wanted
 
     def look(self, step: int, now_s: float) -> None:
         """See whether a checkpoint is due by steps or by time."""
