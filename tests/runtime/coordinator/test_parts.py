@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.runtime.coordinator import conductor as conductor_module
+from dovetail.runtime.coordinator import decisions as decisions_module
 from dovetail.runtime.coordinator.decisions import Decisions, Send
 from dovetail.runtime.coordinator.dense_keepers import MOST_BROKEN, RingKeepsDense
 from dovetail.runtime.coordinator.events import MOST_KEPT, Events
@@ -228,7 +228,7 @@ def test_a_member_with_other_steps_than_it_should_have_breaks_the_ring():
 
 
 def test_the_journal_begins_anew_now_and_then(monkeypatch):
-    monkeypatch.setattr(conductor_module, "MOST_LINES", 3)
+    monkeypatch.setattr(decisions_module, "MOST_LINES", 3)
     world = World(make_blueprint(mode="sync", samples=40, batch=2, every_steps=None), seed=1)
     longest = 0
     while not world.conductor.state.is_over:

@@ -17,7 +17,7 @@ from dovetail.runtime.coordinator.saving import Kept, NotKept, Saving, Shelf, St
 from dovetail.runtime.coordinator.standstill import Standstill
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.coordinator.sync_work import SyncWork
-from dovetail.runtime.coordinator.work import BeginAgain, Fail, Finish, GoBack, Pause, Wish, Work
+from dovetail.runtime.coordinator.work import BeginAgain, Fail, Finish, GoBack, Wish, Work
 from dovetail.runtime.messages import (
     Alive,
     Died,
@@ -35,9 +35,6 @@ from dovetail.runtime.messages import (
     Stop,
 )
 from dovetail.spec.run import RunWorker
-
-MOST_LINES = 10_000
-"""Steps, or tasks, after which the journal begins anew: it is read when a coordinator comes back."""
 
 
 class Conductor:
@@ -61,8 +58,6 @@ class Conductor:
         self.lost = self._attendance.lost
         self.failure = ("", "")
         self._asked_to_stop = False
-        self._stops_after_save = False
-        self._written_step = 0
         self.work.start(self.kept.manifest)
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -116,19 +111,18 @@ class Conductor:
             self.decisions.say(f"{message.name} ended: {message.how}")
         else:
             self._drop(member, message.how, now_s)
-        needed = message.name in self.roster.server_names or not self.roster.workers
-        if needed and not message.comes_back:
+        is_needed = message.name in self.roster.server_names or not self.roster.workers
+        if is_needed and not message.comes_back:
             self.fail(
                 f"{message.name} ended: {message.how}, and is not started again",
                 f"its log is {self._place}/logs/{message.name}.log; go on with: dovetail train --resume {self._place}",
-                now_s,
             )
         self.settle(now_s)
 
     def save_now(self, message: SaveNow, now_s: float) -> None:
         """Have a checkpoint made as soon as can be, and the run end then where that is asked for."""
         if message.stop:
-            self._asked_to_stop = self._stops_after_save = True
+            self._asked_to_stop = self._saving.ends_run = True
         if self.state.is_working:
             self._saving.is_wanted = True
         self.settle(now_s)
@@ -172,7 +166,7 @@ class Conductor:
             self._generations.ask_again(now_s)
         who = self._attendance.waited_in_vain(now_s, is_working=self.state.is_working)
         if who is not None:
-            self.fail(f"the run waited {WAITS_S:.0f} s for {who}", "see the processes' logs in the run's folder", now_s)
+            self.fail(f"the run waited {WAITS_S:.0f} s for {who}", "see the processes' logs in the run's folder")
         self.settle(now_s)
 
     # -- who is there --------------------------------------------------------------------------------------------------
@@ -182,7 +176,7 @@ class Conductor:
         if isinstance(member, Worker) and member.name not in self.roster.settings:
             self._drop(member, f"{message.error}", now_s)
         else:
-            self.fail(f"{message.name}: {message.error}", message.hint, now_s)
+            self.fail(f"{message.name}: {message.error}", message.hint)
 
     def _drop(self, member: Member, how: str, now_s: float) -> None:
         """Go on without a member."""
@@ -210,16 +204,14 @@ class Conductor:
                 self._carry_out(wish, now_s)
                 continue
             self._saving.look(self.work.step, now_s, self.work.position)
-            self.work.pause = Pause.TO_SAVE if self._saving.held_back else Pause.NONE
-            if self._stops_after_save:
-                self.work.pause = Pause.TO_STOP
+            self.work.pause = self._saving.pause
             if self._saving.is_due and self.work.can_save and self.state.is_working:
                 self._kept_or_not(self._saving.begin(self.work, now_s), now_s)
                 continue
             if self.state is RunState.SAVING:
                 return  # everything is done
-            if self.work.step - self._written_step >= MOST_LINES and self.work.can_save:
-                self._write_start()
+            if self.decisions.journal_is_long and self.work.can_save:
+                self.decisions.write(start=self.work.as_start())
             self.work.advance(now_s)
             if self.work.wish is None:
                 return
@@ -231,15 +223,13 @@ class Conductor:
         elif isinstance(wish, BeginAgain):
             self._begin_again(wish.reason, now_s)
         elif isinstance(wish, Fail):
-            self.fail(wish.error, wish.hint, now_s)
+            self.fail(wish.error, wish.hint)
         elif isinstance(wish, Finish):
-            self.state, self._stops_after_save = RunState.SAVING, True
+            self.state, self._saving.ends_run = RunState.SAVING, True
             if self.kept.manifest.step == self.work.step and not self._saving.is_wanted:
                 self._kept_or_not(self.kept, now_s)  # nothing was done since
             else:
                 self._saving.is_wanted = True
-
-    # -- generations ---------------------------------------------------------------------------------------------------
 
     def _go_back(self, reason: str, now_s: float) -> None:
         """Return to the last checkpoint as a whole: no mixture of old and new shards."""
@@ -260,8 +250,8 @@ class Conductor:
         """Throw away what is under way."""
         self.state = RunState.GOING_BACK
         self._attendance.began(now_s)
-        self._stops_after_save = self._asked_to_stop
         self._saving.drop()
+        self._saving.ends_run = self._asked_to_stop
         self._generations.leave()
 
     def _begin_generation(self, now_s: float) -> None:
@@ -271,13 +261,13 @@ class Conductor:
             self.work.go_on(past)
         else:
             self.work.start(self.kept.manifest)
-        if not self._generations.servers_stand_at(self.work.step):
-            held = ", ".join(f"{server.name} {server.version}" for server in self.roster.servers.values())
-            self._go_back(f"{self.work.step} steps count, and servers hold others ({held})", now_s)
+        others = self._generations.others_than(self.work.step)
+        if others:
+            self._go_back(f"{self.work.step} steps count, and servers hold others ({others})", now_s)
             return
         if self.kept.manifest.step == self.work.step:
             self.work.stands_at(str(self.kept.folder.absolute()))
-        self._write_start()
+        self.decisions.write(start=self.work.as_start())
         self.state = RunState.RUNNING
         self._attendance.began(now_s)
         self.decisions.send_all(self.roster.workers.values(), Reset(generation=self.roster.generation))
@@ -285,28 +275,21 @@ class Conductor:
         self.work.begin(now_s)
         self._saving.is_wanted = self._asked_to_stop
 
-    def _write_start(self) -> None:
-        """Begin the journal anew: it says where the run stands."""
-        self.decisions.write(start=self.work.as_start())
-        self._written_step = self.work.step
-
-    # -- checkpoints ---------------------------------------------------------------------------------------------------
+    # -- checkpoints and the end ---------------------------------------------------------------------------------------
 
     def _kept_or_not(self, outcome: Kept | NotKept | None, now_s: float) -> None:
         """Note what came of a checkpoint: after the last one the run is done, and it must not be missing."""
         if isinstance(outcome, Kept):
             self.kept = outcome
             self.decisions.say(f"checkpoint of step {outcome.manifest.step} is kept")
-            if self._stops_after_save and not self._saving.is_wanted:
+            if self._saving.was_last:
                 self._end(RunState.DONE)
-        elif outcome is not None and self._stops_after_save and not self._saving.is_wanted:
-            self.fail(f"the last checkpoint could not be written: {outcome.why}", outcome.hint, now_s)
+        elif outcome is not None and self._saving.was_last:
+            self.fail(f"the last checkpoint could not be written: {outcome.why}", outcome.hint)
         elif outcome is not None:
             self.decisions.say(f"a checkpoint could not be written: {outcome.why}; the run goes on")
 
-    # -- ends ----------------------------------------------------------------------------------------------------------
-
-    def fail(self, error: str, hint: str, now_s: float) -> None:
+    def fail(self, error: str, hint: str) -> None:
         """End the run with an error."""
         if not self.state.is_over:
             self.failure = (error, hint)

@@ -47,6 +47,8 @@ class Counted:
 
 
 Decision = Send | Write | Say | Counted
+MOST_LINES = 20_000
+"""Lines after which the journal begins anew: it is read when a coordinator comes back."""
 
 
 class Decisions:
@@ -55,6 +57,8 @@ class Decisions:
     def __init__(self) -> None:
         """Start without any."""
         self._made: list[Decision] = []
+        self._num_lines = 0
+        """Of the journal since its last start."""
 
     def take(self) -> list[Decision]:
         """Return them, and start anew."""
@@ -71,7 +75,14 @@ class Decisions:
 
     def write(self, **entry: Any) -> None:
         """Write a line of the journal."""
-        self._made.append(Write(Line(**entry)))
+        line = Line(**entry)
+        self._num_lines = self._num_lines + 1 if line.start is None else 0
+        self._made.append(Write(line))
+
+    @property
+    def journal_is_long(self) -> bool:
+        """Say whether the journal should begin anew."""
+        return self._num_lines >= MOST_LINES
 
     def say(self, text: str) -> None:
         """Tell people."""

@@ -131,9 +131,11 @@ class Generations:
         self._came_back = False
         return past
 
-    def servers_stand_at(self, step: int) -> bool:
-        """Say whether every server holds as many steps as count, of this era; in ssp and async, tasks may be ahead."""
-        return all(
+    def others_than(self, step: int) -> str:
+        """Say what servers hold where that is not as many steps as count; in ssp and async, tasks may be ahead."""
+        servers = self._roster.servers.values()
+        stand = all(
             server.era == self._roster.era and (server.version == step or (not self._is_sync and server.version > step))
-            for server in self._roster.servers.values()
+            for server in servers
         )
+        return "" if stand else ", ".join(f"{server.name} {server.version}" for server in servers)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.coordinator.asking import AnswerLater
 from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.members import Worker, shares_of
 from dovetail.runtime.coordinator.roster import Roster
@@ -15,18 +16,6 @@ from dovetail.runtime.messages import Assign, Close, Extend, More, Recall
 
 AROUND = 2.0
 """How many times what a worker takes to fetch a piece it takes around computing it: to fetch, and to send."""
-LEAD = 1.5
-"""How many times what a worker takes to get new work ready it is answered before it needs it."""
-LEAST_LEAD_S = 0.004
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """A worker that asked for more, and when it has to be answered."""
-
-    due_s: float
-    worker: Worker
-    more: More
 
 
 class HandOut:
@@ -42,7 +31,7 @@ class HandOut:
         """The step that is to count next."""
         self._next_position = 0
         self._steps: dict[int, Step] = {}
-        self._asking: list[Asking] = []
+        self._asking = AnswerLater()
         self._idle: set[str] = set()
         self._at_step: dict[str, int] = {}
         """The last step that each worker that takes part was given a task of."""
@@ -92,7 +81,7 @@ class HandOut:
         """Have others do what a lost worker held."""
         self._idle.discard(name)
         self._late.discard(name)
-        self._asking = [each for each in self._asking if each.worker.name != name]
+        self._asking.take_of(name)
         for step in self._steps.values():
             step.drop_worker(name, self._roster.num_servers)
 
@@ -256,33 +245,28 @@ class HandOut:
     # -- who asks for more ---------------------------------------------------------------------------------------------
 
     def asks(self, worker: Worker, more: More, now_s: float) -> None:
-        """Answer who is about to run out of work as late as that is in time: then it shows who is fast in this step."""
-        step = self._steps.get(more.step)
-        early_s = more.busy_s - LEAD * more.fetch_s - LEAST_LEAD_S
-        if step is None or not step.tail_left or early_s <= 0:
+        """Answer who is about to run out of work: now, or later where that is in time."""
+        if not (self._has_tail(more) and self._asking.can_wait(worker, more, now_s)):
             self._answer(worker, more, now_s)
-        else:
-            self._asking.append(Asking(now_s + early_s, worker, more))
 
     def ran_out(self, worker: Worker, now_s: float) -> None:
         """Answer at once who ran out of work sooner than was thought."""
-        for each in [each for each in self._asking if each.worker is worker]:
-            self._asking.remove(each)
+        for each in self._asking.take_of(worker.name):
             self._answer(worker, each.more, now_s)
 
     def due_s(self) -> float:
         """Return when the next one has to be answered."""
-        return min((each.due_s for each in self._asking), default=math.inf)
+        return self._asking.due_s()
 
     def answer_due(self, now_s: float) -> None:
         """Answer those whose time has come, and those for whom nothing is left to wait for."""
-        asking, self._asking = self._asking, []
-        for each in sorted(asking, key=lambda each: each.due_s):
-            step = self._steps.get(each.more.step)
-            if each.due_s > now_s and step is not None and step.tail_left:
-                self._asking.append(each)
-            else:
-                self._answer(each.worker, each.more, now_s)
+        for each in self._asking.take_due(now_s, self._has_tail):
+            self._answer(each.worker, each.more, now_s)
+
+    def _has_tail(self, more: More) -> bool:
+        """Say whether something is left to be handed out of the step that somebody asks for more of."""
+        step = self._steps.get(more.step)
+        return step is not None and step.tail_left > 0
 
     def _answer(self, worker: Worker, more: More, now_s: float) -> None:
         """Give a worker a piece of the tail, or the next task."""

@@ -12,7 +12,7 @@ import msgspec
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.roster import Roster
-from dovetail.runtime.coordinator.work import Work
+from dovetail.runtime.coordinator.work import Pause, Work
 from dovetail.runtime.deadline import Deadline
 from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
 from dovetail.spec.run_keeping import RunSaving, RunValidation
@@ -82,6 +82,8 @@ class Saving:
         self._validation = validation if validation is not None and validation.is_wanted else None
         self._samples, self._last_position = samples, 0
         self.is_wanted = False
+        self.ends_run = False
+        """Whether the run ends with the checkpoint that is wanted or under way."""
         self.stage = Stage.NONE
         self._generation = 0
         self._number = 0
@@ -103,9 +105,16 @@ class Saving:
         return self.is_wanted and self.stage is Stage.NONE
 
     @property
-    def held_back(self) -> bool:
-        """Say whether work that a checkpoint should not hold must wait."""
-        return self.is_due or self.stage is Stage.FIXING
+    def pause(self) -> Pause:
+        """Return which work has to wait."""
+        if self.ends_run:
+            return Pause.TO_STOP
+        return Pause.TO_SAVE if self.is_due or self.stage is Stage.FIXING else Pause.NONE
+
+    @property
+    def was_last(self) -> bool:
+        """Say of a checkpoint that has come to something whether the run ends with it."""
+        return self.ends_run and not self.is_wanted
 
     def look(self, step: int, now_s: float, position: int = 0) -> None:
         """See whether a checkpoint is due by steps, by time, or for the validation data."""

@@ -29,7 +29,8 @@ from dovetail.runtime.model.fixed import read_fixed, read_statistics
 from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
-from dovetail.runtime.server.shard import Shard, gradients_in
+from dovetail.runtime.server.requests import gradients_in
+from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.worker.compute import Computed, Computer
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Lines

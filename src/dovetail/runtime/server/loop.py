@@ -36,8 +36,9 @@ from dovetail.runtime.messages import (
     WhoAreYou,
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
+from dovetail.runtime.server.requests import gradients_in
 from dovetail.runtime.server.saving import PartSaving
-from dovetail.runtime.server.shard import Shard, gradients_in
+from dovetail.runtime.server.shard import Shard
 from dovetail.transport import Letter, Listener, PeerLost, Refused
 
 

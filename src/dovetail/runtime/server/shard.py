@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,13 +18,10 @@ from dovetail.embedding import Checkpoint, Table, make_row_optimizer
 from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.runtime.checkpoint import Manifest, load_dense, save_dense, table_folder
 from dovetail.runtime.dense.groups import optimizer_of
-from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Push
 from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
+from dovetail.runtime.server.requests import check_gradients, check_wanted
 from dovetail.runtime.server.step_sums import StepSums
-
-BUG = "a bug: report it"
 
 
 class Shard:
@@ -131,7 +127,7 @@ class Shard:
 
     def pull(self, tables: Sequence[int], keys: Sequence[Keys], *, dense: bool) -> list[Floats]:
         """Return the rows of keys of each table, then this server's dense parameters where asked for."""
-        self._check_wanted(tables, keys)
+        check_wanted(tables, keys, self._blueprint.tables)
         found = []
         for position, wanted in zip(tables, keys, strict=True):
             if not self.is_settled:
@@ -139,17 +135,6 @@ class Shard:
             found.append(self.tables[position].lookup(wanted))
             self.pulled_keys += len(wanted)
         return [*found, self.values] if dense else found
-
-    def _check_wanted(self, tables: Sequence[int], keys: Sequence[Keys]) -> None:
-        """Refuse a request that makes no sense, before anything of it is done."""
-        if len(tables) != len(keys):
-            raise TrainingError(f"{len(tables)} tables are asked for {len(keys)} arrays of keys", hint=BUG)
-        for position, wanted in zip(tables, keys, strict=True):
-            if not 0 <= position < len(self.tables):
-                raise TrainingError(f"there is no table {position}", hint=BUG)
-            if wanted.dtype != np.int64 or wanted.ndim != 1:
-                raise TrainingError(f"keys of table {position} are {wanted.dtype} {wanted.shape}", hint=BUG)
-            self._check_keys(position, wanted)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
@@ -170,30 +155,7 @@ class Shard:
 
     def check(self, rows: Sequence[RowGradients], dense: Floats | None) -> None:
         """Refuse gradients that are not those of this shard's parameters."""
-        for position, keys, values in rows:
-            if not 0 <= position < len(self.tables):
-                raise TrainingError(f"there is no table {position}", hint=BUG)
-            shape = (len(keys), self.tables[position].width)
-            if keys.dtype != np.int64 or keys.ndim != 1 or values.dtype != np.float32 or values.shape != shape:
-                raise TrainingError(
-                    f"gradients of table {position} are {values.dtype} {values.shape} for {keys.dtype} {keys.shape}",
-                    hint=BUG,
-                )
-            self._check_keys(position, keys)
-        if dense is not None and (dense.dtype != np.float32 or dense.shape != self.values.shape):
-            raise TrainingError(
-                f"the dense gradient is {dense.dtype} {dense.shape}, the parameters are {self.values.shape}",
-                hint=BUG,
-            )
-
-    def _check_keys(self, position: int, keys: Keys) -> None:
-        """Refuse keys that a table has no rows for: they would be made, and be in every checkpoint from then on."""
-        num_rows = self._blueprint.tables[position].num_rows
-        if len(keys) and not (keys.min() >= 0 and keys.max() < num_rows):
-            raise TrainingError(
-                f"table {position} has {num_rows} rows, and is asked for {keys.min()} to {keys.max()}",
-                hint=BUG,
-            )
+        check_gradients(rows, dense, self._blueprint.tables, num_dense=len(self.values))
 
     def counts(self, step: int, task: int) -> bool:
         """Say whether a task counts already."""
@@ -299,11 +261,3 @@ class Shard:
         """Give back memory and files."""
         for table in self.tables:
             table.close()
-
-
-def gradients_in(push: Push, arrays: Sequence[Any]) -> tuple[list[RowGradients], Floats | None]:
-    """Return the gradients of rows, by table, and the dense ones that a push brings."""
-    if len(arrays) != 2 * len(push.tables) + push.dense:
-        raise TrainingError(f"{push.worker} pushed {len(arrays)} arrays for {len(push.tables)} tables", hint=BUG)
-    rows = [(table, arrays[2 * place], arrays[2 * place + 1]) for place, table in enumerate(push.tables)]
-    return rows, arrays[-1] if push.dense else None

@@ -7,8 +7,8 @@ own, and a group that is left with one under way is put aside until that is over
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -22,8 +22,8 @@ dist: Any = torch.distributed
 """PyTorch does not list its groups as public, though it documents them."""
 TIMEOUT_S = 300.0
 """Of an operation that nobody gave up: the coordinator notices lost members long before."""
-LOOK_S = 0.0001
-"""How often an operation is looked at: a step of a small model takes a millisecond."""
+LOOK_S = 0.05
+"""How often it is seen whether an operation is still wanted; its end itself wakes who waits for it."""
 
 _put_aside: list[Collective] = []
 """Groups that were left with operations under way."""
@@ -73,11 +73,13 @@ class Collective:
     def _finish(self, wanted: Callable[[], bool]) -> None:
         """Wait for everything under way, as long as it is wanted."""
         while self._under_way:
-            while not self._under_way[0].is_completed():
-                if not wanted():
-                    raise Abandoned
-                time.sleep(LOOK_S)
-            self._under_way.pop(0).wait()
+            work = self._under_way[0]
+            with suppress(RuntimeError):  # the time is over; or it failed, which is raised below
+                work.wait(timedelta(seconds=LOOK_S))
+            if work.is_completed():
+                self._under_way.pop(0).wait()
+            elif not wanted():
+                raise Abandoned
 
     def leave(self) -> None:
         """Go without the group; what is under way is left to itself."""
