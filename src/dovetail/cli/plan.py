@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dovetail.cli.catalogue import FinishIn, MinSamplesPerS, OwnCatalogues, ProblemFile, Spot, problem_from
-from dovetail.cli.output import errors_shown, print_json, print_line, say, write_file
+from dovetail.cli.output import errors_shown, print_json, say, write_file
 from dovetail.errors import DovetailError, NoPlanError, PlanError
 
 if TYPE_CHECKING:
@@ -141,41 +141,16 @@ def _one_plan(method: str, problem: Problem, demands: Demands, options: Options)
 
 def _print(problem: Problem, demands: Demands, plans: list[Plan], *, pareto: bool, memory: bool) -> None:
     """Print the plan, or the curve, as a table."""
+    from dovetail.cli.dependence import print_dependence
     from dovetail.cli.tables import print_memory, print_pareto, print_plan
 
     if pareto:
         print_pareto(plans)
         return
     print_plan(problem, demands, plans[0])
-    _print_dependence(problem, plans[0], demands)
+    print_dependence(problem, plans[0], demands, clock=time.perf_counter)
     if memory:
         print_memory(problem, plans[0])
-
-
-def _print_dependence(problem: Problem, plan: Plan, demands: Demands) -> None:
-    """Say how far the plan depends on times that were estimated."""
-    if demands.max_cost_per_hour is not None:
-        return
-    from dovetail.planner.dependence import dependence
-
-    found = dependence(problem, plan, demands, clock=time.perf_counter)
-    if found is None:
-        return
-    costs = [
-        "there would be no plan" if cost is None else f"the cheapest plan would cost {cost:,.2f} USD"
-        for cost in (found.cost_if_slower, found.cost_if_faster)
-    ]
-    factor = 1.0 + found.error
-    print_line(
-        f"estimated, not measured: {', '.join(found.types)}. Were all of that {factor:.3g} times as slow, {costs[0]}; "
-        f"as fast, {costs[1]}."
-    )
-    if found.changes:
-        print_line(
-            "Layers would then run elsewhere: measure before you rely on it (dovetail profile on such a machine)."
-        )
-    else:
-        print_line("The same layers would run on the same types.")
 
 
 def _refuse_with_compare(

@@ -17,11 +17,13 @@ def as_keys(keys: ArrayLike) -> NDArray[np.int64]:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
-def as_gradients(gradients: ArrayLike, num_rows: int, width: int) -> NDArray[np.float32]:
-    """Return gradients as contiguous float32 [num_rows, width]."""
+def as_gradients(
+    gradients: ArrayLike, num_rows: int, width: int, *, what: str = "gradients"
+) -> NDArray[np.float32]:
+    """Return gradients, or others of their shape, as contiguous float32 [num_rows, width]."""
     array = np.ascontiguousarray(gradients, dtype=np.float32)
     if array.shape != (num_rows, width):
-        raise TableError(f"gradients have the shape {array.shape}", hint=f"they should have {(num_rows, width)}")
+        raise TableError(f"{what} have the shape {array.shape}", hint=f"they should have {(num_rows, width)}")
     return array
 
 

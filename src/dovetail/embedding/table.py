@@ -159,17 +159,10 @@ class Table:
 
     def fill(self, keys: ArrayLike, values: ArrayLike) -> None:
         """Give each key's row these values, and the state of a new row; `keys` are unlike each other."""
-        keys, values = self._own(keys), np.asarray(values, dtype=np.float32)
-        if values.shape != (len(keys), self.width):
-            raise TableError(
-                f"{len(keys)} rows of a table of width {self.width} are filled with {values.shape}",
-                hint="give one row of values a key",
-            )
+        keys = self._own(keys)
+        values = as_gradients(values, len(keys), self.width, what="values")
         with self._open():
-            width = self.width + self.optimizer.state_width(self.width)
-            rows = np.full((len(keys), width), self.optimizer.first_state, dtype=np.float32)
-            rows[:, : self.width] = values
-            self._store.put(keys, rows)
+            self._update.fill(keys, values)
 
     def set_rate_factor(self, factor: float) -> None:
         """Have the following updates use `factor` times the optimizer's learning rate, as a schedule asks."""

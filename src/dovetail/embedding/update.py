@@ -17,6 +17,7 @@ class Update:
     def __init__(self, store: Store, saver: Saver, optimizer: RowOptimizer) -> None:
         """Step rows by `optimizer`; what a checkpoint under way still needs goes to `saver` first."""
         self._store, self._saver = store, saver
+        self._optimizer = optimizer
         self._kernel, self._settings = type(optimizer).kernel, optimizer.settings()
         self._rate = self._settings[0]
         self._sums = np.empty((0, store.width), dtype=np.float32)
@@ -24,6 +25,13 @@ class Update:
     def set_rate_factor(self, factor: float) -> None:
         """Use `factor` times the optimizer's learning rate from now on."""
         self._settings[0] = self._rate * np.float32(factor)
+
+    def fill(self, keys: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+        """Give distinct keys' rows these values, and the state of new rows."""
+        width = self._store.width
+        rows = np.empty((len(keys), width + self._optimizer.state_width(width)), dtype=np.float32)
+        rows[:, :width], rows[:, width:] = values, self._optimizer.first_state
+        self._store.put(keys, rows)
 
     def bags(
         self,

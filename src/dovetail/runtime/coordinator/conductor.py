@@ -174,7 +174,7 @@ class Conductor:
     def _failed(self, member: Member, message: Failed, now_s: float) -> None:
         """End the run where one of its own processes cannot go on; a worker that joined is on its own."""
         if isinstance(member, Worker) and member.name not in self.roster.settings:
-            self._drop(member, f"{message.error}", now_s)
+            self._drop(member, message.error, now_s)
         else:
             self.fail(f"{message.name}: {message.error}", message.hint)
 
