@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from dovetail.runtime.coordinator.state import RunState
-from dovetail.runtime.messages import Close, Extend, SaveNow
+from dovetail.runtime.messages import Close, Extend, SaveDense, SaveNow
 from tests.runtime.coordinator.world import ModelWorker, World, make_blueprint
 
 MODES = [
@@ -78,9 +78,9 @@ def disturb_messages(world: World, fault: str) -> None:
 def walk(mode: dict[str, object], seed: int, num_events: int = 30) -> World:
     """Return a world after faults at random moments and a quiet end; how large it is depends on the seed too."""
     draw = Random(seed)
-    has_pieces = draw.random() < 0.3  # batches large enough to be divided into pieces as well
+    has_pieces = draw.random() < 0.1  # batches large enough to be divided into pieces as well
     sizes = {
-        "samples": draw.randint(60, 240) if has_pieces else draw.randint(6, 40),
+        "samples": draw.randint(60, 120) if has_pieces else draw.randint(6, 40),
         "batch": draw.randint(20, 60) if has_pieces else draw.randint(2, 8),
         "servers": draw.randint(1, 3),
         "workers": draw.randint(1, 4),
@@ -128,3 +128,22 @@ def test_a_worker_that_was_not_told_of_a_piece_of_its_task_makes_the_step_begin_
     assert world.conductor.state is RunState.DONE
     assert any("was not told of all of task" in event for event in world.events)
     assert world.shelf.newest().manifest.position == world.total
+
+
+def test_who_is_told_late_to_write_a_checkpoint_is_told_of_which_step() -> None:
+    world = World(make_blueprint(mode="sync", dense="ring", workers=1, samples=40, every_steps=None), seed=5)
+    worker = next(iter(world.workers.values()))
+    while not worker.tasks:
+        world.step() or world.tick()
+    world.to_coordinator.append((b"launcher/1", SaveNow()))
+    while not any(isinstance(message, SaveDense) for message in worker.to_it):
+        world.step() or world.tick()
+    asked = next(message for message in worker.to_it if isinstance(message, SaveDense))
+    worker.to_it = deque(message for message in worker.to_it if message is not asked)
+    while world.conductor.work.step < asked.step + 2:
+        world.step() or world.tick()
+
+    world.run()  # the shelf refuses a checkpoint that holds other steps than it says
+
+    assert world.conductor.state is RunState.DONE
+    assert any("could not be written" in event for event in world.events)

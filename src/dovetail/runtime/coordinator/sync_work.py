@@ -105,9 +105,9 @@ class SyncWork:
             samples=self._samples,
         )
 
-    def save_dense(self, number: int, folder: str) -> None:
+    def save_dense(self, number: int, step: int, folder: str) -> None:
         """Have dense parameters written that servers do not keep."""
-        self._keepers.save(number, self.step, folder)
+        self._keepers.save(number, step, folder)
 
     # -- who is there --------------------------------------------------------------------------------------------------
 
