@@ -45,6 +45,15 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     local_address: str
 
 
+class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks `first` to `last` (inclusive) of the model, and the workers that hold them, which others call."""
+
+    first: int
+    last: int
+    workers: tuple[ServerSpec, ...] = ()
+    """None of the first stage, which nobody calls."""
+
+
 class Looks(msgspec.Struct, frozen=True, kw_only=True):
     """What data and code are known by, from a look at them."""
 
@@ -91,6 +100,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of shared memory; None where there is none."""
     first_seed: int | None = None
     """Of first values, where a run goes on with another order than it began with."""
+    stages: tuple[StageSpec, ...] = ()
+    """Where the model is cut; none where every worker holds all of it."""
     looks: Looks = Looks()
     """Of the data and the code that the run began with."""
 

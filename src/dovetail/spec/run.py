@@ -13,6 +13,7 @@ from dovetail.spec.checks import check_name, check_number, check_whole_number
 from dovetail.spec.run_keeping import RunSaving, RunValidation
 from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_section import Meta, Section
+from dovetail.spec.run_stage import RunStage, check_stages
 
 Mode = Literal["sync", "ssp", "async"]
 Dense = Literal["ring", "ps"]
@@ -173,10 +174,12 @@ class RunWorker(Section, frozen=True):
     ] = None
     memory_bytes: Annotated[int | None, Meta(description="memory it may use; absent: what the machine has")] = None
     cores: Annotated[float | None, Meta(description="CPU quota in cores, e.g. 0.4; needs root")] = None
+    stage: Annotated[int, Meta(description="the stage whose layers it holds, from 0")] = 0
 
     def __post_init__(self) -> None:
         """Refuse no worker, no threads, shares of more than all."""
         check_name(self)
+        check_whole_number(self, "stage", at_least=0)
         check_whole_number(self, "count", at_least=1)
         check_whole_number(self, "threads", at_least=1)
         if self.share is not None:
@@ -219,6 +222,7 @@ class Run(Section, frozen=True):
     optimizer: RunOptimizer = RunOptimizer()
     servers: RunServers = RunServers()
     workers: Sequence[RunWorker] = msgspec.field(name="worker", default=(RunWorker(count=2),))
+    stages: Sequence[RunStage] = msgspec.field(name="stage", default=())
     checkpoint: RunSaving = RunSaving()
     validation: RunValidation = RunValidation()
     network: RunNetwork = RunNetwork()
@@ -228,6 +232,8 @@ class Run(Section, frozen=True):
         """Refuse a run without workers, names that are taken or no files', and shares of more than all."""
         if not self.workers:
             raise SpecError("is empty", key="worker", hint="add at least one [[worker]]")
+        check_stages(self.stages, [worker.stage for worker in self.workers])
+        self._check_stages_can_run()
         names = [name for name, _ in self.each_worker()]
         for name in names:
             check_worker_name(name)
@@ -236,6 +242,19 @@ class Run(Section, frozen=True):
         pinned = sum(worker.share or 0.0 for _, worker in self.each_worker())
         if pinned > 1.0 + 1e-9:
             raise SpecError(f"pins shares that add up to {pinned:g}", key="worker", hint="shares add up to 1 at most")
+
+    def _check_stages_can_run(self) -> None:
+        """Refuse what stages do not know."""
+        if len(self.stages) < 2:
+            return
+        if self.training.mode != "sync":
+            raise SpecError(f'is "{self.training.mode}", and the run has stages', key="mode", hint='set mode = "sync"')
+        if self.training.dense != "ps":
+            raise SpecError(f'is "{self.training.dense}", and the run has stages', key="dense", hint='set dense = "ps"')
+
+    def workers_of(self, stage: int) -> list[tuple[str, RunWorker]]:
+        """Return every single worker of a stage with its name."""
+        return [(name, worker) for name, worker in self.each_worker() if worker.stage == stage]
 
     def each_worker(self) -> list[tuple[str, RunWorker]]:
         """Return every single worker with its name."""

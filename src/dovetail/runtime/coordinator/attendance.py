@@ -22,7 +22,7 @@ class Attendance:
     def find_missing(self, now_s: float) -> list[tuple[Member, str]]:
         """Return those to go on without, and why."""
         found = []
-        for member in [*self._roster.servers.values(), *self._roster.workers.values()]:
+        for member in self._roster.everyone:
             silent_s = now_s - member.heard_s
             loads = isinstance(member, Server) and not member.is_ready and silent_s < WAITS_S
             if member.is_lost(now_s) and not loads:

@@ -5,6 +5,8 @@ Events in, decisions out: it has no sockets, no clock and, but for the shelf of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.coordinator.attendance import WAITS_S, Attendance
 from dovetail.runtime.coordinator.decisions import Decisions
@@ -32,6 +34,7 @@ from dovetail.runtime.messages import (
     Saved,
     SaveFailed,
     SaveNow,
+    Staff,
     Stop,
 )
 from dovetail.spec.run import RunWorker
@@ -45,7 +48,11 @@ class Conductor:
         run = blueprint.run
         self._shelf, self._faults, self._place = shelf, run.faults, place
         self.decisions = Decisions()
-        self.roster = Roster(server_names=[spec.name for spec in blueprint.servers], settings=dict(run.each_worker()))
+        self.roster = Roster(
+            server_names=[spec.name for spec in blueprint.servers],
+            settings=dict(run.workers_of(0)),
+            stages=[[spec.name for spec in stage.workers] for stage in blueprint.stages[1:]],
+        )
         is_sync = run.training.mode == "sync"
         self.work: Work = (SyncWork if is_sync else PoolWork)(blueprint, self.roster, self.decisions)
         self.kept: Kept = shelf.newest()
@@ -72,6 +79,8 @@ class Conductor:
             known.hear(now_s)  # it was asked twice
         elif is_server and message.name in self.roster.server_names:
             self._server_came(server_of(message, address, now_s, patience_s), message.generation, now_s)
+        elif message.role == "stage worker":
+            self._stage_worker_came(worker_of(message, address, now_s, patience_s, settings))
         elif not is_server:
             self._worker_came(worker_of(message, address, now_s, patience_s, settings), now_s)
         self.settle(now_s)
@@ -101,8 +110,24 @@ class Conductor:
             self.roster.first_worker_s = now_s
         self._generations.tell_again(worker)
         self.decisions.send(worker, Reset(generation=self.roster.generation))
+        self._tell_staff([worker])
         if self.state.is_working:
             self.work.join(worker, now_s)
+
+    def _stage_worker_came(self, worker: Worker) -> None:
+        """Take in a worker of a later stage."""
+        self.roster.stage_workers[worker.name] = worker
+        if self.state.is_over:
+            self.decisions.send(worker, Stop(reason=self.state.value))
+            return
+        self.decisions.send(worker, Reset(generation=self.roster.generation))
+        self._tell_staff(self.roster.workers.values())
+
+    def _tell_staff(self, workers: Iterable[Worker]) -> None:
+        """Tell workers of the first stage who is there of the others."""
+        if self.roster.stages:
+            staff = Staff(generation=self.roster.generation, stages=self.roster.staff)
+            self.decisions.send_all(workers, staff)
 
     def died(self, message: Died, now_s: float) -> None:
         """Take in from the launcher that a process has ended."""
@@ -111,7 +136,8 @@ class Conductor:
             self.decisions.say(f"{message.name} ended: {message.how}")
         else:
             self._drop(member, message.how, now_s)
-        is_needed = message.name in self.roster.server_names or not self.roster.workers
+        has_all = self.roster.workers and all(self.roster.staff)
+        is_needed = message.name in self.roster.server_names or not has_all
         if is_needed and not message.comes_back:
             self.fail(
                 f"{message.name} ended: {message.how}, and is not started again",
@@ -185,6 +211,10 @@ class Conductor:
         if isinstance(member, Server):
             self.roster.servers.pop(member.name, None)
             self._go_back(f"{member.name} is lost: {how}", now_s)
+        elif self.roster.stage_workers.pop(member.name, None) is not None:
+            self._tell_staff(self.roster.workers.values())
+            if self.state.is_working:
+                self._begin_again(f"{member.name} is lost: {how}; the step is done again", now_s)
         else:
             self.decisions.say(f"{member.name} is lost: {how}; its tasks go to others")
             self._drop_worker(member.name, now_s)
@@ -270,7 +300,8 @@ class Conductor:
         self.decisions.write(start=self.work.as_start())
         self.state = RunState.RUNNING
         self._attendance.began(now_s)
-        self.decisions.send_all(self.roster.workers.values(), Reset(generation=self.roster.generation))
+        workers = [*self.roster.stage_workers.values(), *self.roster.workers.values()]
+        self.decisions.send_all(workers, Reset(generation=self.roster.generation))
         self._standstill.moved(now_s)
         self.work.begin(now_s)
         self._saving.is_wanted = self._asked_to_stop
@@ -298,5 +329,4 @@ class Conductor:
     def _end(self, state: RunState) -> None:
         """Have everyone stop."""
         self.state = state
-        everyone = [*self.roster.workers.values(), *self.roster.servers.values()]
-        self.decisions.send_all(everyone, Stop(reason=state.value))
+        self.decisions.send_all(self.roster.everyone, Stop(reason=state.value))

@@ -30,6 +30,9 @@ class Roster:
     """
     servers: dict[str, Server] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
+    stages: Sequence[Sequence[str]] = ()
+    """The workers of each stage after the first, by name; nobody else may be one."""
+    stage_workers: dict[str, Worker] = field(default_factory=dict)
     first_worker_s: float | None = None
 
     @property
@@ -54,13 +57,23 @@ class Roster:
 
     def may_begin(self, now_s: float) -> bool:
         """Say whether the first step can begin: all workers are there, or have had their time to come."""
-        if self.first_worker_s is None:
+        if self.first_worker_s is None or not all(self.staff):
             return False
         return len(self.workers) >= len(self.settings) or now_s - self.first_worker_s > GRACE_S
 
+    @property
+    def staff(self) -> tuple[tuple[str, ...], ...]:
+        """Return who is there, of each stage after the first."""
+        return tuple(tuple(name for name in names if name in self.stage_workers) for names in self.stages)
+
+    @property
+    def everyone(self) -> list[Member]:
+        """Return all who are there."""
+        return [*self.servers.values(), *self.stage_workers.values(), *self.workers.values()]
+
     def member(self, name: str) -> Member | None:
         """Return who has a name."""
-        return self.servers.get(name) or self.workers.get(name)
+        return self.servers.get(name) or self.stage_workers.get(name) or self.workers.get(name)
 
     def sender(self, address: bytes) -> Member | None:
         """Return whose address it is."""

@@ -97,13 +97,14 @@ def _work(folder: Path, name: str, model: Any, source: Any, enter_host: EnterHos
     """Enter the worker's host where it has one of its own, then work."""
     from dovetail.runtime.launch.prepare import load_source  # noqa: PLC0415 - only workers need torch
     from dovetail.runtime.worker.loop import work  # noqa: PLC0415
+    from dovetail.runtime.worker.stage_loop import work_in_stage  # noqa: PLC0415
     from dovetail.spec.run import RunWorker  # noqa: PLC0415
 
     if enter_host is not None:
         enter_host()
     process = Process(folder, name, is_local=enter_host is None)
     settings = dict(process.blueprint.run.each_worker()).get(name, RunWorker())
-    work(process, settings, load_source(process.blueprint.run, source), model)
+    (work_in_stage if settings.stage else work)(process, settings, load_source(process.blueprint.run, source), model)
 
 
 def main() -> int:

@@ -12,11 +12,12 @@ from dovetail.data.source import Source
 from dovetail.embedding import ROW_OPTIMIZERS, make_row_optimizer
 from dovetail.embedding.row_optimizer import described as row_described
 from dovetail.errors import did_you_mean
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.metrics import make_metric
 from dovetail.models.recipe import Recipe
 from dovetail.models.schedules import make_schedule
 from dovetail.models.whole import WholeModel
-from dovetail.runtime.blueprint import Blueprint, ServerSpec
+from dovetail.runtime.blueprint import Blueprint, ServerSpec, StageSpec
 from dovetail.runtime.dense.groups import check_groups
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
@@ -54,6 +55,7 @@ def work_out(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool
             dense=dense,
             metrics=metrics,
             own_loss=own_loss,
+            stages=_stages(run, built, private),
             looks=looks,
         )
         check_groups(blueprint)
@@ -132,6 +134,34 @@ def _with_defaults(run: Run, *, name: str, rate: float, batch: int) -> Run:
         run,
         training=msgspec.structs.replace(run.training, batch=batch),
         optimizer=msgspec.structs.replace(run.optimizer, name=name, learning_rate=rate),
+    )
+
+
+def _stages(run: Run, built: Model, private: Path) -> tuple[StageSpec, ...]:
+    """Return the stages with the addresses of their workers; none where there is only one."""
+    if len(run.stages) < 2 or not isinstance(built, LayerGraph):
+        return ()
+    last = run.stages[-1].last_layer
+    if last != len(built) - 1:
+        raise TrainingError(
+            f"the stages hold layers 0 to {last}, and the model has {len(built)}",
+            hint="a plan holds for the model that it was made for: profile and plan again",
+        )
+    if norms_of(built):
+        raise TrainingError(
+            "the model normalises by batches, and its stages would each see another part of one",
+            hint="train it in one stage, or use layer norms",
+        )
+    return tuple(
+        StageSpec(
+            first=stage.first_layer,
+            last=stage.last_layer,
+            workers=tuple(
+                _server_spec(name, run.network.address, private)
+                for name, _ in (run.workers_of(number) if number else ())
+            ),
+        )
+        for number, stage in enumerate(run.stages)
     )
 
 

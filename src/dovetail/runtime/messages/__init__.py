@@ -47,6 +47,13 @@ from dovetail.runtime.messages.serving import (
     SaveFailed,
     ServerStats,
 )
+from dovetail.runtime.messages.staging import (
+    Collect,
+    Collected,
+    Forward,
+    Returned,
+    Staff,
+)
 from dovetail.runtime.messages.watching import (
     Died,
     Report,
@@ -74,6 +81,7 @@ Message = (
     | JoinRing | Holds | RingMeets | InRing | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
     | Pull | Pulled | Push | Pushed | Stale
+    | Forward | Returned | Collect | Collected | Staff
 )  # fmt: skip
 
 __all__ = [
@@ -83,12 +91,15 @@ __all__ = [
     "Apply",
     "Assign",
     "Close",
+    "Collect",
+    "Collected",
     "Commit",
     "Committed",
     "Died",
     "Done",
     "Extend",
     "Failed",
+    "Forward",
     "Hello",
     "Holds",
     "InRing",
@@ -109,6 +120,7 @@ __all__ = [
     "Reduced",
     "Report",
     "Reset",
+    "Returned",
     "RingBroken",
     "RingMeets",
     "Save",
@@ -120,6 +132,7 @@ __all__ = [
     "Senders",
     "ServerStats",
     "Span",
+    "Staff",
     "Stale",
     "Status",
     "Stop",

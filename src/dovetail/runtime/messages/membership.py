@@ -6,7 +6,7 @@ from typing import Literal
 
 from dovetail.runtime.messages.kind import MessageKind
 
-Role = Literal["server", "worker", "launcher"]
+Role = Literal["server", "worker", "stage worker", "launcher"]
 
 
 class Hello(MessageKind, frozen=True):

@@ -18,6 +18,7 @@ from dovetail.runtime.messages.serving import (
     SaveFailed,
     ServerStats,
 )
+from dovetail.runtime.messages.staging import Collect, Forward
 from dovetail.runtime.messages.watching import Died, SaveNow, Status
 from dovetail.runtime.messages.working import Done, More, RanOut
 
@@ -28,6 +29,7 @@ TO_COORDINATOR: dict[str, tuple[type, ...]] = {
     "server": (
         Status, Hello, Alive, Failed, Ready, Accepted, NormIs, Committed, SaveBegun, Saved, SaveFailed, ServerStats,
     ),
+    "stage worker": (Status, Hello, Alive, Failed),
     "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, Done),
 }  # fmt: skip
 FROM_RINGS = (Holds, RingMeets, InRing, Reduced, RingBroken, Saved, SaveFailed)
@@ -37,13 +39,20 @@ FROM_RINGS = (Holds, RingMeets, InRing, Reduced, RingBroken, Saved, SaveFailed)
 class Senders:
     """The roles of a run's processes, by their names, and what each may say."""
 
-    def __init__(self, *, coordinator: str, servers: Collection[str], has_ring: bool) -> None:
-        """Whoever is not named here, and has a key, is a worker."""
-        self._roles = {LAUNCHER: "launcher", coordinator: "coordinator", **dict.fromkeys(servers, "server")}
+    def __init__(
+        self, *, coordinator: str, servers: Collection[str], has_ring: bool, stage_workers: Collection[str] = ()
+    ) -> None:
+        """Whoever is not named here, and has a key, is a worker (of the first stage)."""
+        self._roles = {
+            LAUNCHER: "launcher",
+            coordinator: "coordinator",
+            **dict.fromkeys(servers, "server"),
+            **dict.fromkeys(stage_workers, "stage worker"),
+        }
         self._from_workers = TO_COORDINATOR["worker"] + (FROM_RINGS if has_ring else ())
 
     def role_of(self, name: str) -> str:
-        """Return launcher, coordinator, server or worker."""
+        """Return launcher, coordinator, server, stage worker or worker."""
         return self._roles.get(name, "worker")
 
     def why_not_to_coordinator(self, sender: str, message: Any) -> str | None:
@@ -60,11 +69,21 @@ class Senders:
     def why_not_to_server(self, sender: str, message: Any) -> str | None:
         """Return why a server does not take a message of this process, or None where it does."""
         role = self.role_of(sender)
-        if role != "worker" or not isinstance(message, Pull | Push):
+        if not isinstance(message, Pull if role == "stage worker" else Pull | Push) or "worker" not in role:
             return _not_theirs(sender, role, message)
         if isinstance(message, Push) and message.worker.partition("/")[0] != sender:
             return f"{sender} speaks in the name of {message.worker}"
         return None
+
+
+def why_not_to_stage(senders: Senders, sender: str, message: Any) -> str | None:
+    """Return why a worker of a later stage does not take a message of this process, or None where it does."""
+    role = senders.role_of(sender)
+    if "worker" not in role or not isinstance(message, Forward if role == "stage worker" else Forward | Collect):
+        return _not_theirs(sender, role, message)
+    if role == "worker" and message.head.partition("/")[0] != sender:
+        return f"{sender} speaks in the name of {message.head}"
+    return None
 
 
 def _not_theirs(sender: str, role: str, message: Any) -> str:

@@ -11,7 +11,7 @@ from dovetail.data.schema import Schema
 from dovetail.models.embedding import rows_elsewhere
 from dovetail.models.errors import ModelError
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.models.load import as_whole, load_whole
+from dovetail.models.load import as_graph, as_whole, load_model, load_whole, one_loss
 from dovetail.models.whole import WholeModel
 from dovetail.runtime.model.items import items_for
 from dovetail.spec.run import Run
@@ -21,12 +21,19 @@ Model = LayerGraph | WholeModel
 
 def build_model(run: Run, schema: Schema, own: nn.Module | None = None) -> Model:
     """Return the run's model, its tables without memory; `own` is a module that the user made, which is not copied."""
+    cut = len(run.stages) > 1
+    model: Model
     if own is not None:
-        model = as_whole(own, loss=run.model.loss)
+        model = as_graph(own, loss=one_loss(run.model.loss)) if cut else as_whole(own, loss=run.model.loss)
     else:
         with rows_elsewhere():
             options = {"schema": schema, **items_for(run), **run.model.options}
-            model = load_whole(run.model.name, seed=run.training.seed, loss=run.model.loss, **options)
+            name, seed, loss = run.model.name, run.training.seed, run.model.loss
+            model = (
+                load_model(name, seed=seed, loss=one_loss(loss), **options)
+                if cut
+                else load_whole(name, seed=seed, loss=loss, **options)
+            )
     further = [field.name for field in schema.fields]
     reads = model.reads_of(0, len(model) - 1) if isinstance(model, LayerGraph) else model.reads_of(further)
     check_reads(reads, schema)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dovetail.errors import DovetailError
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.messages import Alive, Failed, Hello, Leaves, Message, Stop, WhoAreYou
+from dovetail.runtime.messages.membership import Role
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.worker.pulse import Pulse
 from dovetail.transport import Letter
@@ -32,12 +33,14 @@ class Control:
         generation: Callable[[], int],
         most_samples: Callable[[], int | None],
         leaves: Callable[[], bool] = lambda: False,
+        *,
+        role: Role = "worker",
     ) -> None:
         """Open the line; `handle` is called with every message of the coordinator, in this thread.
 
         The next two are what the coordinator is told of this worker; once `leaves` returns True, it goes.
         """
-        self._leaves = leaves
+        self._leaves, self._role = leaves, role
         self._process, self._handle = process, handle
         self._generation, self._most_samples = generation, most_samples
         self._clock = AwakeClock()
@@ -127,7 +130,7 @@ class Control:
         """Tell the coordinator who this is."""
         self._line.send(
             Hello(
-                role="worker",
+                role=self._role,
                 name=self._process.name,
                 process_id=self._process.process_id,
                 generation=self._generation(),

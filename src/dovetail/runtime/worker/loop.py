@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -23,13 +24,13 @@ from dovetail.data.streams import stream_number
 from dovetail.errors import DovetailError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
-from dovetail.runtime.messages import Message, More, RanOut, Reset, Span
+from dovetail.runtime.messages import Message, More, RanOut, Reset, Span, Staff
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed, read_newest_statistics
 from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
-from dovetail.runtime.worker.compute import Computer
+from dovetail.runtime.worker.compute import Computed, Computer
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.dense_sync import DenseSync, ServerSync
 from dovetail.runtime.worker.fetch import Fetcher
@@ -39,8 +40,9 @@ from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
 from dovetail.runtime.worker.memory import Room
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.pace import Pace
+from dovetail.runtime.worker.pipeline import Pipeline
 from dovetail.runtime.worker.ring_sync import RingSync
-from dovetail.runtime.worker.row_source import Rows
+from dovetail.runtime.worker.row_source import Fetch, Rows
 from dovetail.runtime.worker.score_counts import ScoreCounts
 from dovetail.runtime.worker.send import Sender
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
@@ -50,6 +52,8 @@ SWITCH_S = 0.0005
 """How soon a thread that wants to run Python may: the threads of a worker take turns within one step."""
 LOOK_S = 0.1
 """How often a main thread without work looks whether it should stop; a nudge wakes it sooner."""
+LANDING_S = 0.002
+"""How long a main thread waits for what comes back through the stages before it looks for more to send."""
 END_S = 10.0
 """How long a thread may take to end: a push under way is waited for, a server that is gone is not."""
 
@@ -77,6 +81,7 @@ class WorkerLoop:
         read_newest_statistics(model, process.folder)
         self._model = ServedModel(model.train(), Rows(blueprint.num_servers, device), device, schema=source.schema)
         self._computer = Computer(self._model)
+        self._pipeline = Pipeline(process, self._model) if blueprint.stages else None
         room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
         self._inbox = Inbox(room.most_at_once)
         self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples, leaves)
@@ -125,6 +130,8 @@ class WorkerLoop:
             for thread in threads:
                 thread.join(END_S)
             self._lines.close()
+            if self._pipeline is not None:
+                self._pipeline.close()
         if self._control.problem is not None:
             raise self._control.problem
 
@@ -148,6 +155,9 @@ class WorkerLoop:
         """Do what the coordinator says, in the control thread."""
         if self._dense.handle(message):
             self._fetcher.nudge()
+            return
+        if isinstance(message, Staff) and self._pipeline is not None:
+            self._pipeline.staff = message.stages
             return
         news = self._inbox.handle(message)
         if isinstance(message, Reset):
@@ -174,22 +184,58 @@ class WorkerLoop:
         """Compute what is fetched; finish what is whole."""
         while not self._control.stopped.is_set():
             self._control.pulse.rest()
-            start_s, begin_s = time.perf_counter(), now_s()
             try:
-                fetched = self._fetcher.ready.get(timeout=LOOK_S)
-            except queue.Empty:
-                fetched = None
-            waited_s = time.perf_counter() - start_s
-            if fetched is None:
-                self._idle.add(begin_s, waited_s)
-                self._dense.catch_up(self._is_now)
-                self._finish_whole()
-            elif self._wanted(fetched.micro_batch.task):
-                self._account(fetched, begin_s, waited_s)
-                try:
-                    self._compute(fetched)
-                except Abandoned:
-                    self._model.gradients.zero_()
+                if self._pipeline is not None and self._pipeline.task is not None:
+                    self._land(self._pipeline, self._pipeline.task)
+                else:
+                    self._work_on_next(LOOK_S)
+            except Abandoned:
+                self._model.gradients.zero_()
+                if self._pipeline is not None:
+                    self._pipeline.give_up()
+
+    def _work_on_next(self, timeout_s: float) -> None:
+        """Wait for the next micro-batch and compute it; finish what is whole where none comes."""
+        start_s, begin_s = time.perf_counter(), now_s()
+        try:
+            fetched = self._fetcher.ready.get(timeout=timeout_s) if timeout_s else self._fetcher.ready.get_nowait()
+        except queue.Empty:
+            fetched = None
+        waited_s = time.perf_counter() - start_s
+        if fetched is None:
+            self._idle.add(begin_s, waited_s)
+            self._dense.catch_up(self._is_now)
+            self._finish_whole()
+        elif self._wanted(fetched.micro_batch.task):
+            self._account(fetched, begin_s, waited_s)
+            self._compute(fetched)
+
+    def _land(self, pipeline: Pipeline, task: Task) -> None:
+        """Take in micro-batches of a task that come back through the stages, and send others on their way."""
+        start_s, begin_s = time.perf_counter(), now_s()
+        if not self._wanted(task):
+            raise Abandoned
+        fetched: Fetched | None = None
+        if not pipeline.is_full:
+            with suppress(queue.Empty):
+                fetched = self._fetcher.ready.get_nowait()
+        while fetched is not None and fetched.micro_batch.task is not task and pipeline.task is not None:
+            self._come_back(pipeline, task)  # the next task begins when this one is whole
+        if fetched is not None and pipeline.task is None:
+            self._finish_whole()
+        if fetched is not None and self._wanted(fetched.micro_batch.task):
+            self._account(fetched, begin_s, 0.0)
+            self._compute(fetched)
+        self._come_back(pipeline, task, wait_s=0.0 if fetched is not None else LANDING_S)
+        task.compute_s += time.perf_counter() - start_s
+
+    def _come_back(self, pipeline: Pipeline, task: Task, wait_s: float = LANDING_S) -> None:
+        """Take in micro-batches that have come back."""
+        if not self._wanted(task):
+            raise Abandoned
+        for fetched, computed in pipeline.landed(wait_s):
+            self._count(fetched, computed)
+            self._pass_on(task, computed.rows)
 
     def _account(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
         """Tell waiting for others from waiting for one's own fetch."""
@@ -215,6 +261,9 @@ class WorkerLoop:
             start_s = time.perf_counter()
         if self._inbox.should_ask_for_more(task):
             self._ask_for_more(task, samples)
+        if self._pipeline is not None:
+            self._take_off(self._pipeline, fetched)
+            return
         gradients = self._gradients(fetched) if samples else []
         seconds = time.perf_counter() - start_s
         self._pace.add(samples=samples, compute_s=seconds, fetch_s=fetched.fetch_s)
@@ -224,6 +273,10 @@ class WorkerLoop:
             task.piece_samples += samples
             task.piece_s += seconds
         task.spans.append(Span("compute", begin_s, now_s(), task.assign.step))
+        self._pass_on(task, gradients)
+
+    def _pass_on(self, task: Task, gradients: RowGradients) -> None:
+        """Pass on the gradients of a micro-batch of a task, which may be its last."""
         progress = self._inbox.computed(task)
         if progress is Progress.WHOLE:
             self._finish(task, gradients)
@@ -250,21 +303,38 @@ class WorkerLoop:
     def _gradients(self, fetched: Fetched) -> RowGradients:
         """Return the gradients of rows; those of dense parameters add up."""
         task, assign = fetched.micro_batch.task, fetched.micro_batch.task.assign
-        version = assign.step if self._sync else 0
         computed = self._computer.compute(
             fetched.batch,
             fetched.rows,
-            lambda look_up: self._lines.pull(
-                assign.generation, version, [look_up], dense=False, wanted=lambda: self._wanted(task)
-            ).rows[0],
+            self._fetch_for(task),
             where=f"on {self._process.name} at step {assign.step}",
             before_backward=lambda: self._dense.begin_last() if self._inbox.is_last(task) else None,
         )
+        self._count(fetched, computed)
+        return computed.rows
+
+    def _take_off(self, pipeline: Pipeline, fetched: Fetched) -> None:
+        """Send a micro-batch on its way through the stages; an empty one is done at once."""
+        task = fetched.micro_batch.task
+        if not fetched.batch.num_samples:
+            self._pass_on(task, [])
+        else:
+            pipeline.take_off(fetched, self._fetch_for(task), lambda: self._wanted(task))
+
+    def _fetch_for(self, task: Task) -> Fetch:
+        """Return what gets rows that a model asks for in the middle of a task."""
+        assign, version = task.assign, task.assign.step if self._sync else 0
+        return lambda look_up: self._lines.pull(
+            assign.generation, version, [look_up], dense=False, wanted=lambda: self._wanted(task)
+        ).rows[0]
+
+    def _count(self, fetched: Fetched, computed: Computed) -> None:
+        """Add what came of a micro-batch to its task and to the figures."""
+        task = fetched.micro_batch.task
         task.samples += fetched.batch.num_samples
         task.loss += computed.loss
         if self._scores is not None and computed.scores is not None:
             self._scores.add(computed.scores, fetched.batch.labels)
-        return computed.rows
 
     def _finish_whole(self) -> None:
         """Finish tasks that turned out to be whole after their last micro-batch was computed."""
@@ -275,6 +345,8 @@ class WorkerLoop:
         """Pass on the last gradients of a task (None: those that were held), the dense ones with them."""
         if not self._inbox.take(task):
             return
+        if self._pipeline is not None:
+            self._pipeline.collect(task, lambda: self._wanted(task))
         dense, counts = self._dense.gradients_to_push(), self._scores.take() if self._scores is not None else ()
         self._sender.put_last(task, gradients, dense, counts)
         span = self._dense.finish(task, lambda: self._wanted(task))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any
@@ -29,12 +29,28 @@ AskedKeys = Callable[[Batch], Tensor | None]
 class ServedModel:
     """A model whose dense parameters and their gradients are views of two vectors, and whose rows come from `rows`."""
 
-    def __init__(self, model: Model, rows: Rows, device: torch.device, *, schema: Schema | None = None) -> None:
-        """Take the model over; `schema` names the columns of its data."""
+    def __init__(
+        self,
+        model: Model,
+        rows: Rows,
+        device: torch.device,
+        *,
+        schema: Schema | None = None,
+        only: Collection[str] | None = None,
+    ) -> None:
+        """Take the model over; `schema` names the columns of its data.
+
+        Of the dense parameters the vectors hold those in `only`, and the memory of others is given back.
+        """
         self.graph, self.rows, self.device = model, rows, device
         self._schema = schema
         self._sparse = sparse_modules(model)
         dense = dense_parameters(model)
+        if only is not None:
+            for name, parameter in dense:
+                if name not in only:
+                    parameter.data = parameter.data.new_empty(0)
+            dense = [(name, parameter) for name, parameter in dense if name in only]
         size = sum(parameter.numel() for _, parameter in dense)
         self.values = torch.empty(size, device=device)
         self.gradients = torch.zeros(size, device=device)

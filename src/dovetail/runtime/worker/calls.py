@@ -1,0 +1,122 @@
+"""Requests to workers of later stages that are under way, each on a line of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import zmq
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dovetail.runtime.blueprint import Blueprint, ServerSpec
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.messages import Collect, Forward, Stale
+from dovetail.runtime.process import Process
+from dovetail.transport import Caller, Letter, Refused
+
+Array = NDArray[np.generic]
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that was sent; `letter` is its answer, whose arrays hold until the call is ended."""
+
+    name: str
+    line: Caller
+    request: int
+    letter: Letter | None = None
+
+
+class Calls:
+    """Lines to the workers of later stages; one thread uses them.
+
+    A line takes one request at a time through shared memory, so there are as many lines as requests under way.
+    """
+
+    def __init__(self, process: Process, purpose: str, *, lane_bytes: int) -> None:
+        """Open no line yet; `purpose` tells these from other lines of the process."""
+        self._process, self._purpose, self._lane_bytes = process, purpose, lane_bytes
+        self._specs = {spec.name: spec for stage in process.blueprint.stages for spec in stage.workers}
+        self._free: dict[str, list[Caller]] = {name: [] for name in self._specs}
+        self._num_lines = 0
+        self._under_way: dict[zmq.Socket[bytes], Call] = {}
+        self.poller = zmq.Poller()
+        """Of all lines under way; whoever owns this may watch others with it."""
+
+    def ask(self, name: str, message: Forward | Collect, arrays: Sequence[Array] = ()) -> Call:
+        """Send a request to a worker of a later stage."""
+        free = self._free[name]
+        line = free.pop() if free else self._open(self._specs[name])
+        call = Call(name, line, line.ask(message, arrays))
+        self._under_way[line.socket] = call
+        self.poller.register(line.socket, zmq.POLLIN)
+        return call
+
+    def _open(self, spec: ServerSpec) -> Caller:
+        """Return a new line."""
+        self._num_lines += 1
+        return self._process.call(spec, suffix=f"/{self._purpose}-{self._num_lines}", lane_bytes=self._lane_bytes)
+
+    def answered(self, timeout_s: float) -> list[Call]:
+        """Return the requests that were answered, after a while where there are none yet."""
+        found = []
+        for socket, _ in self.poller.poll(int(timeout_s * 1000)):
+            call = self._under_way.get(socket)
+            letter = call.line.receive(0) if call is not None else None
+            if call is None or letter is None:
+                continue
+            if isinstance(letter.message, Refused):
+                raise TrainingError(
+                    f"{call.name} refused a request: {letter.message.reason}",
+                    hint="all processes of a run must have the same version of Dovetail",
+                )
+            call.letter = letter
+            self.poller.unregister(call.line.socket)
+            del self._under_way[call.line.socket]
+            found.append(call)
+        return found
+
+    def end(self, call: Call) -> None:
+        """Let go of an answer: its line is free again."""
+        if call.letter is not None:
+            self._free[call.name].append(call.line)
+
+    def give_up(self) -> None:
+        """Want no answer any more: what still comes goes nowhere."""
+        for call in self._under_way.values():
+            self.poller.unregister(call.line.socket)
+            call.line.abandon()
+            self._free[call.name].append(call.line)
+        self._under_way.clear()
+
+    def close(self) -> None:
+        """Close all lines."""
+        self.give_up()
+        for lines in self._free.values():
+            for line in lines:
+                line.close()
+
+
+def is_stale(call: Call) -> bool:
+    """Say whether an answer says that the request was of work that is thrown away."""
+    return call.letter is not None and isinstance(call.letter.message, Stale)
+
+
+def lane_bytes(blueprint: Blueprint, dense_size: int) -> int:
+    """Return how much shared memory a line between stages has: a micro-batch of wide activations, or gradients."""
+    return max(4 * dense_size, blueprint.run.training.micro_batch * 4096 * 4) + (1 << 20)
+
+
+def as_tensor(array: Any, device: torch.device) -> Tensor:
+    """Return an array that came with a letter as a tensor of one's own: its memory is used for the answer."""
+    return torch.from_numpy(array.copy()).to(device)
+
+
+def as_array(tensor: Any) -> Array:
+    """Return a tensor as an array in host memory, as it is."""
+    array: Array = tensor.detach().contiguous().cpu().numpy()
+    return array

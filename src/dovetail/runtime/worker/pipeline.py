@@ -1,0 +1,191 @@
+"""The first stage's side of a pipeline: micro-batches under way through the later stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dovetail.models.layer_graph import LayerGraph
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.messages import Collect, Collected, Forward, Returned
+from dovetail.runtime.model.stages import Cut, cuts_of
+from dovetail.runtime.process import Process
+from dovetail.runtime.worker.calls import Call, Calls, as_array, as_tensor, is_stale, lane_bytes
+from dovetail.runtime.worker.compute import Computed
+from dovetail.runtime.worker.keys import look_up
+from dovetail.runtime.worker.lines import Abandoned
+from dovetail.runtime.worker.model import ServedModel
+from dovetail.runtime.worker.row_source import Fetch, Leaf
+from dovetail.runtime.worker.task import Fetched, RowGradients, Task
+
+LOOK_S = 0.05
+"""How often whoever waits looks whether it is still wanted."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A micro-batch on its way through the later stages."""
+
+    fetched: Fetched
+    outputs: dict[str, Tensor]
+    """Of this stage's blocks, which later ones read."""
+    leaves: list[Leaf]
+    route: tuple[str, ...]
+    calls: dict[int, Call] = field(default_factory=dict)
+    """By stage; answered when the micro-batch has been there and back."""
+
+    @property
+    def has_landed(self) -> bool:
+        """Say whether every stage has answered."""
+        return all(call.letter is not None for call in self.calls.values())
+
+
+class Pipeline:
+    """Runs the first stage's blocks, and has the others run by those who hold them; the main thread's."""
+
+    def __init__(self, process: Process, model: ServedModel) -> None:
+        """Open no line yet: nobody is known to be there."""
+        if not isinstance(model.graph, LayerGraph):
+            raise TypeError("a model that is cut is a graph of layers")
+        self._name = f"{process.name}/{process.process_id}"
+        self._model, self._graph = model, model.graph
+        self._blueprint = process.blueprint
+        self._cuts: list[Cut] = cuts_of(self._graph, process.blueprint)
+        largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
+        self._calls = Calls(process, "pipeline", lane_bytes=lane_bytes(process.blueprint, largest))
+        self._flights: list[Flight] = []
+        self._num_flights = 0
+        self._load: dict[str, int] = {}
+        self._visited: dict[int, set[str]] = {}
+        """By task: who has some of its gradients."""
+        self.staff: tuple[tuple[str, ...], ...] = ()
+        """Who is there, of each later stage; the control thread says."""
+
+    @property
+    def is_full(self) -> bool:
+        """Say whether enough micro-batches are under way to keep every stage at work."""
+        return len(self._flights) > len(self._cuts)
+
+    @property
+    def task(self) -> Task | None:
+        """The task whose micro-batches are under way."""
+        return self._flights[0].fetched.micro_batch.task if self._flights else None
+
+    # -- there ---------------------------------------------------------------------------------------------------------
+
+    def take_off(self, fetched: Fetched, fetch: Fetch, wanted: Callable[[], bool]) -> None:
+        """Run this stage's blocks on a micro-batch, and send what the others read on its way."""
+        route = self._route(wanted)
+        rows, cut = self._model.rows, self._cuts[0]
+        rows.begin(fetched.rows, fetch)
+        batch = fetched.batch if self._model.device.type == "cpu" else fetched.batch.to(self._model.device)
+        outputs = self._graph.run(batch, first=cut.first, last=cut.last)
+        flight = Flight(fetched, outputs, rows.leaves, route)
+        self._num_flights += 1
+        assign = fetched.micro_batch.task.assign
+        for later in self._cuts[1:]:
+            if 0 not in later.senders:
+                continue
+            names = later.inputs.get(0, ())
+            message = Forward(
+                generation=assign.generation,
+                step=assign.step,
+                task=assign.task,
+                head=self._name,
+                flight=self._num_flights,
+                sender=0,
+                route=route,
+                samples=fetched.batch.num_samples,
+                fields=tuple(name for name in later.fields if getattr(fetched.batch, name) is not None),
+                outputs=names,
+            )
+            arrays = [as_array(getattr(fetched.batch, name)) for name in message.fields]
+            arrays += [as_array(outputs[name]) for name in names]
+            flight.calls[later.number] = self._calls.ask(route[later.number - 1], message, arrays)
+        for name in route:
+            self._load[name] = self._load.get(name, 0) + 1
+        self._visited.setdefault(assign.task, set()).update(route)
+        self._flights.append(flight)
+
+    def _route(self, wanted: Callable[[], bool]) -> tuple[str, ...]:
+        """Return who gets the next micro-batch: of each stage, whoever has the fewest of ours under way."""
+        while not self.staff or not all(self.staff):
+            if not wanted():
+                raise Abandoned
+            self._calls.answered(LOOK_S)
+        return tuple(min(names, key=lambda name: self._load.get(name, 0)) for names in self.staff)
+
+    # -- and back ------------------------------------------------------------------------------------------------------
+
+    def landed(self, timeout_s: float) -> list[tuple[Fetched, Computed]]:
+        """Return micro-batches that have been everywhere, with what came of them, in the order they took off."""
+        for call in self._calls.answered(timeout_s):
+            if is_stale(call):
+                raise Abandoned
+        found = []
+        while self._flights and self._flights[0].has_landed:
+            flight = self._flights.pop(0)
+            for name in flight.route:
+                self._load[name] -= 1
+            found.append((flight.fetched, self._come_back(flight)))
+        return found
+
+    def _come_back(self, flight: Flight) -> Computed:
+        """Run the backward pass of this stage's blocks."""
+        gradients: dict[str, Tensor] = {}
+        rows: RowGradients = []
+        loss, scores = math.nan, None
+        for stage, call in flight.calls.items():
+            answer: Any = call.letter.message if call.letter is not None else None
+            if call.letter is None or not isinstance(answer, Returned):
+                raise TrainingError(f"{call.name} answered a micro-batch with {type(answer).__name__}", hint="a bug")
+            arrays = list(call.letter.arrays)
+            for name in self._cuts[stage].inputs.get(0, ()):
+                gradient = as_tensor(arrays.pop(0), self._model.device)
+                gradients[name] = gradients[name] + gradient if name in gradients else gradient
+            for table in answer.tables:
+                keys, values = arrays.pop(0), arrays.pop(0)
+                rows.append((look_up(table, keys.copy(), self._blueprint.num_servers), values.copy()))
+            if answer.has_scores:
+                scores = as_tensor(arrays.pop(0), torch.device("cpu"))
+            loss = answer.loss if answer.loss is not None else loss
+        names = [name for name in gradients if flight.outputs[name].requires_grad]
+        if names:
+            torch.autograd.backward([flight.outputs[name] for name in names], [gradients[name] for name in names])
+        for call in flight.calls.values():
+            self._calls.end(call)
+        mine = [(leaf.wanted, leaf.gradients) for leaf in flight.leaves]
+        return Computed([(wanted, values) for wanted, values in mine if values is not None] + rows, loss, scores)
+
+    def collect(self, task: Task, wanted: Callable[[], bool]) -> None:
+        """Add what the later stages have of a task's dense gradients to this stage's own."""
+        assign = task.assign
+        message = Collect(generation=assign.generation, step=assign.step, task=assign.task, head=self._name)
+        calls = [self._calls.ask(name, message) for name in sorted(self._visited.pop(assign.task, ()))]
+        stage_of = {spec.name: number for number, stage in enumerate(self._blueprint.stages) for spec in stage.workers}
+        while any(call.letter is None for call in calls):
+            if not wanted():
+                raise Abandoned
+            if any(is_stale(call) for call in self._calls.answered(LOOK_S)):
+                raise Abandoned
+        for call in calls:
+            if call.letter is not None and isinstance(call.letter.message, Collected) and call.letter.arrays:
+                part = self._cuts[stage_of[call.name]].dense
+                self._model.gradients[part] += as_tensor(call.letter.arrays[0], self._model.device)
+            self._calls.end(call)
+
+    def give_up(self) -> None:
+        """Throw away what is under way."""
+        self._flights.clear()
+        self._load.clear()
+        self._visited.clear()
+        self._calls.give_up()
+
+    def close(self) -> None:
+        """Close the lines."""
+        self._calls.close()

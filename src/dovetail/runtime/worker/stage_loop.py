@@ -1,0 +1,310 @@
+"""The process of a worker of a later stage: it runs its blocks for whoever brings it a micro-batch.
+
+control thread   Control    signs of life; the generation
+main thread      StageLoop  activations in -> blocks -> activations on; gradients in -> blocks -> gradients back
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import zmq
+from torch import Tensor, nn
+
+from dovetail.data.source import Source
+from dovetail.data.streams import stream_number
+from dovetail.errors import DovetailError
+from dovetail.models.layer_graph import LayerGraph
+from dovetail.runtime.blueprint import ServerSpec
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.folder import log_of
+from dovetail.runtime.messages import Collect, Collected, Forward, Message, Reset, Returned, Stale
+from dovetail.runtime.messages.senders import why_not_to_stage
+from dovetail.runtime.model.build import build_model
+from dovetail.runtime.model.fixed import read_fixed
+from dovetail.runtime.model.stages import Cut, cuts_of
+from dovetail.runtime.process import Process
+from dovetail.runtime.worker.calls import Calls, as_array, as_tensor, is_stale, lane_bytes
+from dovetail.runtime.worker.control import Control
+from dovetail.runtime.worker.lines import Abandoned, lines_of
+from dovetail.runtime.worker.model import ServedModel
+from dovetail.runtime.worker.row_source import Rows
+from dovetail.runtime.worker.stage_visits import TaskKey, Visit, Visits
+from dovetail.spec.run import RunWorker
+from dovetail.transport import Letter
+
+LOOK_MS = 100
+"""How often a worker without work looks whether it should stop."""
+END_S = 10.0
+
+
+class StageLoop:
+    """One worker of a later stage."""
+
+    def __init__(self, process: Process, settings: RunWorker, source: Source, own: nn.Module | None) -> None:
+        """Build the model and keep the stage's layers of it."""
+        torch.set_num_threads(settings.threads)
+        self._process, blueprint = process, process.blueprint
+        torch.manual_seed(stream_number(blueprint.run.training.seed, f"worker/{process.name}") >> 1)
+        device = torch.device(settings.device)
+        model = build_model(blueprint.run, source.schema, own)
+        if not isinstance(model, LayerGraph):
+            raise TypeError("a model that is cut is a graph of layers")
+        read_fixed(model, process.folder, blueprint.fixed)
+        self._graph = model
+        self._cuts = cuts_of(model, blueprint)
+        self._cut: Cut = self._cuts[settings.stage]
+        self._model = ServedModel(
+            model.train(), Rows(blueprint.num_servers, device), device, schema=source.schema, only=self._cut.names
+        )
+        self._is_last = self._cut.number == len(self._cuts) - 1
+        self._lines = lines_of(process, "stage")
+        largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
+        self._calls = Calls(process, "stage-on", lane_bytes=lane_bytes(blueprint, largest))
+        self._listener = process.listen(self._addresses())
+        self._calls.poller.register(self._listener.socket, zmq.POLLIN)
+        self._senders = process.senders()
+        self._control = Control(process, self._handle, lambda: self._told, lambda: None, role="stage worker")
+        self._told = 0
+        """The generation that the coordinator says; the control thread writes it."""
+        self._generation = 0
+        self._version = -1
+        self._visits = Visits(self._cut)
+        self._sums: dict[TaskKey, Tensor] = {}
+        """Dense gradients of tasks under way, but for the one whose sum is in the model."""
+        self._summed: TaskKey | None = None
+        """The task whose gradients add up in the model."""
+
+    def _addresses(self) -> list[str]:
+        """Return where others call."""
+        specs: dict[str, ServerSpec] = {
+            spec.name: spec for stage in self._process.blueprint.stages for spec in stage.workers
+        }
+        spec = specs[self._process.name]
+        return [spec.address, spec.local_address]
+
+    def run(self) -> None:
+        """Compute until told to stop."""
+        thread = threading.Thread(target=self._control.run, name="dovetail-control")
+        thread.start()
+        try:
+            self._serve()
+        except DovetailError as problem:
+            self._control.fail(problem)
+        except Exception as problem:
+            log = log_of(self._process.folder, self._process.name)
+            hint = f"its traceback is in {log}"
+            self._control.fail(TrainingError(f"{type(problem).__name__}: {problem}", hint=hint))
+            raise
+        finally:
+            self._control.stopped.set()
+            thread.join(END_S)
+            self._lines.close()
+            self._calls.close()
+            self._listener.close()
+        if self._control.problem is not None:
+            raise self._control.problem
+
+    def _handle(self, message: Message) -> None:
+        """Do what the coordinator says, in the control thread."""
+        if isinstance(message, Reset):
+            self._told = message.generation
+
+    def _serve(self) -> None:
+        """Take in what comes, and compute what can be."""
+        while not self._control.stopped.is_set():
+            self._control.pulse.rest()
+            visit = self._visits.ready()
+            for call in self._calls.answered(0 if visit is not None else LOOK_MS / 1000):
+                if is_stale(call):
+                    self._begin_generation(self._generation)
+            while (letter := self._listener.receive(0)) is not None:
+                self._receive(letter)
+            if self._told > self._generation:
+                self._begin_generation(self._told)
+            visit = self._visits.ready()
+            if visit is not None:
+                self._control.pulse.beat()
+                with suppress(Abandoned):
+                    self._backward(visit) if visit.calls else self._forward(visit)
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    def _receive(self, letter: Letter) -> None:
+        """Take in a request."""
+        message: Any = letter.message
+        reason = why_not_to_stage(self._senders, letter.owner, message)
+        if reason is None and isinstance(message, Forward):
+            reason = self._why_not(message, letter)
+        if reason is not None:
+            self._listener.refuse(letter, reason)
+        elif message.generation < max(self._generation, self._told):
+            self._listener.reply(letter, Stale(generation=self._generation))
+        else:
+            if message.generation > self._generation:
+                self._begin_generation(message.generation)
+            if isinstance(message, Collect):
+                self._give(letter, message)
+            else:
+                self._take(letter, message)
+
+    def _why_not(self, message: Forward, letter: Letter) -> str | None:
+        """Return why a micro-batch is none that this stage can compute."""
+        if message.sender not in self._cut.senders:
+            return f"stage {message.sender} sends nothing to stage {self._cut.number}"
+        if message.outputs != self._cut.inputs.get(message.sender, ()):
+            return f"stage {self._cut.number} does not read {', '.join(message.outputs)} of stage {message.sender}"
+        if len(letter.arrays) != len(message.fields) + len(message.outputs):
+            return f"{len(letter.arrays)} arrays came for {len(message.fields) + len(message.outputs)}"
+        if len(message.route) != len(self._cuts) - 1:
+            return f"a route through {len(message.route)} stages of {len(self._cuts) - 1}"
+        return None
+
+    def _take(self, letter: Letter, message: Forward) -> None:
+        """Keep what came of a micro-batch."""
+        visit, device = self._visits.add(letter), self._model.device
+        for name, array in zip(message.fields, letter.arrays, strict=False):
+            visit.fields[name] = as_tensor(array, device)
+        for name, array in zip(message.outputs, letter.arrays[len(message.fields) :], strict=True):
+            tensor = as_tensor(array, device)
+            visit.inputs[name] = tensor.requires_grad_(tensor.is_floating_point())
+
+    def _give(self, letter: Letter, message: Collect) -> None:
+        """Give the dense gradients of a task, and forget them."""
+        key = (message.step, message.task, message.head)
+        self._add_up(None)
+        total = self._sums.pop(key, None)
+        self._listener.reply(letter, Collected(), () if total is None else (as_array(total),))
+
+    def _begin_generation(self, generation: int) -> None:
+        """Throw away what is under way."""
+        self._generation = generation
+        self._visits.clear()
+        self._calls.give_up()
+        self._sums.clear()
+        self._summed, self._version = None, -1
+        self._model.gradients.zero_()
+
+    # -- computing -----------------------------------------------------------------------------------------------------
+
+    def _forward(self, visit: Visit) -> None:
+        """Run the blocks and send on what later stages read; the last stage comes back at once."""
+        message = visit.message
+        self._take_parameters(message)
+        rows = self._model.rows
+        rows.begin([], lambda look_up: self._lines.pull(
+            message.generation, message.step, [look_up], dense=False, wanted=self._is_wanted
+        ).rows[0])  # fmt: skip
+        graph, cut = self._graph, self._cut
+        keep = {name for names in cut.outputs.values() for name in names}
+        if self._is_last:
+            keep |= {graph.scores, graph.blocks[-1].name}
+        fields = {name: visit.fields.get(name) for name in cut.fields}
+        batch: Any = SimpleNamespace(**fields)
+        outputs = graph.run(batch, visit.inputs, first=cut.first, last=cut.last, keep=tuple(keep))
+        visit.leaves = rows.leaves
+        visit.outputs = {name: outputs[name] for name in outputs if name in keep}
+        if self._is_last:
+            self._turn(visit)
+            return
+        for stage, names in cut.outputs.items():
+            onward = Forward(
+                generation=message.generation,
+                step=message.step,
+                task=message.task,
+                head=message.head,
+                flight=message.flight,
+                sender=cut.number,
+                route=message.route,
+                samples=message.samples,
+                outputs=names,
+            )
+            arrays = [as_array(visit.outputs[name]) for name in names]
+            visit.calls[stage] = self._calls.ask(message.route[stage - 1], onward, arrays)
+
+    def _take_parameters(self, message: Forward) -> None:
+        """Fetch the dense parameters of a step, with its first micro-batch."""
+        if message.step == self._version or not len(self._model.values):
+            return
+        answer = self._lines.pull(message.generation, message.step, [], dense=True, wanted=self._is_wanted)
+        if answer.dense is not None:
+            self._model.values.copy_(torch.from_numpy(answer.dense[self._cut.dense]))
+        self._version = message.step
+
+    def _is_wanted(self) -> bool:
+        """Say whether what is being computed still counts."""
+        self._control.pulse.beat()
+        return self._told <= self._generation and not self._control.stopped.is_set()
+
+    def _turn(self, visit: Visit) -> None:
+        """At the last stage: the loss, and the way back."""
+        graph = self._graph
+        loss = visit.outputs[graph.blocks[-1].name]
+        visit.loss = float(loss.detach())
+        if not math.isfinite(visit.loss):
+            raise TrainingError(
+                f"the loss is {visit.loss} on {self._process.name} at step {visit.message.step}",
+                hint="lower the learning rate, clip gradients, or look for broken samples",
+            )
+        visit.scores = visit.outputs.get(graph.scores, visit.inputs.get(graph.scores))
+        self._add_up(visit.task)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._answer(visit)
+
+    def _backward(self, visit: Visit) -> None:
+        """Run the backward pass with the gradients that came back."""
+        gradients: dict[str, Tensor] = {}
+        for stage, call in visit.calls.items():
+            arrays = call.letter.arrays if call.letter is not None else ()
+            for name, array in zip(self._cut.outputs[stage], arrays, strict=True):
+                gradient = as_tensor(array, self._model.device)
+                gradients[name] = gradients[name] + gradient if name in gradients else gradient
+            self._calls.end(call)
+        names = [name for name in gradients if visit.outputs[name].requires_grad]
+        self._add_up(visit.task)
+        if names:
+            torch.autograd.backward([visit.outputs[name] for name in names], [gradients[name] for name in names])
+        self._answer(visit)
+
+    def _answer(self, visit: Visit) -> None:
+        """Send the gradients of what came back to where it came from."""
+        self._visits.remove(visit)
+        rows = [(leaf.wanted, leaf.gradients) for leaf in visit.leaves if leaf.gradients is not None]
+        for sender, letter in visit.letters.items():
+            arrays = [
+                as_array(tensor.grad if tensor.grad is not None else torch.zeros_like(tensor))
+                for tensor in (visit.inputs[name] for name in self._cut.inputs.get(sender, ()))
+            ]
+            if sender:
+                self._listener.reply(letter, Returned(), arrays)
+                continue
+            for wanted, values in rows:
+                arrays += [wanted.keys, values]
+            if visit.scores is not None:
+                arrays.append(as_array(visit.scores))
+            tables = tuple(wanted.table for wanted, _ in rows)
+            returned = Returned(loss=visit.loss, tables=tables, has_scores=visit.scores is not None)
+            self._listener.reply(letter, returned, arrays)
+
+    def _add_up(self, task: TaskKey | None) -> None:
+        """Have the model's gradients be those of a task, or of none: what was in it goes to the sums."""
+        if task is not None and task == self._summed:
+            return
+        if self._summed is not None:
+            self._sums[self._summed] = self._model.gradients.clone()
+            self._model.gradients.zero_()
+        if task is not None and task in self._sums:
+            self._model.gradients.copy_(self._sums.pop(task))
+        self._summed = task
+
+
+def work_in_stage(process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None) -> None:
+    """Run a worker of a later stage until the run is over."""
+    sys.setswitchinterval(0.0005)
+    StageLoop(process, settings, source, own).run()

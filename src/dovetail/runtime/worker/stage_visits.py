@@ -1,0 +1,74 @@
+"""Micro-batches at a later stage: what has come of each, and what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from dovetail.runtime.messages import Forward
+from dovetail.runtime.model.stages import Cut
+from dovetail.runtime.worker.calls import Call
+from dovetail.runtime.worker.row_source import Leaf
+from dovetail.transport import Letter
+
+FlightKey = tuple[str, int]
+TaskKey = tuple[int, int, str]
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """One micro-batch."""
+
+    message: Forward
+    """The first that came of it."""
+    letters: dict[int, Letter] = field(default_factory=dict)
+    """By the stage that sent it: each is answered with the gradients of what it brought."""
+    fields: dict[str, Tensor] = field(default_factory=dict)
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    leaves: list[Leaf] = field(default_factory=list)
+    calls: dict[int, Call] = field(default_factory=dict)
+    """By later stage; there once the forward pass is done."""
+    scores: Any = None
+    loss: float | None = None
+
+    @property
+    def task(self) -> TaskKey:
+        """Whose gradients it adds to."""
+        return self.message.step, self.message.task, self.message.head
+
+
+class Visits:
+    """All that are here, in the order in which they came."""
+
+    def __init__(self, cut: Cut) -> None:
+        """Start with none."""
+        self._cut = cut
+        self._visits: dict[FlightKey, Visit] = {}
+
+    def add(self, letter: Letter) -> Visit:
+        """Take in what came from one of the stages before."""
+        message: Forward = letter.message
+        visit = self._visits.setdefault((message.head, message.flight), Visit(message))
+        visit.letters[message.sender] = letter
+        return visit
+
+    def ready(self) -> Visit | None:
+        """Return what to compute next: backward passes first, which free memory; None where nothing can be."""
+        for visit in self._visits.values():
+            if visit.calls and all(call.letter is not None for call in visit.calls.values()):
+                return visit
+        for visit in self._visits.values():
+            if not visit.calls and visit.letters.keys() == self._cut.senders:
+                return visit
+        return None
+
+    def remove(self, visit: Visit) -> None:
+        """Forget one that is done."""
+        del self._visits[visit.message.head, visit.message.flight]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._visits.clear()
