@@ -17,9 +17,7 @@ def as_keys(keys: ArrayLike) -> NDArray[np.int64]:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
-def as_gradients(
-    gradients: ArrayLike, num_rows: int, width: int, *, what: str = "gradients"
-) -> NDArray[np.float32]:
+def as_gradients(gradients: ArrayLike, num_rows: int, width: int, *, what: str = "gradients") -> NDArray[np.float32]:
     """Return gradients, or others of their shape, as contiguous float32 [num_rows, width]."""
     array = np.ascontiguousarray(gradients, dtype=np.float32)
     if array.shape != (num_rows, width):
