@@ -66,7 +66,7 @@ def test_every_model_can_be_profiled(model: str) -> None:
         (["ctr-dnn", "--price", "cpu=cheap"], "cpu=cheap"),
         (["ctr-dnn", "--price", "tpu=1"], "tpu"),
         (["ctr-dnn", "--resources", "aws:nothing"], "aws:nothing"),
-        (["ctr-dnn", "--resources", "aws:c7a.medium"], "no peaks"),
+        (["ctr-dnn", "--resources", "lambda:cpu_4x_general"], "no peaks"),
         (["ctr-dnn", "--network-gb-per-s", "0"], "0"),
     ],
 )

@@ -1,6 +1,7 @@
 """Training on what people keep samples in: a data set, a table, a source made by `load_data`."""
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -93,3 +94,54 @@ def test_a_model_that_reads_what_the_data_lack_is_refused_before_anything_starts
         train(Captioned(), table, folder=tmp_path / "run", **SMALL)
 
     assert not (tmp_path / "run" / "blueprint.json").exists()
+
+
+class Heads(nn.Module):
+    """Two answers: one of three classes, and a click."""
+
+    def __init__(self):
+        super().__init__()
+        self.kind, self.click = nn.Linear(1, 3), nn.Linear(1, 1)
+
+    def forward(self, dense):
+        return {"kind": self.kind(dense), "click": self.click(dense)}
+
+
+def test_a_sequence_trains_on_images_and_runs_as_a_program(tmp_path):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 1))
+
+    result = train(model, Shades(), folder=tmp_path / "run", **SMALL)
+    exported = result.export(tmp_path / "model")
+
+    images = torch.stack([Shades()[number][0] for number in range(7)])
+    scores = torch.export.load(tmp_path / "model" / "model.pt2").module()(images)[:, 0]
+    assert exported.inputs == ("x",)
+    assert scores.tolist() == pytest.approx(result.predict(Shades()).scores[:7].tolist(), rel=1e-5)
+
+
+def test_each_of_several_answers_is_predicted_with_its_chances(tmp_path):
+    numbers = range(60)
+    table = pa.table(
+        {"x": [i / 60 for i in numbers], "kind": [i % 3 for i in numbers], "click": [i % 2 for i in numbers]}
+    )
+    given = SMALL | {"loss": {"kind": "cross-entropy", "click": "logistic"}}
+    result = train(
+        Heads(), table, data_options={"label": ["kind", "click"], "dense": ["x"]}, folder=tmp_path / "run", **given
+    )
+
+    found = result.predict(pa.table({"x": [0.0, 0.5]}))
+
+    with torch.no_grad():
+        answer = result.fill(Heads())(torch.tensor([[0.0], [0.5]]))
+    assert found.scores["kind"].shape == (2, 3)
+    np.testing.assert_allclose(found.probabilities["kind"], torch.softmax(answer["kind"], dim=1), rtol=1e-5)
+    np.testing.assert_allclose(found.probabilities["click"], torch.sigmoid(answer["click"])[:, 0], rtol=1e-5)
+
+
+def test_weights_of_a_table_count(tmp_path):
+    # Two samples at one place: the best answer there is the mean of their labels by weight, 0.75 * 1 + 0.25 * 5 = 2.
+    table = pa.table({"label": [1.0, 5.0] * 100, "x": [1.0] * 200, "much": [3.0, 1.0] * 100})
+
+    result = train(Line(), table, data_options={"weight": "much"}, folder=tmp_path / "run", epochs=80, **SMALL)
+
+    assert result.predict(pa.table({"x": [1.0]})).scores.tolist() == pytest.approx([2.0], abs=0.1)

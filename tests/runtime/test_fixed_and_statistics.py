@@ -143,3 +143,17 @@ def test_a_metric_and_the_loss_of_a_part_are_code_too(tmp_path, names):
     with pytest.raises(TrainingError, match=r"names code to run, `a\.b:c`"):
         check_trusted(tmp_path, run, trust=False)
     check_trusted(tmp_path, run, trust=True)
+
+
+@pytest.mark.parametrize("start", ["run", "checkpoint", "state"])
+def test_a_run_begins_with_the_frozen_values_and_statistics_of_another(trained, tmp_path, start):
+    folder, _ = trained
+    before = restore_into(Half(), folder)
+    state = {"run": folder, "checkpoint": checkpoints.newest(folder), "state": before.state_dict()}[start]
+
+    prepare(make_run(), tmp_path / "next", model=Half(), source=SOURCE, start_from=state)
+
+    after = restore_into(Half(), tmp_path / "next")
+    assert before.norm.running_mean.any()
+    for name in ("frozen.weight", "norm.running_mean", "norm.running_var", "norm.weight", "out.weight"):
+        assert torch.equal(after.state_dict()[name], before.state_dict()[name]), name

@@ -157,6 +157,15 @@ def test_a_run_that_never_began_is_refused_at_once(tmp_path):
         join(tmp_path / "run")
 
 
+def test_an_address_that_nobody_listens_at_is_said(tmp_path):
+    prepare(make_run(samples=400), tmp_path / "run")
+
+    with pytest.raises(TrainingError, match=r"is not under way: nobody listens at tcp://127\.0\.0\.1:\d+") as caught:
+        join(tmp_path / "run", share_host=False)
+
+    assert "network.address" in caught.value.hint
+
+
 def test_a_model_of_another_shape_is_refused_with_the_difference(tmp_path):
     from dovetail.runtime.launch.join import _check_same
 

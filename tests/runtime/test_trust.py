@@ -15,10 +15,12 @@ from dovetail.runtime import TrainingError, resume
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.finished.evaluate import evaluate_run
 from dovetail.runtime.finished.export import export_run
+from dovetail.runtime.finished.predict import predict_run
 from dovetail.runtime.finished.restore import restore_model
 from dovetail.runtime.launch.join import join
-from dovetail.runtime.trust import why_not_ours
+from dovetail.runtime.trust import check_trusted, why_not_ours
 from dovetail.spec.run import RunData, RunModel
+from dovetail.spec.run_keeping import RunValidation
 from tests.runtime.runs import NUM_ROWS, make_run, train
 
 CODE = """
@@ -78,6 +80,7 @@ if os.geteuid() == 0:
 USES = {
     "evaluate": lambda run, **how: evaluate_run(run, num_samples=10, **how),
     "export": lambda run, **how: export_run(run, run.parent / "out", **how),
+    "predict": lambda run, **how: predict_run(run, num_samples=10, **how),
     "restore": restore_model,
     "resume": resume,
     "join": join,
@@ -98,12 +101,21 @@ def test_code_that_others_could_have_named_is_not_run(place, spoil, use):
     assert not (place / "ran").exists()
 
 
-@pytest.mark.parametrize("use", ["evaluate", "export", "restore"])
+@pytest.mark.parametrize("use", ["evaluate", "export", "predict", "restore"])
 def test_a_word_of_trust_lets_it_run(place, use):
     open_folder(place)
     USES[use](place / "run", trust=True)
 
     assert (place / "ran").exists()
+
+
+def test_validation_data_are_code_too(place):
+    open_folder(place)
+    run = make_run(model=RunModel(name="ctr-dnn"))
+    run = replace(run, validation=RunValidation(name="own.py:samples"))
+
+    with pytest.raises(TrainingError, match=r"names code to run, `own\.py:samples`"):
+        check_trusted(place / "run", run, trust=False)
 
 
 def test_a_folder_of_ones_own_needs_no_word(place):
@@ -114,7 +126,13 @@ def test_a_folder_of_ones_own_needs_no_word(place):
 
 @pytest.mark.parametrize(
     "words",
-    [["evaluate", "RUN"], ["export", "RUN", "--out", "OUT"], ["train", "--resume", "RUN"], ["join", "RUN"]],
+    [
+        ["evaluate", "RUN"],
+        ["predict", "RUN"],
+        ["export", "RUN", "--out", "OUT"],
+        ["train", "--resume", "RUN"],
+        ["join", "RUN"],
+    ],
     ids=lambda words: words[0],
 )
 def test_commands_say_so_and_end_with_status_1(place, words):

@@ -3,8 +3,9 @@
     fp32 peak of a core = clock * fp32 operations a cycle;   peak of a unit = that * its cores
     bandwidth of a unit = bandwidth of the socket * its virtual CPUs / those of the socket
 
-The clock is the base clock, which heavy vector code keeps; an operation is half of a fused multiply-add. A cloud says
-which processor a family has, not how it places neighbours, so the share of the bandwidth is the fair one.
+The clock is the base clock: most code runs above it, code of many 512-bit operations about there. An operation is half
+of a fused multiply-add. A cloud says which processor a family has, not how it places neighbours, so the share of the
+bandwidth is the fair one.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ def train(
     loss: str | Mapping[str, str] | Callable[..., Any] | None = None,
     validation: Any = None,
     validation_options: Mapping[str, Any] | None = None,
+    validation_metric: str | None = None,
     validate_every: int | None = None,
     early_stopping: int | None = None,
     start_from: Start | None = None,
@@ -84,8 +85,9 @@ def train(
     learning_rate, clip_norm, every_steps and so on, or whole sections as tables. `run` is a run file to start from.
 
     The model is tried on `validation`, data of any kind that `data` may be, every `validate_every` steps (absent: at
-    the end of each epoch), and the best checkpoint is kept; where it has not got better `early_stopping` times in a
-    row, the run stops. `start_from` is a run, a checkpoint, a file of parameters or a `state_dict` to begin with.
+    the end of each epoch), and the best checkpoint by `validation_metric` (absent: the loss) is kept; where it has not
+    got better `early_stopping` times in a row, the run stops. `start_from` is a run, a checkpoint, a file of parameters
+    or a `state_dict` to begin with.
 
     `progress` shows how the run goes (absent: on a terminal). `callbacks` and `loggers` ("tensorboard", "wandb",
     "mlflow", or objects) are told of it, and `on_report` is called a few times a second. Once `stop` returns True the
@@ -107,7 +109,7 @@ def train(
         given["model.name"] = model if isinstance(model, str) else name_of(model)
     if name is not None:
         given["data.name"] = name
-    given |= _validation_settings(validation, validation_options, validate_every, early_stopping)
+    given |= _validation_settings(validation, validation_options, validation_metric, validate_every, early_stopping)
     tried_on = None
     if validation is not None and not isinstance(validation, str):
         tried_on = source_of(validation, validation_options or data_options or {}, own_model)
@@ -140,6 +142,7 @@ def resume(
     servers: int | RunServers | None = None,
     validation: Any = None,
     validation_options: Mapping[str, Any] | None = None,
+    validation_metric: str | None = None,
     validate_every: int | None = None,
     early_stopping: int | None = None,
     callbacks: Sequence[Callback] = (),
@@ -163,7 +166,7 @@ def resume(
     check_trusted(Path(folder), before, trust=trust, own_model=model is not None, own_data=data is not None)
     name, source, options = adopted(data, data_options or {}, model)
     given |= {"data.name": name, "data.options": options} if name is not None else {}
-    given |= _validation_settings(validation, validation_options, validate_every, early_stopping)
+    given |= _validation_settings(validation, validation_options, validation_metric, validate_every, early_stopping)
     tried_on = None
     if validation is not None and not isinstance(validation, str):
         tried_on = source_of(validation, validation_options or data_options or {}, model)
@@ -183,10 +186,14 @@ def resume(
 
 
 def _validation_settings(
-    data: Any, options: Mapping[str, Any] | None, every: int | None, patience: int | None
+    data: Any, options: Mapping[str, Any] | None, metric: str | None, every: int | None, patience: int | None
 ) -> dict[str, Any]:
     """Return the keywords about validation as keys of a run file."""
-    given: dict[str, Any] = {"validation.every_steps": every, "validation.patience": patience}
+    given: dict[str, Any] = {
+        "validation.metric": metric,
+        "validation.every_steps": every,
+        "validation.patience": patience,
+    }
     if isinstance(data, str):
         given |= {"validation.name": data, "validation.options": plain(options or {})}
     elif data is None and options:

@@ -1,6 +1,8 @@
 """A finished run: evaluated on columns in any order, exported into files that the user's own class loads."""
 
+import csv
 import json
+import runpy
 
 import pytest
 import torch
@@ -8,11 +10,13 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
+from dovetail.data import DataError
 from dovetail.errors import DovetailError
 from dovetail.models import SlotEmbedding, load_model
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.evaluate import evaluate_run
 from dovetail.runtime.finished.export import export_model, export_run
+from dovetail.runtime.finished.predict import predict_run
 from dovetail.runtime.finished.restore import restore_into, restore_model
 from dovetail.runtime.launch.in_process import InProcess
 from dovetail.runtime.launch.prepare import prepare
@@ -104,6 +108,29 @@ def test_columns_in_another_order_give_the_same_evaluation(place):
     )
 
     assert turned.loss == pytest.approx(first.loss, rel=1e-6)
+
+
+def test_predictions_find_their_columns_by_name(place, tmp_path):
+    lines = [line.split(",") for line in rows(50).splitlines()]
+    (tmp_path / "turned.csv").write_text("\n".join(",".join(reversed(line[1:])) for line in lines) + "\n")
+    turned = {"path": str(tmp_path / "turned.csv"), "dense": ["b", "a"], "slots": ["tags", "user"]}
+
+    here = predict_run(place / "net", num_samples=50)
+    there = predict_run(place / "net", data_options=turned)
+
+    assert there.scores.tolist() == here.scores.tolist()
+    with pytest.raises(DataError, match="the data have no number `b`, which the model reads"):
+        predict_run(place / "net", data_options=turned | {"dense": ["a"]})
+
+
+def test_the_reader_of_raw_rows_hashes_into_the_size_of_the_table(place, tmp_path):
+    export_run(place / "net", tmp_path)
+    raw = list(csv.DictReader(rows(50).splitlines()))
+
+    tensors = runpy.run_path(str(tmp_path / "read_rows.py"))["tensors"](raw)
+
+    scores = torch.export.load(tmp_path / "model.pt2").module()(*tensors)[:, 0]
+    assert scores.tolist() == pytest.approx(predict_run(place / "net", num_samples=50).scores.tolist(), rel=1e-5)
 
 
 def test_columns_that_the_model_was_not_trained_on_are_refused(place):

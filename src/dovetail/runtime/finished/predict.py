@@ -116,7 +116,7 @@ def _asked(data: Any, options: dict[str, Any], blueprint: Blueprint, model: nn.M
     if data is None or isinstance(data, str):
         name = data or run.name
         kept = run.options if name == run.name or {name, run.name} <= set(COLUMN_FILES) else {}
-        wanted = {**kept, **options}
+        wanted = {**_without_weight(kept), **options}
         if name in COLUMN_FILES and "label" not in options:
             wanted["label"] = None
         if name not in DATA and ":" not in name:
@@ -128,13 +128,18 @@ def _asked(data: Any, options: dict[str, Any], blueprint: Blueprint, model: nn.M
     if isinstance(data, Source):
         return data
     if as_table(data) is not None:
-        known = {key: value for key, value in run.options.items() if key != "label"}
+        known = {key: value for key, value in _without_weight(run.options).items() if key != "label"}
         its = blueprint.looks
         if not {"dense", "slots", "fields"} & {*known, *options}:
             known |= {"dense": list(its.numbers), "slots": list(its.slots), "fields": list(its.fields)}
         return as_source(data, **{"needs_label": False, **known, **options})
     names = inputs_of(model)
     return as_source(data, **{**({} if names is None else {"names": names}), **run.options, **options})
+
+
+def _without_weight(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of data whose samples need not count: columns that only training reads are not asked for."""
+    return {key: value for key, value in options.items() if key != "weight"}
 
 
 def _wanted(blueprint: Blueprint, given: Schema) -> Schema:

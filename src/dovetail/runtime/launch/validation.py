@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -93,13 +94,11 @@ class Validator:
         self._tell()
         if checkpoint_step <= self._seen_step or (self._thread is not None and self._thread.is_alive()):
             return
-        folder = checkpoints.folder_of(self._folder, checkpoint_step)
-        try:
-            manifest = Manifest.read(folder)
-            if self._is_due(manifest):
-                self._begin(folder, manifest)
-        except (TrainingError, OSError):
-            return  # it was dropped meanwhile: the next one will do
+        for folder in reversed(checkpoints.all_in(self._folder)):
+            with suppress(TrainingError, OSError):  # where it was dropped meanwhile, another one will do
+                manifest = Manifest.read(folder)
+                if not self._is_due(manifest) or self._begin(folder, manifest):
+                    return
 
     def _is_due(self, manifest: Manifest) -> bool:
         """Say whether steps or epochs enough have passed since the last."""
@@ -110,16 +109,17 @@ class Validator:
         done, before = manifest.position // samples, self._seen_position // samples
         return epochs is not None and done // epochs > before // epochs
 
-    def _begin(self, folder: Path, manifest: Manifest) -> None:
-        """Try a checkpoint in a thread."""
+    def _begin(self, folder: Path, manifest: Manifest) -> bool:
+        """Try a checkpoint in a thread; return whether it was still there."""
         tried = self._folder / TRIED
         shutil.rmtree(tried, ignore_errors=True)
         link_tree(folder, tried)
         if any(not (tried / name).is_file() for name in manifest.files):
-            return  # it was dropped meanwhile: the next one will do
+            return False
         self._seen_step, self._seen_position = manifest.step, manifest.position
         self._thread = threading.Thread(target=self._try, args=(tried, manifest), name="dovetail-validation")
         self._thread.start()
+        return True
 
     def _try(self, tried: Path, manifest: Manifest) -> None:
         """Look how good a checkpoint is."""
