@@ -68,8 +68,8 @@ def test_an_open_task_without_work_asks_at_once_and_only_once():
 
     assert news == News(more=More(generation=1, step=4, task=2))
     (piece,) = inbox.handle(extend(0, 3, step=4, task=2)).micro_batches
-    assert inbox.should_ask_for_more(piece.task)  # the extension answered the first question
-    assert not inbox.should_ask_for_more(piece.task)
+    assert inbox.should_ask_for_more(piece)  # the extension answered the first question
+    assert not inbox.should_ask_for_more(piece)
 
 
 def test_a_closed_task_without_work_is_whole_from_the_start():
@@ -85,10 +85,10 @@ def test_more_is_asked_for_before_the_last_known_micro_batch_and_not_once_closed
     assert len(news) == 3
     task = first.task
 
-    assert [inbox.should_ask_for_more(task), inbox.computed(task)] == [False, Progress.GOES_ON]
+    assert [inbox.should_ask_for_more(first), inbox.computed(task)] == [False, Progress.GOES_ON]
     inbox.computed(task)
     inbox.handle(close())
-    assert not inbox.should_ask_for_more(task)
+    assert not inbox.should_ask_for_more(news[-1])
     assert inbox.is_last(task)
     assert inbox.computed(task) is Progress.WHOLE
 
@@ -230,7 +230,7 @@ class Bout:
             if not self.inbox.is_wanted(each.task):
                 continue
             assert each.task.assign.generation == self.generation
-            self.inbox.should_ask_for_more(each.task)
+            self.inbox.should_ask_for_more(each)
             self.computed.setdefault(id(each.task), (each.task, []))[1].extend(range(each.first, each.last))
             progress = self.inbox.computed(each.task)
             if progress is Progress.WHOLE and self.inbox.take(each.task):

@@ -113,10 +113,11 @@ class Inbox:
         """Say whether work on a task still counts."""
         return task.assign.generation == self.generation and not task.recalled
 
-    def should_ask_for_more(self, task: Task) -> bool:
-        """Say, once, that the last known micro-batch of an open task is about to be computed."""
+    def should_ask_for_more(self, micro_batch: MicroBatch) -> bool:
+        """Say, once, that what is about to be computed is the last known of an open task."""
+        task = micro_batch.task
         with self._lock:
-            asks = task.num_computed == task.num_known - 1 and not task.closed and not task.asked_for_more
+            asks = micro_batch.number == task.num_known - 1 and not task.closed and not task.asked_for_more
             task.asked_for_more = task.asked_for_more or asks
         return asks
 

@@ -259,7 +259,7 @@ class WorkerLoop:
             self._model.values.copy_(torch.from_numpy(fetched.dense))
             task.fixed_s += time.perf_counter() - start_s
             start_s = time.perf_counter()
-        if self._inbox.should_ask_for_more(task):
+        if self._inbox.should_ask_for_more(fetched.micro_batch):
             self._ask_for_more(task, samples)
         if self._pipeline is not None:
             self._take_off(self._pipeline, fetched)
