@@ -79,7 +79,13 @@ class WorkerLoop:
         model = build_model(blueprint.run, source.schema, own)
         read_fixed(model, process.folder, blueprint.fixed)
         read_newest_statistics(model, process.folder)
-        self._model = ServedModel(model.train(), Rows(blueprint.num_servers, device), device, schema=source.schema)
+        self._model = ServedModel(
+            model.train(),
+            Rows(blueprint.num_servers, device),
+            device,
+            schema=source.schema,
+            last=blueprint.stages[0].last if blueprint.stages else None,
+        )
         self._computer = Computer(self._model)
         self._pipeline = Pipeline(process, self._model) if blueprint.stages else None
         room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dovetail.data.batch import Batch
 from dovetail.data.schema import Schema
+from dovetail.models.block import Block
 from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
@@ -37,10 +38,12 @@ class ServedModel:
         *,
         schema: Schema | None = None,
         only: Collection[str] | None = None,
+        last: int | None = None,
     ) -> None:
         """Take the model over; `schema` names the columns of its data.
 
-        Of the dense parameters the vectors hold those in `only`, and the memory of others is given back.
+        Of the dense parameters the vectors hold those in `only`, and the memory of others is given back. What blocks
+        after `last` look up is not fetched ahead: others run them.
         """
         self.graph, self.rows, self.device = model, rows, device
         self._schema = schema
@@ -72,7 +75,9 @@ class ServedModel:
             for name, buffer in buffer_owner.named_buffers(recurse=False):
                 setattr(buffer_owner, name, buffer.to(device))
         self._asked: list[tuple[int, AskedKeys]] | None = (
-            self._keys_known_ahead(model) if isinstance(model, LayerGraph) else None
+            self._keys_known_ahead(model.blocks if last is None else model.blocks[: last + 1])
+            if isinstance(model, LayerGraph)
+            else None
         )
         self._batch: Batch | None = None
         self._norms = [norm for norm in norms_of(model) if norm.training]
@@ -152,10 +157,10 @@ class ServedModel:
             for handle in handles:
                 handle.remove()
 
-    def _keys_known_ahead(self, graph: LayerGraph) -> list[tuple[int, AskedKeys]]:
+    def _keys_known_ahead(self, blocks: Sequence[Block]) -> list[tuple[int, AskedKeys]]:
         """Return the tables whose layer reads the batch's ids and nothing else."""
         known: list[tuple[int, AskedKeys]] = []
-        for block in graph.blocks:
+        for block in blocks:
             if block.after or block.reads != ("ids", "offsets"):
                 continue
             for table, each in enumerate(self._sparse):

@@ -146,7 +146,10 @@ class Pipeline:
                 raise TrainingError(f"{call.name} answered a micro-batch with {type(answer).__name__}", hint="a bug")
             arrays = list(call.letter.arrays)
             for name in self._cuts[stage].inputs.get(0, ()):
-                gradient = as_tensor(arrays.pop(0), self._model.device)
+                array = arrays.pop(0)
+                if not flight.outputs[name].requires_grad:
+                    continue
+                gradient = as_tensor(array, self._model.device)
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
             for table in answer.tables:
                 keys, values = arrays.pop(0), arrays.pop(0)
@@ -154,9 +157,8 @@ class Pipeline:
             if answer.has_scores:
                 scores = as_tensor(arrays.pop(0), torch.device("cpu"))
             loss = answer.loss if answer.loss is not None else loss
-        names = [name for name in gradients if flight.outputs[name].requires_grad]
-        if names:
-            torch.autograd.backward([flight.outputs[name] for name in names], [gradients[name] for name in names])
+        if gradients:
+            torch.autograd.backward([flight.outputs[name] for name in gradients], list(gradients.values()))
         for call in flight.calls.values():
             self._calls.end(call)
         mine = [(leaf.wanted, leaf.gradients) for leaf in flight.leaves]

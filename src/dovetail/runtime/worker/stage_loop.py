@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import zmq
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.calls import Calls, as_array, as_tensor, is_stale, lane_bytes
+from dovetail.runtime.worker.calls import Array, Calls, as_array, as_tensor, is_stale, lane_bytes
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.lines import Abandoned, lines_of
 from dovetail.runtime.worker.model import ServedModel
@@ -263,13 +264,14 @@ class StageLoop:
         for stage, call in visit.calls.items():
             arrays = call.letter.arrays if call.letter is not None else ()
             for name, array in zip(self._cut.outputs[stage], arrays, strict=True):
+                if not visit.outputs[name].requires_grad:
+                    continue
                 gradient = as_tensor(array, self._model.device)
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
             self._calls.end(call)
-        names = [name for name in gradients if visit.outputs[name].requires_grad]
         self._add_up(visit.task)
-        if names:
-            torch.autograd.backward([visit.outputs[name] for name in names], [gradients[name] for name in names])
+        if gradients:
+            torch.autograd.backward([visit.outputs[name] for name in gradients], list(gradients.values()))
         self._answer(visit)
 
     def _answer(self, visit: Visit) -> None:
@@ -277,10 +279,7 @@ class StageLoop:
         self._visits.remove(visit)
         rows = [(leaf.wanted, leaf.gradients) for leaf in visit.leaves if leaf.gradients is not None]
         for sender, letter in visit.letters.items():
-            arrays = [
-                as_array(tensor.grad if tensor.grad is not None else torch.zeros_like(tensor))
-                for tensor in (visit.inputs[name] for name in self._cut.inputs.get(sender, ()))
-            ]
+            arrays = [_gradient_of(visit.inputs[name]) for name in self._cut.inputs.get(sender, ())]
             if sender:
                 self._listener.reply(letter, Returned(), arrays)
                 continue
@@ -302,6 +301,13 @@ class StageLoop:
         if task is not None and task in self._sums:
             self._model.gradients.copy_(self._sums.pop(task))
         self._summed = task
+
+
+def _gradient_of(tensor: Tensor) -> Array:
+    """Return the gradient of an input; whole numbers have none."""
+    if not tensor.requires_grad:
+        return np.zeros(0, dtype=np.float32)
+    return as_array(tensor.grad if tensor.grad is not None else torch.zeros_like(tensor))
 
 
 def work_in_stage(process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None) -> None:
