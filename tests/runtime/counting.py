@@ -45,19 +45,34 @@ class Count(nn.Module):
         return -pooled.sum() - self.samples.sum() * len(labels)
 
 
-def counting_model(schema: Schema, pause_s: float = 0.0, hang_at: str = "") -> LayerGraph:
-    """Return the model, which takes `pause_s` a sample; a worker that finds the file `hang_at` hangs."""
+class PassOn(nn.Module):
+    """Passes on what it gets; the gradient of its own parameter is -1 for every slot of a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = nn.Parameter(torch.zeros(1))
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return pooled + (self.slots - self.slots.detach())
+
+
+def counting_model(schema: Schema, pause_s: float = 0.0, hang_at: str = "", has_middle: bool = False) -> LayerGraph:
+    """Return the model, which takes `pause_s` a sample; a worker that finds the file `hang_at` hangs.
+
+    With a middle it can be cut into three.
+    """
     embedding = SlotEmbedding(num_rows=NUM_ROWS, width=1, num_slots=schema.num_slots)
     return LayerGraph(
         [
             Block(name="embedding", kind="embedding", module=embedding, after=(), reads=("ids", "offsets")),
+            *([Block(name="middle", kind="other", module=PassOn())] if has_middle else []),
             Block(name="loss", kind="loss", module=Count(pause_s, hang_at), reads=("labels",)),
         ],
         recipe=Recipe(metric="none"),
     )
 
 
-def slow_counting(pause_s: float, **options: str) -> RunModel:
+def slow_counting(pause_s: float, **options: str | bool) -> RunModel:
     """Return the model that takes `pause_s` a sample."""
     return RunModel(name=COUNTING.name, options={"pause_s": pause_s, **options})
 
@@ -75,6 +90,7 @@ def assert_each_sample_counts_once(folder: Path, source: Clicks | None = None) -
     counts = np.zeros(NUM_ROWS, dtype=np.int64)
     counts[keys] = np.rint(grown[:, 0]).astype(np.int64)
     assert state.manifest.position == blueprint.samples * epochs
-    assert state.dense.tolist() == [blueprint.samples * epochs]
+    slots = [data.schema.num_slots * blueprint.samples * epochs] * (len(blueprint.dense) - 1)
+    assert state.dense.tolist() == [*slots, blueprint.samples * epochs]
     np.testing.assert_array_equal(counts, expected)
     assert np.abs(grown[:, 0] - counts[keys]).max() < 0.2  # a sum of float32 numbers, each step rounded

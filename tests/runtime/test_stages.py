@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import random
+import time
+
 import msgspec
 import pytest
-from tests.runtime.one_process import OneProcess
-from tests.runtime.runs import make_run, train
-from tests.runtime.test_equality import assert_equals
 
 from dovetail.data.load import load_data
 from dovetail.models.load import load_model
+from dovetail.runtime.launch.local import LocalRun
+from dovetail.runtime.messages import Report
 from dovetail.runtime.model.items import items_for
 from dovetail.spec.run import Run, RunModel, RunWorker
+from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_stage import RunStage
+from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
+from tests.runtime.one_process import OneProcess
+from tests.runtime.runs import kill, make_run, train
+from tests.runtime.test_equality import assert_equals
 
 pytestmark = pytest.mark.processes
 
@@ -26,9 +33,7 @@ def cut(run: Run, *lasts: int, workers: tuple[int, ...]) -> Run:
     return msgspec.structs.replace(
         run,
         stages=[RunStage(first_layer=first, last_layer=last) for first, last in zip(firsts, lasts, strict=True)],
-        workers=[
-            RunWorker(name=f"stage-{number}", count=count, stage=number) for number, count in enumerate(workers)
-        ],
+        workers=[RunWorker(name=f"stage-{number}", count=count, stage=number) for number, count in enumerate(workers)],
     )
 
 
@@ -74,3 +79,55 @@ def test_a_cut_run_ends_where_one_process_ends(tmp_path, model, data, lasts, wor
     alone = OneProcess(run, graph, source)
     alone.train()
     assert_equals(tmp_path / "run", alone)
+
+
+def counting_run(*, pause_s: float, samples: int, workers: tuple[int, ...] = (2, 2, 2), servers: int = 1) -> Run:
+    run = make_run(
+        model=slow_counting(pause_s, has_middle=True), samples=samples, servers=servers, optimizer=PLAIN, batch=60,
+        reduction="sum", micro_batch=10, patience_s=4.0, checkpoint=RunSaving(every_steps=5),
+    )  # fmt: skip
+    return cut(run, 0, 1, 2, workers=workers)
+
+
+def test_one_worker_of_each_stage_dies_and_every_sample_counts_once(tmp_path):
+    left = ["stage-0-0", "stage-1-1", "stage-2-0"]
+
+    def strike(local: LocalRun, report: Report) -> None:
+        if left and report.step >= 4 * (4 - len(left)):
+            kill(local, left.pop(0))
+
+    train(counting_run(pause_s=0.002, samples=1500), tmp_path / "run", meanwhile=strike)
+
+    assert not left
+    assert_each_sample_counts_once(tmp_path / "run")
+
+
+def test_the_only_worker_of_a_stage_comes_back(tmp_path):
+    left = ["stage-1"]
+
+    def strike(local: LocalRun, report: Report) -> None:
+        if left and report.step >= 3:
+            kill(local, left.pop())
+
+    train(counting_run(pause_s=0.002, samples=900, workers=(1, 1, 1)), tmp_path / "run", meanwhile=strike)
+
+    assert_each_sample_counts_once(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_thirty_kills_over_all_roles_lose_nothing(tmp_path, seed):
+    draw, next_s, kills = random.Random(seed), 0.0, 0
+
+    def strike(local: LocalRun, report: Report) -> None:
+        nonlocal next_s, kills
+        if kills < 30 and report.step > 2 and time.monotonic() > next_s:
+            kill(local, draw.choice(sorted(local.children)))
+            kills += 1
+            next_s = time.monotonic() + draw.uniform(0.2, 3.0)
+
+    train(counting_run(pause_s=0.02, samples=6000, servers=2), tmp_path / "run", meanwhile=strike, timeout_s=550.0)
+
+    assert kills == 30
+    assert_each_sample_counts_once(tmp_path / "run")
