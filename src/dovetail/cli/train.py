@@ -54,6 +54,12 @@ def train(
     start_from: Annotated[
         Path | None, typer.Option(help="Parameters to begin with: a run, a checkpoint, model.safetensors, a .pt file.")
     ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Run the stages of this plan, each on workers of its own type.")
+    ] = None,
+    scale: Annotated[
+        bool, typer.Option("--scale", help="With --plan: what does not fit runs in proportion with what there is.")
+    ] = False,
     max_bad_rows: Annotated[
         int | None, typer.Option(min=0, help="How many broken rows of the data to skip before giving up.")
     ] = None,
@@ -105,6 +111,10 @@ def train(
         from dovetail.runtime.launch.lock import RunLock
 
         run = find_run(run_file, resume, settings_of(flags, setting or []), workers, trust=trust)
+        if plan is not None:
+            from dovetail.cli.planned import run_as_planned
+
+            run = run_as_planned(run, plan, scale=scale)
         if resume is not None and not resume.is_dir():
             raise DovetailError(f"{resume} is no run", hint="give the folder that `dovetail train` wrote")
         place = resume or out

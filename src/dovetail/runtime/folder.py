@@ -60,6 +60,18 @@ class ServerSummary(msgspec.Struct, frozen=True, kw_only=True):
     busy_s: float
 
 
+class StageSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage of a run: its layers, and what they took."""
+
+    first_layer: int
+    last_layer: int
+    resource: str
+    workers: int
+    samples: int
+    busy_s: float
+    """Over all of its workers."""
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to."""
 
@@ -74,6 +86,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     servers: dict[str, ServerSummary]
     imbalance: float
     checkpoint: str
+    stages: tuple[StageSummary, ...] = ()
+    """Of a run that is cut into stages."""
 
     def write(self, folder: Path) -> None:
         """Write it into the run's folder."""

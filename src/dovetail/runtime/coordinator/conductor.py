@@ -80,7 +80,7 @@ class Conductor:
         elif is_server and message.name in self.roster.server_names:
             self._server_came(server_of(message, address, now_s, patience_s), message.generation, now_s)
         elif message.role == "stage worker":
-            self._stage_worker_came(worker_of(message, address, now_s, patience_s, settings))
+            self._stage_worker_came(worker_of(message, address, now_s, patience_s, settings), now_s)
         elif not is_server:
             self._worker_came(worker_of(message, address, now_s, patience_s, settings), now_s)
         self.settle(now_s)
@@ -114,14 +114,17 @@ class Conductor:
         if self.state.is_working:
             self.work.join(worker, now_s)
 
-    def _stage_worker_came(self, worker: Worker) -> None:
-        """Take in a worker of a later stage."""
+    def _stage_worker_came(self, worker: Worker, now_s: float) -> None:
+        """Take in a worker of a later stage; where it was here before, what it had under way is gone."""
+        was_here = worker.name in self.roster.stage_workers
         self.roster.stage_workers[worker.name] = worker
         if self.state.is_over:
             self.decisions.send(worker, Stop(reason=self.state.value))
             return
         self.decisions.send(worker, Reset(generation=self.roster.generation))
         self._tell_staff(self.roster.workers.values())
+        if was_here and self.state.is_working:
+            self._begin_again(f"{worker.name} began anew; the step is done again", now_s)
 
     def _tell_staff(self, workers: Iterable[Worker]) -> None:
         """Tell workers of the first stage who is there of the others."""

@@ -18,7 +18,7 @@ from dovetail.runtime.coordinator.metrics import EVERY_S, Metrics
 from dovetail.runtime.coordinator.shelf import FolderShelf
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.fingerprint import Fingerprint
-from dovetail.runtime.folder import ServerSummary, Summary
+from dovetail.runtime.folder import ServerSummary, StageSummary, Summary
 from dovetail.runtime.messages import Died, Done, Hello, Report, SaveNow, ServerStats, Status, WhoAreYou
 from dovetail.runtime.process import Process
 from dovetail.runtime.sealed import checksum_of_value
@@ -190,7 +190,26 @@ class CoordinatorLoop:
             },
             imbalance=round(max(rows) * len(rows) / sum(rows), 4) if rows and sum(rows) else 1.0,
             checkpoint=self._conductor.kept.folder.name,
+            stages=self._stages(),
         )
+
+    def _stages(self) -> tuple[StageSummary, ...]:
+        """Return what the stages of the run took, where it has any."""
+        run, roster = self._blueprint.run, self._conductor.roster
+        found = []
+        for number, stage in enumerate(run.stages if self._blueprint.stages else ()):
+            here = [roster.workers.get(name) or roster.stage_workers.get(name) for name, _ in run.workers_of(number)]
+            found.append(
+                StageSummary(
+                    first_layer=stage.first_layer,
+                    last_layer=stage.last_layer,
+                    resource=stage.resource,
+                    workers=len(here),
+                    samples=sum(worker.samples for worker in here if worker is not None),
+                    busy_s=round(sum(worker.busy_s for worker in here if worker is not None), 3),
+                )
+            )
+        return tuple(found)
 
     # -- for those who watch -------------------------------------------------------------------------------------------
 

@@ -7,6 +7,11 @@ import torch
 from dovetail.runtime.errors import TrainingError
 
 
+def num_gpus() -> int:
+    """Return how many GPUs PyTorch can use here."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
 def check_device(device: str, where: str) -> None:
     """Refuse a device that this machine does not have; `where` is what the error calls its place."""
     try:

@@ -90,7 +90,14 @@ class WorkerLoop:
         self._pipeline = Pipeline(process, self._model) if blueprint.stages else None
         room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
         self._inbox = Inbox(room.most_at_once)
-        self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples, leaves)
+        self._control = Control(
+            process,
+            self._handle,
+            lambda: self._inbox.generation,
+            room.most_samples,
+            leaves,
+            effort=lambda: (0, 0.0) if self._pipeline is None else (self._pipeline.samples, self._pipeline.busy_s),
+        )
         self._dense: DenseSync = (
             RingSync(process, self._model, self._control.tell) if training.dense == "ring" else ServerSync(self._model)
         )

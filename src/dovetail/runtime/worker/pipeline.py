@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +64,8 @@ class Pipeline:
         self._load: dict[str, int] = {}
         self._visited: dict[int, set[str]] = {}
         """By task: who has some of its gradients."""
+        self.samples, self.busy_s = 0, 0.0
+        """What has been through this stage's layers, and how long they took."""
         self.staff: tuple[tuple[str, ...], ...] = ()
         """Who is there, of each later stage; the control thread says."""
 
@@ -81,6 +84,7 @@ class Pipeline:
     def take_off(self, fetched: Fetched, fetch: Fetch, wanted: Callable[[], bool]) -> None:
         """Run this stage's blocks on a micro-batch, and send what the others read on its way."""
         route = self._route(wanted)
+        begun_s = time.perf_counter()
         rows, cut = self._model.rows, self._cuts[0]
         rows.begin(fetched.rows, fetch)
         batch = fetched.batch if self._model.device.type == "cpu" else fetched.batch.to(self._model.device)
@@ -111,6 +115,7 @@ class Pipeline:
             self._load[name] = self._load.get(name, 0) + 1
         self._visited.setdefault(assign.task, set()).update(route)
         self._flights.append(flight)
+        self.busy_s += time.perf_counter() - begun_s
 
     def _route(self, wanted: Callable[[], bool]) -> tuple[str, ...]:
         """Return who gets the next micro-batch: of each stage, whoever has the fewest of ours under way."""
@@ -137,6 +142,7 @@ class Pipeline:
 
     def _come_back(self, flight: Flight) -> Computed:
         """Run the backward pass of this stage's blocks."""
+        begun_s = time.perf_counter()
         gradients: dict[str, Tensor] = {}
         rows: RowGradients = []
         loss, scores = math.nan, None
@@ -162,6 +168,8 @@ class Pipeline:
         for call in flight.calls.values():
             self._calls.end(call)
         mine = [(leaf.wanted, leaf.gradients) for leaf in flight.leaves]
+        self.samples += flight.fetched.batch.num_samples
+        self.busy_s += time.perf_counter() - begun_s
         return Computed([(wanted, values) for wanted, values in mine if values is not None] + rows, loss, scores)
 
     def collect(self, task: Task, wanted: Callable[[], bool]) -> None:

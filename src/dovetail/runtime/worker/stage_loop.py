@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import time
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -71,7 +72,15 @@ class StageLoop:
         self._listener = process.listen(self._addresses())
         self._calls.poller.register(self._listener.socket, zmq.POLLIN)
         self._senders = process.senders()
-        self._control = Control(process, self._handle, lambda: self._told, lambda: None, role="stage worker")
+        self._control = Control(
+            process,
+            self._handle,
+            lambda: self._told,
+            lambda: None,
+            role="stage worker",
+            effort=lambda: (self._samples, self._busy_s),
+        )
+        self._samples, self._busy_s = 0, 0.0
         self._told = 0
         """The generation that the coordinator says; the control thread writes it."""
         self._generation = 0
@@ -132,8 +141,10 @@ class StageLoop:
             visit = self._visits.ready()
             if visit is not None:
                 self._control.pulse.beat()
+                begun_s = time.perf_counter()
                 with suppress(Abandoned):
                     self._backward(visit) if visit.calls else self._forward(visit)
+                self._busy_s += time.perf_counter() - begun_s
 
     # -- what comes ----------------------------------------------------------------------------------------------------
 
@@ -277,6 +288,7 @@ class StageLoop:
     def _answer(self, visit: Visit) -> None:
         """Send the gradients of what came back to where it came from."""
         self._visits.remove(visit)
+        self._samples += visit.message.samples
         rows = [(leaf.wanted, leaf.gradients) for leaf in visit.leaves if leaf.gradients is not None]
         for sender, letter in visit.letters.items():
             arrays = [_gradient_of(visit.inputs[name]) for name in self._cut.inputs.get(sender, ())]
