@@ -19,6 +19,7 @@ from dovetail.cli.plan import plan
 from dovetail.cli.predict import predict
 from dovetail.cli.problem import problem
 from dovetail.cli.profile import profile
+from dovetail.cli.run import run
 from dovetail.cli.simulate import simulate
 from dovetail.cli.table import table
 from dovetail.cli.timeline import timeline
@@ -52,6 +53,7 @@ def root(
 app.command()(plan)
 app.command()(check)
 app.command()(profile)
+app.command()(run)
 app.command()(train)
 app.command()(join)
 app.command()(evaluate)

@@ -67,14 +67,14 @@ def profile(
             optimizer=optimizer,
             seed=seed,
         )
-        at_hand, elsewhere = _types_at_hand(price or []), _types_elsewhere(resources or [])
-        network = _network(network_gb_per_s)
+        at_hand, elsewhere = types_at_hand(price or []), _types_elsewhere(resources or [])
+        network = network_speed(network_gb_per_s)
         found = measure(
             request,
             training=Training(samples=samples, batch=batch, min_samples_per_s=min_samples_per_s),
             at_hand=at_hand,
             elsewhere=elsewhere,
-            links=_links(at_hand, elsewhere, network),
+            links=links_between(at_hand, elsewhere, network),
             network_bytes_per_s=network.bytes_per_s,
             num_workers=workers,
             say=lambda message: say(f"{message} ..."),
@@ -88,7 +88,7 @@ def profile(
             _print(found)
 
 
-def _types_at_hand(prices: list[str]) -> list[ResourceType]:
+def types_at_hand(prices: list[str]) -> list[ResourceType]:
     """Return the types of this machine: one core, and the CUDA device where there is one."""
     import torch
 
@@ -129,7 +129,7 @@ def _types_elsewhere(names: list[str]) -> list[ResourceType]:
     return types
 
 
-def _links(at_hand: list[ResourceType], elsewhere: list[ResourceType], network: LinkSpeed) -> list[Link]:
+def links_between(at_hand: list[ResourceType], elsewhere: list[ResourceType], network: LinkSpeed) -> list[Link]:
     """Return the ways between types: the bus between this machine's CPU and GPU, and the network between all others."""
     from itertools import combinations
 
@@ -147,7 +147,7 @@ def _links(at_hand: list[ResourceType], elsewhere: list[ResourceType], network: 
     return links
 
 
-def _network(gb_per_s: float | None) -> LinkSpeed:
+def network_speed(gb_per_s: float | None) -> LinkSpeed:
     """Return the speed between units."""
     from dovetail.profiler.links import LinkSpeed, measure_loopback
 

@@ -69,6 +69,31 @@ def _run_of_model(name: str) -> Run:
     return Run(model=RunModel(name=name), data=RunData(options=options, samples=DEFAULT_SAMPLES))
 
 
+def model_run(
+    name: str,
+    *,
+    model_options: dict[str, Any],
+    data: str,
+    data_options: dict[str, Any],
+    samples: int,
+    batch: int,
+    seed: int,
+) -> Run:
+    """Return a run of a model with such options on such data; without data options, on what `train MODEL` takes."""
+    import msgspec
+
+    run = _run_of_model(name)
+    options = data_options if data_options or data != "clicks" else run.data.options
+    if data == "clicks" and "truth" in run.data.options:
+        options = {"truth": run.data.options["truth"], **options}
+    return msgspec.structs.replace(
+        run,
+        model=msgspec.structs.replace(run.model, options=model_options),
+        data=msgspec.structs.replace(run.data, name=data, options=options, samples=samples),
+        training=msgspec.structs.replace(run.training, batch=batch, seed=seed),
+    )
+
+
 def alike_workers(run: Run, count: int) -> list[dict[str, Any]]:
     """Return that many workers: as the file's where it has one kind, else plain ones; shares go by speed."""
     import msgspec

@@ -124,7 +124,7 @@ def train(
                 _train_in_process(run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from)
                 return
             begun_s = time.time()
-            result = _train(
+            result = train_watched(
                 run,
                 lock,
                 resumed=resume is not None,
@@ -133,11 +133,11 @@ def train(
                 loggers=log or [],
             )
         if timeline is not None:
-            _draw(folder, timeline, begun_s)
+            draw_timeline(folder, timeline, begun_s)
         _show(run, result, as_json=as_json)
 
 
-def _train(
+def train_watched(
     run: Run, lock: RunLock, *, resumed: bool, timeline: bool, start_from: Path | None, loggers: list[str]
 ) -> TrainingResult:
     """Run to the end, or to where the user stops it."""
@@ -196,7 +196,7 @@ def _train_in_process(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, 
         say(f"done: {last[0]:,} steps, loss {last[1]:.4f}; the model is in {checkpoint}")
 
 
-def _draw(folder: Path, timeline: Path, begun_s: float) -> None:
+def draw_timeline(folder: Path, timeline: Path, begun_s: float) -> None:
     """Draw the timeline; a run that was stopped too soon for one is a run all the same."""
     from dovetail.cli.timeline import draw
 

@@ -1,0 +1,204 @@
+"""`dovetail run`: from a model to a result in one command: profiled, planned, trained as planned, and compared."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dovetail.cli.data import parse_options
+from dovetail.cli.output import errors_shown, print_json, say, write_file
+
+if TYPE_CHECKING:
+    from dovetail.runtime.finished.result import TrainingResult
+    from dovetail.runtime.folder import StageSummary
+    from dovetail.runtime.launch.from_plan import Machine, PlacedStage
+    from dovetail.spec import Plan, Problem
+    from dovetail.spec.run import Run
+
+
+def run(
+    model: Annotated[str, typer.Argument(help="ctr-dnn, 2emb, dlrm, matchnet, nce, or package.module:function.")],
+    min_samples_per_s: Annotated[float, typer.Option(help="The speed that the plan has to reach.")] = 0.0,
+    samples: Annotated[int, typer.Option(min=1, help="How many samples to train on.")] = 200_000,
+    batch: Annotated[int, typer.Option(help="Samples of one step over all workers.")] = 4096,
+    out: Annotated[Path | None, typer.Option(help="The folder of all that comes of it; absent: runs/MODEL-N.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the model.")
+    ] = None,
+    data: Annotated[str, typer.Option(help="clicks, criteo, csv, parquet, or package.module:function.")] = "clicks",
+    data_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the data, e.g. path=day.tsv.gz.")
+    ] = None,
+    price: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=USD", help="USD per hour of `cpu` (one core) or `gpu`.")
+    ] = None,
+    max_stages: Annotated[int | None, typer.Option(min=1, help="At most so many stages.")] = None,
+    split_stages: Annotated[bool, typer.Option("--split-stages", help="Allow cuts inside one type.")] = False,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Draw what every worker did when: FILE.html, .svg or .png.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of initial values, and of the order of the data.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+) -> None:
+    """Profile a model on this machine, plan it, train it as planned, and compare what was predicted with what was."""
+    with errors_shown(as_json=as_json):
+        from dovetail.cli.run_file import lock_free_folder, model_run
+        from dovetail.runtime.launch.from_plan import Machine, place, planned_run
+        from dovetail.runtime.launch.lock import RunLock
+
+        machine = Machine.this()
+        chosen = model_run(
+            model,
+            model_options=parse_options(option or []),
+            data=data,
+            data_options=parse_options(data_option or []),
+            samples=samples,
+            batch=batch,
+            seed=seed,
+        )
+        problem = _profiled(chosen, machine, price or [], min_samples_per_s)
+        plan = _planned(problem, max_stages=max_stages, split_stages=split_stages)
+        stages = place(plan, machine)
+        with RunLock(out) if out is not None else lock_free_folder(chosen) as lock:
+            from dovetail.cli.planned import show_places
+            from dovetail.cli.train import draw_timeline, train_watched
+
+            show_places(plan, stages, machine)
+            begun_s = time.time()
+            result = train_watched(
+                planned_run(chosen, stages, batch),
+                lock,
+                resumed=False,
+                timeline=timeline is not None,
+                start_from=None,
+                loggers=[],
+            )
+            _keep(problem, plan, result.folder)
+            if timeline is not None:
+                draw_timeline(result.folder, timeline, begun_s)
+        compared = _compared(problem, plan, stages, result)
+        if as_json:
+            import msgspec
+
+            print_json(msgspec.json.encode(compared))
+        else:
+            _print(compared)
+
+
+def _profiled(run: Run, machine: Machine, prices: list[str], min_samples_per_s: float) -> Problem:
+    """Measure the model on what this machine has."""
+    import msgspec
+
+    from dovetail.cli.profile import links_between, network_speed, types_at_hand
+    from dovetail.profiler.profile import profile
+    from dovetail.profiler.request import ProfileRequest
+    from dovetail.spec import Training
+
+    batch = run.training.batch or 4096
+    at_hand = [
+        msgspec.structs.replace(each, limit=machine.gpus if each.kind == "gpu" else machine.cores)
+        for each in types_at_hand(prices)
+    ]
+    network = network_speed(None)
+    found = profile(
+        ProfileRequest(
+            model=run.model.name,
+            batch=batch,
+            model_options=run.model.options,
+            data=run.data.name,
+            data_options=run.data.options,
+            seed=run.training.seed,
+        ),
+        training=Training(samples=run.data.samples or batch, batch=batch, min_samples_per_s=min_samples_per_s),
+        at_hand=at_hand,
+        links=links_between(at_hand, [], network),
+        network_bytes_per_s=network.bytes_per_s,
+        say=lambda message: say(f"{message} ..."),
+    )
+    return found.problem
+
+
+def _planned(problem: Problem, *, max_stages: int | None, split_stages: bool) -> Plan:
+    """Return the cheapest plan at the speed that is asked for."""
+    from dovetail.planner.demands import Demands
+    from dovetail.planner.methods import plan_with
+
+    say("planning ...")
+    demands = Demands(max_stages=max_stages, split_stages=split_stages)
+    return plan_with("exact", problem, demands, clock=time.perf_counter)
+
+
+def _keep(problem: Problem, plan: Plan, folder: Path) -> None:
+    """Write problem and plan beside the run."""
+    import msgspec
+
+    write_file(folder / "problem.json", msgspec.json.encode(problem) + b"\n")
+    write_file(folder / "plan.json", msgspec.json.encode(plan) + b"\n")
+
+
+def _compared(problem: Problem, plan: Plan, stages: list[PlacedStage], result: TrainingResult) -> dict[str, Any]:
+    """Return what was predicted beside what was measured."""
+    from dovetail.runtime.folder import Summary
+
+    batch = problem.training.batch
+    measured: tuple[StageSummary, ...] = Summary.read(result.folder).stages
+    rows = []
+    for number, stage in enumerate(stages):
+        took = measured[number] if number < len(measured) else None
+        busy_s = None
+        if took is not None and took.samples:
+            busy_s = took.busy_s / took.samples * batch / max(1, took.workers)
+        elif len(stages) == 1:
+            busy_s = batch / result.samples_per_s if result.samples_per_s else None
+        rows.append(
+            {
+                "resource": stage.resource,
+                "first_layer": stage.first_layer,
+                "last_layer": stage.last_layer,
+                "units": stage.units,
+                "predicted_seconds_per_batch": stage.seconds_per_batch,
+                "measured_seconds_per_batch": busy_s,
+            }
+        )
+    return {
+        "folder": str(result.folder),
+        "predicted_samples_per_s": plan.samples_per_s,
+        "measured_samples_per_s": result.samples_per_s,
+        "cost_per_hour": plan.cost_per_hour,
+        "samples": result.samples,
+        "loss": result.loss,
+        "stages": rows,
+    }
+
+
+def _print(compared: dict[str, Any]) -> None:
+    """Print the comparison, stage by stage."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from dovetail.cli.tables import wide_console
+    from dovetail.units import format_duration
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("stage", "layers", "on", "predicted a batch", "measured a batch"):
+        table.add_column(heading, justify="left" if heading in ("layers", "on") else "right", no_wrap=True)
+    for number, stage in enumerate(compared["stages"]):
+        seconds = [stage[f"{kind}_seconds_per_batch"] for kind in ("predicted", "measured")]
+        table.add_row(
+            str(number),
+            f"{stage['first_layer']} to {stage['last_layer']}",
+            f"{stage['units']} x {stage['resource']}",
+            *("-" if each is None else format_duration(each) for each in seconds),
+        )
+    console = wide_console()
+    console.print(table)
+    predicted, measured = compared["predicted_samples_per_s"], compared["measured_samples_per_s"]
+    console.print(
+        f"predicted {predicted:,.0f} samples/s, measured {measured:,.0f} ({measured / predicted:.2f}x); "
+        f"{compared['cost_per_hour']:.3f} USD/h\nproblem.json, plan.json and the run are in {compared['folder']}",
+        highlight=False,
+        soft_wrap=True,
+    )
