@@ -254,6 +254,7 @@ class CoordinatorLoop:
                 for name in sorted({*roster.settings, *roster.workers})
             ),
             servers=tuple(sorted(roster.servers)),
+            stage_workers=tuple(sorted(roster.stage_workers)),
             events=self._events.since(since),
             next_event=self._events.next_number,
             lost=tuple(conductor.lost.items()),

@@ -30,6 +30,7 @@ class FalseStarts:
         if report is not None:
             self._answered_starts = starts
             self._seen.update(worker.name for worker in report.workers if worker.state == "working")
+            self._seen.update(report.stage_workers)
         elif starts - self._answered_starts >= MOST:
             raise TrainingError(
                 f"the coordinator ended {starts - self._answered_starts} times without a word: {self._last_error()}",

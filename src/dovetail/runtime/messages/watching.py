@@ -62,6 +62,8 @@ class Report(MessageKind, frozen=True):
     """The number of the event after those."""
     lost: tuple[tuple[str, int], ...] = ()
     """Processes, with their ids, that are not heard of any more: to be ended and started again."""
+    stage_workers: tuple[str, ...] = ()
+    """Those of later stages that are there."""
     error: str = ""
     hint: str = ""
     metrics: tuple[tuple[str, float], ...] = ()
