@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -24,27 +23,29 @@ from dovetail.data.streams import stream_number
 from dovetail.errors import DovetailError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
-from dovetail.runtime.messages import Message, More, RanOut, Reset, Span, Staff
+from dovetail.runtime.messages import Message, Reset, Span, Staff
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed, read_newest_statistics
 from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
-from dovetail.runtime.worker.compute import Computed, Computer
+from dovetail.runtime.worker.compute import Computer
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.dense_sync import DenseSync, ServerSync
 from dovetail.runtime.worker.fetch import Fetcher
 from dovetail.runtime.worker.idle_time import IdleTime
-from dovetail.runtime.worker.inbox import Inbox, Progress
+from dovetail.runtime.worker.inbox import Inbox
 from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
 from dovetail.runtime.worker.memory import Room
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.pace import Pace
+from dovetail.runtime.worker.passing import Passing
 from dovetail.runtime.worker.pipeline import Pipeline
 from dovetail.runtime.worker.ring_sync import RingSync
 from dovetail.runtime.worker.row_source import Fetch, Rows
 from dovetail.runtime.worker.score_counts import ScoreCounts
 from dovetail.runtime.worker.send import Sender
+from dovetail.runtime.worker.staged_work import StagedWork
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
 from dovetail.spec.run import RunWorker
 
@@ -52,8 +53,6 @@ SWITCH_S = 0.0005
 """How soon a thread that wants to run Python may: the threads of a worker take turns within one step."""
 LOOK_S = 0.1
 """How often a main thread without work looks whether it should stop; a nudge wakes it sooner."""
-LANDING_S = 0.002
-"""How long a main thread waits for what comes back through the stages before it looks for more to send."""
 END_S = 10.0
 """How long a thread may take to end: a push under way is waited for, a server that is gone is not."""
 
@@ -119,12 +118,28 @@ class WorkerLoop:
             rests=self._control.pulse.rest,
         )
         self._lines = lines_of(process, "compute")
-        self._scores = (
+        scores = (
             ScoreCounts(blueprint.metrics, lambda: statistics_vector(model))
             if blueprint.metrics or len(statistics_vector(model))
             else None
         )
         self._idle, self._pace = IdleTime(), Pace()
+        self._passing = Passing(
+            self._inbox,
+            self._sender,
+            self._dense,
+            scores,
+            self._idle,
+            self._pace,
+            pipeline=self._pipeline,
+            tell=self._control.tell,
+            wanted=self._wanted,
+        )
+        self._staged = (
+            None
+            if self._pipeline is None
+            else StagedWork(self._pipeline, self._fetcher.ready, self._passing, wanted=self._wanted)
+        )
 
     def run(self) -> None:
         """Compute until told to stop."""
@@ -198,57 +213,34 @@ class WorkerLoop:
         while not self._control.stopped.is_set():
             self._control.pulse.rest()
             try:
-                if self._pipeline is not None and self._pipeline.task is not None:
-                    self._land(self._pipeline, self._pipeline.task)
+                if self._staged is not None and self._staged.is_under_way:
+                    self._staged.go_on(self._begin)
                 else:
-                    self._work_on_next(LOOK_S)
+                    self._work_on_next()
             except Abandoned:
                 self._model.gradients.zero_()
                 if self._pipeline is not None:
                     self._pipeline.give_up()
 
-    def _work_on_next(self, timeout_s: float) -> None:
+    def _work_on_next(self) -> None:
         """Wait for the next micro-batch and compute it; finish what is whole where none comes."""
         start_s, begin_s = time.perf_counter(), now_s()
         try:
-            fetched = self._fetcher.ready.get(timeout=timeout_s) if timeout_s else self._fetcher.ready.get_nowait()
+            fetched = self._fetcher.ready.get(timeout=LOOK_S)
         except queue.Empty:
             fetched = None
         waited_s = time.perf_counter() - start_s
         if fetched is None:
             self._idle.add(begin_s, waited_s)
             self._dense.catch_up(self._is_now)
-            self._finish_whole()
+            self._passing.finish_whole()
         elif self._wanted(fetched.micro_batch.task):
-            self._account(fetched, begin_s, waited_s)
-            self._compute(fetched)
+            self._begin(fetched, begin_s, waited_s)
 
-    def _land(self, pipeline: Pipeline, task: Task) -> None:
-        """Take in micro-batches of a task that come back through the stages, and send others on their way."""
-        start_s, begin_s = time.perf_counter(), now_s()
-        if not self._wanted(task):
-            raise Abandoned
-        fetched: Fetched | None = None
-        if not pipeline.is_full:
-            with suppress(queue.Empty):
-                fetched = self._fetcher.ready.get_nowait()
-        while fetched is not None and fetched.micro_batch.task is not task and pipeline.task is not None:
-            self._come_back(pipeline, task)  # the next task begins when this one is whole
-        if fetched is not None and pipeline.task is None:
-            self._finish_whole()
-        if fetched is not None and self._wanted(fetched.micro_batch.task):
-            self._account(fetched, begin_s, 0.0)
-            self._compute(fetched)
-        self._come_back(pipeline, task, wait_s=0.0 if fetched is not None else LANDING_S)
-        task.compute_s += time.perf_counter() - start_s
-
-    def _come_back(self, pipeline: Pipeline, task: Task, wait_s: float = LANDING_S) -> None:
-        """Take in micro-batches that have come back."""
-        if not self._wanted(task):
-            raise Abandoned
-        for fetched, computed in pipeline.landed(wait_s):
-            self._count(fetched, computed)
-            self._pass_on(task, computed.rows)
+    def _begin(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
+        """Compute a micro-batch that was waited for, or send it on its way through the stages."""
+        self._account(fetched, begin_s, waited_s)
+        self._compute(fetched)
 
     def _account(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
         """Tell waiting for others from waiting for one's own fetch."""
@@ -273,9 +265,9 @@ class WorkerLoop:
             task.fixed_s += time.perf_counter() - start_s
             start_s = time.perf_counter()
         if self._inbox.should_ask_for_more(fetched.micro_batch):
-            self._ask_for_more(task, samples)
-        if self._pipeline is not None:
-            self._take_off(self._pipeline, fetched)
+            self._passing.ask_for_more(task, samples)
+        if self._staged is not None:
+            self._staged.take_off(fetched, self._fetch_for(task))
             return
         gradients = self._gradients(fetched) if samples else []
         seconds = time.perf_counter() - start_s
@@ -286,32 +278,7 @@ class WorkerLoop:
             task.piece_samples += samples
             task.piece_s += seconds
         task.spans.append(Span("compute", begin_s, now_s(), task.assign.step))
-        self._pass_on(task, gradients)
-
-    def _pass_on(self, task: Task, gradients: RowGradients) -> None:
-        """Pass on the gradients of a micro-batch of a task, which may be its last."""
-        progress = self._inbox.computed(task)
-        if progress is Progress.WHOLE:
-            self._finish(task, gradients)
-        elif progress is Progress.GOES_ON:
-            self._sender.put(task, gradients)
-        else:
-            self._sender.hold(task, gradients)
-            self._control.tell(RanOut(generation=task.assign.generation))
-            self._finish_whole()  # it may have become known in between
-
-    def _ask_for_more(self, task: Task, samples: int) -> None:
-        """Ask before the last known micro-batch is computed, so that the answer is there in time."""
-        assign = task.assign
-        self._control.tell(
-            More(
-                generation=assign.generation,
-                step=assign.step,
-                task=assign.task,
-                busy_s=self._pace.busy_s(samples),
-                fetch_s=self._pace.fetch_s,
-            )
-        )
+        self._passing.pass_on(task, gradients)
 
     def _gradients(self, fetched: Fetched) -> RowGradients:
         """Return the gradients of rows; those of dense parameters add up."""
@@ -323,16 +290,8 @@ class WorkerLoop:
             where=f"on {self._process.name} at step {assign.step}",
             before_backward=lambda: self._dense.begin_last() if self._inbox.is_last(task) else None,
         )
-        self._count(fetched, computed)
+        self._passing.count(fetched, computed)
         return computed.rows
-
-    def _take_off(self, pipeline: Pipeline, fetched: Fetched) -> None:
-        """Send a micro-batch on its way through the stages; an empty one is done at once."""
-        task = fetched.micro_batch.task
-        if not fetched.batch.num_samples:
-            self._pass_on(task, [])
-        else:
-            pipeline.take_off(fetched, self._fetch_for(task), lambda: self._wanted(task))
 
     def _fetch_for(self, task: Task) -> Fetch:
         """Return what gets rows that a model asks for in the middle of a task."""
@@ -340,31 +299,6 @@ class WorkerLoop:
         return lambda look_up: self._lines.pull(
             assign.generation, version, [look_up], dense=False, wanted=lambda: self._wanted(task)
         ).rows[0]
-
-    def _count(self, fetched: Fetched, computed: Computed) -> None:
-        """Add what came of a micro-batch to its task and to the figures."""
-        task = fetched.micro_batch.task
-        task.samples += fetched.batch.num_samples
-        task.loss += computed.loss
-        if self._scores is not None and computed.scores is not None:
-            self._scores.add(computed.scores, fetched.batch.labels)
-
-    def _finish_whole(self) -> None:
-        """Finish tasks that turned out to be whole after their last micro-batch was computed."""
-        while (task := self._inbox.next_whole()) is not None:
-            self._finish(task, None)
-
-    def _finish(self, task: Task, gradients: RowGradients | None) -> None:
-        """Pass on the last gradients of a task (None: those that were held), the dense ones with them."""
-        if not self._inbox.take(task):
-            return
-        if self._pipeline is not None:
-            self._pipeline.collect(task, lambda: self._wanted(task))
-        dense, counts = self._dense.gradients_to_push(), self._scores.take() if self._scores is not None else ()
-        self._sender.put_last(task, gradients, dense, counts)
-        span = self._dense.finish(task, lambda: self._wanted(task))
-        if span is not None:
-            self._idle.add_span(span)
 
 
 def work(

@@ -6,18 +6,15 @@ main thread      StageLoop  activations in -> blocks -> activations on; gradient
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import time
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 import zmq
-from torch import Tensor, nn
+from torch import nn
 
 from dovetail.data.source import Source
 from dovetail.data.streams import stream_number
@@ -26,18 +23,19 @@ from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.blueprint import ServerSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
-from dovetail.runtime.messages import Collect, Collected, Forward, Message, Reset, Returned, Stale
+from dovetail.runtime.messages import Collect, Collected, Forward, Message, Reset, Stale
 from dovetail.runtime.messages.senders import why_not_to_stage
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.calls import Array, Calls, as_array, as_tensor, is_stale, lane_bytes
+from dovetail.runtime.worker.calls import Calls, as_array, as_tensor, is_stale, lane_bytes
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.lines import Abandoned, lines_of
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import Rows
-from dovetail.runtime.worker.stage_visits import TaskKey, Visit, Visits
+from dovetail.runtime.worker.stage_compute import StageComputer
+from dovetail.runtime.worker.stage_visits import Visits
 from dovetail.spec.run import RunWorker
 from dovetail.transport import Letter
 
@@ -59,13 +57,11 @@ class StageLoop:
         if not isinstance(model, LayerGraph):
             raise TypeError("a model that is cut is a graph of layers")
         read_fixed(model, process.folder, blueprint.fixed)
-        self._graph = model
         self._cuts = cuts_of(model, blueprint)
         self._cut: Cut = self._cuts[settings.stage]
         self._model = ServedModel(
             model.train(), Rows(blueprint.num_servers, device), device, schema=source.schema, only=self._cut.names
         )
-        self._is_last = self._cut.number == len(self._cuts) - 1
         self._lines = lines_of(process, "stage")
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
         self._calls = Calls(process, "stage-on", lane_bytes=lane_bytes(blueprint, largest))
@@ -78,18 +74,24 @@ class StageLoop:
             lambda: self._told,
             lambda: None,
             role="stage worker",
-            effort=lambda: (self._samples, self._busy_s),
+            effort=lambda: (self._computer.samples, self._busy_s),
         )
-        self._samples, self._busy_s = 0, 0.0
+        self._busy_s = 0.0
         self._told = 0
         """The generation that the coordinator says; the control thread writes it."""
         self._generation = 0
-        self._version = -1
         self._visits = Visits(self._cut)
-        self._sums: dict[TaskKey, Tensor] = {}
-        """Dense gradients of tasks under way, but for the one whose sum is in the model."""
-        self._summed: TaskKey | None = None
-        """The task whose gradients add up in the model."""
+        self._computer = StageComputer(
+            process.name,
+            model,
+            self._cut,
+            self._model,
+            self._lines,
+            self._calls,
+            is_last=settings.stage == len(self._cuts) - 1,
+            reply=self._listener.reply,
+            wanted=self._is_wanted,
+        )
 
     def _addresses(self) -> list[str]:
         """Return where others call."""
@@ -143,8 +145,14 @@ class StageLoop:
                 self._control.pulse.beat()
                 begun_s = time.perf_counter()
                 with suppress(Abandoned):
-                    self._backward(visit) if visit.calls else self._forward(visit)
+                    if self._computer.backward(visit) if visit.calls else self._computer.forward(visit):
+                        self._visits.remove(visit)
                 self._busy_s += time.perf_counter() - begun_s
+
+    def _is_wanted(self) -> bool:
+        """Say whether what is being computed still counts."""
+        self._control.pulse.beat()
+        return self._told <= self._generation and not self._control.stopped.is_set()
 
     # -- what comes ----------------------------------------------------------------------------------------------------
 
@@ -189,9 +197,7 @@ class StageLoop:
 
     def _give(self, letter: Letter, message: Collect) -> None:
         """Give the dense gradients of a task, and forget them."""
-        key = (message.step, message.task, message.head)
-        self._add_up(None)
-        total = self._sums.pop(key, None)
+        total = self._computer.take_sum((message.step, message.task, message.head))
         self._listener.reply(letter, Collected(), () if total is None else (as_array(total),))
 
     def _begin_generation(self, generation: int) -> None:
@@ -199,127 +205,7 @@ class StageLoop:
         self._generation = generation
         self._visits.clear()
         self._calls.give_up()
-        self._sums.clear()
-        self._summed, self._version = None, -1
-        self._model.gradients.zero_()
-
-    # -- computing -----------------------------------------------------------------------------------------------------
-
-    def _forward(self, visit: Visit) -> None:
-        """Run the blocks and send on what later stages read; the last stage comes back at once."""
-        message = visit.message
-        self._take_parameters(message)
-        rows = self._model.rows
-        rows.begin([], lambda look_up: self._lines.pull(
-            message.generation, message.step, [look_up], dense=False, wanted=self._is_wanted
-        ).rows[0])  # fmt: skip
-        graph, cut = self._graph, self._cut
-        keep = {name for names in cut.outputs.values() for name in names}
-        if self._is_last:
-            keep |= {graph.scores, graph.blocks[-1].name}
-        fields = {name: visit.fields.get(name) for name in cut.fields}
-        batch: Any = SimpleNamespace(**fields)
-        outputs = graph.run(batch, visit.inputs, first=cut.first, last=cut.last, keep=tuple(keep))
-        visit.leaves = rows.leaves
-        visit.outputs = {name: outputs[name] for name in outputs if name in keep}
-        if self._is_last:
-            self._turn(visit)
-            return
-        for stage, names in cut.outputs.items():
-            onward = Forward(
-                generation=message.generation,
-                step=message.step,
-                task=message.task,
-                head=message.head,
-                flight=message.flight,
-                sender=cut.number,
-                route=message.route,
-                samples=message.samples,
-                outputs=names,
-            )
-            arrays = [as_array(visit.outputs[name]) for name in names]
-            visit.calls[stage] = self._calls.ask(message.route[stage - 1], onward, arrays)
-
-    def _take_parameters(self, message: Forward) -> None:
-        """Fetch the dense parameters of a step, with its first micro-batch."""
-        if message.step == self._version or not len(self._model.values):
-            return
-        answer = self._lines.pull(message.generation, message.step, [], dense=True, wanted=self._is_wanted)
-        if answer.dense is not None:
-            self._model.values.copy_(torch.from_numpy(answer.dense[self._cut.dense]))
-        self._version = message.step
-
-    def _is_wanted(self) -> bool:
-        """Say whether what is being computed still counts."""
-        self._control.pulse.beat()
-        return self._told <= self._generation and not self._control.stopped.is_set()
-
-    def _turn(self, visit: Visit) -> None:
-        """At the last stage: the loss, and the way back."""
-        graph = self._graph
-        loss = visit.outputs[graph.blocks[-1].name]
-        visit.loss = float(loss.detach())
-        if not math.isfinite(visit.loss):
-            raise TrainingError(
-                f"the loss is {visit.loss} on {self._process.name} at step {visit.message.step}",
-                hint="lower the learning rate, clip gradients, or look for broken samples",
-            )
-        visit.scores = visit.outputs.get(graph.scores, visit.inputs.get(graph.scores))
-        self._add_up(visit.task)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._answer(visit)
-
-    def _backward(self, visit: Visit) -> None:
-        """Run the backward pass with the gradients that came back."""
-        gradients: dict[str, Tensor] = {}
-        for stage, call in visit.calls.items():
-            arrays = call.letter.arrays if call.letter is not None else ()
-            for name, array in zip(self._cut.outputs[stage], arrays, strict=True):
-                if not visit.outputs[name].requires_grad:
-                    continue
-                gradient = as_tensor(array, self._model.device)
-                gradients[name] = gradients[name] + gradient if name in gradients else gradient
-            self._calls.end(call)
-        self._add_up(visit.task)
-        if gradients:
-            torch.autograd.backward([visit.outputs[name] for name in gradients], list(gradients.values()))
-        self._answer(visit)
-
-    def _answer(self, visit: Visit) -> None:
-        """Send the gradients of what came back to where it came from."""
-        self._visits.remove(visit)
-        self._samples += visit.message.samples
-        rows = [(leaf.wanted, leaf.gradients) for leaf in visit.leaves if leaf.gradients is not None]
-        for sender, letter in visit.letters.items():
-            arrays = [_gradient_of(visit.inputs[name]) for name in self._cut.inputs.get(sender, ())]
-            if sender:
-                self._listener.reply(letter, Returned(), arrays)
-                continue
-            for wanted, values in rows:
-                arrays += [wanted.keys, values]
-            if visit.scores is not None:
-                arrays.append(as_array(visit.scores))
-            tables = tuple(wanted.table for wanted, _ in rows)
-            returned = Returned(loss=visit.loss, tables=tables, has_scores=visit.scores is not None)
-            self._listener.reply(letter, returned, arrays)
-
-    def _add_up(self, task: TaskKey | None) -> None:
-        """Have the model's gradients be those of a task, or of none: what was in it goes to the sums."""
-        if task is not None and task == self._summed:
-            return
-        if self._summed is not None:
-            self._sums[self._summed] = self._model.gradients.clone()
-            self._model.gradients.zero_()
-        if task is not None and task in self._sums:
-            self._model.gradients.copy_(self._sums.pop(task))
-        self._summed = task
-
-
-def _gradient_of(tensor: Tensor) -> Array:
-    """Return the gradient of an input; whole numbers have none."""
-    if not tensor.requires_grad:
-        return np.zeros(0, dtype=np.float32)
-    return as_array(tensor.grad if tensor.grad is not None else torch.zeros_like(tensor))
+        self._computer.begin_generation()
 
 
 def work_in_stage(process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None) -> None:
