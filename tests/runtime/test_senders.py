@@ -38,13 +38,14 @@ DIED = Died(name="server-0", process_id=1, how="killed", comes_back=False)
 
 
 def accepted(name: str) -> Accepted:
-    return Accepted(name=name, generation=1, step=0, task=0, samples=1, loss=0.0)
+    return Accepted(name=name, generation=1, step=0, task=0, positions=1, samples=1, loss=0.0)
 
 
 def push(worker: str) -> Push:
     return Push(
-        generation=1, step=0, task=0, worker=worker, part=0, tables=(), dense=False, last=True, samples=1, loss=0.0
-    )
+        generation=1, step=0, task=0, worker=worker, part=0, tables=(), dense=False, last=True, positions=1, samples=1,
+        loss=0.0,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

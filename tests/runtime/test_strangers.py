@@ -78,7 +78,7 @@ def misuse(client):
     def push(tables, arrays, *, dense=False, task=10**6, part=0):
         message = Push(
             generation=1, step=0, task=task, worker="worker-0/1", part=part, tables=tables, dense=dense, last=True,
-            samples=1, loss=0.0,
+            positions=1, samples=1, loss=0.0,
         )  # fmt: skip
         return message, arrays
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from random import Random
 
 import pytest
 
 from dovetail.runtime.coordinator.state import RunState
-from dovetail.runtime.messages import SaveNow
-from tests.runtime.coordinator.world import World, make_blueprint
+from dovetail.runtime.messages import Close, Extend, SaveDense, SaveNow
+from tests.runtime.coordinator.world import ModelWorker, World, make_blueprint
 
 MODES = [
     {"mode": "sync"},
@@ -77,9 +78,10 @@ def disturb_messages(world: World, fault: str) -> None:
 def walk(mode: dict[str, object], seed: int, num_events: int = 30) -> World:
     """Return a world after faults at random moments and a quiet end; how large it is depends on the seed too."""
     draw = Random(seed)
+    has_pieces = draw.random() < 0.1  # batches large enough to be divided into pieces as well
     sizes = {
-        "samples": draw.randint(6, 40),
-        "batch": draw.randint(2, 8),
+        "samples": draw.randint(60, 120) if has_pieces else draw.randint(6, 40),
+        "batch": draw.randint(20, 60) if has_pieces else draw.randint(2, 8),
         "servers": draw.randint(1, 3),
         "workers": draw.randint(1, 4),
         "every_steps": draw.choice([None, 1, 3]),
@@ -108,3 +110,40 @@ def test_whatever_goes_wrong_every_sample_counts_once(mode, first, last) -> None
 
         assert world.conductor.state is RunState.DONE, world.conductor.failure
         assert world.shelf.newest().manifest.position == world.total
+
+
+def test_a_worker_that_was_not_told_of_a_piece_of_its_task_makes_the_step_begin_again() -> None:
+    world = World(make_blueprint(mode="sync", samples=200, batch=40, tail=0.5, every_steps=None), seed=3)
+    told: list[ModelWorker] = []
+    while not told:
+        world.step() or world.tick()
+        told = [each for each in world.workers.values() if any(isinstance(m, Extend) for m in each.to_it)]
+    worker = told[0]
+    worker.to_it = deque(message for message in worker.to_it if not isinstance(message, Extend))
+    task = next(iter(worker.tasks.values()))
+    worker.to_it.append(Close(generation=worker.generation, step=task.assign.step, task=task.assign.task))
+
+    world.run()
+
+    assert world.conductor.state is RunState.DONE
+    assert any("was not told of all of task" in event for event in world.events)
+    assert world.shelf.newest().manifest.position == world.total
+
+
+def test_who_is_told_late_to_write_a_checkpoint_is_told_of_which_step() -> None:
+    world = World(make_blueprint(mode="sync", dense="ring", workers=1, samples=40, every_steps=None), seed=5)
+    worker = next(iter(world.workers.values()))
+    while not worker.tasks:
+        world.step() or world.tick()
+    world.to_coordinator.append((b"launcher/1", SaveNow()))
+    while not any(isinstance(message, SaveDense) for message in worker.to_it):
+        world.step() or world.tick()
+    asked = next(message for message in worker.to_it if isinstance(message, SaveDense))
+    worker.to_it = deque(message for message in worker.to_it if message is not asked)
+    while world.conductor.work.step < asked.step + 2:
+        world.step() or world.tick()
+
+    world.run()  # the shelf refuses a checkpoint that holds other steps than it says
+
+    assert world.conductor.state is RunState.DONE
+    assert any("could not be written" in event for event in world.events)

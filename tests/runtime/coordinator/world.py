@@ -227,7 +227,7 @@ class ModelServer(Process):
             self.version += 1
         self.tell(
             Accepted(name=self.name, generation=push.generation, step=push.step, task=push.task,
-                     samples=len(push.positions), loss=0.0)
+                     positions=len(push.positions), samples=len(push.positions), loss=0.0)
         )  # fmt: skip
 
 

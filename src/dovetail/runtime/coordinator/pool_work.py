@@ -99,7 +99,7 @@ class PoolWork:
     def stands_at(self, folder: str) -> None:
         """Do nothing: the servers keep all parameters."""
 
-    def save_dense(self, number: int, folder: str) -> None:
+    def save_dense(self, number: int, step: int, folder: str) -> None:
         """Do nothing: the servers keep all parameters."""
 
     def manifest(self) -> Manifest:

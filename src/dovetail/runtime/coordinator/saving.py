@@ -166,7 +166,7 @@ class Saving:
         late = [server for name, server in self._roster.servers.items() if name not in self._begun]
         self._decisions.send_all(late, self._message)
         if not set(self._files) - set(self._roster.server_names):
-            work.save_dense(self._number, self._message.folder)
+            work.save_dense(self._number, self._message.step, self._message.folder)
 
     def handle(self, message: SaveBegun | Saved | SaveFailed, now_s: float) -> Kept | NotKept | None:
         """Take in how far someone is; return what came of the checkpoint once that is known."""

@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from dovetail.runtime.dispatch import StepPlan
+from dovetail.runtime.messages import Accepted
 
 
 @dataclass(slots=True)
@@ -126,12 +127,14 @@ class Step:
             if task.worker == worker and len(task.accepted) < num_servers and task not in self.orphans:
                 self.orphans.append(task)
 
-    def accept(self, server: str, number: int, samples: int, loss: float) -> None:
-        """Note that a server has a task's gradients."""
-        task = self.tasks.get(number)
-        if task is not None:
-            task.accepted.add(server)
-            task.samples, task.loss = samples, loss
+    def accept(self, message: Accepted) -> bool:
+        """Note that a server has a task's gradients; False where they are of other positions than the task's."""
+        task = self.tasks.get(message.task)
+        if task is None:
+            return True
+        task.accepted.add(message.name)
+        task.samples, task.loss = message.samples, message.loss
+        return message.positions == task.num_positions
 
     def is_whole(self, num_servers: int) -> bool:
         """Say whether every server has the gradients of every position."""

@@ -14,7 +14,7 @@ from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
 from dovetail.runtime.coordinator.members import Member, Worker
 from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.steps import Step
-from dovetail.runtime.coordinator.work import Finish, GoBack, Pause, Wish
+from dovetail.runtime.coordinator.work import BeginAgain, Finish, GoBack, Pause, Wish
 from dovetail.runtime.dense.clipping import clipped_scale
 from dovetail.runtime.messages import Accepted, Commit, Committed, Done, Message, More, Norm, NormIs, RanOut
 
@@ -105,9 +105,9 @@ class SyncWork:
             samples=self._samples,
         )
 
-    def save_dense(self, number: int, folder: str) -> None:
+    def save_dense(self, number: int, step: int, folder: str) -> None:
         """Have dense parameters written that servers do not keep."""
-        self._keepers.save(number, self.step, folder)
+        self._keepers.save(number, step, folder)
 
     # -- who is there --------------------------------------------------------------------------------------------------
 
@@ -148,8 +148,8 @@ class SyncWork:
         """Take in a message of a worker or server."""
         if isinstance(message, Accepted):
             step = self._hand_out.step_of(message.step)
-            if step is not None:
-                step.accept(message.name, message.task, message.samples, message.loss)
+            if step is not None and not step.accept(message):
+                self._want(BeginAgain(f"a worker was not told of all of task {message.task} of step {step.number}"))
         elif isinstance(message, Committed):
             self._committed(message, now_s)
         elif isinstance(message, NormIs):

@@ -135,7 +135,7 @@ class Work(Protocol):
         """Return when someone has to be answered who was kept waiting on purpose."""
         ...
 
-    def save_dense(self, number: int, folder: str) -> None:
+    def save_dense(self, number: int, step: int, folder: str) -> None:
         """Have dense parameters written that servers do not keep; `number` is the checkpoint's."""
         ...
 

@@ -116,6 +116,7 @@ class InProcess:
             tables=tuple(wanted.table for wanted, _ in computed.rows),
             dense=dense is not None,
             last=True,
+            positions=samples,
             samples=samples,
             loss=computed.loss,
         )

@@ -38,6 +38,8 @@ class Push(MessageKind, frozen=True):
     tables: tuple[int, ...]
     dense: bool
     last: bool
+    positions: int
+    """Of the data that the task covers, so far as the worker was told."""
     samples: int
     loss: float
     factor: float = 1.0

@@ -35,6 +35,7 @@ class Accepted(MessageKind, frozen=True):
     generation: int
     step: int
     task: int
+    positions: int
     samples: int
     loss: float
 

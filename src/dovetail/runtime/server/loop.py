@@ -265,6 +265,7 @@ class ServerLoop:
                     generation=message.generation,
                     step=message.step,
                     task=message.task,
+                    positions=message.positions,
                     samples=message.samples,
                     loss=message.loss,
                 )

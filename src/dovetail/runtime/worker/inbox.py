@@ -104,6 +104,7 @@ class Inbox:
         for begin, end in divide(first, last, most, smaller_first=small):
             found.append(MicroBatch(task, task.num_known, begin, end))
             task.num_known += 1
+            task.num_positions += end - begin
         return found
 
     # -- asked by the threads that fetch, compute and send -------------------------------------------------------------

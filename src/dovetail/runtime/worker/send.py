@@ -98,6 +98,7 @@ class Sender:
                 tables=tuple(wanted.table for wanted, _ in gradients.rows),
                 dense=gradients.dense is not None,
                 last=gradients.last,
+                positions=task.num_positions,
                 samples=task.samples,
                 loss=task.loss,
                 factor=assign.factor,

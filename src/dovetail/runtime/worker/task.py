@@ -29,6 +29,8 @@ class Task:
     num_pushed: int = 0
     num_assigned: int = 0
     """Those that the task began with; what comes later are pieces of the step's tail."""
+    num_positions: int = 0
+    """Of those that are known."""
     asked_for_more: bool = False
     recalled: bool = False
     samples: int = 0
