@@ -201,3 +201,24 @@ def test_a_separator_that_looks_wrong_is_told(tmp_path):
 
     assert wrong.read(0, 3).ids.shape == (3,)
     assert right.read(0, 3).ids.shape == (6,)
+
+
+def test_samples_of_a_dataset_count_by_their_weights():
+    samples = [{"dense": torch.tensor([float(i)]), "weights": float(i), "label": 0.0} for i in range(4)]
+
+    batch = as_source(samples).read(1, 3)
+
+    assert batch.weights.tolist() == [1.0, 2.0]
+    assert not batch.extra
+
+
+def test_categories_of_a_table_are_hashed_and_its_rows_weighed():
+    table = pa.table({"label": [0.0, 1.0], "city": ["here", "there"], "much": [0.5, 2.0]})
+    whole = as_source(table, slots=["city"]).read(0, 2)
+
+    source = as_source(table, slots=["city"], hash_into=10, weight="much")
+
+    assert source.read(0, 2).ids.tolist() == (whole.ids % 10).tolist()
+    assert source.read(0, 2).weights.tolist() == [0.5, 2.0]
+    assert [slot.hash_into for slot in source.schema.slots] == [10]
+    assert source.columns.weight == "much"

@@ -25,6 +25,7 @@ def test_a_blueprint_has_every_default(tmp_path):
     assert (written["optimizer"]["name"], written["optimizer"]["learning_rate"]) == (
         recipe.optimizer, recipe.learning_rate,
     )  # fmt: skip
+    assert written["checkpoint"]["every_s"] == 300.0  # every few minutes, unless told otherwise
     for section in msgspec.structs.fields(Run):
         kind = section.type
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):

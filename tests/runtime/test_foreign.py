@@ -173,6 +173,20 @@ def test_a_source_that_holds_a_lock_once_it_is_read_can_still_be_sent_to_workers
     assert not hasattr(source, "opened")
 
 
+def test_a_file_of_code_that_changed_is_said(tmp_path):
+    code = tmp_path / "own.py"
+    code.write_text("from dovetail.models import load_model\ndef build(**o):\n    return load_model('ctr-dnn', **o)\n")
+    run = other(model__name=f"{code}:build")
+    prepare(run, tmp_path / "run")
+    code.write_text(code.read_text() + "# another\n")
+    said: list[str] = []
+
+    prepare(run, tmp_path / "run", resume=True, tell=said.append)
+
+    assert len(said) == 1
+    assert said[0].startswith("the checksum of code was {")
+
+
 def test_other_samples_under_the_same_name_are_refused_within_an_epoch(halfway):
     with pytest.raises(TrainingError, match="the first samples' checksum was"):
         prepare(BEFORE, halfway, resume=True, source=OtherClicks())

@@ -1,6 +1,5 @@
 """Beginning with parameters that are there already, and going on with more data."""
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -11,8 +10,7 @@ from dovetail.embedding import Table
 from dovetail.models import SlotEmbedding
 from dovetail.runtime import TrainingError, restore_model, resume, train
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run_keeping import RunSaving
-from tests.runtime.runs import clicks, last_state, make_run, train_until
+from tests.runtime.runs import clicks, last_state, make_run
 from tests.runtime.runs import train as run_to_end
 from tests.runtime.test_validation import SMALL, Line, slope
 
@@ -86,15 +84,6 @@ def test_more_data_may_follow_at_the_end_of_an_epoch(tmp_path):
 
     assert result.is_complete
     assert result.step == 2 * 5 + 10
-
-
-def test_other_data_within_an_epoch_are_refused(tmp_path):
-    run = make_run(samples=2000, checkpoint=RunSaving(every_steps=3))
-    train_until(run, tmp_path / "run", 3)
-    more = msgspec.structs.replace(run, data=msgspec.structs.replace(run.data, samples=1000))
-
-    with pytest.raises(TrainingError, match=r"in the middle of an epoch, and data\.samples was 2000 and is now 1000"):
-        prepare(more, tmp_path / "run", resume=True)
 
 
 def test_rows_of_a_table_can_be_filled():

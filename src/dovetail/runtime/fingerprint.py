@@ -181,7 +181,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         yield from _compared(self.data, now.data, _inside("data", "name", "options"), matter)
         if first and first_now and not are_the_same:
             yield Difference("the first samples' checksum", first, first_now, Matter.AT_THE_END)
-        yield from _compared(self.data.looks, now.data.looks, {"code": "the checksums of code"}, Matter.SAFE)
+        yield from _compared(self.data.looks, now.data.looks, {"code": "the checksum of code"}, Matter.SAFE)
 
 
 def _plain(value: Any) -> Any:
