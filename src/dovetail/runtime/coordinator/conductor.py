@@ -5,8 +5,6 @@ Events in, decisions out: it has no sockets, no clock and, but for the shelf of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.coordinator.attendance import WAITS_S, Attendance
 from dovetail.runtime.coordinator.decisions import Decisions
@@ -16,6 +14,7 @@ from dovetail.runtime.coordinator.members import Member, Server, Worker, server_
 from dovetail.runtime.coordinator.pool_work import PoolWork
 from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.saving import Kept, NotKept, Saving, Shelf, Stage
+from dovetail.runtime.coordinator.staffing import Staffing
 from dovetail.runtime.coordinator.standstill import Standstill
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.coordinator.sync_work import SyncWork
@@ -34,7 +33,6 @@ from dovetail.runtime.messages import (
     Saved,
     SaveFailed,
     SaveNow,
-    Staff,
     Stop,
 )
 from dovetail.spec.run import RunWorker
@@ -59,6 +57,7 @@ class Conductor:
         """The newest checkpoint that is whole."""
         self._saving = Saving(run.checkpoint, shelf, self.roster, self.decisions, run.validation, blueprint.samples)
         self._generations = Generations(blueprint, self.roster, self.decisions, past)
+        self._staffing = Staffing(self.roster, self.decisions)
         self._standstill = Standstill(run.faults.patience_s)
         self.state = RunState.STARTING
         self._attendance = Attendance(self.roster, run.faults.patience_s, now_s)
@@ -110,27 +109,15 @@ class Conductor:
             self.roster.first_worker_s = now_s
         self._generations.tell_again(worker)
         self.decisions.send(worker, Reset(generation=self.roster.generation))
-        self._tell_staff([worker])
+        self._staffing.tell([worker])
         if self.state.is_working:
             self.work.join(worker, now_s)
 
     def _stage_worker_came(self, worker: Worker, now_s: float) -> None:
         """Take in a worker of a later stage; where it was here before, what it had under way is gone."""
-        was_here = worker.name in self.roster.stage_workers
-        self.roster.stage_workers[worker.name] = worker
-        if self.state.is_over:
-            self.decisions.send(worker, Stop(reason=self.state.value))
-            return
-        self.decisions.send(worker, Reset(generation=self.roster.generation))
-        self._tell_staff(self.roster.workers.values())
+        was_here = self._staffing.came(worker, self.state)
         if was_here and self.state.is_working:
             self._begin_again(f"{worker.name} began anew; the step is done again", now_s)
-
-    def _tell_staff(self, workers: Iterable[Worker]) -> None:
-        """Tell workers of the first stage who is there of the others."""
-        if self.roster.stages:
-            staff = Staff(generation=self.roster.generation, stages=self.roster.staff)
-            self.decisions.send_all(workers, staff)
 
     def died(self, message: Died, now_s: float) -> None:
         """Take in from the launcher that a process has ended."""
@@ -214,8 +201,7 @@ class Conductor:
         if isinstance(member, Server):
             self.roster.servers.pop(member.name, None)
             self._go_back(f"{member.name} is lost: {how}", now_s)
-        elif self.roster.stage_workers.pop(member.name, None) is not None:
-            self._tell_staff(self.roster.workers.values())
+        elif self._staffing.lost(member.name):
             if self.state.is_working:
                 self._begin_again(f"{member.name} is lost: {how}; the step is done again", now_s)
         else:

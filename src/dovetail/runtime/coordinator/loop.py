@@ -195,21 +195,18 @@ class CoordinatorLoop:
 
     def _stages(self) -> tuple[StageSummary, ...]:
         """Return what the stages of the run took, where it has any."""
-        run, roster = self._blueprint.run, self._conductor.roster
-        found = []
-        for number, stage in enumerate(run.stages if self._blueprint.stages else ()):
-            here = [roster.workers.get(name) or roster.stage_workers.get(name) for name, _ in run.workers_of(number)]
-            found.append(
-                StageSummary(
-                    first_layer=stage.first_layer,
-                    last_layer=stage.last_layer,
-                    resource=stage.resource,
-                    workers=len(here),
-                    samples=sum(worker.samples for worker in here if worker is not None),
-                    busy_s=round(sum(worker.busy_s for worker in here if worker is not None), 3),
-                )
+        run = self._blueprint.run
+        return tuple(
+            StageSummary(
+                first_layer=stage.first_layer,
+                last_layer=stage.last_layer,
+                resource=stage.resource,
+                workers=len(run.workers_of(number)),
+                samples=self._metrics.staged_samples,
+                busy_s=round(busy_s, 3),
             )
-        return tuple(found)
+            for number, (stage, busy_s) in enumerate(zip(run.stages, self._metrics.stages_s, strict=False))
+        )
 
     # -- for those who watch -------------------------------------------------------------------------------------------
 

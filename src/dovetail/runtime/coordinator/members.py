@@ -62,15 +62,11 @@ class Worker(Member):
     """How long one of its threads has been at the same thing."""
     longest_s: float = 0.0
     """The longest that any of them ever was, and then went on."""
-    samples: int = 0
-    busy_s: float = 0.0
-    """In a run with stages: what has been through its layers, and how long they took."""
 
     def note(self, alive: Alive) -> None:
         """Take in what a sign of life says."""
         self.most_samples = alive.most_samples
         self.stuck_s, self.longest_s = alive.stuck_s, alive.longest_s
-        self.samples, self.busy_s = alive.samples, alive.busy_s
 
     def is_stuck(self, patience_s: float) -> bool:
         """Say whether its computation hangs, though it shows signs of life."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,9 @@ class Metrics:
         self._timeline = (folder / TIMELINE).open("ab") if timeline else None
         self._steps = (folder / STEPS).open("ab", buffering=0) if timeline else None
         self._board = Board(folder / TENSORBOARD)
+        self.stages_s: list[float] = []
+        self.staged_samples = 0
+        """In a run with stages: how long each computed, for how many samples."""
         self.workers: dict[str, WorkerWindow] = {}
         self.auc = math.nan
         self.loss = math.nan
@@ -108,6 +112,9 @@ class Metrics:
     def add_task(self, done: Done, counts: tuple[NDArray[Any], ...]) -> None:
         """Take in what a worker says of a task."""
         self.workers.setdefault(done.name, WorkerWindow()).add(done)
+        if done.stages_s:
+            self.staged_samples += done.samples
+            self.stages_s = [a + b for a, b in zip_longest(self.stages_s, done.stages_s, fillvalue=0.0)]
         if len(counts) == 4:
             self._add_counts(done.name, *counts)
         if self._timeline is not None:

@@ -37,10 +37,6 @@ class Alive(MessageKind, frozen=True):
     """Of a worker: how long one of its threads has been at the same thing."""
     longest_s: float = 0.0
     """The longest that any of them ever was, and then went on."""
-    samples: int = 0
-    """Of a worker in a run with stages: how many have been through its layers, forward and back."""
-    busy_s: float = 0.0
-    """How long it computed for that."""
 
 
 class Stop(MessageKind, frozen=True):

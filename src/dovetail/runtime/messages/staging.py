@@ -49,7 +49,9 @@ class Collect(MessageKind, frozen=True):
 
 
 class Collected(MessageKind, frozen=True):
-    """The dense gradients of a task over the stage's own parameters."""
+    """The dense gradients of a task over the stage's own parameters, and how long the stage computed for it."""
+
+    busy_s: float = 0.0
 
 
 class Staff(MessageKind, frozen=True):

@@ -107,4 +107,6 @@ class Done(MessageKind, frozen=True):
     """Pieces of the tail among it, with their samples and what of `compute_s` they took."""
     piece_samples: int = 0
     piece_s: float = 0.0
+    stages_s: tuple[float, ...] = ()
+    """In a run with stages: how long each of them computed for the task."""
     spans: tuple[Span, ...] = ()

@@ -35,14 +35,12 @@ class Control:
         leaves: Callable[[], bool] = lambda: False,
         *,
         role: Role = "worker",
-        effort: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
     ) -> None:
         """Open the line; `handle` is called with every message of the coordinator, in this thread.
 
-        The next two are what the coordinator is told of this worker; once `leaves` returns True, it goes. `effort`
-        returns how many samples it has computed, and for how long.
+        The next two are what the coordinator is told of this worker; once `leaves` returns True, it goes.
         """
-        self._leaves, self._role, self._effort = leaves, role, effort
+        self._leaves, self._role = leaves, role
         self._process, self._handle = process, handle
         self._generation, self._most_samples = generation, most_samples
         self._clock = AwakeClock()
@@ -119,15 +117,12 @@ class Control:
 
     def _say_alive(self) -> None:
         """Give a sign of life, and say whether the other threads get on."""
-        samples, busy_s = self._effort()
         self._line.send(
             Alive(
                 name=self._process.name,
                 most_samples=self._most_samples(),
                 stuck_s=round(self.pulse.stuck_s, 1),
                 longest_s=round(self.pulse.longest_s, 1),
-                samples=samples,
-                busy_s=busy_s,
             )
         )
 

@@ -95,7 +95,6 @@ class WorkerLoop:
             lambda: self._inbox.generation,
             room.most_samples,
             leaves,
-            effort=lambda: (0, 0.0) if self._pipeline is None else (self._pipeline.samples, self._pipeline.busy_s),
         )
         self._dense: DenseSync = (
             RingSync(process, self._model, self._control.tell) if training.dense == "ring" else ServerSync(self._model)

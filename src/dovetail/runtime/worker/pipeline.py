@@ -64,8 +64,8 @@ class Pipeline:
         self._load: dict[str, int] = {}
         self._visited: dict[int, set[str]] = {}
         """By task: who has some of its gradients."""
-        self.samples, self.busy_s = 0, 0.0
-        """What has been through this stage's layers, and how long they took."""
+        self._busy_s = 0.0
+        """How long this stage's layers took, of the task under way."""
         self.staff: tuple[tuple[str, ...], ...] = ()
         """Who is there, of each later stage; the control thread says."""
 
@@ -115,7 +115,7 @@ class Pipeline:
             self._load[name] = self._load.get(name, 0) + 1
         self._visited.setdefault(assign.task, set()).update(route)
         self._flights.append(flight)
-        self.busy_s += time.perf_counter() - begun_s
+        self._busy_s += time.perf_counter() - begun_s
 
     def _route(self, wanted: Callable[[], bool]) -> tuple[str, ...]:
         """Return who gets the next micro-batch: of each stage, whoever has the fewest of ours under way."""
@@ -168,8 +168,7 @@ class Pipeline:
         for call in flight.calls.values():
             self._calls.end(call)
         mine = [(leaf.wanted, leaf.gradients) for leaf in flight.leaves]
-        self.samples += flight.fetched.batch.num_samples
-        self.busy_s += time.perf_counter() - begun_s
+        self._busy_s += time.perf_counter() - begun_s
         return Computed([(wanted, values) for wanted, values in mine if values is not None] + rows, loss, scores)
 
     def collect(self, task: Task, wanted: Callable[[], bool]) -> None:
@@ -183,17 +182,22 @@ class Pipeline:
                 raise Abandoned
             if any(is_stale(call) for call in self._calls.answered(LOOK_S)):
                 raise Abandoned
+        stages_s, self._busy_s = [self._busy_s] + [0.0] * (len(self._cuts) - 1), 0.0
         for call in calls:
-            if call.letter is not None and isinstance(call.letter.message, Collected) and call.letter.arrays:
-                part = self._cuts[stage_of[call.name]].dense
-                self._model.gradients[part] += as_tensor(call.letter.arrays[0], self._model.device)
+            if call.letter is not None and isinstance(call.letter.message, Collected):
+                stages_s[stage_of[call.name]] += call.letter.message.busy_s
+                if call.letter.arrays:
+                    part = self._cuts[stage_of[call.name]].dense
+                    self._model.gradients[part] += as_tensor(call.letter.arrays[0], self._model.device)
             self._calls.end(call)
+        task.stages_s = tuple(stages_s)
 
     def give_up(self) -> None:
         """Throw away what is under way."""
         self._flights.clear()
         self._load.clear()
         self._visited.clear()
+        self._busy_s = 0.0
         self._calls.give_up()
 
     def close(self) -> None:

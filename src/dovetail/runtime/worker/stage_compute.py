@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -46,20 +47,29 @@ class StageComputer:
         """Dense gradients of tasks under way, but for the one whose sum is in the model."""
         self._summed: TaskKey | None = None
         """The task whose gradients add up in the model."""
-        self.samples = 0
+        self._busy_s: dict[TaskKey, float] = {}
+        """How long it computed for tasks under way."""
 
     def begin_generation(self) -> None:
         """Throw away what is under way."""
         self._sums.clear()
+        self._busy_s.clear()
         self._summed, self._version = None, -1
         self._model.gradients.zero_()
 
-    def take_sum(self, task: TaskKey) -> Tensor | None:
-        """Return the dense gradients of a task, and forget them."""
-        self._add_up(None)
-        return self._sums.pop(task, None)
+    def compute(self, visit: Visit) -> bool:
+        """Go on with a micro-batch; True where it has been here, forward and back."""
+        begun_s = time.perf_counter()
+        is_over = self._backward(visit) if visit.calls else self._forward(visit)
+        self._busy_s[visit.task] = self._busy_s.get(visit.task, 0.0) + time.perf_counter() - begun_s
+        return is_over
 
-    def forward(self, visit: Visit) -> bool:
+    def take_sum(self, task: TaskKey) -> tuple[Tensor | None, float]:
+        """Return the dense gradients of a task and how long it was computed, and forget both."""
+        self._add_up(None)
+        return self._sums.pop(task, None), self._busy_s.pop(task, 0.0)
+
+    def _forward(self, visit: Visit) -> bool:
         """Run the blocks and send on what later stages read; the last stage comes back at once: True where it did."""
         message = visit.message
         self._take_parameters(message)
@@ -119,7 +129,7 @@ class StageComputer:
         loss.backward()  # type: ignore[no-untyped-call]
         self._answer(visit)
 
-    def backward(self, visit: Visit) -> bool:
+    def _backward(self, visit: Visit) -> bool:
         """Run the backward pass with the gradients that came back; the visit is over then: True."""
         gradients: dict[str, Tensor] = {}
         for stage, call in visit.calls.items():
@@ -138,7 +148,6 @@ class StageComputer:
 
     def _answer(self, visit: Visit) -> None:
         """Send the gradients of what came back to where it came from."""
-        self.samples += visit.message.samples
         rows = [(leaf.wanted, leaf.gradients) for leaf in visit.leaves if leaf.gradients is not None]
         for sender, letter in visit.letters.items():
             arrays = [_gradient_of(visit.inputs[name]) for name in self._cut.inputs.get(sender, ())]

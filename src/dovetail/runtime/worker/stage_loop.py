@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -74,9 +73,7 @@ class StageLoop:
             lambda: self._told,
             lambda: None,
             role="stage worker",
-            effort=lambda: (self._computer.samples, self._busy_s),
         )
-        self._busy_s = 0.0
         self._told = 0
         """The generation that the coordinator says; the control thread writes it."""
         self._generation = 0
@@ -143,11 +140,9 @@ class StageLoop:
             visit = self._visits.ready()
             if visit is not None:
                 self._control.pulse.beat()
-                begun_s = time.perf_counter()
                 with suppress(Abandoned):
-                    if self._computer.backward(visit) if visit.calls else self._computer.forward(visit):
+                    if self._computer.compute(visit):
                         self._visits.remove(visit)
-                self._busy_s += time.perf_counter() - begun_s
 
     def _is_wanted(self) -> bool:
         """Say whether what is being computed still counts."""
@@ -197,8 +192,8 @@ class StageLoop:
 
     def _give(self, letter: Letter, message: Collect) -> None:
         """Give the dense gradients of a task, and forget them."""
-        total = self._computer.take_sum((message.step, message.task, message.head))
-        self._listener.reply(letter, Collected(), () if total is None else (as_array(total),))
+        total, busy_s = self._computer.take_sum((message.step, message.task, message.head))
+        self._listener.reply(letter, Collected(busy_s=busy_s), () if total is None else (as_array(total),))
 
     def _begin_generation(self, generation: int) -> None:
         """Throw away what is under way."""
