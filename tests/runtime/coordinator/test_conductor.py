@@ -17,6 +17,7 @@ MODES = [
     {"mode": "sync", "dense": "ring"},
     {"mode": "ssp"},
     {"mode": "async"},
+    {"mode": "sync", "stages": (2, 1)},
 ]
 
 
@@ -40,8 +41,8 @@ FAULTS = ("kill", "kill silently", "kill coordinator", "hang", "time", "long tim
 
 def disturb(world: World, fault: str) -> None:
     """Let something go wrong."""
-    names = sorted([*world.servers, *world.workers])
-    workers = sorted(world.workers)
+    names = sorted([*world.servers, *world.stage_workers, *world.workers])
+    workers = sorted([*world.stage_workers, *world.workers])
     if fault == "kill" and names:
         world.kill(world.random.choice(names))
     elif fault == "kill silently" and names:
@@ -49,7 +50,8 @@ def disturb(world: World, fault: str) -> None:
     elif fault == "kill coordinator":
         world.kill_coordinator()
     elif fault == "hang" and workers:
-        world.workers[world.random.choice(workers)].hangs = True
+        name = world.random.choice(workers)
+        (world.workers.get(name) or world.stage_workers[name]).hangs = True
     elif fault == "time":
         world.tick()
     elif fault == "long time":

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dovetail.runtime.blueprint import Blueprint, ServerSpec
+from dovetail.runtime.blueprint import Blueprint, ServerSpec, StageSpec
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.coordinator.conductor import Conductor
 from dovetail.runtime.coordinator.decisions import Counted, Say, Send, Write
@@ -51,19 +51,21 @@ from dovetail.runtime.messages import (
     SaveDense,
     SaveFailed,
     SaveNow,
+    Staff,
     Stop,
     WhoAreYou,
 )
 from dovetail.spec.run import Run, RunFaults, RunModel, RunTraining, RunWorker
 from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_stage import RunStage
 
 Counts = Counter[int]
 
 
 def make_blueprint(
     *, samples: int = 12, batch: int = 4, servers: int = 2, workers: int = 2, every_steps: int | None = 1,
-    clip: bool = False, **training: Any,
+    clip: bool = False, stages: tuple[int, ...] = (), **training: Any,
 ) -> Blueprint:  # fmt: skip
     """Return the blueprint of a run that exists nowhere else."""
     nowhere = ServerSpec(name="coordinator", address="", local_address="")
@@ -72,14 +74,34 @@ def make_blueprint(
             model=RunModel(name="none"),
             training=RunTraining(**training),
             optimizer=RunOptimizer(clip_norm=1.0 if clip else None),
-            workers=[RunWorker(count=workers)],
+            workers=[RunWorker(count=workers)]
+            + [RunWorker(name=f"stage-{n}", count=count, stage=n) for n, count in enumerate(stages, 1)],
+            stages=[RunStage(first_layer=n, last_layer=n) for n in range(len(stages) + 1)] if stages else [],
             checkpoint=RunSaving(every_steps=every_steps),
             faults=RunFaults(patience_s=10.0),
         ),
         tables=(), dense=(), samples=samples, batch=batch, optimizer={}, row_optimizer={},
-        coordinator=nowhere, lanes=None,
+        coordinator=nowhere, lanes=None, stages=_stage_specs(stages),
         servers=tuple(ServerSpec(name=f"server-{n}", address="", local_address="") for n in range(servers)),
     )  # fmt: skip
+
+
+def _stage_specs(stages: tuple[int, ...]) -> tuple[StageSpec, ...]:
+    """Return the stages, with so many workers in each after the first."""
+    if not stages:
+        return ()
+    later = (
+        StageSpec(
+            first=stage,
+            last=stage,
+            workers=tuple(
+                ServerSpec(name=f"stage-{stage}-{n}" if count > 1 else f"stage-{stage}", address="", local_address="")
+                for n in range(count)
+            ),
+        )
+        for stage, count in enumerate(stages, 1)
+    )
+    return (StageSpec(first=0, last=0), *later)
 
 
 @dataclass
@@ -251,6 +273,26 @@ class ModelTask:
     ranges: list[tuple[int, int]]
     closed: bool
     asked: bool = False
+    route: dict[str, int] | None = None
+    """Workers of later stages that compute it, by name and process id; None before it takes off."""
+
+
+@dataclass
+class ModelStageWorker(Process):
+    """Computes for others, and loses all of it when it dies."""
+
+    hangs: bool = False
+
+    def hello(self) -> None:
+        self.tell(Hello(role="stage worker", name=self.name, process_id=self.process_id, generation=self.generation))
+
+    def handle(self, message: Message) -> None:
+        if isinstance(message, Reset):
+            self.generation = message.generation
+        elif isinstance(message, WhoAreYou):
+            self.hello()
+        elif isinstance(message, Stop):
+            self.stopped = True
 
 
 @dataclass
@@ -265,6 +307,7 @@ class ModelWorker(Process):
     ring: JoinRing | None = None
     in_ring: int = -1
     saved: Saved | None = None
+    staff: tuple[tuple[str, ...], ...] = ()
     part: tuple[int, tuple[int, ...]] | None = None
     summed: tuple[int, Counts] | None = None
 
@@ -285,6 +328,8 @@ class ModelWorker(Process):
             self.hello()
         elif isinstance(message, Stop):
             self.stopped = True
+        elif isinstance(message, Staff):
+            self.staff = message.stages
         elif getattr(message, "generation", -1) != self.generation:
             return
         elif isinstance(message, Assign):
@@ -335,6 +380,8 @@ class ModelWorker(Process):
             return
         if self.world.is_sync and any(server.version < assign.step for server in servers):
             return  # its rows are not up to date: the request is parked
+        if not self._comes_back(task):
+            return
         if not task.closed:
             if not task.asked:
                 task.asked = True
@@ -352,6 +399,20 @@ class ModelWorker(Process):
             Done(name=self.name, generation=self.generation, step=assign.step, task=assign.task,
                  samples=len(positions), loss=0.0, compute_s=0.1, fixed_s=0.01, wait_s=0.0)
         )  # fmt: skip
+
+    def _comes_back(self, task: ModelTask) -> bool:
+        """Say whether a task has been through the later stages: whoever had it must still be the same process."""
+        there = self.world.stage_workers
+        if not self.world.blueprint.stages:
+            return True
+        if task.route is None and self.staff and all(self.staff):
+            names = [self.world.random.choice(names) for names in self.staff]
+            task.route = {name: there[name].process_id if name in there else 0 for name in names}
+            return False  # it is on its way
+        return task.route is not None and all(
+            name in there and there[name].process_id == process_id and not there[name].hangs
+            for name, process_id in task.route.items()
+        )
 
 
 class World:
@@ -371,6 +432,7 @@ class World:
         self._ids = itertools.count(100)
         self.servers: dict[str, ModelServer] = {}
         self.workers: dict[str, ModelWorker] = {}
+        self.stage_workers: dict[str, ModelStageWorker] = {}
         self.away: set[str] = set()
         self.conductor: Conductor = None  # type: ignore[assignment]
         self.shelf: MemoryShelf = None  # type: ignore[assignment]
@@ -390,8 +452,10 @@ class World:
     def start(self, name: str) -> None:
         """Start a process that is not there."""
         self.away.discard(name)
-        process: ModelServer | ModelWorker
-        if name.startswith("server"):
+        process: ModelServer | ModelWorker | ModelStageWorker
+        if name.startswith("stage-"):
+            process = self.stage_workers[name] = ModelStageWorker(self, name, next(self._ids))
+        elif name.startswith("server"):
             process = self.servers[name] = ModelServer(self, name, next(self._ids))
         else:
             process = self.workers[name] = ModelWorker(self, name, next(self._ids))
@@ -399,7 +463,7 @@ class World:
 
     def kill(self, name: str, *, told: bool = True) -> None:
         """End a process; what it sent is still on its way."""
-        process = self.servers.pop(name, None) or self.workers.pop(name)
+        process = self.servers.pop(name, None) or self.stage_workers.pop(name, None) or self.workers.pop(name)
         self.away.add(name)
         self.pushes = [push for push in self.pushes if push.server != name]
         if told:
@@ -417,7 +481,7 @@ class World:
 
     def processes(self) -> list[Process]:
         """Return everyone but the coordinator."""
-        return [*self.servers.values(), *self.workers.values()]
+        return [*self.servers.values(), *self.stage_workers.values(), *self.workers.values()]
 
     def deliver_to_coordinator(self) -> None:
         """Have the coordinator take in a message: the first of one of those who sent any."""
@@ -507,7 +571,7 @@ class World:
 
     def heartbeat(self, process: Process) -> None:
         """Have a process give a sign of life."""
-        hangs = isinstance(process, ModelWorker) and process.hangs
+        hangs = isinstance(process, ModelWorker | ModelStageWorker) and process.hangs
         process.tell(Alive(name=process.name, stuck_s=1000.0 if hangs else 0.0))
 
     def tick(self, seconds: float = 0.5) -> None:
@@ -516,7 +580,7 @@ class World:
         self.conductor.tick(self.now_s)
         self._carry_out()
         for name, process_id in list(self.conductor.lost.items()):
-            process = self.servers.get(name) or self.workers.get(name)
+            process = self.servers.get(name) or self.stage_workers.get(name) or self.workers.get(name)
             if process is not None and process.process_id == process_id:
                 self.kill(name)
 
