@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from dovetail.runtime.coordinator.state import RunState
-from dovetail.runtime.messages import Close, Extend, SaveDense, SaveNow
+from dovetail.runtime.messages import Close, Extend, Failed, SaveDense, SaveNow
 from tests.runtime.coordinator.world import ModelWorker, World, make_blueprint
 
 MODES = [
@@ -149,3 +149,17 @@ def test_who_is_told_late_to_write_a_checkpoint_is_told_of_which_step() -> None:
 
     assert world.conductor.state is RunState.DONE
     assert any("could not be written" in event for event in world.events)
+
+
+def test_a_worker_of_a_later_stage_that_cannot_go_on_ends_the_run() -> None:
+    world = World(make_blueprint(mode="sync", stages=(1,)), seed=2)
+    while not world.conductor.state.is_working:
+        world.step() or world.tick()
+    stage = world.stage_workers["stage-1"]
+
+    stage.tell(Failed(name="stage-1", error="the loss is nan", hint="lower the rate"))
+    while not world.conductor.state.is_over:
+        world.step() or world.tick()
+
+    assert world.conductor.state is RunState.FAILED
+    assert world.conductor.failure == ("stage-1: the loss is nan", "lower the rate")

@@ -6,11 +6,12 @@ Events in, decisions out: it has no sockets, no clock and, but for the shelf of 
 from __future__ import annotations
 
 from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.coordinator.arrivals import Arrivals
 from dovetail.runtime.coordinator.attendance import WAITS_S, Attendance
 from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.generations import Generations
 from dovetail.runtime.coordinator.journal import Past
-from dovetail.runtime.coordinator.members import Member, Server, Worker, server_of, worker_of
+from dovetail.runtime.coordinator.members import Member, Server, Worker
 from dovetail.runtime.coordinator.pool_work import PoolWork
 from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.saving import Kept, NotKept, Saving, Shelf, Stage
@@ -35,7 +36,6 @@ from dovetail.runtime.messages import (
     SaveNow,
     Stop,
 )
-from dovetail.spec.run import RunWorker
 
 
 class Conductor:
@@ -58,6 +58,9 @@ class Conductor:
         self._saving = Saving(run.checkpoint, shelf, self.roster, self.decisions, run.validation, blueprint.samples)
         self._generations = Generations(blueprint, self.roster, self.decisions, past)
         self._staffing = Staffing(self.roster, self.decisions)
+        self._arrivals = Arrivals(
+            self.roster, self.decisions, self.work, self._generations, self._staffing, run.faults.patience_s
+        )
         self._standstill = Standstill(run.faults.patience_s)
         self.state = RunState.STARTING
         self._attendance = Attendance(self.roster, run.faults.patience_s, now_s)
@@ -71,53 +74,10 @@ class Conductor:
     def hello(self, address: bytes, message: Hello, now_s: float) -> None:
         """Take in a process that says who it is."""
         self.lost.pop(message.name, None)
-        known, patience_s = self.roster.member(message.name), self._faults.patience_s
-        settings = self.roster.settings.get(message.name, RunWorker())
-        is_server = message.role == "server"
-        if known is not None and known.process_id == message.process_id and known.address == address:
-            known.hear(now_s)  # it was asked twice
-        elif is_server and message.name in self.roster.server_names:
-            self._server_came(server_of(message, address, now_s, patience_s), message.generation, now_s)
-        elif message.role == "stage worker":
-            self._stage_worker_came(worker_of(message, address, now_s, patience_s, settings), now_s)
-        elif not is_server:
-            self._worker_came(worker_of(message, address, now_s, patience_s, settings), now_s)
+        wish = self._arrivals.hello(address, message, now_s, state=self.state, kept=self.kept)
+        if wish is not None:
+            self._carry_out(wish, now_s)
         self.settle(now_s)
-
-    def _server_came(self, server: Server, generation: int, now_s: float) -> None:
-        """Take in a server; where it was here before, its state is gone."""
-        was_here = server.name in self.roster.servers
-        self.roster.servers[server.name] = server
-        if self.state.is_over:
-            self.decisions.send(server, Stop(reason=self.state.value))
-            return
-        self.roster.generation = max(self.roster.generation, generation)
-        self._generations.heard(server.name, generation)
-        if was_here:
-            self._go_back(f"{server.name} came back without its state", now_s)
-        else:
-            self._generations.ask_servers(self.kept, now_s)
-
-    def _worker_came(self, worker: Worker, now_s: float) -> None:
-        """Take in a worker; where it was here before, it begins anew."""
-        self._drop_worker(worker.name, now_s)
-        self.roster.workers[worker.name] = worker
-        if self.state.is_over:
-            self.decisions.send(worker, Stop(reason=self.state.value))
-            return
-        if self.roster.first_worker_s is None:
-            self.roster.first_worker_s = now_s
-        self._generations.tell_again(worker)
-        self.decisions.send(worker, Reset(generation=self.roster.generation))
-        self._staffing.tell([worker])
-        if self.state.is_working:
-            self.work.join(worker, now_s)
-
-    def _stage_worker_came(self, worker: Worker, now_s: float) -> None:
-        """Take in a worker of a later stage; where it was here before, what it had under way is gone."""
-        was_here = self._staffing.came(worker, self.state)
-        if was_here and self.state.is_working:
-            self._begin_again(f"{worker.name} began anew; the step is done again", now_s)
 
     def died(self, message: Died, now_s: float) -> None:
         """Take in from the launcher that a process has ended."""
@@ -189,7 +149,7 @@ class Conductor:
 
     def _failed(self, member: Member, message: Failed, now_s: float) -> None:
         """End the run where one of its own processes cannot go on; a worker that joined is on its own."""
-        if isinstance(member, Worker) and member.name not in self.roster.settings:
+        if isinstance(member, Worker) and member.name not in {*self.roster.settings, *self.roster.stage_workers}:
             self._drop(member, message.error, now_s)
         else:
             self.fail(f"{message.name}: {message.error}", message.hint)
@@ -206,12 +166,7 @@ class Conductor:
                 self._begin_again(f"{member.name} is lost: {how}; the step is done again", now_s)
         else:
             self.decisions.say(f"{member.name} is lost: {how}; its tasks go to others")
-            self._drop_worker(member.name, now_s)
-
-    def _drop_worker(self, name: str, now_s: float) -> None:
-        """Hand a worker's tasks to others."""
-        if self.roster.workers.pop(name, None) is not None and self.state.is_working:
-            self.work.drop(name, now_s)
+            self._arrivals.forget_worker(member.name, now_s, state=self.state)
 
     # -- what follows --------------------------------------------------------------------------------------------------
 

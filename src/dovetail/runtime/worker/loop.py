@@ -238,21 +238,10 @@ class WorkerLoop:
 
     def _begin(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
         """Compute a micro-batch that was waited for, or send it on its way through the stages."""
-        self._account(fetched, begin_s, waited_s)
-        self._compute(fetched)
-
-    def _account(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
-        """Tell waiting for others from waiting for one's own fetch."""
-        task, own_s = fetched.micro_batch.task, min(waited_s, fetched.fetch_s)
         if fetched.micro_batch.number == 0:
-            task.fixed_s += own_s
             self._model.gradients.zero_()  # whatever an abandoned task left behind
-        else:
-            task.compute_s += own_s
-        self._idle.add(begin_s, waited_s - own_s)
-        idle_s, spans = self._idle.take()
-        task.wait_s += idle_s
-        task.spans += spans
+        self._passing.account(fetched, begin_s, waited_s)
+        self._compute(fetched)
 
     def _compute(self, fetched: Fetched) -> None:
         """Compute the gradients of a micro-batch and pass them on; ask for more work while that goes on."""

@@ -37,6 +37,18 @@ class Passing:
         self._idle, self._pace, self._pipeline = idle, pace, pipeline
         self._tell, self._wanted = tell, wanted
 
+    def account(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
+        """Tell waiting for others from waiting for one's own fetch."""
+        task, own_s = fetched.micro_batch.task, min(waited_s, fetched.fetch_s)
+        if fetched.micro_batch.number == 0:
+            task.fixed_s += own_s
+        else:
+            task.compute_s += own_s
+        self._idle.add(begin_s, waited_s - own_s)
+        idle_s, spans = self._idle.take()
+        task.wait_s += idle_s
+        task.spans += spans
+
     def ask_for_more(self, task: Task, samples: int) -> None:
         """Ask before the last known micro-batch is computed, so that the answer is there in time."""
         assign = task.assign

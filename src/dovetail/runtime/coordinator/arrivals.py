@@ -1,0 +1,87 @@
+"""Processes that come: for the first time, again after they died, or because they were asked who they are."""
+
+from __future__ import annotations
+
+from dovetail.runtime.coordinator.decisions import Decisions
+from dovetail.runtime.coordinator.generations import Generations
+from dovetail.runtime.coordinator.members import Server, Worker, server_of, worker_of
+from dovetail.runtime.coordinator.roster import Roster
+from dovetail.runtime.coordinator.saving import Kept
+from dovetail.runtime.coordinator.staffing import Staffing
+from dovetail.runtime.coordinator.state import RunState
+from dovetail.runtime.coordinator.work import BeginAgain, GoBack, Wish, Work
+from dovetail.runtime.messages import Hello, Reset, Stop
+from dovetail.spec.run import RunWorker
+
+
+class Arrivals:
+    """Takes them in."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        decisions: Decisions,
+        work: Work,
+        generations: Generations,
+        staffing: Staffing,
+        patience_s: float,
+    ) -> None:
+        """Keep what those who come are told by."""
+        self._roster, self._decisions, self._work = roster, decisions, work
+        self._generations, self._staffing, self._patience_s = generations, staffing, patience_s
+
+    def hello(self, address: bytes, message: Hello, now_s: float, *, state: RunState, kept: Kept) -> Wish | None:
+        """Take in a process that says who it is; return what the run has to do for it."""
+        known, patience_s = self._roster.member(message.name), self._patience_s
+        if known is not None and known.process_id == message.process_id and known.address == address:
+            known.hear(now_s)  # it was asked twice
+            return None
+        if message.role == "server":
+            if message.name not in self._roster.server_names:
+                return None
+            server = server_of(message, address, now_s, patience_s)
+            return self._server_came(server, message.generation, now_s, state=state, kept=kept)
+        settings = self._roster.settings.get(message.name, RunWorker())
+        worker = worker_of(message, address, now_s, patience_s, settings)
+        if message.role == "stage worker":
+            was_here = self._staffing.came(worker, state)
+            begins_anew = was_here and state.is_working  # and what it had under way is gone
+            return BeginAgain(f"{worker.name} began anew; the step is done again") if begins_anew else None
+        self._worker_came(worker, now_s, state=state)
+        return None
+
+    def _server_came(
+        self, server: Server, generation: int, now_s: float, *, state: RunState, kept: Kept
+    ) -> Wish | None:
+        """Take in a server; where it was here before, its state is gone."""
+        was_here = server.name in self._roster.servers
+        self._roster.servers[server.name] = server
+        if state.is_over:
+            self._decisions.send(server, Stop(reason=state.value))
+            return None
+        self._roster.generation = max(self._roster.generation, generation)
+        self._generations.heard(server.name, generation)
+        if was_here:
+            return GoBack(f"{server.name} came back without its state")
+        self._generations.ask_servers(kept, now_s)
+        return None
+
+    def _worker_came(self, worker: Worker, now_s: float, *, state: RunState) -> None:
+        """Take in a worker; where it was here before, it begins anew."""
+        self.forget_worker(worker.name, now_s, state=state)
+        self._roster.workers[worker.name] = worker
+        if state.is_over:
+            self._decisions.send(worker, Stop(reason=state.value))
+            return
+        if self._roster.first_worker_s is None:
+            self._roster.first_worker_s = now_s
+        self._generations.tell_again(worker)
+        self._decisions.send(worker, Reset(generation=self._roster.generation))
+        self._staffing.tell([worker])
+        if state.is_working:
+            self._work.join(worker, now_s)
+
+    def forget_worker(self, name: str, now_s: float, *, state: RunState) -> None:
+        """Have others do a worker's tasks, where it was here."""
+        if self._roster.workers.pop(name, None) is not None and state.is_working:
+            self._work.drop(name, now_s)
