@@ -35,6 +35,14 @@ STEPS = [
     ),
     ("How good it is on samples it has not seen", "evaluate out/run"),
     (
+        "From a model to a result: profiled, planned, trained as planned, predicted and measured side by side",
+        "run ctr-dnn --min-samples-per-s 5000 --samples 80000 --out out/planned",
+    ),
+    (
+        "A plan of two stages: workers that look up rows feed one that holds the layers",
+        "train ctr-dnn --plan examples/plans/two-stages.json --scale --samples 60000 --out out/stages",
+    ),
+    (
         "Twelve jobs share one cluster, under every policy",
         "simulate examples/workloads/twelve-jobs.json --compare --plot out/schedule.html",
     ),
@@ -46,7 +54,8 @@ STEPS = [
 def main() -> None:
     """Run the steps one after the other, each as a user would type it."""
     (ROOT / "out").mkdir(exist_ok=True)
-    shutil.rmtree(ROOT / "out" / "run", ignore_errors=True)  # a run is never written over
+    for run in ("run", "planned", "stages"):
+        shutil.rmtree(ROOT / "out" / run, ignore_errors=True)  # a run is never written over
     dovetail = Path(sys.executable).parent / "dovetail"
     for title, command in STEPS:
         arguments = shlex.split(command)
