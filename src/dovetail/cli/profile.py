@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.data import parse_options
+from dovetail.cli.model_options import DataName, DataOptions, ModelName, ModelOptions, Prices
 from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
 
@@ -24,21 +25,15 @@ NETWORK_LATENCY_S = 5e-5
 
 
 def profile(
-    model: Annotated[str, typer.Argument(help="ctr-dnn, 2emb, dlrm, matchnet, nce, or package.module:function.")],
+    model: ModelName,
     batch: Annotated[int, typer.Option(help="The batch to measure for.")] = 1024,
     out: Annotated[Path | None, typer.Option(help="Write the problem file: FILE.toml or FILE.json.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the model.")
-    ] = None,
-    data: Annotated[str, typer.Option(help="clicks, criteo, csv, parquet, or package.module:function.")] = "clicks",
-    data_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the data, e.g. path=day.tsv.gz.")
-    ] = None,
+    option: ModelOptions = None,
+    data: DataName = "clicks",
+    data_option: DataOptions = None,
     optimizer: Annotated[str | None, typer.Option(help="The optimizer, instead of the model's own.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="CPU workers that measure side by side.")] = 1,
-    price: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=USD", help="USD per hour of `cpu` (one core) or `gpu`.")
-    ] = None,
+    price: Prices = None,
     resources: Annotated[
         list[str] | None, typer.Option("--resources", help="Catalogue types to estimate, e.g. aws:g5.xlarge.")
     ] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli.data import parse_options
+from dovetail.cli.model_options import DataName, DataOptions, ModelName, ModelOptions, Prices
 from dovetail.cli.output import errors_shown, print_json, say, write_file
 
 if TYPE_CHECKING:
@@ -20,21 +21,15 @@ if TYPE_CHECKING:
 
 
 def run(
-    model: Annotated[str, typer.Argument(help="ctr-dnn, 2emb, dlrm, matchnet, nce, or package.module:function.")],
+    model: ModelName,
     min_samples_per_s: Annotated[float, typer.Option(help="The speed that the plan has to reach.")] = 0.0,
     samples: Annotated[int, typer.Option(min=1, help="How many samples to train on.")] = 200_000,
     batch: Annotated[int, typer.Option(help="Samples of one step over all workers.")] = 4096,
     out: Annotated[Path | None, typer.Option(help="The folder of all that comes of it; absent: runs/MODEL-N.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the model.")
-    ] = None,
-    data: Annotated[str, typer.Option(help="clicks, criteo, csv, parquet, or package.module:function.")] = "clicks",
-    data_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the data, e.g. path=day.tsv.gz.")
-    ] = None,
-    price: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=USD", help="USD per hour of `cpu` (one core) or `gpu`.")
-    ] = None,
+    option: ModelOptions = None,
+    data: DataName = "clicks",
+    data_option: DataOptions = None,
+    price: Prices = None,
     max_stages: Annotated[int | None, typer.Option(min=1, help="At most so many stages.")] = None,
     split_stages: Annotated[bool, typer.Option("--split-stages", help="Allow cuts inside one type.")] = False,
     timeline: Annotated[
