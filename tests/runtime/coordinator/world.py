@@ -319,7 +319,7 @@ class ModelWorker(Process):
 
     def handle(self, message: Message) -> None:
         if isinstance(message, Reset):
-            self.generation = message.generation
+            self.generation, self.staff = message.generation, message.stages
             self.tasks.clear()
             self.ring = self.part = self.summed = self.saved = None
             if self.world.has_ring:

@@ -10,7 +10,7 @@ from dovetail.runtime.coordinator.saving import Kept
 from dovetail.runtime.coordinator.staffing import Staffing
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.coordinator.work import BeginAgain, GoBack, Wish, Work
-from dovetail.runtime.messages import Hello, Reset, Stop
+from dovetail.runtime.messages import Hello, Stop
 from dovetail.spec.run import RunWorker
 
 
@@ -76,8 +76,7 @@ class Arrivals:
         if self._roster.first_worker_s is None:
             self._roster.first_worker_s = now_s
         self._generations.tell_again(worker)
-        self._decisions.send(worker, Reset(generation=self._roster.generation))
-        self._staffing.tell([worker])
+        self._decisions.send(worker, self._roster.reset())
         if state.is_working:
             self._work.join(worker, now_s)
 

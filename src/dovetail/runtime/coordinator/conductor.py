@@ -29,7 +29,6 @@ from dovetail.runtime.messages import (
     Leaves,
     Message,
     Ready,
-    Reset,
     SaveBegun,
     Saved,
     SaveFailed,
@@ -245,7 +244,7 @@ class Conductor:
         self.state = RunState.RUNNING
         self._attendance.began(now_s)
         workers = [*self.roster.stage_workers.values(), *self.roster.workers.values()]
-        self.decisions.send_all(workers, Reset(generation=self.roster.generation))
+        self.decisions.send_all(workers, self.roster.reset())
         self._standstill.moved(now_s)
         self.work.begin(now_s)
         self._saving.is_wanted = self._asked_to_stop

@@ -8,7 +8,7 @@ from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
 from dovetail.runtime.coordinator.members import Server, Worker
 from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.saving import Kept
-from dovetail.runtime.messages import Adopt, Apply, Commit, Load, Ready, Reset
+from dovetail.runtime.messages import Adopt, Apply, Commit, Load, Ready
 
 ASK_AGAIN_S = 5.0
 """How long a server may be silent about what it was asked for before it is asked again."""
@@ -51,7 +51,7 @@ class Generations:
         self._roster.generation += 1
         for server in self._roster.servers.values():
             server.is_ready = False
-        self._decisions.send_all(self._roster.workers.values(), Reset(generation=self._roster.generation))
+        self._decisions.send_all(self._roster.workers.values(), self._roster.reset())
 
     def forget_past(self) -> None:
         """Go on from a checkpoint."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dovetail.runtime.coordinator.members import Member, Server, Worker
+from dovetail.runtime.messages import Reset
 from dovetail.spec.run import RunWorker
 
 GRACE_S = 20.0
@@ -70,6 +71,10 @@ class Roster:
     def everyone(self) -> list[Member]:
         """Return all who are there."""
         return [*self.servers.values(), *self.stage_workers.values(), *self.workers.values()]
+
+    def reset(self) -> Reset:
+        """Return what begins a generation."""
+        return Reset(generation=self.generation, stages=self.staff)
 
     def member(self, name: str) -> Member | None:
         """Return who has a name."""

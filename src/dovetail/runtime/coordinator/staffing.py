@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.members import Worker
 from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.state import RunState
-from dovetail.runtime.messages import Reset, Staff, Stop
+from dovetail.runtime.messages import Staff, Stop
 
 
 class Staffing:
@@ -25,19 +23,18 @@ class Staffing:
         if state.is_over:
             self._decisions.send(worker, Stop(reason=state.value))
             return False
-        self._decisions.send(worker, Reset(generation=self._roster.generation))
-        self.tell(self._roster.workers.values())
+        self._decisions.send(worker, self._roster.reset())
+        self._tell()
         return was_here
 
     def lost(self, name: str) -> bool:
         """Go on without a worker; False where it is of the first stage."""
         if self._roster.stage_workers.pop(name, None) is None:
             return False
-        self.tell(self._roster.workers.values())
+        self._tell()
         return True
 
-    def tell(self, workers: Iterable[Worker]) -> None:
+    def _tell(self) -> None:
         """Tell workers of the first stage who is there of the others."""
-        if self._roster.stages:
-            staff = Staff(generation=self._roster.generation, stages=self._roster.staff)
-            self._decisions.send_all(workers, staff)
+        staff = Staff(generation=self._roster.generation, stages=self._roster.staff)
+        self._decisions.send_all(self._roster.workers.values(), staff)

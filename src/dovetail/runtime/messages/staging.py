@@ -55,7 +55,7 @@ class Collected(MessageKind, frozen=True):
 
 
 class Staff(MessageKind, frozen=True):
-    """To workers of the first stage: who is there, in each of the stages after it."""
+    """To workers of the first stage: somebody came, or is lost, in one of the stages after it."""
 
     generation: int
     stages: tuple[tuple[str, ...], ...]

@@ -13,6 +13,8 @@ class Reset(MessageKind, frozen=True):
     """Throw away what is under way and go on as `generation`."""
 
     generation: int
+    stages: tuple[tuple[str, ...], ...] = ()
+    """To workers of the first stage: who is there, in each of the stages after it."""
 
 
 class Assign(MessageKind, frozen=True):

@@ -183,9 +183,8 @@ class WorkerLoop:
         if self._dense.handle(message):
             self._fetcher.nudge()
             return
-        if isinstance(message, Staff) and self._pipeline is not None:
+        if isinstance(message, Staff | Reset) and self._pipeline is not None:
             self._pipeline.staff = message.stages
-            return
         news = self._inbox.handle(message)
         if isinstance(message, Reset):
             self._dense.reset(message.generation)
