@@ -222,7 +222,7 @@ class Run(Section, frozen=True):
     optimizer: RunOptimizer = RunOptimizer()
     servers: RunServers = RunServers()
     workers: Sequence[RunWorker] = msgspec.field(name="worker", default=(RunWorker(count=2),))
-    stages: Sequence[RunStage] = msgspec.field(name="stage", default=())
+    stages: Sequence[RunStage] = msgspec.field(name="stage", default_factory=list)
     checkpoint: RunSaving = RunSaving()
     validation: RunValidation = RunValidation()
     network: RunNetwork = RunNetwork()
