@@ -7,9 +7,11 @@ import time
 
 import msgspec
 import pytest
+import torch
 
 from dovetail.data.load import load_data
-from dovetail.models.load import load_model
+from dovetail.models.load import as_graph, load_model
+from dovetail.runtime.finished.restore import restore_into
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.messages import Report
 from dovetail.runtime.model.items import items_for
@@ -19,8 +21,8 @@ from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_stage import RunStage
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.one_process import OneProcess
-from tests.runtime.runs import kill, make_run, train
-from tests.runtime.test_equality import assert_equals
+from tests.runtime.runs import clicks, kill, make_run, train
+from tests.runtime.test_equality import OwnModel, assert_equals
 
 pytestmark = pytest.mark.processes
 
@@ -79,6 +81,26 @@ def test_a_cut_run_ends_where_one_process_ends(tmp_path, model, data, lasts, wor
     alone = OneProcess(run, graph, source)
     alone.train()
     assert_equals(tmp_path / "run", alone)
+
+
+def test_a_module_of_ones_own_is_cut_trained_and_filled(tmp_path):
+    torch.manual_seed(7)
+    own = OwnModel()
+    begun = {name: parameter.detach().clone() for name, parameter in own.named_parameters()}
+    source = clicks(num_samples=600)
+    graph = as_graph(own)
+    run = cut(make_run(model=RunModel(name="own"), samples=600, optimizer=ADAM), 0, len(graph) - 1, workers=(1, 1))
+
+    train(run, tmp_path / "run", model=own, source=source)
+
+    filled = restore_into(OwnModel(), tmp_path / "run")
+    for name, parameter in own.named_parameters():
+        parameter.data = begun[name]
+    alone = OneProcess(run, graph, source)
+    alone.train()
+    assert_equals(tmp_path / "run", alone)
+    for name, parameter in own.tower.named_parameters():
+        torch.testing.assert_close(dict(filled.tower.named_parameters())[name], parameter, rtol=2e-5, atol=2e-6)
 
 
 def counting_run(*, pause_s: float, samples: int, workers: tuple[int, ...] = (2, 2, 2), servers: int = 1) -> Run:

@@ -18,13 +18,12 @@ from torch import nn
 from dovetail.data.load import load_data
 from dovetail.data.source import Source
 from dovetail.embedding import Checkpoint, first_values
-from dovetail.models.load import as_whole
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, TableSpec, table_seed
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint, Matter
-from dovetail.runtime.model.build import Model, build_model
+from dovetail.runtime.model.build import Model, build_model, of_users
 from dovetail.runtime.model.fixed import read_fixed, read_statistics
 from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.trust import check_trusted
@@ -51,7 +50,7 @@ def restore_model(
     own_model = model is not None
     check_trusted(folder, blueprint.run, trust=trust, own_model=own_model, own_data=own_model or source is not None)
     if model is not None:
-        graph = as_whole(copy.deepcopy(model), loss=blueprint.run.model.loss)
+        graph = of_users(copy.deepcopy(model), blueprint.run)
     else:
         check_by_name(blueprint.run, model=model, source=source)
         data = source if source is not None else load_data(blueprint.run.data.name, **blueprint.run.data.options)
@@ -64,7 +63,7 @@ def restore_into(model: M, folder: Path, *, checkpoint: Path | None = None, trus
     """Fill the user's own module from a run that was started with it, and return it."""
     blueprint = Blueprint.read(folder)
     check_trusted(folder, blueprint.run, trust=trust, own_model=True, own_data=True)
-    fill_model(as_whole(model), blueprint, folder, checkpoint or checkpoints.newest(folder))
+    fill_model(of_users(model, blueprint.run), blueprint, folder, checkpoint or checkpoints.newest(folder))
     return model
 
 

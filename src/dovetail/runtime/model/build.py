@@ -21,23 +21,34 @@ Model = LayerGraph | WholeModel
 
 def build_model(run: Run, schema: Schema, own: nn.Module | None = None) -> Model:
     """Return the run's model, its tables without memory; `own` is a module that the user made, which is not copied."""
-    cut = len(run.stages) > 1
     model: Model
     if own is not None:
-        model = as_graph(own, loss=one_loss(run.model.loss)) if cut else as_whole(own, loss=run.model.loss)
+        model = of_users(own, run)
     else:
         with rows_elsewhere():
             options = {"schema": schema, **items_for(run), **run.model.options}
             name, seed, loss = run.model.name, run.training.seed, run.model.loss
             model = (
                 load_model(name, seed=seed, loss=one_loss(loss), **options)
-                if cut
+                if _is_cut(run)
                 else load_whole(name, seed=seed, loss=loss, **options)
             )
     further = [field.name for field in schema.fields]
     reads = model.reads_of(0, len(model) - 1) if isinstance(model, LayerGraph) else model.reads_of(further)
     check_reads(reads, schema)
     return model
+
+
+def of_users(own: nn.Module, run: Run) -> Model:
+    """Return a module that the user made as a run trains it: as it is, or as a graph where it is cut into stages."""
+    if _is_cut(run):
+        return as_graph(own, loss=one_loss(run.model.loss))
+    return as_whole(own, loss=run.model.loss)
+
+
+def _is_cut(run: Run) -> bool:
+    """Say whether a run's model is cut into stages."""
+    return len(run.stages) > 1
 
 
 def check_reads(reads: Iterable[str], schema: Schema) -> None:
