@@ -51,5 +51,6 @@ def test_a_worker_that_hangs_is_ended_and_every_sample_counts_once(tmp_path, wor
 
     taken = list(tmp_path.glob("hang.taken-*"))
     assert len(taken) == 2, taken
-    assert sum("at the same thing for" in event for event in local.events) >= 2, local.events
+    # Of the second one the others may have done all that was left before it was known to hang.
+    assert any("at the same thing for" in event for event in local.events), local.events
     assert_each_sample_counts_once(tmp_path / "run")
