@@ -1,4 +1,4 @@
-"""Regression on a pandas frame: python examples/regression_pandas.py."""
+"""Regression on a pandas frame: pip install pandas; python examples/regression_pandas.py."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""The head of a text classifier on a Hugging Face data set: python examples/text_head.py. Nothing is downloaded."""
+"""The head of a text classifier: pip install datasets; python examples/text_head.py. Nothing is downloaded."""
 
 import random
 

@@ -39,6 +39,7 @@ class DovetailError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.add_note(f"hint: {hint}")  # a traceback ends in it
 
     def __str__(self) -> str:
         """Return the message alone; the hint is shown beside it."""

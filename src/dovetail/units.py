@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from dovetail.errors import SpecError
 
@@ -61,4 +62,4 @@ def format_bytes(count: float) -> str:
 
 def format_plain(number: float) -> str:
     """Return six significant figures without an exponent, as one would type them into a file: `3959780`, `0.04`."""
-    return f"{float(f'{number:.6g}'):.12f}".rstrip("0").rstrip(".")
+    return f"{Decimal(f'{number:.6g}'):f}" if math.isfinite(number) else str(number)

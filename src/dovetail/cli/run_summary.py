@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dovetail.cli.tables import wide_console
+from dovetail.runtime.folder import Summary
 from dovetail.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from dovetail.runtime.finished.result import TrainingResult
+    from dovetail.runtime.folder import StageSummary
     from dovetail.spec.run import Run
 
 
@@ -20,11 +23,13 @@ def print_summary(run: Run, result: TrainingResult) -> None:
     """Print figures, workers, servers, and the commands that go on from here."""
     console = wide_console()
     console.print(_worker_table(result))
+    if stages := Summary.read(result.folder).stages:
+        console.print(_stage_table(stages))
     console.print(_server_table(result))
     here = int(sum(figures["samples"] for figures in result.workers.values()))
     total = f"{here:,} samples in {format_duration(result.seconds)}"
     lines = [
-        ("speed", f"{format_count(result.samples_per_s)} samples/s; {total}, starting and saving included"),
+        ("speed", f"{format_count(result.samples_per_s)} samples/s while it trained; {total} with starting and saving"),
         ("loss", _quality(result)),
         ("kept", f"{result.checkpoint}, after {result.samples:,} samples"),
     ]
@@ -60,6 +65,17 @@ def _worker_table(result: TrainingResult) -> Table:
             format_duration(figures["busy_s"]),
             f"{figures['idle']:.1%}",
         )
+    return table
+
+
+def _stage_table(stages: Sequence[StageSummary]) -> Table:
+    """Return what each stage did; the workers above are those of the first."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("stage", "layers", "workers", "samples", "computing"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for number, stage in enumerate(stages):
+        layers = f"{stage.first_layer} to {stage.last_layer}"
+        table.add_row(str(number), layers, str(stage.workers), f"{stage.samples:,}", format_duration(stage.busy_s))
     return table
 
 

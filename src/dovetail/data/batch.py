@@ -39,7 +39,13 @@ class Batch:
     """Further fields by name, one row a sample, of any kind and shape: `batch.pixels` is `batch.extra["pixels"]`."""
 
     def __post_init__(self) -> None:
-        """Refuse tensors that do not describe the same samples."""
+        """Refuse what is no tensor, and tensors that do not describe the same samples."""
+        for name, tensor in {**self.present(), **self.extra}.items():
+            if not isinstance(tensor, Tensor):
+                raise DataError(
+                    f"a batch has `{name}` as {type(tensor).__name__}, expected a tensor",
+                    hint="torch.from_numpy turns an array into one",
+                )
         num_samples = self.sample_ids.shape[0]
         expected = {
             "sample_ids": (torch.int64, 1),

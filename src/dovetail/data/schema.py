@@ -44,7 +44,11 @@ class Schema:
         """Refuse names that stand for two features, and samples without any."""
         names = [*self.dense, *(slot.name for slot in self.slots), *(field.name for field in self.fields)]
         if not names:
-            raise DataError("the data have no features", hint="name at least one number, slot or field")
+            raise DataError(
+                "the data have no features",
+                hint="name at least one number, slot or field: dense=price, slots=colour,tags "
+                "(in a shell: --data-option dense=price)",
+            )
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DataError(f"two features are called `{twice[0]}`", hint="give every number and slot its own name")
 

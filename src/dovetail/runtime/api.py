@@ -11,14 +11,13 @@ Workers are processes that import the program's main script, so what starts a ru
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from dovetail.errors import DovetailError, SpecError
+from dovetail.errors import SpecError
 from dovetail.models.load import as_whole
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
@@ -38,17 +37,6 @@ PLACE = "train()"
 """What errors call the keywords."""
 
 
-@contextmanager
-def hints_in_tracebacks() -> Iterator[None]:
-    """Have a traceback end in the hint of the error: a program shows errors as Python does."""
-    try:
-        yield
-    except DovetailError as error:
-        error.add_note(f"hint: {error.hint}")
-        raise
-
-
-@hints_in_tracebacks()
 def train(
     model: str | nn.Module | None = None,
     data: Any = None,
@@ -130,7 +118,6 @@ def train(
     )
 
 
-@hints_in_tracebacks()
 def resume(
     folder: str | Path,
     *,

@@ -74,6 +74,11 @@ class Looks(msgspec.Struct, frozen=True, kw_only=True):
     code: dict[str, str] = {}
     """A checksum of the file behind each `package.module:function`."""
 
+    def columns(self) -> dict[str, list[str]]:
+        """Return the columns as options of data, those kinds that there are."""
+        kinds = {"dense": self.numbers, "slots": self.slots, "fields": self.fields}
+        return {kind: list(names) for kind, names in kinds.items() if names}
+
 
 class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """A run, ready to be started."""

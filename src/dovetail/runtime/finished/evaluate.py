@@ -9,16 +9,17 @@ from typing import Any
 import msgspec
 from torch import nn
 
+from dovetail.data.adopt import as_source
 from dovetail.data.by_name import by_name
 from dovetail.data.load import DATA, load_data, options_known
 from dovetail.data.source import Source
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.finished.predict import COLUMN_FILES, COLUMNS
 from dovetail.runtime.finished.restore import check_by_name, restore_model
 from dovetail.runtime.finished.scores import figures_of, without_ranking
 from dovetail.runtime.trust import check_trusted
-from dovetail.spec.run import Run
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,35 +40,41 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate_run(
-    folder: Path,
+    folder: Path | str,
     *,
-    data: str | None = None,
+    data: Any = None,
     data_options: Mapping[str, Any] | None = None,
     num_samples: int = 100_000,
     metrics: Sequence[str] | None = None,
     checkpoint: Path | None = None,
     model: nn.Module | None = None,
-    source: Source | None = None,
+    source: Any = None,
     trust: bool = False,
 ) -> Evaluation:
     """Return how good the model of a run is; absent `data`: on the run's data beyond what it was trained on.
 
-    The data's options are those of the run, with `data_options` in their place where given. Columns are found by name.
-    `model` and `source` are the run's own model and data where those were objects. With `trust`, code that the folder
-    names is run even where others can write the folder.
+    `data` is whatever `train` takes. Its options are those of the run, with `data_options` in their place where given;
+    columns are found by name. `model` and `source` are the run's own model and data where those were objects. With
+    `trust`, code that the folder names is run even where others can write the folder.
     """
+    folder = Path(folder)
     blueprint = Blueprint.read(folder)
-    run = blueprint.run
+    run, by_object = blueprint.run, data is not None and not isinstance(data, str)
+    given = as_source(data, **(data_options or {})) if by_object else None
+    source = None if source is None else as_source(source)
     if source is None and data is not None and run.data.name not in DATA and ":" not in run.data.name:
-        source = load_data(data, **(data_options or {}))  # the run's own are an object of a Python program
+        # The run's own are an object of a Python program.
+        source = given or load_data(data, **{**_columns(blueprint, data, data_options or {}), **(data_options or {})})
     check_by_name(run, model=model, source=source)
     check_trusted(folder, run, trust=trust, own_model=model is not None, own_data=source is not None)
     trained_on = source if source is not None else load_data(run.data.name, **run.data.options)
     restored = restore_model(folder, model=model, source=trained_on, checkpoint=checkpoint, trust=trust)
     if data is None and not data_options:
         asked, first, on, held_out = _held_out(trained_on, blueprint.samples)
+    elif given is not None:
+        asked, first, on, held_out = given, 0, "the data given", True
     else:
-        asked = load_data(data or run.data.name, **_options(run, data, data_options or {}))
+        asked = load_data(data or run.data.name, **_options(blueprint, data, data_options or {}))
         first, on, held_out = 0, f"the data given, `{data or run.data.name}`", True
     names = without_ranking(restored, metrics or blueprint.metrics)
     if ranking := [name for name in metrics or () if name not in names]:
@@ -96,7 +103,14 @@ def _held_out(source: Source, trained: int) -> tuple[Source, int, str, bool]:
     return source, 0, "the run's own data, all of which it was trained on: give --data for others", False
 
 
-def _options(run: Run, data: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(blueprint: Blueprint, data: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the data: those of the run, as far as the other data know them, and those given."""
+    run = blueprint.run
     kept = run.data.options if data in (None, run.data.name) else options_known(data, run.data.options)
-    return {**kept, **given}
+    return {**_columns(blueprint, data, {**kept, **given}), **kept, **given}
+
+
+def _columns(blueprint: Blueprint, data: str | None, options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the columns of the run for a file of which none are named."""
+    is_named = bool(COLUMNS & options.keys())
+    return blueprint.looks.columns() if data in COLUMN_FILES and not is_named else {}

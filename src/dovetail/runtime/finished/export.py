@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from dovetail.data.adopt import as_source
 from dovetail.data.batch import FIELDS, Batch
 from dovetail.data.load import load_data
 from dovetail.data.schema import Schema
@@ -101,12 +102,12 @@ class ScoringWhole(Scoring):
 
 
 def export_run(
-    folder: Path,
-    out: Path,
+    folder: Path | str,
+    out: Path | str,
     *,
     checkpoint: Path | None = None,
     model: nn.Module | None = None,
-    source: Source | None = None,
+    source: Any = None,
     trust: bool = False,
 ) -> Exported:
     """Write the model of a run, as its newest checkpoint has it, into a folder.
@@ -114,7 +115,9 @@ def export_run(
     `model` and `source` are the run's own model and data where those were objects. With `trust`, code that the run's
     folder names is run even where others can write it.
     """
+    folder, out = Path(folder), Path(out)
     blueprint = Blueprint.read(folder)
+    source = None if source is None else as_source(source)
     check_by_name(blueprint.run, model=model, source=source)
     check_trusted(folder, blueprint.run, trust=trust, own_model=model is not None, own_data=source is not None)
     if source is None:

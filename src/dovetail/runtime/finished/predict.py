@@ -48,8 +48,12 @@ class Predictions:
     """Where scores are log-odds: the chance of a 1, of each label, or of each of three classes and more."""
 
 
+COLUMNS = {"dense", "slots", "fields"}
+"""Options of data that name its columns."""
+
+
 def predict_run(
-    folder: Path,
+    folder: Path | str,
     data: Any = None,
     *,
     data_options: Mapping[str, Any] | None = None,
@@ -88,7 +92,7 @@ def predict_run(
 
 
 def predictions(
-    folder: Path,
+    folder: Path | str,
     data: Any = None,
     *,
     data_options: Mapping[str, Any] | None = None,
@@ -99,6 +103,7 @@ def predictions(
     trust: bool = False,
 ) -> Iterator[Predictions]:
     """Yield the scores of some samples after the other; see `predict_run`."""
+    folder = Path(folder)
     blueprint = Blueprint.read(folder)
     check_trusted(folder, blueprint.run, trust=trust, own_model=model is not None, own_data=data is not None)
     asked = _asked(data, dict(data_options or {}), blueprint, model)
@@ -117,6 +122,8 @@ def _asked(data: Any, options: dict[str, Any], blueprint: Blueprint, model: nn.M
         name = data or run.name
         kept = run.options if name == run.name or {name, run.name} <= set(COLUMN_FILES) else {}
         wanted = {**_without_weight(kept), **options}
+        if name in COLUMN_FILES and run.name not in COLUMN_FILES and not COLUMNS & wanted.keys():
+            wanted |= blueprint.looks.columns()
         if name in COLUMN_FILES and "label" not in options:
             wanted["label"] = None
         if name not in DATA and ":" not in name:
@@ -129,9 +136,8 @@ def _asked(data: Any, options: dict[str, Any], blueprint: Blueprint, model: nn.M
         return data
     if as_table(data) is not None:
         known = {key: value for key, value in _without_weight(run.options).items() if key != "label"}
-        its = blueprint.looks
-        if not {"dense", "slots", "fields"} & {*known, *options}:
-            known |= {"dense": list(its.numbers), "slots": list(its.slots), "fields": list(its.fields)}
+        if not COLUMNS & {*known, *options}:
+            known |= blueprint.looks.columns()
         return as_source(data, **{"needs_label": False, **known, **options})
     names = inputs_of(model)
     return as_source(data, **{**({} if names is None else {"names": names}), **run.options, **options})

@@ -34,7 +34,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def restore_model(
-    folder: Path,
+    folder: Path | str,
     *,
     model: nn.Module | None = None,
     source: Source | None = None,
@@ -46,6 +46,7 @@ def restore_model(
     `model` is the user's own module where the run was started with one (it is left as it is), `source` their own data.
     Code that the folder names is only run where nobody else can write the folder, or with `trust`.
     """
+    folder = Path(folder)
     blueprint = Blueprint.read(folder)
     own_model = model is not None
     check_trusted(folder, blueprint.run, trust=trust, own_model=own_model, own_data=own_model or source is not None)
@@ -59,8 +60,9 @@ def restore_model(
     return graph
 
 
-def restore_into(model: M, folder: Path, *, checkpoint: Path | None = None, trust: bool = False) -> M:
+def restore_into(model: M, folder: Path | str, *, checkpoint: Path | None = None, trust: bool = False) -> M:
     """Fill the user's own module from a run that was started with it, and return it."""
+    folder = Path(folder)
     blueprint = Blueprint.read(folder)
     check_trusted(folder, blueprint.run, trust=trust, own_model=True, own_data=True)
     fill_model(of_users(model, blueprint.run), blueprint, folder, checkpoint or checkpoints.newest(folder))
@@ -73,7 +75,8 @@ def check_by_name(run: Run, *, model: nn.Module | None, source: Source | None) -
         if given is None and "." in name and ":" not in name:
             raise TrainingError(
                 f"the {what} of this run is an object of a Python program, `{name}`",
-                hint="use dovetail.runtime there: resume(folder, model=..., data=...) or restore_into(model, folder); "
+                hint="give them there: model= and source= of evaluate_run, export_run and predict_run, resume(folder, "
+                "model=..., data=...) or restore_into(model, folder); "
                 "or train by the name package.module:function",
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -56,17 +56,16 @@ def place(plan: Plan, machine: Machine, *, scale: bool = False) -> list[PlacedSt
     for stage in plan.stages:
         wanted[is_gpu(stage.resource)] += stage.units
     has = {True: machine.gpus, False: machine.cores}
-    if not scale:
-        for on_gpu, what in ((False, "cores"), (True, "GPUs")):
-            if wanted[on_gpu] > has[on_gpu]:
-                raise PlanError(
-                    f"the plan needs {wanted[on_gpu]} {what}, and this machine has {has[on_gpu]}",
-                    hint="--scale runs it in proportion with what there is",
-                )
     if wanted[True] and not machine.gpus:
         raise PlanError(
-            f"the plan has stages on {_named(plan, gpu=True)}, and this machine has no GPU that PyTorch can use",
+            f"the plan needs {_counted(wanted)}, {_named(plan, gpu=True)} among them, and this machine has "
+            f"{_counted(has)} that PyTorch can use",
             hint="plan for what is here: dovetail profile measures the types at hand",
+        )
+    if not scale and any(wanted[kind] > has[kind] for kind in wanted):
+        raise PlanError(
+            f"the plan needs {_counted(wanted)}, and this machine has {_counted(has)}",
+            hint="--scale runs it in proportion with what there is",
         )
     return [
         PlacedStage(
@@ -85,6 +84,11 @@ def place(plan: Plan, machine: Machine, *, scale: bool = False) -> list[PlacedSt
 def _units(planned: int, wanted: int, has: int) -> int:
     """Return how many units a stage gets where all of its kind want `wanted`."""
     return planned if wanted <= has else max(1, planned * has // wanted)
+
+
+def _counted(units: Mapping[bool, int]) -> str:
+    """Return so many cores and GPUs in words."""
+    return f"{units[False]} cores and {units[True]} GPUs"
 
 
 def _named(plan: Plan, *, gpu: bool) -> str:

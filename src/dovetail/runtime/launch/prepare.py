@@ -168,7 +168,7 @@ def _check_is_free(folder: Path) -> None:
     """Refuse a folder with a run in it."""
     if not is_free(folder):
         raise TrainingError(
-            f"{folder} holds a run already", hint=f"go on with --resume {folder}, or choose another folder"
+            f"{folder} holds a run already", hint=f"go on with --resume {folder} (in Python: resume), or choose another"
         )
 
 

@@ -81,7 +81,7 @@ class Validator:
         total, trained = self._trained_on.num_samples, self._blueprint.samples
         if total is not None and total <= trained:
             raise TrainingError(
-                "no data are left to validate on: the run trains on all of its own",
+                "no data are left to validate on: the run trains on all of its own, and none were given",
                 hint=f"give validation data, or train on fewer: data.samples = {max(1, trained * 9 // 10)}",
             )
         return self._trained_on, trained
