@@ -23,7 +23,7 @@ def run_as_planned(run: Run, plan_file: Path, *, scale: bool) -> Run:
     plan, machine = read_struct(plan_file, Plan), Machine.this()
     stages = place(plan, machine, scale=scale)
     show_places(plan, stages, machine)
-    return planned_run(run, stages, plan.batch)
+    return planned_run(run, stages, machine, plan.batch)
 
 
 def show_places(plan: Plan, stages: Sequence[PlacedStage], machine: Machine) -> None:

@@ -64,7 +64,7 @@ def run(
             show_places(plan, stages, machine)
             begun_s = time.time()
             result = train_watched(
-                planned_run(chosen, stages, batch),
+                planned_run(chosen, stages, machine, batch),
                 lock,
                 resumed=False,
                 timeline=timeline is not None,

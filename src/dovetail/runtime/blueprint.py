@@ -126,6 +126,11 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
         return self.dense[-1].offset + self.dense[-1].size if self.dense else 0
 
     @property
+    def stage_workers(self) -> dict[str, ServerSpec]:
+        """Return the workers of stages after the first, which others call, by name."""
+        return {spec.name: spec for stage in self.stages for spec in stage.workers}
+
+    @property
     def num_servers(self) -> int:
         """Return how many servers there are."""
         return len(self.servers)

@@ -71,7 +71,7 @@ class Process:
             coordinator=self.blueprint.coordinator.name,
             servers=[spec.name for spec in self.blueprint.servers],
             has_ring=self.blueprint.run.training.dense == "ring",
-            stage_workers=[spec.name for stage in self.blueprint.stages for spec in stage.workers],
+            stage_workers=self.blueprint.stage_workers,
         )
 
     @staticmethod

@@ -96,19 +96,19 @@ def _named(plan: Plan, *, gpu: bool) -> str:
     return ", ".join(sorted({f"`{stage.resource}`" for stage in plan.stages if is_gpu(stage.resource) == gpu}))
 
 
-def planned_run(run: Run, stages: Sequence[PlacedStage], batch: int | None) -> Run:
+def planned_run(run: Run, stages: Sequence[PlacedStage], machine: Machine, batch: int | None) -> Run:
     """Return a run with a worker for every unit of every stage, and the plan's batch where it has none of its own.
 
     The GPUs are taken in turn; a CPU worker has one thread.
     """
-    workers, next_gpu, gpus = [], 0, num_gpus()
+    workers, next_gpu = [], 0
     for number, stage in enumerate(stages):
         name = f"stage-{number}-{'gpu' if stage.on_gpu else 'cpu'}"
         if not stage.on_gpu:
             workers.append(RunWorker(name=name, count=stage.units, stage=number))
             continue
         for unit in range(stage.units):
-            device = f"cuda:{next_gpu % max(1, gpus)}"
+            device = f"cuda:{next_gpu % max(1, machine.gpus)}"
             workers.append(RunWorker(name=f"{name}-{unit}", device=device, stage=number))
             next_gpu += 1
     cut = [

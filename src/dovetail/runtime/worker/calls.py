@@ -21,7 +21,7 @@ from dovetail.transport import Caller, Letter, Refused
 Array = NDArray[np.generic]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """A request that was sent; `letter` is its answer, whose arrays hold until the call is ended."""
 
@@ -40,10 +40,12 @@ class Calls:
     def __init__(self, process: Process, purpose: str, *, lane_bytes: int) -> None:
         """Open no line yet; `purpose` tells these from other lines of the process."""
         self._process, self._purpose, self._lane_bytes = process, purpose, lane_bytes
-        self._specs = {spec.name: spec for stage in process.blueprint.stages for spec in stage.workers}
+        self._specs = process.blueprint.stage_workers
         self._free: dict[str, list[Caller]] = {name: [] for name in self._specs}
         self._num_lines = 0
         self._under_way: dict[zmq.Socket[bytes], Call] = {}
+        self._answered: set[Call] = set()
+        """Whose answers are still being used."""
         self.poller = zmq.Poller()
         """Of all lines under way; whoever owns this may watch others with it."""
 
@@ -77,12 +79,14 @@ class Calls:
             call.letter = letter
             self.poller.unregister(call.line.socket)
             del self._under_way[call.line.socket]
+            self._answered.add(call)
             found.append(call)
         return found
 
     def end(self, call: Call) -> None:
         """Let go of an answer: its line is free again."""
-        if call.letter is not None:
+        if call in self._answered:
+            self._answered.remove(call)
             self._free[call.name].append(call.line)
 
     def give_up(self) -> None:
@@ -92,6 +96,8 @@ class Calls:
             call.line.abandon()
             self._free[call.name].append(call.line)
         self._under_way.clear()
+        for call in list(self._answered):
+            self.end(call)
 
     def close(self) -> None:
         """Close all lines."""

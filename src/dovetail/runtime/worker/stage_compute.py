@@ -113,6 +113,13 @@ class StageComputer:
         if answer.dense is not None:
             self._model.values.copy_(torch.from_numpy(answer.dense[self._cut.dense]))
         self._version = message.step
+        self._forget_before(message.step)
+
+    def _forget_before(self, step: int) -> None:
+        """Forget tasks of steps that count already, which nobody asked for: another worker did them too."""
+        self._add_up(None)
+        self._sums = {task: total for task, total in self._sums.items() if task[0] >= step}
+        self._busy_s = {task: busy_s for task, busy_s in self._busy_s.items() if task[0] >= step}
 
     def _turn(self, visit: Visit) -> None:
         """At the last stage: the loss, and the way back."""

@@ -19,7 +19,6 @@ from dovetail.data.source import Source
 from dovetail.data.streams import stream_number
 from dovetail.errors import DovetailError
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.runtime.blueprint import ServerSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
 from dovetail.runtime.messages import Collect, Collected, Forward, Message, Reset, Stale
@@ -92,10 +91,7 @@ class StageLoop:
 
     def _addresses(self) -> list[str]:
         """Return where others call."""
-        specs: dict[str, ServerSpec] = {
-            spec.name: spec for stage in self._process.blueprint.stages for spec in stage.workers
-        }
-        spec = specs[self._process.name]
+        spec = self._process.blueprint.stage_workers[self._process.name]
         return [spec.address, spec.local_address]
 
     def run(self) -> None:
