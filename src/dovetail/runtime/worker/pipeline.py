@@ -17,7 +17,7 @@ from dovetail.runtime.messages import Collect, Collected, Forward, Returned
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.calls import Call, Calls, as_array, as_tensor, is_stale, lane_bytes
-from dovetail.runtime.worker.compute import Computed
+from dovetail.runtime.worker.compute import Computed, gradients_of
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Abandoned
 from dovetail.runtime.worker.model import ServedModel
@@ -167,9 +167,9 @@ class Pipeline:
             torch.autograd.backward([flight.outputs[name] for name in gradients], list(gradients.values()))
         for call in flight.calls.values():
             self._calls.end(call)
-        mine = [(leaf.wanted, leaf.gradients) for leaf in flight.leaves]
+        mine = gradients_of(flight.leaves)
         self._busy_s += time.perf_counter() - begun_s
-        return Computed([(wanted, values) for wanted, values in mine if values is not None] + rows, loss, scores)
+        return Computed(mine + rows, loss, scores)
 
     def collect(self, task: Task, wanted: Callable[[], bool]) -> None:
         """Add what the later stages have of a task's dense gradients to this stage's own."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,10 +12,10 @@ import torch
 from torch import Tensor
 
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Forward, Returned
 from dovetail.runtime.model.stages import Cut
 from dovetail.runtime.worker.calls import Array, Calls, as_array, as_tensor
+from dovetail.runtime.worker.compute import finite_loss, gradients_of
 from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.stage_visits import TaskKey, Visit
@@ -125,12 +124,7 @@ class StageComputer:
         """At the last stage: the loss, and the way back."""
         graph = self._graph
         loss = visit.outputs[graph.blocks[-1].name]
-        visit.loss = float(loss.detach())
-        if not math.isfinite(visit.loss):
-            raise TrainingError(
-                f"the loss is {visit.loss} on {self._name} at step {visit.message.step}",
-                hint="lower the learning rate, clip gradients, or look for broken samples",
-            )
+        visit.loss = finite_loss(loss, f"on {self._name} at step {visit.message.step}")
         visit.scores = visit.outputs.get(graph.scores, visit.inputs.get(graph.scores))
         self._add_up(visit.task)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -155,7 +149,7 @@ class StageComputer:
 
     def _answer(self, visit: Visit) -> None:
         """Send the gradients of what came back to where it came from."""
-        rows = [(leaf.wanted, leaf.gradients) for leaf in visit.leaves if leaf.gradients is not None]
+        rows = gradients_of(visit.leaves)
         for sender, letter in visit.letters.items():
             arrays = [_gradient_of(visit.inputs[name]) for name in self._cut.inputs.get(sender, ())]
             if sender:
