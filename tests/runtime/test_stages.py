@@ -58,6 +58,7 @@ MATCHNET = RunModel(
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.parametrize("dense", ["ps", "ring"])
 @pytest.mark.parametrize(
     ("model", "data", "lasts", "workers", "servers"),
     [
@@ -69,8 +70,8 @@ SLOW = pytest.mark.slow
         pytest.param(MATCHNET, MATCHES, (4, 8), (1, 2, 1), 2, id="matchnet with drawn items in the second stage"),
     ],
 )
-def test_a_cut_run_ends_where_one_process_ends(tmp_path, model, data, lasts, workers, servers):
-    run = make_run(model=model, data=data, samples=600, servers=servers, optimizer=ADAM, micro_batch=37)
+def test_a_cut_run_ends_where_one_process_ends(tmp_path, model, data, lasts, workers, servers, dense):
+    run = make_run(model=model, data=data, samples=600, servers=servers, optimizer=ADAM, micro_batch=37, dense=dense)
     source = load_data("clicks", num_samples=600, **data)
     options = {**items_for(run), **model.options}
     graph = load_model(model.name, seed=3, schema=source.schema, **options)

@@ -233,7 +233,6 @@ class Run(Section, frozen=True):
         if not self.workers:
             raise SpecError("is empty", key="worker", hint="add at least one [[worker]]")
         check_stages(self.stages, [worker.stage for worker in self.workers])
-        self._check_stages_can_run()
         names = [name for name, _ in self.each_worker()]
         for name in names:
             check_worker_name(name)
@@ -242,15 +241,6 @@ class Run(Section, frozen=True):
         pinned = sum(worker.share or 0.0 for _, worker in self.each_worker())
         if pinned > 1.0 + 1e-9:
             raise SpecError(f"pins shares that add up to {pinned:g}", key="worker", hint="shares add up to 1 at most")
-
-    def _check_stages_can_run(self) -> None:
-        """Refuse what stages do not know."""
-        if len(self.stages) < 2:
-            return
-        if self.training.mode != "sync":
-            raise SpecError(f'is "{self.training.mode}", and the run has stages', key="mode", hint='set mode = "sync"')
-        if self.training.dense != "ps":
-            raise SpecError(f'is "{self.training.dense}", and the run has stages', key="dense", hint='set dense = "ps"')
 
     def workers_of(self, stage: int) -> list[tuple[str, RunWorker]]:
         """Return every single worker of a stage with its name."""

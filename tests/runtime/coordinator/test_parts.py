@@ -138,7 +138,7 @@ def make_ring(*names):
     roster.workers = {name: worker(name) for name in names}
     roster.first_worker_s = 0.0
     decisions = Decisions()
-    return RingKeepsDense(roster, decisions), decisions, roster
+    return RingKeepsDense(roster, decisions, lambda: roster.workers), decisions, roster
 
 
 def calls(decisions):

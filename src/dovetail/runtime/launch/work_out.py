@@ -152,6 +152,7 @@ def _stages(run: Run, built: Model, private: Path) -> tuple[StageSpec, ...]:
             "the model normalises by batches, and its stages would each see another part of one",
             hint="train it in one stage, or use layer norms",
         )
+    dense = {entry.name for entry in dense_entries(built)}
     return tuple(
         StageSpec(
             first=stage.first_layer,
@@ -160,6 +161,7 @@ def _stages(run: Run, built: Model, private: Path) -> tuple[StageSpec, ...]:
                 _server_spec(name, run.network.address, private)
                 for name, _ in (run.workers_of(number) if number else ())
             ),
+            has_dense=any(name in dense for name, _ in built.parameters_of(stage.first_layer, stage.last_layer)),
         )
         for number, stage in enumerate(run.stages)
     )

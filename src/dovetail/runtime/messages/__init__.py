@@ -30,6 +30,7 @@ from dovetail.runtime.messages.ring import (
     RingBroken,
     RingMeets,
     SaveDense,
+    SumUp,
 )
 from dovetail.runtime.messages.senders import Senders
 from dovetail.runtime.messages.serving import (
@@ -78,7 +79,7 @@ Message = (
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
     | Save | SaveBegun | Saved | SaveFailed | ServerStats
     | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
-    | JoinRing | Holds | RingMeets | InRing | Reduced | RingBroken | Apply | SaveDense
+    | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
     | Pull | Pulled | Push | Pushed | Stale
     | Forward | Returned | Collect | Collected | Staff
@@ -136,6 +137,7 @@ __all__ = [
     "Stale",
     "Status",
     "Stop",
+    "SumUp",
     "WhoAreYou",
     "WorkerStatus",
 ]

@@ -49,7 +49,10 @@ class Senders:
             **dict.fromkeys(servers, "server"),
             **dict.fromkeys(stage_workers, "stage worker"),
         }
-        self._from_workers = TO_COORDINATOR["worker"] + (FROM_RINGS if has_ring else ())
+        from_rings = FROM_RINGS if has_ring else ()
+        self._to_coordinator = {
+            role: kinds + from_rings if "worker" in role else kinds for role, kinds in TO_COORDINATOR.items()
+        }
 
     def role_of(self, name: str) -> str:
         """Return launcher, coordinator, server, stage worker or worker."""
@@ -58,8 +61,7 @@ class Senders:
     def why_not_to_coordinator(self, sender: str, message: Any) -> str | None:
         """Return why the coordinator does not take a message of this process, or None where it does."""
         role = self.role_of(sender)
-        allowed = self._from_workers if role == "worker" else TO_COORDINATOR[role]
-        if not isinstance(message, allowed):
+        if not isinstance(message, self._to_coordinator[role]):
             return _not_theirs(sender, role, message)
         if isinstance(message, Hello) and message.role != role:
             return f"{sender} is a {role} and says that it is a {message.role}"

@@ -37,10 +37,12 @@ class Returned(MessageKind, frozen=True):
     loss: float | None = None
     tables: tuple[int, ...] = ()
     has_scores: bool = False
+    stages_s: tuple[float, ...] = ()
+    """How long each stage computed for it; where several are answered, one is told."""
 
 
 class Collect(MessageKind, frozen=True):
-    """A task is computed: give the sum of its dense gradients; answered by `Collected`."""
+    """A task is computed, and servers keep dense parameters: give the sum of its gradients; answered by `Collected`."""
 
     generation: int
     step: int
@@ -49,9 +51,7 @@ class Collect(MessageKind, frozen=True):
 
 
 class Collected(MessageKind, frozen=True):
-    """The dense gradients of a task over the stage's own parameters, and how long the stage computed for it."""
-
-    busy_s: float = 0.0
+    """The dense gradients of a task over the stage's own parameters, where there are any."""
 
 
 class Staff(MessageKind, frozen=True):

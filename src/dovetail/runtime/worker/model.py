@@ -54,12 +54,14 @@ class ServedModel:
                 if name not in only:
                     parameter.data = parameter.data.new_empty(0)
             dense = [(name, parameter) for name, parameter in dense if name in only]
-        size = sum(parameter.numel() for _, parameter in dense)
+        self.dense = [parameter for _, parameter in dense]
+        """Those that the vectors hold, in their order."""
+        size = sum(parameter.numel() for parameter in self.dense)
         self.values = torch.empty(size, device=device)
         self.gradients = torch.zeros(size, device=device)
         offset = 0
         with torch.no_grad():
-            for _, parameter in dense:
+            for parameter in self.dense:
                 part = slice(offset, offset + parameter.numel())
                 self.values[part] = parameter.detach().reshape(-1).to(device)
                 parameter.data = self.values[part].view(parameter.shape)

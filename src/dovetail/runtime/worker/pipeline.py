@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -64,8 +65,9 @@ class Pipeline:
         self._load: dict[str, int] = {}
         self._visited: dict[int, set[str]] = {}
         """By task: who has some of its gradients."""
-        self._busy_s = 0.0
-        """How long this stage's layers took, of the task under way."""
+        self._stages_s: tuple[float, ...] = (0.0,)
+        """How long each stage computed for the task under way."""
+        self._collects = process.blueprint.run.training.dense == "ps"
         self.staff: tuple[tuple[str, ...], ...] = ()
         """Who is there, of each later stage; the control thread says."""
 
@@ -115,7 +117,11 @@ class Pipeline:
             self._load[name] = self._load.get(name, 0) + 1
         self._visited.setdefault(assign.task, set()).update(route)
         self._flights.append(flight)
-        self._busy_s += time.perf_counter() - begun_s
+        self._took(time.perf_counter() - begun_s)
+
+    def _took(self, seconds: float) -> None:
+        """Note how long this stage computed."""
+        self._stages_s = (self._stages_s[0] + seconds, *self._stages_s[1:])
 
     def _route(self, wanted: Callable[[], bool]) -> tuple[str, ...]:
         """Return who gets the next micro-batch: of each stage, whoever has the fewest of ours under way."""
@@ -163,41 +169,46 @@ class Pipeline:
             if answer.has_scores:
                 scores = as_tensor(arrays.pop(0), torch.device("cpu"))
             loss = answer.loss if answer.loss is not None else loss
+            self._stages_s = tuple(a + b for a, b in zip_longest(self._stages_s, answer.stages_s, fillvalue=0.0))
         if gradients:
             torch.autograd.backward([flight.outputs[name] for name in gradients], list(gradients.values()))
         for call in flight.calls.values():
             self._calls.end(call)
         mine = gradients_of(flight.leaves)
-        self._busy_s += time.perf_counter() - begun_s
+        self._took(time.perf_counter() - begun_s)
         return Computed(mine + rows, loss, scores)
 
-    def collect(self, task: Task, wanted: Callable[[], bool]) -> None:
+    def finish(self, task: Task, wanted: Callable[[], bool]) -> None:
+        """Note what the stages took for a task; where servers keep dense parameters, gather its gradients for them."""
+        visited = self._visited.pop(task.assign.task, set())
+        if self._collects:
+            self._collect(task, visited, wanted)
+        task.stages_s, self._stages_s = self._stages_s, (0.0,)
+
+    def _collect(self, task: Task, visited: set[str], wanted: Callable[[], bool]) -> None:
         """Add what the later stages have of a task's dense gradients to this stage's own."""
         assign = task.assign
         message = Collect(generation=assign.generation, step=assign.step, task=assign.task, head=self._name)
-        calls = [self._calls.ask(name, message) for name in sorted(self._visited.pop(assign.task, ()))]
         stage_of = {spec.name: number for number, stage in enumerate(self._blueprint.stages) for spec in stage.workers}
+        have_some = [name for name in sorted(visited) if self._blueprint.stages[stage_of[name]].has_dense]
+        calls = [self._calls.ask(name, message) for name in have_some]
         while any(call.letter is None for call in calls):
             if not wanted():
                 raise Abandoned
             if any(is_stale(call) for call in self._calls.answered(LOOK_S)):
                 raise Abandoned
-        stages_s, self._busy_s = [self._busy_s] + [0.0] * (len(self._cuts) - 1), 0.0
         for call in calls:
-            if call.letter is not None and isinstance(call.letter.message, Collected):
-                stages_s[stage_of[call.name]] += call.letter.message.busy_s
-                if call.letter.arrays:
-                    part = self._cuts[stage_of[call.name]].dense
-                    self._model.gradients[part] += as_tensor(call.letter.arrays[0], self._model.device)
+            if call.letter is not None and isinstance(call.letter.message, Collected) and call.letter.arrays:
+                part = self._cuts[stage_of[call.name]].dense
+                self._model.gradients[part] += as_tensor(call.letter.arrays[0], self._model.device)
             self._calls.end(call)
-        task.stages_s = tuple(stages_s)
 
     def give_up(self) -> None:
         """Throw away what is under way."""
         self._flights.clear()
         self._load.clear()
         self._visited.clear()
-        self._busy_s = 0.0
+        self._stages_s = (0.0,)
         self._calls.give_up()
 
     def close(self) -> None:

@@ -18,11 +18,12 @@ from dovetail.runtime.worker.calls import Array, Calls, as_array, as_tensor
 from dovetail.runtime.worker.compute import finite_loss, gradients_of
 from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.stage_visits import TaskKey, Visit
+from dovetail.runtime.worker.stage_dense import StageDense
+from dovetail.runtime.worker.stage_visits import Visit
 
 
 class StageComputer:
-    """Some consecutive blocks of a model, and the dense gradients of the tasks whose micro-batches visit them."""
+    """Some consecutive blocks of a model, run for the micro-batches that visit them."""
 
     def __init__(
         self,
@@ -36,42 +37,39 @@ class StageComputer:
         is_last: bool,
         reply: Callable[..., bool],
         wanted: Callable[[], bool],
+        dense: StageDense,
     ) -> None:
         """Keep the model, and the lines to servers and later stages; `reply` answers a letter."""
         self._name, self._graph, self._cut, self._model = name, graph, cut, model
         self._lines, self._calls, self._is_last = lines, calls, is_last
-        self._reply, self._wanted = reply, wanted
-        self._version = -1
-        self._sums: dict[TaskKey, Tensor] = {}
-        """Dense gradients of tasks under way, but for the one whose sum is in the model."""
-        self._summed: TaskKey | None = None
-        """The task whose gradients add up in the model."""
-        self._busy_s: dict[TaskKey, float] = {}
-        """How long it computed for tasks under way."""
-
-    def begin_generation(self) -> None:
-        """Throw away what is under way."""
-        self._sums.clear()
-        self._busy_s.clear()
-        self._summed, self._version = None, -1
-        self._model.gradients.zero_()
+        self._reply, self._wanted, self._dense = reply, wanted, dense
 
     def compute(self, visit: Visit) -> bool:
         """Go on with a micro-batch; True where it has been here, forward and back."""
         begun_s = time.perf_counter()
-        is_over = self._backward(visit) if visit.calls else self._forward(visit)
-        self._busy_s[visit.task] = self._busy_s.get(visit.task, 0.0) + time.perf_counter() - begun_s
-        return is_over
+        if not visit.calls:
+            self._forward(visit)
+            if not self._is_last:
+                self._took(visit, begun_s)
+                self._send_on(visit)
+                return False
+            self._turn(visit)
+        else:
+            self._backward(visit)
+        arrays = self._gradients_for(visit)
+        self._took(visit, begun_s)
+        self._answer(visit, arrays)
+        return True
 
-    def take_sum(self, task: TaskKey) -> tuple[Tensor | None, float]:
-        """Return the dense gradients of a task and how long it was computed, and forget both."""
-        self._add_up(None)
-        return self._sums.pop(task, None), self._busy_s.pop(task, 0.0)
+    def _took(self, visit: Visit, begun_s: float) -> None:
+        """Note how long this stage computed."""
+        own = [0.0] * self._cut.number
+        visit.took((*own, time.perf_counter() - begun_s))
 
-    def _forward(self, visit: Visit) -> bool:
-        """Run the blocks and send on what later stages read; the last stage comes back at once: True where it did."""
+    def _forward(self, visit: Visit) -> None:
+        """Run the blocks."""
         message = visit.message
-        self._take_parameters(message)
+        self._dense.prepare(message, self._wanted)
         rows = self._model.rows
         rows.begin([], lambda look_up: self._lines.pull(
             message.generation, message.step, [look_up], dense=False, wanted=self._wanted
@@ -85,9 +83,10 @@ class StageComputer:
         outputs = graph.run(batch, visit.inputs, first=cut.first, last=cut.last, keep=tuple(keep))
         visit.leaves = rows.leaves
         visit.outputs = {name: outputs[name] for name in outputs if name in keep}
-        if self._is_last:
-            self._turn(visit)
-            return True
+
+    def _send_on(self, visit: Visit) -> None:
+        """Send what later stages read."""
+        message, cut = visit.message, self._cut
         for stage, names in cut.outputs.items():
             onward = Forward(
                 generation=message.generation,
@@ -102,23 +101,6 @@ class StageComputer:
             )
             arrays = [as_array(visit.outputs[name]) for name in names]
             visit.calls[stage] = self._calls.ask(message.route[stage - 1], onward, arrays)
-        return False
-
-    def _take_parameters(self, message: Forward) -> None:
-        """Fetch the dense parameters of a step, with its first micro-batch."""
-        if message.step == self._version or not len(self._model.values):
-            return
-        answer = self._lines.pull(message.generation, message.step, [], dense=True, wanted=self._wanted)
-        if answer.dense is not None:
-            self._model.values.copy_(torch.from_numpy(answer.dense[self._cut.dense]))
-        self._version = message.step
-        self._forget_before(message.step)
-
-    def _forget_before(self, step: int) -> None:
-        """Forget tasks of steps that count already, which nobody asked for: another worker did them too."""
-        self._add_up(None)
-        self._sums = {task: total for task, total in self._sums.items() if task[0] >= step}
-        self._busy_s = {task: busy_s for task, busy_s in self._busy_s.items() if task[0] >= step}
 
     def _turn(self, visit: Visit) -> None:
         """At the last stage: the loss, and the way back."""
@@ -126,53 +108,54 @@ class StageComputer:
         loss = visit.outputs[graph.blocks[-1].name]
         visit.loss = finite_loss(loss, f"on {self._name} at step {visit.message.step}")
         visit.scores = visit.outputs.get(graph.scores, visit.inputs.get(graph.scores))
-        self._add_up(visit.task)
+        self._dense.add_up(visit.task)
         loss.backward()  # type: ignore[no-untyped-call]
-        self._answer(visit)
 
-    def _backward(self, visit: Visit) -> bool:
-        """Run the backward pass with the gradients that came back; the visit is over then: True."""
+    def _backward(self, visit: Visit) -> None:
+        """Run the backward pass with the gradients that came back."""
         gradients: dict[str, Tensor] = {}
         for stage, call in visit.calls.items():
             arrays = call.letter.arrays if call.letter is not None else ()
+            if call.letter is not None:
+                visit.took(call.letter.message.stages_s)
             for name, array in zip(self._cut.outputs[stage], arrays, strict=True):
                 if not visit.outputs[name].requires_grad:
                     continue
                 gradient = as_tensor(array, self._model.device)
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
             self._calls.end(call)
-        self._add_up(visit.task)
+        self._dense.add_up(visit.task)
         if gradients:
             torch.autograd.backward([visit.outputs[name] for name in gradients], list(gradients.values()))
-        self._answer(visit)
-        return True
 
-    def _answer(self, visit: Visit) -> None:
-        """Send the gradients of what came back to where it came from."""
+    def _gradients_for(self, visit: Visit) -> dict[int, list[Array]]:
+        """Return the gradients of what came from each stage."""
+        return {
+            sender: [_gradient_of(visit.inputs[name]) for name in self._cut.inputs.get(sender, ())]
+            for sender in visit.letters
+        }
+
+    def _answer(self, visit: Visit, gradients: dict[int, list[Array]]) -> None:
+        """Send gradients to where what they are of came from; the first stage gets the rest of what came of it too."""
         rows = gradients_of(visit.leaves)
+        first = min(visit.letters)
+        """Who is told how long the stages took: one of them, so that it counts once."""
         for sender, letter in visit.letters.items():
-            arrays = [_gradient_of(visit.inputs[name]) for name in self._cut.inputs.get(sender, ())]
+            arrays, stages_s = gradients[sender], visit.stages_s if sender == first else ()
             if sender:
-                self._reply(letter, Returned(), arrays)
+                self._reply(letter, Returned(stages_s=stages_s), arrays)
                 continue
             for wanted, values in rows:
                 arrays += [wanted.keys, values]
             if visit.scores is not None:
                 arrays.append(as_array(visit.scores))
-            tables = tuple(wanted.table for wanted, _ in rows)
-            returned = Returned(loss=visit.loss, tables=tables, has_scores=visit.scores is not None)
+            returned = Returned(
+                loss=visit.loss,
+                tables=tuple(wanted.table for wanted, _ in rows),
+                has_scores=visit.scores is not None,
+                stages_s=stages_s,
+            )
             self._reply(letter, returned, arrays)
-
-    def _add_up(self, task: TaskKey | None) -> None:
-        """Have the model's gradients be those of a task, or of none: what was in it goes to the sums."""
-        if task is not None and task == self._summed:
-            return
-        if self._summed is not None:
-            self._sums[self._summed] = self._model.gradients.clone()
-            self._model.gradients.zero_()
-        if task is not None and task in self._sums:
-            self._model.gradients.copy_(self._sums.pop(task))
-        self._summed = task
 
 
 def _gradient_of(tensor: Tensor) -> Array:

@@ -31,9 +31,12 @@ from dovetail.runtime.worker.calls import Calls, as_array, as_tensor, is_stale, 
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.lines import Abandoned, lines_of
 from dovetail.runtime.worker.model import ServedModel
+from dovetail.runtime.worker.ring_sync import RingSync
 from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.stage_compute import StageComputer
+from dovetail.runtime.worker.stage_dense import StageDense, StageRing, TaskSums
 from dovetail.runtime.worker.stage_visits import Visits
+from dovetail.runtime.worker.waker import Waker
 from dovetail.spec.run import RunWorker
 from dovetail.transport import Letter
 
@@ -64,7 +67,9 @@ class StageLoop:
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
         self._calls = Calls(process, "stage-on", lane_bytes=lane_bytes(blueprint, largest))
         self._listener = process.listen(self._addresses())
-        self._calls.poller.register(self._listener.socket, zmq.POLLIN)
+        self._waker = Waker()
+        for socket in (self._listener.socket, self._waker.socket):
+            self._calls.poller.register(socket, zmq.POLLIN)
         self._senders = process.senders()
         self._control = Control(
             process,
@@ -77,6 +82,17 @@ class StageLoop:
         """The generation that the coordinator says; the control thread writes it."""
         self._generation = 0
         self._visits = Visits(self._cut)
+        training = blueprint.run.training
+        self._ring = (
+            RingSync(process, self._model, self._control.tell, part=self._cut.dense, stage=settings.stage)
+            if training.dense == "ring" and len(self._model.values)
+            else None
+        )
+        self._dense: StageDense = (
+            TaskSums(self._model, self._cut, self._lines, sync=training.mode == "sync")
+            if self._ring is None
+            else StageRing(self._ring, self._model)
+        )
         self._computer = StageComputer(
             process.name,
             model,
@@ -87,6 +103,7 @@ class StageLoop:
             is_last=settings.stage == len(self._cuts) - 1,
             reply=self._listener.reply,
             wanted=self._is_wanted,
+            dense=self._dense,
         )
 
     def _addresses(self) -> list[str]:
@@ -113,6 +130,7 @@ class StageLoop:
             self._lines.close()
             self._calls.close()
             self._listener.close()
+            self._waker.close()
         if self._control.problem is not None:
             raise self._control.problem
 
@@ -120,25 +138,38 @@ class StageLoop:
         """Do what the coordinator says, in the control thread."""
         if isinstance(message, Reset):
             self._told = message.generation
+        if self._ring is not None:
+            if isinstance(message, Reset):
+                self._ring.reset(message.generation)
+            else:
+                self._ring.handle(message)
+        self._waker.wake()
 
     def _serve(self) -> None:
         """Take in what comes, and compute what can be."""
         while not self._control.stopped.is_set():
             self._control.pulse.rest()
-            visit = self._visits.ready()
+            visit = self._visits.ready(self._dense.are_there)
             for call in self._calls.answered(0 if visit is not None else LOOK_MS / 1000):
                 if is_stale(call):
                     self._begin_generation(self._generation)
+            self._waker.clear()
             while (letter := self._listener.receive(0)) is not None:
                 self._receive(letter)
             if self._told > self._generation:
                 self._begin_generation(self._told)
-            visit = self._visits.ready()
+            if self._ring is not None:
+                self._ring.catch_up(self._is_now)
+            visit = self._visits.ready(self._dense.are_there)
             if visit is not None:
                 self._control.pulse.beat()
                 with suppress(Abandoned):
                     if self._computer.compute(visit):
                         self._visits.remove(visit)
+
+    def _is_now(self, generation: int) -> bool:
+        """Say whether a generation is the one that goes on."""
+        return generation == self._told and self._is_wanted()
 
     def _is_wanted(self) -> bool:
         """Say whether what is being computed still counts."""
@@ -188,15 +219,15 @@ class StageLoop:
 
     def _give(self, letter: Letter, message: Collect) -> None:
         """Give the dense gradients of a task, and forget them."""
-        total, busy_s = self._computer.take_sum((message.step, message.task, message.head))
-        self._listener.reply(letter, Collected(busy_s=busy_s), () if total is None else (as_array(total),))
+        total = self._dense.take_sum((message.step, message.task, message.head))
+        self._listener.reply(letter, Collected(), () if total is None else (as_array(total),))
 
     def _begin_generation(self, generation: int) -> None:
         """Throw away what is under way."""
         self._generation = generation
         self._visits.clear()
         self._calls.give_up()
-        self._computer.begin_generation()
+        self._dense.begin_generation()
 
 
 def work_in_stage(process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +17,8 @@ from dovetail.transport import Letter
 
 FlightKey = tuple[str, int]
 TaskKey = tuple[int, int, str]
+"""Step, task, and which process of the first stage it belongs to."""
+Wanted = Callable[[], bool]
 
 
 @dataclass(slots=True, eq=False)
@@ -33,11 +37,22 @@ class Visit:
     """By later stage; there once the forward pass is done."""
     scores: Any = None
     loss: float | None = None
+    stages_s: tuple[float, ...] = ()
+    """How long each stage computed for it, as far as is known here."""
 
     @property
     def task(self) -> TaskKey:
         """Whose gradients it adds to."""
-        return self.message.step, self.message.task, self.message.head
+        return task_of(self.message)
+
+    def took(self, stages_s: tuple[float, ...]) -> None:
+        """Add what stages computed for it."""
+        self.stages_s = tuple(a + b for a, b in zip_longest(self.stages_s, stages_s, fillvalue=0.0))
+
+
+def task_of(message: Forward) -> TaskKey:
+    """Return the task that a micro-batch belongs to."""
+    return message.step, message.task, message.head
 
 
 class Visits:
@@ -55,13 +70,13 @@ class Visits:
         visit.letters[message.sender] = letter
         return visit
 
-    def ready(self) -> Visit | None:
+    def ready(self, may_begin: Callable[[Forward], bool]) -> Visit | None:
         """Return what to compute next: backward passes first, which free memory; None where nothing can be."""
         for visit in self._visits.values():
             if visit.calls and all(call.letter is not None for call in visit.calls.values()):
                 return visit
         for visit in self._visits.values():
-            if not visit.calls and visit.letters.keys() == self._cut.senders:
+            if not visit.calls and visit.letters.keys() == self._cut.senders and may_begin(visit.message):
                 return visit
         return None
 
