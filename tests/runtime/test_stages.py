@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -104,43 +105,48 @@ def test_a_module_of_ones_own_is_cut_trained_and_filled(tmp_path):
         torch.testing.assert_close(dict(filled.tower.named_parameters())[name], parameter, rtol=2e-5, atol=2e-6)
 
 
-def counting_run(*, pause_s: float, samples: int, workers: tuple[int, ...] = (2, 2, 2), servers: int = 1) -> Run:
+def counting_run(
+    *, pause_s: float, samples: int, workers: tuple[int, ...] = (2, 2, 2), servers: int = 1, **training: Any
+) -> Run:
     run = make_run(
         model=slow_counting(pause_s, has_middle=True), samples=samples, servers=servers, optimizer=PLAIN, batch=60,
-        reduction="sum", micro_batch=10, patience_s=4.0, checkpoint=RunSaving(every_steps=5),
+        reduction="sum", micro_batch=10, patience_s=4.0, checkpoint=RunSaving(every_steps=5), **training,
     )  # fmt: skip
     return cut(run, 0, 1, 2, workers=workers)
 
 
-def test_one_worker_of_each_stage_dies_and_every_sample_counts_once(tmp_path):
+@pytest.mark.parametrize("training", [{"dense": "ps"}, {"dense": "ring"}, {"mode": "async"}, {"mode": "ssp"}])
+def test_one_worker_of_each_stage_dies_and_every_sample_counts_once(tmp_path, training):
     left = ["stage-0-0", "stage-1-1", "stage-2-0"]
 
     def strike(local: LocalRun, report: Report) -> None:
         if left and report.step >= 4 * (4 - len(left)):
             kill(local, left.pop(0))
 
-    train(counting_run(pause_s=0.002, samples=1500), tmp_path / "run", meanwhile=strike)
+    train(counting_run(pause_s=0.002, samples=1500, **training), tmp_path / "run", meanwhile=strike)
 
     assert not left
     assert_each_sample_counts_once(tmp_path / "run")
 
 
-def test_the_only_worker_of_a_stage_comes_back(tmp_path):
+@pytest.mark.parametrize("dense", ["ps", "ring"])
+def test_the_only_worker_of_a_stage_comes_back(tmp_path, dense):
     left = ["stage-1"]
 
     def strike(local: LocalRun, report: Report) -> None:
         if left and report.step >= 3:
             kill(local, left.pop())
 
-    train(counting_run(pause_s=0.002, samples=900, workers=(1, 1, 1)), tmp_path / "run", meanwhile=strike)
+    run = counting_run(pause_s=0.002, samples=900, workers=(1, 1, 1), dense=dense)
+    train(run, tmp_path / "run", meanwhile=strike)
 
     assert_each_sample_counts_once(tmp_path / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_thirty_kills_over_all_roles_lose_nothing(tmp_path, seed):
+@pytest.mark.parametrize(("seed", "dense"), [(1, "ps"), (2, "ring")])
+def test_thirty_kills_over_all_roles_lose_nothing(tmp_path, seed, dense):
     draw, next_s, kills = random.Random(seed), 0.0, 0
 
     def strike(local: LocalRun, report: Report) -> None:
@@ -150,7 +156,8 @@ def test_thirty_kills_over_all_roles_lose_nothing(tmp_path, seed):
             kills += 1
             next_s = time.monotonic() + draw.uniform(0.2, 3.0)
 
-    train(counting_run(pause_s=0.02, samples=6000, servers=2), tmp_path / "run", meanwhile=strike, timeout_s=550.0)
+    run = counting_run(pause_s=0.02, samples=6000, servers=2, dense=dense)
+    train(run, tmp_path / "run", meanwhile=strike, timeout_s=550.0)
 
     assert kills == 30
     assert_each_sample_counts_once(tmp_path / "run")
