@@ -36,7 +36,7 @@ class Visit:
     calls: dict[int, Call] = field(default_factory=dict)
     """By later stage; there once the forward pass is done."""
     scores: Any = None
-    loss: float | None = None
+    loss: Tensor | None = None
     stages_s: tuple[float, ...] = ()
     """How long each stage computed for it, as far as is known here."""
 
