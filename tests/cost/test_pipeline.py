@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.cost.pipeline import PipelineStage, compute_alone_seconds, cycle_seconds, iteration_seconds
@@ -80,6 +80,7 @@ def pipelines(draw):
     return *passes, messages, draw(st.lists(st.booleans(), min_size=cuts, max_size=cuts))
 
 
+@settings(deadline=None)
 @given(pipelines())
 def test_the_pace_is_that_of_the_timetable_and_the_whole_within_one_pass(pipeline):
     forward_s, backward_s, messages, buffered = pipeline
