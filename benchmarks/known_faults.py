@@ -12,6 +12,7 @@ Every case trains a model that counts (gradient 1 a sample, plain SGD, rate 1) a
     pause      everything stands still for 70 s, then only the launcher, then only the coordinator
     crowd      many `dovetail join` at once (--joins) to a ring
     leftovers  kill -9 of the launcher: what stays in memory and on disk
+    refused    starts that fail: what is said, and what stays
     journal    nothing: how large the journal becomes
 
 A line for each run says what became of it. Nothing here fails: compare the lines of two trees.
@@ -31,7 +32,7 @@ from pathlib import Path
 
 import psutil
 
-from trials import BATCH, MOST_S, SAMPLES, SHARED, STRIKE_AT, checkpoints, counted, trial
+from trials import BATCH, MOST_S, SAMPLES, SHARED, STRIKE_AT, Trial, checkpoints, counted, trial
 
 RING = {"mode": "sync", "dense": "ring"}
 MODES: dict[str, dict[str, str]] = {"sync": {}, "ssp": {"mode": "ssp"}, "async": {"mode": "async"}, "ring": RING}
@@ -143,13 +144,6 @@ def leftovers(tree: Path, _options: argparse.Namespace) -> None:
     """Kill the launcher, wait until all its processes are gone, and look around; and again after the next start."""
     shared = set(SHARED.iterdir())
     with trial(tree, checkpoint={"every_steps": 30}) as run:
-
-        def left() -> str:
-            """Return what is there that was not before."""
-            memory = sorted(path.name for path in set(SHARED.iterdir()) - shared)
-            temporary = sorted(path.name for path in (run.folder.parent / "temporary").iterdir())
-            return f"shared memory {memory}, temporary folder {temporary}, rows/ {(run.folder / 'rows').exists()}"
-
         run.begin()
         others = [psutil.Process(number) for number in run.processes().values()]
         killed_s = time.monotonic()
@@ -157,9 +151,27 @@ def leftovers(tree: Path, _options: argparse.Namespace) -> None:
         run.launcher.wait()
         _, alive = psutil.wait_procs(others, GONE_S)
         gone_s = time.monotonic() - killed_s
-        say("leftovers", f"{len(alive)} of {len(others)} processes alive after {gone_s:.0f} s; {left()}")
+        say("leftovers", f"{len(alive)} of {len(others)} processes alive after {gone_s:.0f} s; {left(run, shared)}")
         status = run.command("train", "--resume", str(run.folder)).wait(MOST_S)
-        say("leftovers after --resume", f"status {status}; {counted(run.folder)}; {left()}")
+        say("leftovers after --resume", f"status {status}; {counted(run.folder)}; {left(run, shared)}")
+
+
+def left(run: Trial, shared: set[Path]) -> str:
+    """Return what is there that was not before."""
+    memory = sorted(path.name for path in set(SHARED.iterdir()) - shared)
+    temporary = sorted(path.name for path in (run.hang_at.parent / "temporary").iterdir())
+    return f"shared memory {memory}, temporary folder {temporary}, rows/ {(run.folder / 'rows').exists()}"
+
+
+def refused(tree: Path, _options: argparse.Namespace) -> None:
+    """Have starts fail: no disk, no such address, and the process that starts workers killed as soon as it is there."""
+    starts = {"disk": {"out": "/sys/run"}, "address": {"network": {"address": "203.0.113.7"}}, "starter": {}}
+    for what, how in starts.items():
+        shared = set(SHARED.iterdir())
+        with trial(tree, **how) as run:
+            if what == "starter":
+                run.wait(run.kill_starter)
+            say(f"refused {what}", f"{run.outcome(WATCH_S)}; {left(run, shared)}")
 
 
 def journal(tree: Path, options: argparse.Namespace) -> None:
@@ -185,7 +197,7 @@ def journal(tree: Path, options: argparse.Namespace) -> None:
 
 
 CASES: dict[str, Callable[[Path, argparse.Namespace], None]] = {
-    each.__name__: each for each in (quiet, server, workers, hang, pause, crowd, leftovers, journal)
+    each.__name__: each for each in (quiet, server, workers, hang, pause, crowd, leftovers, refused, journal)
 }
 
 

@@ -80,8 +80,9 @@ class Trial:
     """A run that is under way: its launcher is a child of this process."""
 
     def __init__(self, tree: Path, place: Path, *, workers: int, seconds: float, samples: int, **sections: Any) -> None:
-        """Start `dovetail train` of a tree with a run file that is written to `place`."""
-        self.folder, self.hang_at, self._place = place / "run", place / "hang", place
+        """Start `dovetail train` of a tree with a run file that is written to `place`; `out` is the run's folder."""
+        self.hang_at, self._place = place / "hang", place
+        self.folder = Path(sections.pop("out", place / "run"))
         options = {"pause_s": seconds * workers / samples, "hang_at": str(self.hang_at)}
         data = {"num_slots": SLOTS, "num_multi_valued": 0, "num_dense": 3, "rows_per_slot": ROWS // SLOTS}
         training = {"batch": BATCH, "micro_batch": 20, "reduction": "sum", "seed": 3} | sections.pop("training")
@@ -129,9 +130,9 @@ class Trial:
     def wait(self, is_so: Callable[[], bool], seconds: float = MOST_S) -> bool:
         """Wait until something is so, or the run is over, or the time is; say whether it is so."""
         ends_s = time.monotonic() + seconds
-        while not is_so() and self.launcher.poll() is None and time.monotonic() < ends_s:
-            time.sleep(0.05)
-        return is_so()
+        while not (found := is_so()) and self.launcher.poll() is None and time.monotonic() < ends_s:
+            time.sleep(0.02)
+        return found
 
     def wait_for_step(self, step: int, seconds: float = MOST_S) -> bool:
         """Wait until the run is that far; say whether it is."""
@@ -151,6 +152,15 @@ class Trial:
                 found[log.stem if log.parent.name == "logs" else f"other-{child.pid}"] = child.pid
         return found
 
+    def kill_starter(self) -> bool:
+        """Kill the process that starts workers; False where there is none yet."""
+        with suppress(psutil.Error):
+            for child in psutil.Process(self.launcher.pid).children(recursive=True):
+                if "multiprocessing.forkserver" in " ".join(child.cmdline()):
+                    child.kill()
+                    return True
+        return False
+
     def stood_still_s(self, since_s: float, until_s: float) -> float:
         """Return the longest time without a new step."""
         longest_s, last_s, last = 0.0, since_s, self.step_at(since_s)
@@ -169,7 +179,7 @@ class Trial:
         status = self.launcher.poll()
         if status is None:
             return f"not over: at step {self.step}"
-        error = next((line for line in self.said if line.startswith("error:")), "")
+        error = next((line for line in self.said if line.startswith(("error:", "Traceback", "Aborted"))), "")
         return f"status {status}{', ' + error if error else ''}; {counted(self.folder)}"
 
     def end(self) -> None:
@@ -205,6 +215,9 @@ def checkpoints(folder: Path) -> Iterator[tuple[str, int, int, int]]:
 
 def counted(folder: Path) -> str:
     """Return what the last checkpoint counts, beside what its manifest says."""
-    name, claimed, dense, uses = list(checkpoints(folder))[-1]
+    found = list(checkpoints(folder))
+    if not found:
+        return "no checkpoint"
+    name, claimed, dense, uses = found[-1]
     verdict = "exact" if dense == claimed and uses == SLOTS * claimed else "WRONG"
     return f"{verdict}: {name} of {claimed} samples has {dense} in dense, {uses / SLOTS:g} in rows"
