@@ -47,7 +47,12 @@ def quiet(tree: Path, options: argparse.Namespace) -> None:
     """Do nothing to a run, and compare every checkpoint with its manifest."""
     for number in range(options.runs):
         mode = ("ssp", "async")[number % 2]
-        how = {"workers": 8, "seconds": 0.0, "samples": 20_000, "checkpoint": {"every_steps": 10, "keep": 10_000}}
+        how = {
+            "workers": 8,
+            "seconds": 0.0,
+            "samples": 20_000,
+            "checkpoint": {"every_steps": options.every, "keep": 10_000},
+        }
         with load(options.busy), trial(tree, training={"mode": mode, "batch": 40}, **how) as run:
             outcome = run.outcome()
             kept = list(checkpoints(run.folder))
@@ -214,6 +219,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1, help="how many runs, of quiet, server and workers")
     parser.add_argument("--modes", nargs="+", help="some of a case's kinds, e.g. hang --modes sync")
     parser.add_argument("--busy", type=int, default=0, help="processes that compute beside a quiet run")
+    parser.add_argument("--every", type=int, default=10, help="tasks from one checkpoint of a quiet run to the next")
     parser.add_argument("--steps", type=int, default=30_000, help="of a run whose journal is looked at")
     parser.add_argument("--joins", type=int, default=20)
     options = parser.parse_args()
