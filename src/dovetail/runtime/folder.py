@@ -15,6 +15,7 @@ logs/NAME.log      what each process says
 keys/              a pair of keys for each process
 rows/              rows that do not fit into memory, while the run goes on
 lock               whose the run is, while it goes on (`launch.lock`)
+size.json          how many workers a scheduler wants it to have; team.json: who works (`launch.team`)
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ LOGS = "logs"
 KEYS = "keys"
 ROWS = "rows"
 LOCK = "lock"
+SIZE = "size.json"
+TEAM = "team.json"
 
 
 class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -96,15 +96,21 @@ def _end_with_launcher() -> None:
 def _work(folder: Path, name: str, model: Any, source: Any, enter_host: EnterHost | None) -> None:
     """Enter the worker's host where it has one of its own, then work."""
     from dovetail.runtime.launch.prepare import load_source  # noqa: PLC0415 - only workers need torch
+    from dovetail.runtime.launch.team import LEAVE, extra_worker  # noqa: PLC0415
     from dovetail.runtime.worker.loop import work  # noqa: PLC0415
     from dovetail.runtime.worker.stage_loop import work_in_stage  # noqa: PLC0415
-    from dovetail.spec.run import RunWorker  # noqa: PLC0415
 
+    told = threading.Event()
+    signal.signal(LEAVE, lambda *_: told.set())
     if enter_host is not None:
         enter_host()
     process = Process(folder, name, is_local=enter_host is None)
-    settings = dict(process.blueprint.run.each_worker()).get(name, RunWorker())
-    (work_in_stage if settings.stage else work)(process, settings, load_source(process.blueprint.run, source), model)
+    settings = dict(process.blueprint.run.each_worker()).get(name) or extra_worker(process.blueprint)
+    data = load_source(process.blueprint.run, source)
+    if settings.stage:
+        work_in_stage(process, settings, data, model)
+    else:
+        work(process, settings, data, model, told.is_set)
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ from dovetail.runtime.launch.child import Child, Starter
 from dovetail.runtime.launch.false_starts import FalseStarts
 from dovetail.runtime.launch.guard import check_guarded
 from dovetail.runtime.launch.lock import RunLock
+from dovetail.runtime.launch.team import Team, ask_for
 from dovetail.runtime.launch.work_out import COORDINATOR
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
 from dovetail.runtime.messages.senders import LAUNCHER
@@ -68,6 +69,7 @@ class LocalRun:
         self._process = Process(folder, LAUNCHER)
         self._roles = [COORDINATOR, *(spec.name for spec in self.blueprint.servers)]
         self.children: dict[str, Child] = {}
+        self._team = Team(folder, self.blueprint, self.children, self._start)
         self._things = ExitStack()
         self._line: Caller | None = None
         self._clock = AwakeClock()
@@ -168,6 +170,7 @@ class LocalRun:
                 self._end_lost(name, process_id)
             time.sleep(timeout_s)
         self._restart_dead()
+        self._team.see_to(report)
         if self._clock.now() - self._answered_s > self._answer_s:
             self._answered_s, self._answer_s = self._clock.last_s, 2 * self._answer_s
             self.children[COORDINATOR].handle.kill()  # it stands still, and is started again
@@ -184,9 +187,16 @@ class LocalRun:
         faults = self.blueprint.run.faults
         for child in list(self.children.values()):
             how = child.how_it_ended()
-            if how is None or child.may_have_been_told():
+            if how is None or (child.may_have_been_told() and not self._team.is_leaving(child.name)):
+                continue
+            if self._team.is_leaving(child.name):
+                if how != "exit status 0":  # else it has said so itself
+                    self._need_line().send(
+                        Died(name=child.name, process_id=child.process_id, how=how, comes_back=False)
+                    )
                 continue
             comes_back = child.starts <= faults.restarts and (child.is_role or faults.restart_workers)
+            comes_back = comes_back and self._team.may_start_again(child)
             if child.name == COORDINATOR:
                 self._request = None
                 if not comes_back:
@@ -210,6 +220,10 @@ class LocalRun:
         if self._line is None:
             raise TrainingError("the run is not started", hint="use it in a `with` block")
         return self._line
+
+    def resize(self, workers: int) -> None:
+        """Ask for so many workers: more are started, or some leave, while the rest go on."""
+        ask_for(self.folder, workers)
 
     # -- ending --------------------------------------------------------------------------------------------------------
 

@@ -27,8 +27,10 @@ from dovetail.runtime.folder import (
     LOGS,
     METRICS,
     ROWS,
+    SIZE,
     STEPS,
     SUMMARY,
+    TEAM,
     TIMELINE,
 )
 from dovetail.runtime.launch.devices import check_device
@@ -132,7 +134,7 @@ def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Kno
         (folder / name).mkdir(exist_ok=True)
     if first_values is not None:
         _write_first_checkpoint(blueprint, folder, first_values, known)
-    for name in (JOURNAL, SUMMARY):
+    for name in (JOURNAL, SUMMARY, SIZE, TEAM):  # of another launcher: this one begins with the run file's workers
         (folder / name).unlink(missing_ok=True)
     for name in _names(blueprint):
         make_keys(folder / KEYS, name)

@@ -1,0 +1,165 @@
+"""How many workers a run has while it goes on: as many as a file in its folder asks for.
+
+Whoever schedules runs writes `size.json`, and the run's launcher starts workers or has some leave; the others go on.
+`team.json` says who works. A worker that is asked to leave hands its tasks to others: every sample still counts once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.folder import KEYS, SIZE, TEAM
+from dovetail.runtime.launch.child import Child
+from dovetail.runtime.messages import Report
+from dovetail.spec.run import RunWorker
+from dovetail.transport import drop_keys, make_keys
+
+LEAVE = signal.SIGUSR1
+"""Asks a worker to leave. SIGTERM is not it: a group that is sent that is to end as a whole."""
+LEAVE_S = 10.0
+"""How long it may take to leave before it is ended."""
+EXTRA = "extra"
+EXTRA_STARTS = 3
+"""How often one that the run file does not name is started before the run goes on without."""
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """What `size.json` says."""
+
+    workers: int
+
+
+class Present(msgspec.Struct, frozen=True, kw_only=True):
+    """What `team.json` says."""
+
+    wanted: int
+    workers: tuple[str, ...]
+    since_s: float
+    """Since when, in seconds since 1970."""
+
+
+def ask_for(folder: Path, workers: int) -> None:
+    """Ask the launcher of a run for so many workers; it need not be there yet."""
+    _replace(folder / SIZE, msgspec.json.encode(Size(workers=workers)))
+
+
+def present_in(folder: Path) -> Present | None:
+    """Return who works for a run, as its launcher last said; None where it has not."""
+    try:
+        return msgspec.json.decode((folder / TEAM).read_bytes(), type=Present)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def extra_worker(blueprint: Blueprint) -> RunWorker:
+    """Return the settings of a worker that the run file does not name: those of its first, by its own speed."""
+    first = blueprint.run.each_worker()[0][1]
+    return msgspec.structs.replace(first, name=EXTRA, count=1, share=None)
+
+
+class Team:
+    """The workers that a launcher should have, and what is done about the others."""
+
+    def __init__(
+        self, folder: Path, blueprint: Blueprint, children: dict[str, Child], start: Callable[[str], None]
+    ) -> None:
+        """Take the run file's workers for those wanted, until somebody asks for others."""
+        self._folder, self._children, self._start = folder, children, start
+        self._own = [name for name, _ in blueprint.run.each_worker()]
+        self._is_fixed = bool(blueprint.stages)
+        self._read: bytes | None = None
+        self._leaving: dict[str, float] = {}
+        self._gave_up: set[str] = set()
+        self._told: tuple[int, tuple[str, ...]] | None = None
+        self.wanted = len(self._own)
+
+    def see_to(self, report: Report | None) -> None:
+        """Start who is missing, have those leave who are too many, and say who is there."""
+        if self._is_fixed:
+            return
+        self._read_size()
+        self._see_who_left()
+        names = self._names()
+        for name in [name for name, child in self._children.items() if not child.is_role and name not in names]:
+            self._ask_to_leave(name)
+        for name in names:
+            if name not in self._children and name not in self._gave_up:
+                if name not in self._own:
+                    make_keys(self._folder / KEYS, name)
+                self._start(name)
+        if report is not None:
+            self._tell(tuple(worker.name for worker in report.workers if worker.state == "working"))
+
+    def is_leaving(self, name: str) -> bool:
+        """Say whether a worker was asked to leave: it is not to be started again."""
+        return name in self._leaving
+
+    def may_start_again(self, child: Child) -> bool:
+        """Say whether a worker that died may come back; one that the run file does not name is soon done without."""
+        if child.is_role or child.name in self._own or child.starts < EXTRA_STARTS:
+            return True
+        self._gave_up.add(child.name)
+        return False
+
+    def _names(self) -> list[str]:
+        """Return those wanted, by name: the run file's first."""
+        extras = [f"{EXTRA}-{number + 1}" for number in range(self.wanted - len(self._own))]
+        return [*self._own, *extras][: self.wanted]
+
+    def _read_size(self) -> None:
+        """Take in what is asked for."""
+        try:
+            said = (self._folder / SIZE).read_bytes()
+            if said == self._read:
+                return
+            self._read, size = said, msgspec.json.decode(said, type=Size)
+        except (OSError, msgspec.MsgspecError):
+            return
+        self.wanted = max(1, size.workers)
+        self._gave_up.clear()
+
+    def _ask_to_leave(self, name: str) -> None:
+        """Have a worker go; end one that does not."""
+        child, now_s = self._children[name], time.monotonic()
+        if name not in self._leaving:
+            self._leaving[name] = now_s
+            with suppress(ProcessLookupError):
+                os.kill(child.process_id, LEAVE)
+        elif now_s - self._leaving[name] > LEAVE_S:
+            child.end()
+
+    def _see_who_left(self) -> None:
+        """Forget those who have gone."""
+        for name in list(self._leaving):
+            child = self._children.get(name)
+            if child is not None and child.how_it_ended() is None:
+                continue
+            self._leaving.pop(name)
+            self._children.pop(name, None)
+            if name not in self._own:
+                with suppress(OSError):
+                    drop_keys(self._folder / KEYS, name)
+
+    def _tell(self, working: tuple[str, ...]) -> None:
+        """Write who works, where that has changed."""
+        if (told := (self.wanted, working)) == self._told:
+            return
+        self._told = told
+        present = Present(wanted=self.wanted, workers=working, since_s=time.time())
+        with suppress(OSError):  # a full disk is no reason to end
+            _replace(self._folder / TEAM, msgspec.json.encode(present))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file that is never seen half written."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_bytes(content)
+    draft.replace(path)
