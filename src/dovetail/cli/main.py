@@ -13,6 +13,7 @@ from dovetail.cli.data import data
 from dovetail.cli.doctor import doctor
 from dovetail.cli.evaluate import evaluate
 from dovetail.cli.export import export
+from dovetail.cli.jobs import cancel, cluster, drain, jobs, logs, resize, submit
 from dovetail.cli.join import join
 from dovetail.cli.link import link
 from dovetail.cli.plan import plan
@@ -20,6 +21,7 @@ from dovetail.cli.predict import predict
 from dovetail.cli.problem import problem
 from dovetail.cli.profile import profile
 from dovetail.cli.run import run
+from dovetail.cli.serve import serve
 from dovetail.cli.simulate import simulate
 from dovetail.cli.table import table
 from dovetail.cli.timeline import timeline
@@ -62,6 +64,14 @@ app.command()(export)
 app.command()(timeline)
 app.command()(catalogue)
 app.command()(simulate)
+app.command()(serve)
+app.command()(submit)
+app.command()(jobs)
+app.command()(logs)
+app.command()(cancel)
+app.command()(resize)
+app.command()(drain)
+app.command()(cluster)
 app.command()(doctor)
 app.command()(table)
 app.add_typer(trace, name="trace")

@@ -20,6 +20,7 @@ size.json          how many workers a scheduler wants it to have; team.json: who
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -110,3 +111,38 @@ def log_of(folder: Path, name: str) -> Path:
 def rows_of(folder: Path, server: str) -> Path:
     """Return where a server's cold rows go."""
     return folder / ROWS / server
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """What `size.json` says."""
+
+    workers: int
+
+
+class Present(msgspec.Struct, frozen=True, kw_only=True):
+    """What `team.json` says."""
+
+    wanted: int
+    workers: tuple[str, ...]
+    since_s: float
+    """Since when, in seconds since 1970."""
+
+
+def ask_for(folder: Path, workers: int) -> None:
+    """Ask the launcher of a run for so many workers; it need not be there yet."""
+    replace_file(folder / SIZE, msgspec.json.encode(Size(workers=workers)))
+
+
+def present_in(folder: Path) -> Present | None:
+    """Return who works for a run, as its launcher last said; None where it has not."""
+    try:
+        return msgspec.json.decode((folder / TEAM).read_bytes(), type=Present)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file that is never seen half written."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_bytes(content)
+    draft.replace(path)

@@ -223,10 +223,12 @@ class CoordinatorLoop:
         """Write a line of figures."""
         facts = {
             "time_s": round(time.time() - self._begun_s, 3),
+            "unix_s": round(time.time(), 3),
             "generation": self._conductor.roster.generation,
             "step": self._conductor.work.step,
             "epoch": self._epoch(),
             "samples": self._conductor.work.samples_done,
+            "total_samples": self._blueprint.samples * self._blueprint.run.training.epochs,
             "learning_rate": round(self._learning_rate(), 12),
         }
         self._metrics.turn(now_s, facts, self._server_stats)

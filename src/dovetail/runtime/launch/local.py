@@ -18,13 +18,13 @@ from dovetail.data.source import Source
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import ROWS
+from dovetail.runtime.folder import ROWS, ask_for
 from dovetail.runtime.launch.bed import Bed, Quotas, check_ring
 from dovetail.runtime.launch.child import Child, Starter
 from dovetail.runtime.launch.false_starts import FalseStarts
 from dovetail.runtime.launch.guard import check_guarded
 from dovetail.runtime.launch.lock import RunLock
-from dovetail.runtime.launch.team import Team, ask_for
+from dovetail.runtime.launch.team import Team
 from dovetail.runtime.launch.work_out import COORDINATOR
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
 from dovetail.runtime.messages.senders import LAUNCHER

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.folder import KEYS, SIZE, TEAM
+from dovetail.runtime.folder import KEYS, SIZE, TEAM, Present, Size, replace_file
 from dovetail.runtime.launch.child import Child
 from dovetail.runtime.messages import Report
 from dovetail.spec.run import RunWorker
@@ -29,34 +29,6 @@ LEAVE_S = 10.0
 EXTRA = "extra"
 EXTRA_STARTS = 3
 """How often one that the run file does not name is started before the run goes on without."""
-
-
-class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """What `size.json` says."""
-
-    workers: int
-
-
-class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """What `team.json` says."""
-
-    wanted: int
-    workers: tuple[str, ...]
-    since_s: float
-    """Since when, in seconds since 1970."""
-
-
-def ask_for(folder: Path, workers: int) -> None:
-    """Ask the launcher of a run for so many workers; it need not be there yet."""
-    _replace(folder / SIZE, msgspec.json.encode(Size(workers=workers)))
-
-
-def present_in(folder: Path) -> Present | None:
-    """Return who works for a run, as its launcher last said; None where it has not."""
-    try:
-        return msgspec.json.decode((folder / TEAM).read_bytes(), type=Present)
-    except (OSError, msgspec.MsgspecError):
-        return None
 
 
 def extra_worker(blueprint: Blueprint) -> RunWorker:
@@ -155,11 +127,4 @@ class Team:
         self._told = told
         present = Present(wanted=self.wanted, workers=working, since_s=time.time())
         with suppress(OSError):  # a full disk is no reason to end
-            _replace(self._folder / TEAM, msgspec.json.encode(present))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file that is never seen half written."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(content)
-    draft.replace(path)
+            replace_file(self._folder / TEAM, msgspec.json.encode(present))

@@ -55,7 +55,10 @@ class Watching:
 
     def measured(self, row: int, type_: int, size: int, speed: float) -> None:
         """Take in the speed of a job on `size` workers of a type, and look again at every kind that is there."""
-        kind = self._kind_of[row]
+        self.measured_kind(self._kind_of[row], type_, size, speed)
+
+    def measured_kind(self, kind: str, type_: int, size: int, speed: float) -> None:
+        """Take in the speed of some job of a kind, which need not be there any more."""
         points = self._points.setdefault((kind, type_), {})
         points[size] = points[size].again(speed) if size in points else Measured(log_speed=np.log(speed), count=1)
         self._prior = learn_prior(self._points.values(), max_workers=self._most, noise=NOISE)
@@ -72,7 +75,21 @@ class Watching:
     def finished(self, row: int, work: float) -> None:
         """Learn from a job that is done how long jobs are."""
         self._there.discard(row)
-        self._history.add(self._kind_of[row], work / self._on_one(row))
+        self.finished_kind(self._kind_of[row], work / self._on_one(row))
+
+    def finished_kind(self, kind: str, size_s: float) -> None:
+        """Learn from a job of a kind that took `size_s` seconds on one worker."""
+        self._history.add(kind, size_s)
+
+    def told_left(self, row: int, left: float) -> bool:
+        """Take a job's own word for the work it has left; not before its speed was measured, as work alone is no time.
+
+        Return whether it was taken.
+        """
+        if not any(kind == self._kind_of[row] for kind, _ in self._points):
+            return False
+        self.left[row], self.left_error[row] = max(left, 1e-9), 0.0
+        return True
 
     def estimate_left(self, row: int, done: float) -> None:
         """Say again what a job has left after `done`: what the loss says against what is usual, by their errors."""

@@ -1,0 +1,55 @@
+"""`dovetail serve`: a daemon that shares this machine between jobs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.output import errors_shown, say
+
+
+def serve(
+    folder: Annotated[Path, typer.Option(help="Where the daemon keeps its state, its token and the jobs.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port it listens on; 0 takes a free one.")] = 0,
+    host: Annotated[
+        str, typer.Option(help="The address it listens on; others than this machine need another than the default.")
+    ] = "127.0.0.1",
+    nodes: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE:WORKERSxCOUNT,...", help="What there is to share; absent: a cpu worker a core."),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(help="Who gets which workers: a name, or package.module:Class for your own.")
+    ] = "dovetail",
+    quota: Annotated[
+        list[str] | None, typer.Option(metavar="USER=WORKERS", help="The most workers a user's jobs hold together.")
+    ] = None,
+    round_s: Annotated[float, typer.Option(min=0.5, help="Ask the policy this often too.")] = 30.0,
+    grace_s: Annotated[float, typer.Option(min=0.5, help="How long a job may take to stop before it is ended.")] = 60.0,
+    measure_s: Annotated[
+        float, typer.Option(min=1.0, help="How long a job works on a size before its speed counts.")
+    ] = 4.0,
+) -> None:
+    """Take jobs, ask a policy who gets which workers, and start, resize and stop them.
+
+    Ctrl-C or SIGTERM ends the daemon alone: jobs go on, and the next daemon of the folder finds them.
+    """
+    with errors_shown():
+        from dovetail.serve.daemon import serve as run
+        from dovetail.serve.settings import Settings, parse_quotas
+        from dovetail.simulator.traces.nodes import parse_nodes
+
+        settings = Settings(
+            nodes=parse_nodes(nodes or f"cpu:{len(os.sched_getaffinity(0))}x1"),
+            policy=policy,
+            quotas=parse_quotas(quota or []),
+            round_s=round_s,
+            grace_s=grace_s,
+            measure_s=measure_s,
+        )
+        if host not in ("127.0.0.1", "localhost", "::1"):
+            say(f"warning: {host} may be reached by others; the token travels as plain text")
+        run(folder.absolute(), settings, host=host, port=port, tell=say)

@@ -1,0 +1,269 @@
+"""Sees to the jobs: looks at what runs, asks the policy, and has what it answers done.
+
+Everything that is decided is in the store before it is done, and what was done is found in the jobs' folders. So one
+turn of the loop is the same after a start as at any other time: nothing is kept here that a new daemon would miss.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from dovetail.errors import DovetailError
+from dovetail.runtime.folder import ask_for
+from dovetail.scheduler.policy import Policy
+from dovetail.scheduler.quotas import WithinQuotas
+from dovetail.serve.ended import Ended, how_it_ended
+from dovetail.serve.journal import Journal
+from dovetail.serve.launcher import Launcher, Task
+from dovetail.serve.outlook import Seen, outlook
+from dovetail.serve.progress import RUN, Progress
+from dovetail.serve.settings import Settings
+from dovetail.serve.store import Job, Store
+from dovetail.serve.words import task_of, write_run_file
+
+LOOK_S = 0.2
+SETTLED_S = 1.0
+"""How long a new team works before its speed is taken."""
+RESIZE_MOST_S = 60.0
+"""How long a resize may take before the job is left with what it has."""
+DRAIN = "drain"
+
+
+class Controller:
+    """One thread that nobody else's work waits for."""
+
+    def __init__(self, folder: Path, store: Store, launcher: Launcher, policy: Policy, settings: Settings) -> None:
+        """Get ready; nothing is looked at before `run`."""
+        self._folder, self._store, self._launcher = folder, store, launcher
+        self._policy, self._settings = policy, settings
+        self._journal = Journal(folder / "log.jsonl")
+        self.progress: dict[str, Progress] = {}
+        self._measured: dict[str, tuple[int, int]] = {}
+        """The attempt and size of each job whose speed was taken last."""
+        self._settled: dict[str, tuple[int, int]] = {}
+        self._woken, self._stopped = threading.Event(), threading.Event()
+        self._decided_s = 0.0
+        self._is_due = True
+        self.decisions, self.decision_s = 0, 0.0
+        self.problems = 0
+
+    def folder_of(self, job: str) -> Path:
+        """Return where a job's files lie."""
+        return self._folder / "jobs" / job
+
+    def wake(self) -> None:
+        """Have something new looked at, from any thread."""
+        self._is_due = True
+        self._woken.set()
+
+    def stop(self) -> None:
+        """End the loop."""
+        self._stopped.set()
+        self._woken.set()
+
+    def run(self) -> None:
+        """Turn until told to stop; what goes wrong with one turn is told and tried again."""
+        self._journal.tell("serving", process=os.getpid(), policy=self._settings.policy)
+        while not self._stopped.is_set():
+            try:
+                self.turn()
+            except Exception as problem:  # a policy of somebody's own, a full disk: the jobs go on
+                self.problems += 1
+                self._is_due = True
+                self._journal.tell("problem", error=f"{type(problem).__name__}: {problem}")
+                self._stopped.wait(1.0)
+            self._woken.wait(LOOK_S)
+            self._woken.clear()
+
+    def turn(self) -> None:
+        """Look at every job that runs, then decide where there is a reason to."""
+        for job in self._store.jobs(("running",)):
+            self._look_at(job)
+        is_round = time.time() - self._decided_s >= self._settings.round_s
+        if self._is_due or is_round:
+            self._is_due = False
+            self._decide()
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def _look_at(self, job: Job) -> None:
+        """See whether a job is still there, and how it does."""
+        task = task_of(job, self.folder_of(job.id))
+        found = self._launcher.find(task)
+        progress = self.progress.setdefault(job.id, Progress(task.folder))
+        progress.look()
+        if found.state != "running":
+            self._close(job, how_it_ended(job, task, found, progress), progress)
+        elif job.why is not None:
+            self._see_to_stop(job, task)
+        else:
+            self._watch(job, progress)
+
+    def _close(self, job: Job, ended: Ended, progress: Progress) -> None:
+        """Write down what became of a job that has no process any more."""
+        figures = (progress.done, progress.total, progress.loss)
+        self._store.finish(job, ended.state, error=ended.error, failures=ended.failures, figures=figures)
+        self._journal.tell(f"job {ended.state}", job=job.id, attempt=job.attempt, error=ended.error)
+        if ended.state != "queued":
+            self.progress.pop(job.id, None)
+        self._settled.pop(job.id, None)
+        self._is_due = True
+
+    def _see_to_stop(self, job: Job, task: Task) -> None:
+        """Tell a job to stop, once; end it where it does not."""
+        if job.told_s is None:
+            self._store.told(job.id)
+            self._launcher.ask_to_stop(task)
+            self._journal.tell("told to stop", job=job.id, why=job.why)
+        elif time.time() - job.told_s > self._settings.grace_s:
+            self._launcher.end(task)
+            self._journal.tell("ended by force", job=job.id, why=job.why)
+
+    def _watch(self, job: Job, progress: Progress) -> None:
+        """Take the speed of a job that has worked a while, and see whether a change is done."""
+        target = job.submission.target_loss
+        if target is not None and progress.loss is not None and progress.loss <= target:
+            self._store.tell_to_stop(job.id, "target")
+            return
+        if job.submission.run is None:
+            workers, since_s = job.workers, job.since_s
+            if progress.last_s <= since_s:
+                return
+        else:
+            present = progress.present()
+            if present is None:
+                return
+            workers, since_s = present
+            if workers != job.workers and not job.submission.fixed_workers:
+                self._see_to_size(job, workers)
+                return
+        self._note_settled(job, max(since_s, job.since_s))
+        if self._measured.get(job.id) == (job.attempt, workers):
+            return
+        speed = progress.speed_since(max(since_s, job.since_s) + SETTLED_S, least_s=self._settings.measure_s)
+        if speed is not None and speed > 0 and job.type is not None:
+            self._measured[job.id] = (job.attempt, workers)
+            self._store.add_speed(job.submission.speed_kind, job.type, workers, speed)
+            self._is_due = True
+
+    def _see_to_size(self, job: Job, workers: int) -> None:
+        """Ask again for the size that a job is to have; leave it with what it has where that does not come."""
+        if time.time() - job.since_s > RESIZE_MOST_S and workers > 0:
+            self._store.resize(job, workers, detail=f"{job.workers} workers did not come")
+            self._journal.tell("resize failed", job=job.id, wanted=job.workers, workers=workers)
+        ask_for(self.folder_of(job.id) / RUN, job.workers)
+
+    def _note_settled(self, job: Job, since_s: float) -> None:
+        """Keep how long a start or a resize took, once it is done."""
+        now = (job.attempt, job.workers)
+        before, self._settled[job.id] = self._settled.get(job.id), now
+        if before == now:
+            return
+        if before is not None and before[1] > job.workers:
+            self._is_due = True  # workers are free now
+        what = "resize" if before is not None and before[0] == job.attempt else "start"
+        if 0 < since_s - job.since_s < RESIZE_MOST_S:
+            self._store.add_change(job.id, what, since_s - job.since_s)
+
+    # -- deciding ------------------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        """Ask the policy, and have its answer done as far as there is room now."""
+        self._decided_s = time.time()
+        drain = self._store.setting(DRAIN)
+        running = self._store.jobs(("running",))
+        if drain == "now":
+            for job in running:
+                if job.why is None:
+                    self._store.tell_to_stop(job.id, "wait")
+            return
+        waiting = [] if drain else self._store.jobs(("queued",))
+        stopping = [job for job in running if job.why is not None]
+        jobs = sorted([*(job for job in running if job.why is None), *waiting], key=lambda job: job.number)
+        if not jobs:
+            return
+        now_s = time.time()
+        known = outlook(self._settings.nodes, jobs, self._progress(jobs), self._seen(), now_s, taken=_held(stopping))
+        users = [job.user for job in jobs]
+        policy = WithinQuotas(self._policy, users=users, quotas=self._settings.quotas)
+        begun_s = time.perf_counter()
+        wanted = policy.decide(known.cluster.view(known.watching), now_s - min(job.submitted_s for job in jobs))
+        self.decisions += 1
+        self.decision_s += time.perf_counter() - begun_s
+        stops, starts = known.cluster.changes(wanted)
+        types = known.cluster.table.types
+        for row in stops:
+            self._store.tell_to_stop(jobs[row].id, "wait")
+            self._journal.tell("stops for others", job=jobs[row].id)
+        starts.sort(key=lambda start: start.workers - jobs[start.row].workers)  # what shrinks makes room
+        for start in starts:
+            self._change(jobs[start.row], types[start.kind], start.workers)
+
+    def _progress(self, jobs: Sequence[Job]) -> dict[str, Progress]:
+        """Return what is known of jobs, those that wait as well: they may have run before this daemon began."""
+        for job in jobs:
+            if job.attempt and job.id not in self.progress:
+                self.progress[job.id] = Progress(self.folder_of(job.id))
+                self.progress[job.id].look()
+        return self.progress
+
+    def _seen(self) -> Seen:
+        return Seen(
+            speeds=self._store.speeds(),
+            sizes=self._store.sizes(),
+            starts_s=self._store.changes_s("start"),
+            resizes_s=self._store.changes_s("resize"),
+        )
+
+    def _change(self, job: Job, type_: str, workers: int) -> None:
+        """Start a job, give it other workers, or have it stop to be started elsewhere."""
+        if job.state == "queued":
+            if workers <= self._free(type_):
+                self._start(job, type_, workers)
+            return
+        if job.type != type_ or job.submission.run is None or job.submission.fixed_workers:
+            self._store.tell_to_stop(job.id, "wait")
+        elif workers - job.workers <= self._free(type_):
+            self._store.resize(job, workers)
+            ask_for(self.folder_of(job.id) / RUN, workers)
+            self._journal.tell("resized", job=job.id, workers=workers, before=job.workers)
+
+    def _free(self, type_: str) -> int:
+        """Return how many workers of a type nobody holds, those that are still leaving included in what is held."""
+        running = self._store.jobs(("running",))
+        held = 0
+        for job in running:
+            if job.type == type_:
+                present = self.progress[job.id].present() if job.id in self.progress else None
+                held += max(job.workers, 0 if present is None else present[0])
+        return self._settings.capacity.get(type_, 0) - held
+
+    def _start(self, job: Job, type_: str, workers: int) -> None:
+        """Write down that a job runs, then start it."""
+        begun = self._store.begin(job.id, type_=type_, workers=workers)
+        if begun is None:
+            return  # it was cancelled in this moment
+        folder = self.folder_of(job.id)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.progress.setdefault(job.id, Progress(folder))
+        try:
+            write_run_file(begun, folder)
+            self._launcher.start(task_of(begun, folder))
+        except DovetailError as error:
+            self._store.finish(begun, "failed", error=f"{error}; {error.hint}")
+            self._journal.tell("job failed", job=job.id, error=str(error))
+            return
+        self._journal.tell("started", job=job.id, attempt=begun.attempt, type=type_, workers=workers)
+
+
+def _held(jobs: Sequence[Job]) -> dict[str, int]:
+    """Return the workers that some jobs hold, by type."""
+    held: dict[str, int] = {}
+    for job in jobs:
+        if job.type is not None:
+            held[job.type] = held.get(job.type, 0) + job.workers
+    return held

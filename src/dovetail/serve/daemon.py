@@ -1,0 +1,115 @@
+"""The daemon as a whole: its folder, its lock and token, the controller's thread, and the server in front."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dovetail.errors import DovetailError, MissingExtraError
+from dovetail.runtime.folder import replace_file
+from dovetail.scheduler.registry import make_policy
+from dovetail.serve.controller import Controller
+from dovetail.serve.local import LocalLauncher
+from dovetail.serve.settings import Settings
+from dovetail.serve.store import Store
+
+TOKEN = "token"  # noqa: S105 - a file's name
+ADDRESS = "server.json"
+STATE = "state.sqlite"
+LOCK = "daemon.lock"
+
+
+def serve(
+    folder: Path,
+    settings: Settings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; jobs that run go on by themselves, and the next daemon finds them."""
+    try:
+        import uvicorn  # noqa: PLC0415 - an extra
+
+        from dovetail.serve.api import Api  # noqa: PLC0415 - needs the same extra
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"what `dovetail serve` needs ({error.name})", extra="serve") from None
+    lock = _lock(folder)
+    token = _token(folder)
+    policy = make_policy(settings.policy)
+    store = Store(folder / STATE)
+    controller = Controller(folder, store, LocalLauncher(), policy, settings)
+    listening = _listen(host, port)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+    replace_file(folder / ADDRESS, msgspec.json.encode({"url": url, "process": os.getpid()}))
+    api = Api(store, controller, settings)
+    server: Any = uvicorn.Server(
+        uvicorn.Config(api.app(token), log_level="warning", access_log=False, lifespan="off", server_header=False)
+    )
+    thread = threading.Thread(target=controller.run, name="dovetail-controller", daemon=True)
+    thread.start()
+    counts = store.counts()
+    tell(f"serving {folder} at {url}: {counts['queued']} jobs wait, {counts['running']} run")
+    try:
+        server.run(sockets=[listening])
+    finally:
+        controller.stop()
+        thread.join(10.0)
+        listening.close()
+        os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    """Take a folder for this daemon alone, making it where it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DovetailError(
+            f"{folder} is served by another daemon already", hint="use that one, or choose another --folder"
+        ) from None
+    except OSError as error:
+        raise DovetailError(f"{folder}: {error.strerror}", hint="give a --folder that can be written") from None
+    return lock
+
+
+def _token(folder: Path) -> str:
+    """Return the folder's token, drawn where there is none; refuse one that others can read."""
+    path = folder / TOKEN
+    if not path.exists():
+        draft = path.with_name(".token")
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+        draft.replace(path)
+    if path.stat().st_mode & 0o077:
+        raise DovetailError(f"{path} can be read by others", hint=f"chmod 600 {path}, or remove it: a new one is drawn")
+    token = path.read_text().strip()
+    if len(token) < 16:
+        raise DovetailError(f"{path} holds no token", hint="remove it: a new one is drawn")
+    return token
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(512)
+    except OSError as error:
+        listening.close()
+        raise DovetailError(
+            f"{host}:{port}: {error.strerror}", hint="give another --port; 0 takes a free one"
+        ) from None
+    return listening

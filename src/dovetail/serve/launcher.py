@@ -1,0 +1,57 @@
+"""What starts a job's processes: one small protocol, so that other ways to start them are one new file each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One attempt at a job: what is started, where, and in which folder its files lie."""
+
+    job: str
+    attempt: int
+    folder: Path
+    words: tuple[str, ...] = ()
+    work_folder: str = "/"
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What became of an attempt.
+
+    running    its processes are there
+    ended      with the exit status `code`
+    lost       it began, and nobody wrote down how it ended: the machine went down, or somebody killed it all
+    never      it never began
+    """
+
+    state: Literal["running", "ended", "lost", "never"]
+    code: int | None = None
+    process: int | None = None
+
+
+class Launcher(Protocol):
+    """Starts, finds, asks and ends the processes of jobs; whatever it keeps lies in the job's folder.
+
+    A launcher that was started a moment ago knows as much as one that has run for days.
+    """
+
+    def start(self, task: Task) -> None:
+        """Start an attempt, unless one still runs."""
+        ...
+
+    def find(self, task: Task) -> Found:
+        """Return what became of an attempt."""
+        ...
+
+    def ask_to_stop(self, task: Task) -> None:
+        """Ask for a checkpoint and an end."""
+        ...
+
+    def end(self, task: Task) -> None:
+        """End it at once, with all its processes."""
+        ...

@@ -1,0 +1,79 @@
+"""What is started for a job: `dovetail train` for a run file, anew or from its checkpoint, and commands as given."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from dovetail.runtime.folder import BLUEPRINT
+from dovetail.serve.launcher import Task
+from dovetail.serve.progress import PROGRESS, RUN
+from dovetail.serve.store import Job
+
+RUN_FILE = "run.json"
+GPU_TYPES = ("cuda", "gpu")
+"""Types whose workers compute on a GPU; those of any other compute where the run file says."""
+DOVETAIL = (sys.executable, "-c", "from dovetail.cli.main import main; main()")
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What `dovetail train --json` says at its end."""
+
+    is_complete: bool
+    loss: float | None = None
+    auc: float | None = None
+    samples: int | None = None
+
+
+def task_of(job: Job, folder: Path) -> Task:
+    """Return an attempt at a job, whose files lie in `folder`."""
+    submission = job.submission
+    words = _train_words(job, folder) if submission.run is not None else _command_words(job)
+    environment = {
+        **submission.environment,
+        "DOVETAIL_JOB": job.id,
+        "DOVETAIL_WORKERS": str(job.workers),
+        "DOVETAIL_TYPE": job.type or "",
+        "DOVETAIL_JOB_FOLDER": str(folder),
+        "DOVETAIL_PROGRESS": str(folder / PROGRESS),
+    }
+    return Task(
+        job=job.id,
+        attempt=job.attempt,
+        folder=folder,
+        words=words,
+        work_folder=submission.folder,
+        environment=tuple(environment.items()),
+    )
+
+
+def _train_words(job: Job, folder: Path) -> tuple[str, ...]:
+    run = folder / RUN
+    size = () if job.submission.fixed_workers else ("--workers", str(job.workers))
+    where = ("--resume", str(run)) if (run / BLUEPRINT).exists() else ("--out", str(run))
+    return (*DOVETAIL, "train", str(folder / RUN_FILE), *where, *size, "--json")
+
+
+def _command_words(job: Job) -> tuple[str, ...]:
+    return tuple(word.replace("{workers}", str(job.workers)) for word in job.submission.command or ())
+
+
+def write_run_file(job: Job, folder: Path) -> None:
+    """Write the run file of a job into its folder, for workers of the type that it was given."""
+    if job.submission.run is None:
+        return
+    run = dict(job.submission.run)
+    if job.type in GPU_TYPES:
+        run["worker"] = [{**worker, "device": "cuda"} for worker in run.get("worker") or [{}]]
+    (folder / RUN_FILE).write_bytes(msgspec.json.encode(run))
+
+
+def outcome_of(task: Task) -> Outcome | None:
+    """Return what an attempt at a run said at its end, where it did."""
+    try:
+        last = (task.folder / f"out-{task.attempt}").read_bytes().strip().splitlines()[-1]
+        return msgspec.json.decode(last, type=Outcome)
+    except (OSError, IndexError, msgspec.MsgspecError):
+        return None
