@@ -40,6 +40,8 @@ PROCESSES = (
     "profiler/test_machine.py",
     "runtime/launch/",
     "runtime/test_",
+    "serve/test_daemon.py",
+    "serve/test_killed.py",
     "simulator/test_queueing.py",
     "testbed/",
     "transport/test_calls.py",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hmac
 import os
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,82 +12,20 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from dovetail.errors import DovetailError, SpecError
 from dovetail.serve.controller import DRAIN, Controller
+from dovetail.serve.http import Guard, answered, not_allowed, not_found, number_in, object_in, piece_of
 from dovetail.serve.local import LOG
 from dovetail.serve.openapi import document
 from dovetail.serve.prometheus import Counters, metrics_text
 from dovetail.serve.settings import Settings
-from dovetail.serve.store import STATES, Job, Store, UnknownJobError
+from dovetail.serve.store import STATES, Job, Store
 from dovetail.serve.submission import Submission
 from dovetail.spec.files import struct_from
 
-MOST_BODY = 1 << 20
-"""Bytes of a request's body."""
-LOG_PIECE = 256 * 1024
 MOST_LISTED = 10_000
-Answer = Callable[[Request], Awaitable[Response]]
-
-
-class Guard:
-    """Lets those in who have the token, and bodies that are not too large."""
-
-    def __init__(self, app: ASGIApp, *, token: str, counters: Counters) -> None:
-        """Stand before an application."""
-        self._app, self._token, self._counters = app, token.encode(), counters
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        given = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
-        if scope["path"] != "/healthz" and not hmac.compare_digest(given, self._token):
-            self._counters.add(401)
-            await _error(
-                401, "the token is wrong or missing", "send `Authorization: Bearer`, and what FOLDER/token holds"
-            )(scope, receive, send)
-            return
-        body = await _read_body(receive, headers.get(b"content-length", b"0"))
-        if body is None:
-            self._counters.add(413)
-            await _error(413, f"the body is larger than {MOST_BODY:,} bytes", "send less")(scope, receive, send)
-            return
-        handed = False
-
-        async def receive_read() -> Message:
-            nonlocal handed
-            if handed:
-                return await receive()
-            handed = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send_counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._counters.add(message["status"])
-            await send(message)
-
-        await self._app(scope, receive_read, send_counted)
-
-
-async def _read_body(receive: Receive, told: bytes) -> bytes | None:
-    """Return a request's body; None where it is too large, whatever its header says."""
-    if not told.isdigit() or int(told) > MOST_BODY:
-        return None
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return b""
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MOST_BODY:
-            return None
-        if not message.get("more_body", False):
-            return b"".join(parts)
 
 
 class Resize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,25 +52,25 @@ class Api:
     def app(self, token: str) -> ASGIApp:
         """Return the application."""
         routes = [
-            Route("/healthz", _answered(lambda *_: {"ok": True}), methods=["GET"]),
-            Route("/openapi.json", _answered(lambda *_: document()), methods=["GET"]),
+            Route("/healthz", answered(lambda *_: {"ok": True}), methods=["GET"]),
+            Route("/openapi.json", answered(lambda *_: document()), methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
-            Route("/v1/jobs", _answered(self._list), methods=["GET"]),
-            Route("/v1/jobs", _answered(self._submit), methods=["POST"]),
-            Route("/v1/jobs/{job}", _answered(self._show), methods=["GET"]),
-            Route("/v1/jobs/{job}/cancel", _answered(self._cancel), methods=["POST"]),
-            Route("/v1/jobs/{job}/resize", _answered(self._resize), methods=["POST"]),
-            Route("/v1/jobs/{job}/log", _answered(self._log), methods=["GET"]),
-            Route("/v1/jobs/{job}/events", _answered(self._events), methods=["GET"]),
-            Route("/v1/events", _answered(self._events), methods=["GET"]),
-            Route("/v1/cluster", _answered(self._cluster), methods=["GET"]),
-            Route("/v1/drain", _answered(self._drain), methods=["POST"]),
+            Route("/v1/jobs", answered(self._list), methods=["GET"]),
+            Route("/v1/jobs", answered(self._submit), methods=["POST"]),
+            Route("/v1/jobs/{job}", answered(self._show), methods=["GET"]),
+            Route("/v1/jobs/{job}/cancel", answered(self._cancel), methods=["POST"]),
+            Route("/v1/jobs/{job}/resize", answered(self._resize), methods=["POST"]),
+            Route("/v1/jobs/{job}/log", answered(self._log), methods=["GET"]),
+            Route("/v1/jobs/{job}/events", answered(self._events), methods=["GET"]),
+            Route("/v1/events", answered(self._events), methods=["GET"]),
+            Route("/v1/cluster", answered(self._cluster), methods=["GET"]),
+            Route("/v1/drain", answered(self._drain), methods=["POST"]),
         ]
-        inner = Starlette(routes=routes, exception_handlers={404: _not_found, 405: _not_allowed})
+        inner = Starlette(routes=routes, exception_handlers={404: not_found, 405: not_allowed})
         return Guard(inner, token=token, counters=self.counters)
 
     def _submit(self, request: Request, body: bytes) -> dict[str, Any]:
-        submission = struct_from(_object(body), Submission, file="job")
+        submission = struct_from(object_in(body), Submission, file="job")
         submission.check_fits(self._settings.capacity)
         job, is_new = self._store.submit(submission)
         if is_new:
@@ -146,7 +81,7 @@ class Api:
         wanted = request.query_params.getlist("state") or list(STATES)
         if unknown := [state for state in wanted if state not in STATES]:
             raise SpecError(f'is "{unknown[0][:60]}"', key="state", hint=f"one of {', '.join(STATES)}")
-        last = _number(request, "last", 1000, most=MOST_LISTED)
+        last = number_in(request, "last", 1000, most=MOST_LISTED)
         return {"jobs": [self._facts(job) for job in self._store.jobs(wanted, last=last)]}
 
     def _show(self, request: Request, body: bytes) -> dict[str, Any]:
@@ -159,7 +94,7 @@ class Api:
         return self._facts(job)
 
     def _resize(self, request: Request, body: bytes) -> dict[str, Any]:
-        job, wish = self._store.job(request.path_params["job"]), struct_from(_object(body), Resize, file="resize")
+        job, wish = self._store.job(request.path_params["job"]), struct_from(object_in(body), Resize, file="resize")
         self._check_size(job, wish.workers)
         job = self._store.pin(job.id, wish.workers)
         self._controller.wake()
@@ -183,14 +118,14 @@ class Api:
 
     def _log(self, request: Request, body: bytes) -> dict[str, Any]:
         job = self._store.job(request.path_params["job"])
-        text, offset = _piece(self._controller.folder_of(job.id) / LOG, _number(request, "offset", 0, most=1 << 62))
+        text, offset = piece_of(self._controller.folder_of(job.id) / LOG, number_in(request, "offset", 0, most=1 << 62))
         return {"text": text, "next": offset, "state": job.state}
 
     def _events(self, request: Request, body: bytes) -> dict[str, Any]:
         job = request.path_params.get("job")
         if job is not None:
             self._store.job(job)
-        return {"events": self._store.events(job=job, after=_number(request, "after", 0, most=1 << 62))}
+        return {"events": self._store.events(job=job, after=number_in(request, "after", 0, most=1 << 62))}
 
     def _cluster(self, request: Request, body: bytes) -> dict[str, Any]:
         held = dict.fromkeys(self._settings.capacity, 0)
@@ -209,7 +144,7 @@ class Api:
         }
 
     def _drain(self, request: Request, body: bytes) -> dict[str, Any]:
-        wish = struct_from(_object(body), Drain, file="drain")
+        wish = struct_from(object_in(body), Drain, file="drain")
         if wish.state not in ("on", "now", "off"):
             raise SpecError(f'is "{wish.state[:60]}"', key="state", hint="one of on, now, off")
         self._store.set(DRAIN, None if wish.state == "off" else wish.state)
@@ -246,73 +181,3 @@ class Api:
             "folder": str(self._controller.folder_of(job.id)),
             "error": job.error,
         }
-
-
-def _answered(answer: Callable[[Request, bytes], dict[str, Any]]) -> Answer:
-    """Have a plain function answer requests, in a thread, its errors in the words that users see."""
-
-    async def respond(request: Request) -> Response:
-        body = await request.body()
-        try:
-            return _json(200, await run_in_threadpool(answer, request, body))
-        except UnknownJobError as error:
-            return _error(404, str(error), error.hint)
-        except SpecError as error:
-            return _error(422, str(error), error.hint)
-        except DovetailError as error:
-            return _error(409, str(error), error.hint)
-
-    return respond
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object that a body holds."""
-    try:
-        found = msgspec.json.decode(body or b"{}")
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise SpecError(f"the body is no JSON: {error}", hint="send one JSON object") from None
-    if not isinstance(found, dict):
-        raise SpecError("the body is no JSON object", hint="send one JSON object: {...}")
-    return found
-
-
-def _number(request: Request, name: str, default: int, *, most: int) -> int:
-    """Return a whole number of the query."""
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > most:
-        raise SpecError(f'is "{text[:60]}"', key=name, hint=f"give a whole number of at most {most:,}")
-    return int(text)
-
-
-def _piece(path: Path, offset: int) -> tuple[str, int]:
-    """Return a piece of a file from a place on, and the place after it; letters are never cut in two."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            found = file.read(LOG_PIECE)
-    except OSError:
-        return "", offset
-    for cut in range(4):  # of a letter that goes on after the piece
-        try:
-            return found[: len(found) - cut].decode(), offset + len(found) - cut
-        except UnicodeDecodeError:
-            continue
-    return found.decode(errors="replace"), offset + len(found)
-
-
-def _json(status: int, facts: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(facts), status_code=status, media_type="application/json")
-
-
-def _error(status: int, error: str, hint: str) -> Response:
-    return _json(status, {"error": error, "hint": hint})
-
-
-async def _not_found(request: Request, _: Exception) -> Response:
-    return _error(404, f"there is nothing at {request.url.path[:120]}", "see /openapi.json")
-
-
-async def _not_allowed(request: Request, _: Exception) -> Response:
-    return _error(405, f"{request.method} is not what {request.url.path[:120]} takes", "see /openapi.json")

@@ -9,17 +9,14 @@ A daemon that is killed at any moment finds here what it had decided, and in the
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from dovetail.errors import DovetailError
+from dovetail.serve.database import Database, note_event
 from dovetail.serve.submission import Submission
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -28,25 +25,6 @@ Why = Literal["cancel", "wait", "target"]
 """Why a running job was told to stop: for good, to go on later, or because its loss is low enough."""
 MOST_OPEN = 20_000
 """How many jobs may wait or run at once."""
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS jobs (
-  number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, key TEXT UNIQUE, user TEXT NOT NULL, state TEXT NOT NULL,
-  submission BLOB NOT NULL, submitted_s REAL NOT NULL, started_s REAL, finished_s REAL,
-  attempt INTEGER NOT NULL DEFAULT 0,
-  failures INTEGER NOT NULL DEFAULT 0, type TEXT, workers INTEGER NOT NULL DEFAULT 0, since_s REAL NOT NULL,
-  attained REAL NOT NULL DEFAULT 0, pinned INTEGER, why TEXT, told_s REAL, error TEXT,
-  done REAL, total REAL, loss REAL) STRICT;
-CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state);
-CREATE TABLE IF NOT EXISTS events (
-  number INTEGER PRIMARY KEY AUTOINCREMENT, t_s REAL NOT NULL, job TEXT, what TEXT NOT NULL, type TEXT,
-  workers INTEGER, detail TEXT) STRICT;
-CREATE INDEX IF NOT EXISTS events_by_job ON events (job);
-CREATE TABLE IF NOT EXISTS speeds (kind TEXT, type TEXT, workers INTEGER, speed REAL, t_s REAL) STRICT;
-CREATE TABLE IF NOT EXISTS sizes (kind TEXT, seconds REAL) STRICT;
-CREATE TABLE IF NOT EXISTS changes (job TEXT, what TEXT, seconds REAL, t_s REAL) STRICT;
-CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT) STRICT;
-"""
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -94,53 +72,13 @@ class Job(msgspec.Struct, kw_only=True):
 _COLUMNS = ", ".join(Job.__struct_fields__)
 
 
-class Store:
-    """The file; every method is one transaction, from any thread."""
-
-    def __init__(self, path: Path) -> None:
-        """Open or make it."""
-        self._lock = threading.RLock()
-        try:
-            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30.0)
-            path.chmod(0o600)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_TABLES)
-        except (sqlite3.Error, OSError) as error:
-            raise DovetailError(
-                f"{path}: {error}", hint="it is not what `dovetail serve` wrote, or its disk is full: see the disk"
-            ) from None
-
-    def close(self) -> None:
-        """Close it."""
-        with self._lock:
-            self._db.close()
-
-    @contextmanager
-    def _change(self) -> Iterator[sqlite3.Connection]:
-        """Do several things or none."""
-        with self._lock:
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException as problem:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                if isinstance(problem, sqlite3.Error):
-                    raise DovetailError(f"the state cannot be written: {problem}", hint="see the disk") from None
-                raise
-
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._lock:
-            return self._db.execute(query, values).fetchall()
-
-    # -- jobs ----------------------------------------------------------------------------------------------------------
+class Store(Database):
+    """The jobs in the file."""
 
     def submit(self, submission: Submission) -> tuple[Job, bool]:
         """Keep a new job; return it, and whether it is new: the same key again is the same job."""
         now_s = time.time()
-        with self._change() as db:
+        with self.change() as db:
             if submission.key is not None:
                 found = db.execute("SELECT id FROM jobs WHERE key = ?", (submission.key,)).fetchone()
                 if found is not None:
@@ -155,12 +93,12 @@ class Store:
             )
             job_id = f"{submission.name}-{cursor.lastrowid}"
             db.execute("UPDATE jobs SET id = ? WHERE number = ?", (job_id, cursor.lastrowid))
-            _note(db, job_id, "submitted", now_s)
+            note_event(db, job_id, "submitted", now_s)
         return self.job(job_id), True
 
     def job(self, job_id: str) -> Job:
         """Return a job by its id."""
-        rows = self._rows(f"SELECT {_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608 - our own columns
+        rows = self.rows(f"SELECT {_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608 - our own columns
         if not rows:
             raise UnknownJobError(job_id)
         return _job(rows[0])
@@ -168,7 +106,7 @@ class Store:
     def jobs(self, states: Sequence[str] = STATES, *, last: int | None = None) -> list[Job]:
         """Return jobs in order of submission, all or the last so many."""
         marks = ", ".join("?" * len(states))
-        rows = self._rows(
+        rows = self.rows(
             f"SELECT {_COLUMNS} FROM jobs WHERE state IN ({marks}) ORDER BY number DESC LIMIT ?",  # noqa: S608
             (*states, -1 if last is None else last),
         )
@@ -176,13 +114,13 @@ class Store:
 
     def counts(self) -> dict[str, int]:
         """Return how many jobs there are of each state."""
-        found = dict(self._rows("SELECT state, count(*) FROM jobs GROUP BY state"))
+        found = dict(self.rows("SELECT state, count(*) FROM jobs GROUP BY state"))
         return {state: found.get(state, 0) for state in STATES}
 
     def begin(self, job_id: str, *, type_: str, workers: int) -> Job | None:
         """Have a waiting job run from now on, before any process is started; None where it no longer waits."""
         now_s = time.time()
-        with self._change() as db:
+        with self.change() as db:
             cursor = db.execute(
                 "UPDATE jobs SET state = 'running', attempt = attempt + 1, type = ?, workers = ?, since_s = ?, "
                 "started_s = coalesce(started_s, ?), why = NULL, told_s = NULL WHERE id = ? AND state = 'queued'",
@@ -190,22 +128,22 @@ class Store:
             )
             if cursor.rowcount == 0:
                 return None
-            _note(db, job_id, "started", now_s, type_, workers)
+            note_event(db, job_id, "started", now_s, type_, workers)
         return self.job(job_id)
 
     def resize(self, job: Job, workers: int, *, detail: str | None = None) -> None:
         """Have a running job get other workers of its type."""
         now_s = time.time()
-        with self._change() as db:
+        with self.change() as db:
             db.execute(
                 "UPDATE jobs SET workers = ?, attained = ?, since_s = ? WHERE id = ? AND state = 'running'",
                 (workers, job.attained_s(now_s), now_s, job.id),
             )
-            _note(db, job.id, "resized", now_s, job.type, workers, detail)
+            note_event(db, job.id, "resized", now_s, job.type, workers, detail)
 
     def tell_to_stop(self, job_id: str, why: Why) -> None:
         """Note why a running job is to stop; a wish to cancel is never taken back."""
-        with self._change() as db:
+        with self.change() as db:
             db.execute(
                 "UPDATE jobs SET why = ? WHERE id = ? AND state = 'running' AND (why IS NULL OR why != 'cancel')",
                 (why, job_id),
@@ -213,7 +151,7 @@ class Store:
 
     def told(self, job_id: str) -> None:
         """Note that a job is told to stop now: twice would end it at once."""
-        with self._change() as db:
+        with self.change() as db:
             db.execute("UPDATE jobs SET told_s = ? WHERE id = ?", (time.time(), job_id))
 
     def finish(
@@ -227,7 +165,7 @@ class Store:
     ) -> None:
         """Have a running job wait again, or be over; `figures` are work done, work in all, and the loss."""
         now_s = time.time()
-        with self._change() as db:
+        with self.change() as db:
             db.execute(
                 "UPDATE jobs SET state = ?, finished_s = ?, error = ?, failures = ?, workers = 0, type = NULL, "
                 "attained = ?, since_s = ?, why = NULL, told_s = NULL, done = ?, total = ?, loss = ? WHERE id = ?",
@@ -242,7 +180,7 @@ class Store:
                     job.id,
                 ),
             )
-            _note(db, job.id, "stopped" if state == "queued" else state, now_s, job.type, 0, error)
+            note_event(db, job.id, "stopped" if state == "queued" else state, now_s, job.type, 0, error)
             if state == "done":
                 kind, seconds = job.submission.speed_kind, job.attained_s(now_s)
                 db.execute("INSERT INTO sizes VALUES (?, ?)", (kind, max(seconds, 1e-3)))
@@ -250,74 +188,21 @@ class Store:
     def cancel(self, job_id: str) -> Job:
         """Cancel a job: at once where it waits; one that runs is to stop."""
         job, now_s = self.job(job_id), time.time()
-        with self._change() as db:
+        with self.change() as db:
             cursor = db.execute(
                 "UPDATE jobs SET state = 'cancelled', finished_s = ? WHERE id = ? AND state = 'queued'", (now_s, job.id)
             )
             if cursor.rowcount:
-                _note(db, job_id, "cancelled", now_s)
+                note_event(db, job_id, "cancelled", now_s)
         self.tell_to_stop(job_id, "cancel")
         return self.job(job_id)
 
     def pin(self, job_id: str, workers: int | None) -> Job:
         """Hold a job to a size, or to none."""
-        with self._change() as db:
+        with self.change() as db:
             db.execute("UPDATE jobs SET pinned = ? WHERE id = ?", (workers, job_id))
-            _note(db, job_id, "pinned" if workers else "unpinned", time.time(), workers=workers)
+            note_event(db, job_id, "pinned" if workers else "unpinned", time.time(), workers=workers)
         return self.job(job_id)
-
-    # -- what was seen -------------------------------------------------------------------------------------------------
-
-    def note(self, what: str, *, job: str | None = None, workers: int | None = None, detail: str | None = None) -> None:
-        """Write down an event."""
-        with self._change() as db:
-            _note(db, job, what, time.time(), workers=workers, detail=detail)
-
-    def events(self, *, job: str | None = None, after: int = 0, most: int = 10_000) -> list[dict[str, Any]]:
-        """Return events in order."""
-        names = ("number", "t_s", "job", "what", "type", "workers", "detail")
-        rows = self._rows(
-            f"SELECT {', '.join(names)} FROM events WHERE number > ? AND (? IS NULL OR job = ?) "  # noqa: S608
-            "ORDER BY number LIMIT ?",
-            (after, job, job, most),
-        )
-        return [dict(zip(names, row, strict=True)) for row in rows]
-
-    def add_speed(self, kind: str, type_: str, workers: int, speed: float) -> None:
-        """Keep a measured speed."""
-        with self._change() as db:
-            db.execute("INSERT INTO speeds VALUES (?, ?, ?, ?, ?)", (kind, type_, workers, speed, time.time()))
-
-    def speeds(self, most: int = 2000) -> list[tuple[str, str, int, float]]:
-        """Return measured speeds, the newest ones in the order they were seen."""
-        query = "SELECT kind, type, workers, speed FROM speeds ORDER BY rowid DESC LIMIT ?"
-        return [tuple(row) for row in reversed(self._rows(query, (most,)))]
-
-    def sizes(self, most: int = 2000) -> list[tuple[str, float]]:
-        """Return the sizes of finished jobs, in seconds on one worker."""
-        return [
-            tuple(row) for row in self._rows("SELECT kind, seconds FROM sizes ORDER BY rowid DESC LIMIT ?", (most,))
-        ]
-
-    def add_change(self, job: str, what: str, seconds: float) -> None:
-        """Keep how long a start or a resize took."""
-        with self._change() as db:
-            db.execute("INSERT INTO changes VALUES (?, ?, ?, ?)", (job, what, seconds, time.time()))
-
-    def changes_s(self, what: str, most: int = 50) -> list[float]:
-        """Return how long the last starts or resizes took."""
-        query = "SELECT seconds FROM changes WHERE what = ? ORDER BY rowid DESC LIMIT ?"
-        return [row[0] for row in self._rows(query, (what, most))]
-
-    def setting(self, name: str) -> str | None:
-        """Return a setting that outlives the daemon."""
-        rows = self._rows("SELECT value FROM settings WHERE name = ?", (name,))
-        return rows[0][0] if rows else None
-
-    def set(self, name: str, value: str | None) -> None:
-        """Keep a setting."""
-        with self._change() as db:
-            db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
 
 
 class UnknownJobError(DovetailError):
@@ -332,18 +217,3 @@ def _job(row: Sequence[Any]) -> Job:
     values = dict(zip(Job.__struct_fields__, row, strict=True))
     values["submission"] = msgspec.json.decode(values["submission"], type=Submission)
     return Job(**values)
-
-
-def _note(
-    db: sqlite3.Connection,
-    job: str | None,
-    what: str,
-    now_s: float,
-    type_: str | None = None,
-    workers: int | None = None,
-    detail: str | None = None,
-) -> None:
-    db.execute(
-        "INSERT INTO events (t_s, job, what, type, workers, detail) VALUES (?, ?, ?, ?, ?, ?)",
-        (now_s, job, what, type_, workers, detail),
-    )
