@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from dataclasses import replace
 
@@ -88,3 +89,10 @@ def fails_where_told(schema: Schema, pause_s: float = 0.0) -> LayerGraph:
     graph = counting_model(schema, pause_s)
     embedding, loss = graph.blocks
     return LayerGraph([embedding, replace(loss, module=FailWhereTold(pause_s, ""))], recipe=graph.recipe)
+
+
+def fails_in_extras(schema: Schema, pause_s: float = 0.0) -> LayerGraph:
+    """Return the counting model, which nobody can build in a worker that the run file does not name."""
+    if multiprocessing.current_process().name.startswith("extra-"):
+        raise RuntimeError("told to fail in extras")
+    return counting_model(schema, pause_s=pause_s)

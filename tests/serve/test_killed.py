@@ -9,7 +9,7 @@ import pytest
 
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import make_run
-from tests.serve.daemons import OVER, ONCE, Daemon, python, table_of
+from tests.serve.daemons import ONCE, OVER, Daemon, python, table_of
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli.output import errors_shown, print_line, say
+from dovetail.cli.output import errors_shown, print_line, say, write_file
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dovetail.serve.client import Client
 
 Folder = Annotated[Path | None, typer.Option(help="The daemon's folder; absent: DOVETAIL_SERVER.")]
@@ -165,12 +167,34 @@ def drain(
         _print_cluster(Client(folder).ask("POST", "/v1/drain", {"state": state}), as_json=as_json)
 
 
-def cluster(folder: Folder = None, as_json: AsJson = False) -> None:
+def cluster(
+    folder: Folder = None,
+    chrome: Annotated[
+        Path | None, typer.Option(help="Write who held how many workers when, for Perfetto and Chrome.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Show what there is to share, and how much of it jobs hold."""
     with errors_shown(as_json=as_json):
         from dovetail.serve.client import Client
 
-        _print_cluster(Client(folder).ask("GET", "/v1/cluster"), as_json=as_json)
+        client = Client(folder)
+        found = client.ask("GET", "/v1/cluster")
+        if chrome is not None:
+            from dovetail.charts.chrome import cluster_trace
+
+            happened = list(_all_events(client))
+            write_file(chrome, cluster_trace(happened, name="dovetail", now_s=time.time()))
+            say(f"written: {chrome}; open it at https://ui.perfetto.dev or chrome://tracing")
+        _print_cluster(found, as_json=as_json)
+
+
+def _all_events(client: Client) -> Iterator[dict[str, Any]]:
+    """Return everything that happened, a piece at a time."""
+    after = 0
+    while events := client.ask("GET", f"/v1/events?after={after}")["events"]:
+        yield from events
+        after = events[-1]["number"]
 
 
 def _tell(folder: Path | None, path: str, body: dict[str, Any], *, as_json: bool) -> None:

@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.output import errors_shown, say
+from dovetail.cli.output import errors_shown, say, write_file
+
+TRACE = ".json"
 
 
 def timeline(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that was trained with --timeline.")],
-    out: Annotated[Path, typer.Option(help="The picture: FILE.html, FILE.svg or FILE.png.")],
+    out: Annotated[
+        Path, typer.Option(help="The picture: FILE.html, FILE.svg or FILE.png; FILE.json for Perfetto and Chrome.")
+    ],
     last: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds that the window shows; absent: the last steps.")
     ] = None,
@@ -24,10 +28,25 @@ def timeline(
 
 def draw(folder: Path, out: Path, *, last_s: float | None = None, since_s: float = 0.0) -> None:
     """Draw a run's timeline into a file, from a time on."""
-    from dovetail.charts.figure import check_chart_path, save_figure
+    from dovetail.charts.chrome import run_trace
+    from dovetail.charts.figure import save_figure
     from dovetail.charts.timeline import draw_timeline, read_spans, timeline_facts
 
-    check_chart_path(out)
+    check_timeline_path(out)
     spans = read_spans(folder, since_s=since_s)
+    if out.suffix == TRACE:
+        end_s = max(span.end_s for span in spans)
+        shown = [span for span in spans if last_s is None or span.end_s > end_s - last_s]
+        write_file(out, run_trace(shown, name=str(folder)))
+        say(f"written: {out}; open it at https://ui.perfetto.dev or chrome://tracing")
+        return
     save_figure(draw_timeline(spans, last_s=last_s), out, table=timeline_facts(spans))
     say(f"drawn: {out}")
+
+
+def check_timeline_path(out: Path) -> None:
+    """Refuse a file that no timeline can be written to."""
+    from dovetail.charts.figure import check_chart_path
+
+    if out.suffix != TRACE:
+        check_chart_path(out)

@@ -67,7 +67,7 @@ def train(
         list[str] | None, typer.Option(help="Pass figures on: wandb, mlflow, tensorboard, or package.module:Class.")
     ] = None,
     timeline: Annotated[
-        Path | None, typer.Option(help="Draw what every worker did when: FILE.html, .svg or .png.")
+        Path | None, typer.Option(help="Draw what every worker did when: FILE.html, .svg or .png; .json for Perfetto.")
     ] = None,
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Everything in this process and thread: to see where a model fails.")
@@ -104,9 +104,9 @@ def train(
     }
     with errors_shown(as_json=as_json):
         if timeline is not None:
-            from dovetail.charts.figure import check_chart_path
+            from dovetail.cli.timeline import check_timeline_path
 
-            check_chart_path(timeline)
+            check_timeline_path(timeline)
         from dovetail.cli.run_file import find_run, lock_free_folder, settings_of
         from dovetail.runtime.launch.lock import RunLock
 

@@ -84,7 +84,10 @@ def outlook(
     for kind, seconds in seen.sizes:
         watching.finished_kind(kind, seconds)
     for row, job in enumerate(jobs):
-        _believe(watching, row, job, progress.get(job.id), table.types)
+        _believe(watching, row, job, progress.get(job.id))
+    for row, job in enumerate(jobs):  # last: whoever is looked at for the first time has all of a kind worked out again
+        for name in job.submission.prefer:
+            watching.speed[row, table.types.index(name)] *= PREFERRED
     return Outlook(jobs=jobs, cluster=cluster, watching=watching)
 
 
@@ -125,8 +128,8 @@ def _spec(job: Job, capacity: Mapping[str, int], *, begin_s: float, change_s: fl
     )
 
 
-def _believe(watching: Watching, row: int, job: Job, progress: Progress | None, types: Sequence[str]) -> None:
-    """Say what a job has left and how fast it may be."""
+def _believe(watching: Watching, row: int, job: Job, progress: Progress | None) -> None:
+    """Say what a job has left, and what that tells of its speed."""
     done = 0.0 if progress is None else progress.done
     if progress is not None and progress.points:
         points = np.array(progress.points, float)
@@ -134,5 +137,3 @@ def _believe(watching: Watching, row: int, job: Job, progress: Progress | None, 
     watching.estimate_left(row, done)
     if job.submission.target_loss is None and progress is not None and progress.total is not None:
         watching.told_left(row, progress.total - done)
-    for name in job.submission.prefer:
-        watching.speed[row, types.index(name)] *= PREFERRED

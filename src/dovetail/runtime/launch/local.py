@@ -194,6 +194,7 @@ class LocalRun:
                     self._need_line().send(
                         Died(name=child.name, process_id=child.process_id, how=how, comes_back=False)
                     )
+                self._team.left(child.name)
                 continue
             comes_back = child.starts <= faults.restarts and (child.is_role or faults.restart_workers)
             comes_back = comes_back and self._team.may_start_again(child)

@@ -58,7 +58,6 @@ class Team:
         if self._is_fixed:
             return
         self._read_size()
-        self._see_who_left()
         names = self._names()
         for name in [name for name, child in self._children.items() if not child.is_role and name not in names]:
             self._ask_to_leave(name)
@@ -73,6 +72,13 @@ class Team:
     def is_leaving(self, name: str) -> bool:
         """Say whether a worker was asked to leave: it is not to be started again."""
         return name in self._leaving
+
+    def left(self, name: str) -> None:
+        """Forget a worker that was asked to leave, and has."""
+        del self._leaving[name], self._children[name]
+        if name not in self._own:
+            with suppress(OSError):
+                drop_keys(self._folder / KEYS, name)
 
     def may_start_again(self, child: Child) -> bool:
         """Say whether a worker that died may come back; one that the run file does not name is soon done without."""
@@ -107,18 +113,6 @@ class Team:
                 os.kill(child.process_id, LEAVE)
         elif now_s - self._leaving[name] > LEAVE_S:
             child.end()
-
-    def _see_who_left(self) -> None:
-        """Forget those who have gone."""
-        for name in list(self._leaving):
-            child = self._children.get(name)
-            if child is not None and child.how_it_ended() is None:
-                continue
-            self._leaving.pop(name)
-            self._children.pop(name, None)
-            if name not in self._own:
-                with suppress(OSError):
-                    drop_keys(self._folder / KEYS, name)
 
     def _tell(self, working: tuple[str, ...]) -> None:
         """Write who works, where that has changed."""

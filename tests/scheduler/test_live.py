@@ -1,0 +1,99 @@
+"""What a driver of real jobs asks: a cluster as it is found, quotas, and a job's own word for its work."""
+
+import numpy as np
+import pytest
+
+from dovetail.scheduler.estimate.watching import Watching
+from dovetail.scheduler.job_table import job_table
+from dovetail.scheduler.live import Found, cluster_as_found
+from dovetail.scheduler.policies.doubling import Doubling
+from dovetail.scheduler.policies.dovetail import Dovetail
+from dovetail.scheduler.policies.fifo import Fifo
+from dovetail.scheduler.quotas import WithinQuotas
+from dovetail.scheduler.view import allocation
+from dovetail.spec.job import Job
+from dovetail.spec.workload import NodeGroup, Workload
+
+WAITS = Found(type=None, workers=0, since_s=0.0, attained=0.0, starts=0)
+
+
+def table_of(*jobs, workers=8):
+    specs = tuple(
+        Job(id=f"j{row}", work=1000.0, speed={"cpu": {"1": 1.0, "8": 8.0}}, submit_s=float(row), **facts)
+        for row, facts in enumerate(jobs)
+    )
+    return job_table(Workload(nodes=(NodeGroup(type="cpu", workers=workers),), jobs=specs))
+
+
+def test_a_cluster_is_found_as_it_is():
+    found = [Found(type="cpu", workers=3, since_s=5.0, attained=10.0, starts=2), WAITS]
+
+    cluster = cluster_as_found(table_of({}, {}), found, 9.0, taken={"cpu": 2})
+
+    assert cluster.active.tolist() == [0, 1]
+    assert cluster.running.tolist() == [0]
+    assert cluster.attained.tolist() == [10.0 + 3 * 4.0, 0.0]
+    assert cluster.starts.tolist() == [2, 0]
+    assert cluster.capacity.tolist() == [6]
+    keep = allocation(np.array([0, 1]), np.array([0, 0]), np.array([3, 3]))
+    stops, starts = cluster.changes(keep)
+    assert stops == []
+    assert [(start.row, start.workers) for start in starts] == [(1, 3)]
+
+
+@pytest.mark.parametrize(("policy", "others"), [(Dovetail(), 6), (Doubling(), 4), (Fifo(), 6)])
+def test_nobody_holds_more_than_the_quota_and_what_is_left_goes_to_others(policy, others):
+    table = table_of({}, {}, {})
+    cluster = cluster_as_found(table, [WAITS] * 3, 10.0)
+    watching = Watching(table)
+    for row in range(3):
+        watching.estimate_left(row, 0.0)
+    users = ["ann", "ann", "bob"]
+
+    wanted = WithinQuotas(policy, users=users, quotas={"ann": 2}).decide(cluster.view(watching), 10.0)
+
+    cluster.changes(wanted)  # it can be done
+    held = {"ann": 0, "bob": 0}
+    for row, workers in zip(wanted.rows.tolist(), wanted.workers.tolist(), strict=True):
+        held[users[row]] += workers
+    assert 0 < held["ann"] <= 2
+    assert held["bob"] == others
+
+
+def test_a_job_that_runs_keeps_its_quota_before_one_that_waits():
+    table = table_of({}, {})
+    found = [WAITS, Found(type="cpu", workers=2, since_s=0.0, attained=0.0, starts=1)]
+    cluster = cluster_as_found(table, found, 10.0)
+    watching = Watching(table)
+    for row in range(2):
+        watching.estimate_left(row, 0.0)
+
+    wanted = WithinQuotas(Fifo(), users=["ann", "ann"], quotas={"ann": 2}).decide(cluster.view(watching), 10.0)
+
+    assert (wanted.rows.tolist(), wanted.workers.tolist()) == ([1], [2])
+
+
+def test_a_jobs_own_word_for_its_work_counts_once_its_speed_is_known():
+    table = table_of({"kind": "a"}, {"kind": "b"})
+    watching = Watching(table)
+    watching.measured_kind("a", 0, 2, 100.0)
+    for row in range(2):
+        watching.estimate_left(row, 0.0)
+
+    assert watching.told_left(0, 500.0)
+    assert not watching.told_left(1, 500.0), "work alone is no time"
+    assert watching.left[0] == 500.0
+    assert watching.left_error[0] == 0.0
+    # Five seconds on the two workers that were measured, up to the hope put into sizes.
+    assert watching.left[0] / watching.speed[0, 0, 2] == pytest.approx(5.0, rel=0.1)
+
+
+def test_what_other_jobs_of_a_kind_took_says_what_a_new_one_has_left():
+    table = table_of({"kind": "a"})
+    watching = Watching(table)
+    for seconds in (40.0, 40.0, 40.0):
+        watching.finished_kind("a", seconds)
+    watching.estimate_left(0, 0.0)
+
+    one = float((watching.speed[0, :, 1:] / np.arange(1, watching.speed.shape[2])).max())
+    assert watching.left[0] / one == pytest.approx(40.0)
