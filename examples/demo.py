@@ -46,6 +46,10 @@ STEPS = [
         "Twelve jobs share one cluster, under every policy",
         "simulate examples/workloads/twelve-jobs.json --compare --plot out/schedule.html",
     ),
+    (
+        "A daemon that shares this machine: three jobs, one resized while it runs",
+        "examples/small_cluster.py out/cluster",
+    ),
     ("An embedding table trained in half of the memory it needs", "examples/large_table.py out/table"),
     ("What its checkpoint holds", "table out/table --hot 5 --plot out/table.html"),
 ]

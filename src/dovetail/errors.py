@@ -17,6 +17,7 @@
     ├── KeyRingError            a key is missing, broken or readable by others
     ├── ListenError             an address cannot be listened at
     ├── HostError               a host of a test bed cannot be made (dovetail.testbed)
+    ├── UnknownJobError         nobody submitted such a job (dovetail.serve)
     └── MissingExtraError       an optional dependency is not installed
 
 Each says what is wrong, with the values, and the way out.

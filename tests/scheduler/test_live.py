@@ -6,9 +6,11 @@ import pytest
 from dovetail.scheduler.estimate.watching import Watching
 from dovetail.scheduler.job_table import job_table
 from dovetail.scheduler.live import Found, cluster_as_found
+from dovetail.scheduler.pins import WithPins
 from dovetail.scheduler.policies.doubling import Doubling
 from dovetail.scheduler.policies.dovetail import Dovetail
 from dovetail.scheduler.policies.fifo import Fifo
+from dovetail.scheduler.policies.fixed import Fixed
 from dovetail.scheduler.quotas import WithinQuotas
 from dovetail.scheduler.view import allocation
 from dovetail.spec.job import Job
@@ -97,3 +99,42 @@ def test_what_other_jobs_of_a_kind_took_says_what_a_new_one_has_left():
 
     one = float((watching.speed[0, :, 1:] / np.arange(1, watching.speed.shape[2])).max())
     assert watching.left[0] / one == pytest.approx(40.0)
+
+
+def held(workers):
+    return Found(type="cpu", workers=workers, since_s=0.0, attained=0.0, starts=1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "pins", "expected"),
+    [
+        (Fixed(1), {0: 3}, {0: 3, 1: 4, 2: 1}),  # there is room, and one worker is left for who waits
+        (Fixed(1), {0: 4}, {0: 4, 1: 4}),
+        (Fixed(1), {0: 5}, {0: 1, 1: 4, 2: 1}),  # it never touches what runs: the job keeps what it has
+        (Fixed(1), {0: 3, 1: 1}, {0: 3, 1: 1, 2: 1}),
+        (Doubling(), {0: 6}, {0: 6, 1: 1, 2: 1}),  # others shrink
+    ],
+)
+def test_a_size_that_a_user_asked_for_holds_as_soon_as_there_is_room(policy, pins, expected):
+    table = table_of({}, {}, {})
+    cluster = cluster_as_found(table, [held(1), held(4), WAITS], 10.0)
+    watching = Watching(table)
+    for row in range(3):
+        watching.estimate_left(row, 0.0)
+
+    wanted = WithPins(policy, pins).decide(cluster.view(watching), 10.0)
+
+    cluster.changes(wanted)  # it can be done
+    assert dict(zip(wanted.rows.tolist(), wanted.workers.tolist(), strict=True)) == expected
+
+
+def test_a_job_pinned_to_more_than_its_type_has_is_stopped():
+    table = table_of({}, {})
+    cluster = cluster_as_found(table, [held(1), held(4)], 10.0, taken={"cpu": 3})
+    watching = Watching(table)
+    for row in range(2):
+        watching.estimate_left(row, 0.0)
+
+    wanted = WithPins(Fixed(1), {0: 6}).decide(cluster.view(watching), 10.0)
+
+    assert wanted.rows.tolist() == [1]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.folder import ask_for
+from dovetail.scheduler.pins import WithPins
 from dovetail.scheduler.policy import Policy
 from dovetail.scheduler.quotas import WithinQuotas
 from dovetail.serve.ended import Ended, how_it_ended
@@ -189,7 +190,8 @@ class Controller:
         now_s = time.time()
         known = outlook(self._settings.nodes, jobs, self._progress(jobs), self._seen(), now_s, taken=_held(stopping))
         users = [job.user for job in jobs]
-        policy = WithinQuotas(self._policy, users=users, quotas=self._settings.quotas)
+        pins = {row: job.pinned for row, job in enumerate(jobs) if job.pinned is not None}
+        policy = WithPins(WithinQuotas(self._policy, users=users, quotas=self._settings.quotas), pins)
         begun_s = time.perf_counter()
         wanted = policy.decide(known.cluster.view(known.watching), now_s - min(job.submitted_s for job in jobs))
         self.decisions += 1

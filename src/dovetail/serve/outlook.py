@@ -110,6 +110,10 @@ def _spec(job: Job, capacity: Mapping[str, int], *, begin_s: float, change_s: fl
         most = fixed or min(count, submission.max_workers or count)
         if (not submission.types or name in submission.types) and fewest <= most <= count:
             speed[name] = {str(fewest): 1.0, str(most): 1.0}
+    if job.state == "running" and job.type is not None and job.type in capacity:  # what it has it may keep
+        sizes = sorted({job.workers, *map(int, speed.get(job.type, ()))})
+        speed[job.type] = {str(size): 1.0 for size in sizes}
+        fewest = min(fewest, job.workers)
     if not speed:  # it was pinned to more than there is any more: what it has, or the least of anything
         speed = {name: {"1": 1.0, str(count): 1.0} for name, count in capacity.items()}
         fewest = 1

@@ -17,9 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dovetail.errors import DovetailError
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import log_of
 from dovetail.runtime.process import Process
+from dovetail.spec.run import RunWorker
 
 EnterHost = Callable[[], None]
 """Takes the calling process to another host; it travels to a worker's process, so it must be picklable."""
@@ -27,6 +31,10 @@ PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 1 << 30
 MOST_FILES = 1 << 16
+LEAVE = signal.SIGUSR1
+"""Asks a worker to leave. SIGTERM is not it: a group that is sent that is to end as a whole."""
+EXTRA = "extra"
+"""What workers are called, with a number, that the run file does not name."""
 
 
 def begin(folder: Path, name: str, launcher: int | None = None) -> None:
@@ -96,7 +104,6 @@ def _end_with_launcher() -> None:
 def _work(folder: Path, name: str, model: Any, source: Any, enter_host: EnterHost | None) -> None:
     """Enter the worker's host where it has one of its own, then work."""
     from dovetail.runtime.launch.prepare import load_source  # noqa: PLC0415 - only workers need torch
-    from dovetail.runtime.launch.team import LEAVE, extra_worker  # noqa: PLC0415
     from dovetail.runtime.worker.loop import work  # noqa: PLC0415
     from dovetail.runtime.worker.stage_loop import work_in_stage  # noqa: PLC0415
 
@@ -105,12 +112,18 @@ def _work(folder: Path, name: str, model: Any, source: Any, enter_host: EnterHos
     if enter_host is not None:
         enter_host()
     process = Process(folder, name, is_local=enter_host is None)
-    settings = dict(process.blueprint.run.each_worker()).get(name) or extra_worker(process.blueprint)
+    settings = dict(process.blueprint.run.each_worker()).get(name) or _extra_worker(process.blueprint)
     data = load_source(process.blueprint.run, source)
     if settings.stage:
         work_in_stage(process, settings, data, model)
     else:
         work(process, settings, data, model, told.is_set)
+
+
+def _extra_worker(blueprint: Blueprint) -> RunWorker:
+    """Return the settings of a worker that the run file does not name: those of its first, by its own speed."""
+    first = blueprint.run.each_worker()[0][1]
+    return msgspec.structs.replace(first, name=EXTRA, count=1, share=None)
 
 
 def main() -> int:

@@ -7,7 +7,6 @@ Whoever schedules runs writes `size.json`, and the run's launcher starts workers
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,23 +17,14 @@ import msgspec
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import KEYS, SIZE, TEAM, Present, Size, replace_file
 from dovetail.runtime.launch.child import Child
+from dovetail.runtime.launch.entry import EXTRA, LEAVE
 from dovetail.runtime.messages import Report
-from dovetail.spec.run import RunWorker
 from dovetail.transport import drop_keys, make_keys
 
-LEAVE = signal.SIGUSR1
-"""Asks a worker to leave. SIGTERM is not it: a group that is sent that is to end as a whole."""
 LEAVE_S = 10.0
 """How long it may take to leave before it is ended."""
-EXTRA = "extra"
 EXTRA_STARTS = 3
 """How often one that the run file does not name is started before the run goes on without."""
-
-
-def extra_worker(blueprint: Blueprint) -> RunWorker:
-    """Return the settings of a worker that the run file does not name: those of its first, by its own speed."""
-    first = blueprint.run.each_worker()[0][1]
-    return msgspec.structs.replace(first, name=EXTRA, count=1, share=None)
 
 
 class Team:
