@@ -8,13 +8,14 @@ from dovetail.runtime.coordinator import decisions as decisions_module
 from dovetail.runtime.coordinator.decisions import Decisions, Send
 from dovetail.runtime.coordinator.dense_keepers import MOST_BROKEN, RingKeepsDense
 from dovetail.runtime.coordinator.events import MOST_KEPT, Events
+from dovetail.runtime.coordinator.hand_out import HandOut
 from dovetail.runtime.coordinator.members import worker_of
 from dovetail.runtime.coordinator.pool import TaskPool
 from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.standstill import Standstill
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.coordinator.work import BeginAgain, Fail, GoBack
-from dovetail.runtime.messages import Alive, Done, Hello, Holds, InRing, JoinRing, RingBroken, RingMeets
+from dovetail.runtime.messages import Accepted, Alive, Done, Hello, Holds, InRing, JoinRing, More, RingBroken, RingMeets
 from dovetail.spec.run import RunWorker
 from tests.runtime.coordinator.world import World, make_blueprint
 
@@ -236,3 +237,51 @@ def test_the_journal_begins_anew_now_and_then(monkeypatch):
         longest = max(longest, len(world.journal))
 
     assert 3 <= longest <= 5  # of twenty steps
+
+
+def test_a_worker_that_comes_back_under_its_name_is_not_taken_for_one_that_will_ask_for_more():
+    blueprint = make_blueprint(samples=480, batch=120, servers=1, workers=2, tail=0.5)
+    roster = Roster(server_names=["server-0"], settings=dict(blueprint.run.workers_of(0)))
+    hand_out = HandOut(blueprint, roster, decisions := Decisions(), everyone=False)
+    hand_out.stand(0, 0)
+
+    def come(name, process_id):
+        hello = Hello(role="worker", name=name, process_id=process_id, generation=1)
+        roster.workers[name] = worker_of(hello, f"{name}/{process_id}".encode(), 0.0, 10.0, RunWorker())
+        roster.first_worker_s = 0.0
+        hand_out.join(name)
+
+    def go(name):
+        del roster.workers[name]
+        hand_out.drop(name)
+
+    def whole(step):
+        for task in list(step.tasks.values()):
+            message = Accepted(
+                name="server-0", generation=1, step=step.number, task=task.number,
+                positions=task.num_positions, samples=task.num_positions, loss=0.0,
+            )  # fmt: skip
+            assert step.accept(message)
+
+    for number, name in enumerate(("extra-1", "worker-0", "worker-1")):
+        come(name, number)
+    hand_out.advance(1.0)
+    for worker in list(roster.workers.values()):  # each is done with its own of the first step, and has one of the next
+        task = next(t for t in hand_out.current.tasks.values() if t.worker == worker.name)
+        while task.is_open:
+            hand_out.asks(worker, More(generation=1, step=0, task=task.number, busy_s=0.0, fetch_s=0.0), 1.0)
+            hand_out.answer_due(100.0)
+    following = hand_out.step_of(1)
+    assert {task.worker for task in following.tasks.values()} == {"extra-1", "worker-0", "worker-1"}
+    go("extra-1")
+    go("worker-1")
+    come("worker-1", 9)
+    hand_out.advance(2.0)
+    decisions.take()
+
+    whole(hand_out.current)
+    hand_out.next_step(3.0)
+    hand_out.advance(3.0)
+
+    sent = [decision.message for decision in decisions.take() if decision.to == b"worker-1/9"]
+    assert sent, "it had all that it would ever have asked for"

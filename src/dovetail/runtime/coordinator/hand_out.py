@@ -141,8 +141,11 @@ class HandOut:
                 return
 
     def _advance_closed(self, step: Step, now_s: float) -> None:
-        """Hand out the step after `step` to those who will not ask for more of it."""
-        asking = {task.worker for task in step.tasks.values() if task.is_open}
+        """Hand out the step after `step` to those who will not ask for more of it.
+
+        A lost worker's task counts for nobody: one that came back under its name knows nothing of it.
+        """
+        asking = {task.worker for task in step.tasks.values() if task.is_open and task not in step.orphans}
         for worker in self._workers:
             name = worker.name
             if self._at_step[name] == step.number and name not in asking and name not in self._idle:
