@@ -1,14 +1,12 @@
 """How long training pauses when a run gets other workers: 1 -> 2 -> 4 -> 1.
 
-    python benchmarks/resize.py                # about five minutes on two cores
+    python benchmarks/resize.py                # about two minutes on two cores
 
 A small CTR-DNN in `sync`, as `dovetail train` runs it. One side resizes the run as `dovetail serve` does, by workers
 that come and go while the rest work on; the other stops it with a checkpoint (SIGTERM) and goes on with `--resume
 --workers N`. A pause is the longest time from the end of one step to the end of the next around a change, as the
-workers' own timeline has it, so the step itself is in it. The median step without any change is printed beside.
-
-The third side is PyTorch DDP under torchrun's elastic agents (`--nnodes 1:4`, one worker an agent, defaults otherwise),
-where agents come and are ended. Its minutes can be left out: `--without-torchrun`. The ratio comes last.
+workers' own timeline has it, so the step itself is in it. The median step without any change is printed beside. The
+ratio comes last.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import argparse
 import itertools
 import json
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -40,7 +37,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=2_000)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--without-torchrun", action="store_true")
     arguments = parser.parse_args()
     found: dict[str, list[float]] = {"workers come and go": [], "stopped and resumed": []}
     for _ in range(arguments.rounds):
@@ -48,24 +44,15 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 pauses, step_s = measure(Path(folder), arguments.batch, change)
             found[name] += pauses
-            show(name, pauses, step_s)
-    if not arguments.without_torchrun:
-        with tempfile.TemporaryDirectory() as folder:
-            pauses, step_s = measure_torchrun(Path(folder), arguments.batch)
-        found["torchrun, elastic"] = pauses
-        show("torchrun, elastic", pauses, step_s)
+            shown = ", ".join(
+                f"{before} -> {after}: {pause:.2f} s"
+                for before, after, pause in zip(SIZES[:-1], SIZES[1:], pauses, strict=True)
+            )
+            print(f"{name:20}  {shown}  (a step: {1000 * step_s:.0f} ms)", flush=True)
     medians = {name: statistics.median(pauses) for name, pauses in found.items()}
     for name, median in medians.items():
         print(f"{name:20}  median {median:.2f} s, longest {max(found[name]):.2f} s")
-    least = min(median for name, median in medians.items() if name != "workers come and go")
-    print(f"ratio {least / medians['workers come and go']:.1f}")
-
-
-def show(name: str, pauses: list[float], step_s: float) -> None:
-    """Print a side's pauses."""
-    changes = zip(SIZES[:-1], SIZES[1:], pauses, strict=True)
-    shown = ", ".join(f"{before} -> {after}: {pause:.2f} s" for before, after, pause in changes)
-    print(f"{name:20}  {shown}  (a step: {1000 * step_s:.0f} ms)", flush=True)
+    print(f"ratio {medians['stopped and resumed'] / medians['workers come and go']:.1f}")
 
 
 class Training:
@@ -144,48 +131,6 @@ def measure(folder: Path, batch: int, change: Change) -> tuple[list[float], floa
     ends = step_ends(training.folder)
     pauses = [max(gaps(ends, begin_s, end_s)) for begin_s, end_s in windows]
     return pauses, statistics.median(gaps(ends, quiet_s, windows[0][0]))
-
-
-def measure_torchrun(folder: Path, batch: int) -> tuple[list[float], float]:
-    """Return the same of torchrun: agents come, and are ended."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    script = str(Path(__file__).parent / "rivals" / "elastic_ddp.py")
-    words = ["--nnodes", f"1:{max(SIZES)}", "--nproc-per-node", "1", "--max-restarts", "100", "--rdzv-backend", "c10d"]
-    words += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "resize", script, str(folder), str(batch)]
-    agents: list[subprocess.Popen[bytes]] = []
-    windows = []
-    try:
-        for workers in SIZES:
-            begin_s = time.time()
-            while len(agents) > workers:
-                agents.pop().terminate()
-            while len(agents) < workers:
-                command = [sys.executable, "-m", "torch.distributed.run", *words]
-                agents.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-            until_s = time.monotonic() + 2 * WAIT_S
-            while not (steps := torchrun_steps(folder)) or steps[-1][1] != workers or steps[-1][0] < begin_s:
-                if time.monotonic() > until_s:
-                    sys.exit(f"error: torchrun does not get to {workers} workers")
-                time.sleep(0.1)
-            time.sleep(SETTLE_S)
-            windows.append((begin_s, time.time()))
-    finally:
-        for agent in agents:
-            agent.terminate()
-        for agent in agents:
-            agent.wait(WAIT_S)
-    ends = [end for end, _ in torchrun_steps(folder)]
-    pauses = [max(gaps(ends, begin_s, end_s)) for begin_s, end_s in windows[1:]]
-    return pauses, statistics.median(gaps(ends, windows[0][1] - SETTLE_S, windows[0][1]))
-
-
-def torchrun_steps(folder: Path) -> list[tuple[float, int]]:
-    """Return when each step ended, and on how many workers; a line that is not whole is left out."""
-    path = folder / "steps"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [(float(line.split()[0]), int(line.split()[1])) for line in lines if line.endswith("\n")]
 
 
 def step_ends(folder: Path) -> list[float]:
