@@ -9,7 +9,9 @@ import pytest
 
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.messages import Close, Extend, Failed, SaveDense, SaveNow
-from tests.runtime.coordinator.world import ModelWorker, World, make_blueprint
+from tests.runtime.coordinator.blueprints import make_blueprint
+from tests.runtime.coordinator.made_up import ModelWorker
+from tests.runtime.coordinator.world import World
 
 MODES = [
     {"mode": "sync"},
@@ -18,11 +20,18 @@ MODES = [
     {"mode": "ssp"},
     {"mode": "async"},
     {"mode": "sync", "stages": (2, 1)},
+    {"mode": "sync", "dense": "ring", "stages": (2, 1)},
+    {"mode": "sync", "dense": "ring", "stages": (2, 1), "clip": True},
+    {"mode": "sync", "dense": "ring", "stages": (2, 1), "sparse": (0,)},
+    {"mode": "ssp", "stages": (2, 1)},
+    {"mode": "async", "stages": (2, 1)},
 ]
 
 
 def name_of(mode: dict[str, object]) -> str:
-    return "-".join(str(value) for value in mode.values())
+    return "-".join(
+        f"{key}-{value}" if key in ("clip", "stages", "sparse") else str(value) for key, value in mode.items()
+    )
 
 
 @pytest.mark.parametrize("mode", MODES, ids=name_of)
