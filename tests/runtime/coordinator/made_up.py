@@ -285,7 +285,7 @@ class ModelStageWorker(RingMember):
         """Take some positions forward and back; False where that has to wait, or is never done."""
         if self.hangs or generation != self.generation:
             return False
-        if self.has_dense and self.version < step:
+        if self.has_dense and (self.in_ring != generation or self.version < step):
             return False
         if self.has_dense:
             self.gradients.update(positions)

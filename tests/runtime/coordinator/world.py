@@ -248,6 +248,13 @@ class World:
             if process is not None and process.process_id == process_id:
                 self.kill(name)
 
+    def pass_time(self) -> None:
+        """Let time pass in which everybody gives a sign of life."""
+        for process in self.processes():
+            if not process.stopped:
+                self.heartbeat(process)
+        self.tick()
+
     # -- until the end -------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
@@ -277,8 +284,5 @@ class World:
             quiet = quiet + 1 if moved else 0
             if not moved or self.random.random() < 0.02:
                 quiet = 0
-                for process in self.processes():
-                    if not process.stopped:
-                        self.heartbeat(process)
-                self.tick()
+                self.pass_time()
         raise AssertionError(f"the run does not end: {self.conductor.state}, {self.events[-8:]}")
