@@ -2,7 +2,7 @@
 
 Workers of a later stage do not know which micro-batch is the last of a step. The coordinator does: when every server
 has all of it, every micro-batch has been through the stages and back, and their workers are told to add up. What a
-stage adds up is that of a whole step, so a step of which a worker was lost is computed again, whichever stage it was of.
+stage adds up is of a whole step, so a step of which a worker was lost is computed again, whichever stage it was of.
 """
 
 from __future__ import annotations

@@ -89,6 +89,7 @@ class WorkerLoop:
             schema=source.schema,
             only=cut.names if cut is not None and has_ring else None,
             last=cut.last if cut is not None else None,
+            precision=settings.precision,
         )
         self._computer = Computer(self._model)
         self._pipeline = Pipeline(process, self._model) if blueprint.stages else None

@@ -17,13 +17,14 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Collect, Collected, Forward, Returned
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.calls import Call, Calls, as_array, as_tensor, is_stale, lane_bytes
+from dovetail.runtime.worker.calls import Call, Calls, is_stale, lane_bytes
 from dovetail.runtime.worker.compute import Computed, gradients_of
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Abandoned
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import Fetch, Leaf
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
+from dovetail.runtime.worker.travel import Travel
 
 LOOK_S = 0.05
 """How often whoever waits looks whether it is still wanted."""
@@ -60,6 +61,8 @@ class Pipeline:
         self._cuts: list[Cut] = cuts_of(self._graph, process.blueprint)
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
         self._calls = Calls(process, "pipeline", lane_bytes=lane_bytes(process.blueprint, largest))
+        half = process.blueprint.run.training.activations == "bfloat16"
+        self._travel = Travel(model.device, half=half)
         self._flights: list[Flight] = []
         self._num_flights = 0
         self._load: dict[str, int] = {}
@@ -90,7 +93,8 @@ class Pipeline:
         rows, cut = self._model.rows, self._cuts[0]
         rows.begin(fetched.rows, fetch)
         batch = fetched.batch if self._model.device.type == "cpu" else fetched.batch.to(self._model.device)
-        outputs = self._graph.run(batch, first=cut.first, last=cut.last)
+        with self._model.computing():
+            outputs = self._graph.run(batch, first=cut.first, last=cut.last)
         flight = Flight(fetched, outputs, rows.leaves, route)
         self._num_flights += 1
         assign = fetched.micro_batch.task.assign
@@ -110,8 +114,8 @@ class Pipeline:
                 fields=tuple(name for name in later.fields if getattr(fetched.batch, name) is not None),
                 outputs=names,
             )
-            arrays = [as_array(getattr(fetched.batch, name)) for name in message.fields]
-            arrays += [as_array(outputs[name]) for name in names]
+            arrays = [self._travel.pack(getattr(fetched.batch, name), exact=True) for name in message.fields]
+            arrays += [self._travel.pack(outputs[name]) for name in names]
             flight.calls[later.number] = self._calls.ask(route[later.number - 1], message, arrays)
         for name in route:
             self._load[name] = self._load.get(name, 0) + 1
@@ -161,16 +165,17 @@ class Pipeline:
                 array = arrays.pop(0)
                 if not flight.outputs[name].requires_grad:
                     continue
-                gradient = as_tensor(array, self._model.device)
+                gradient = self._travel.unpack(array).to(flight.outputs[name].dtype)
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
             for table in answer.tables:
                 keys, values = arrays.pop(0), arrays.pop(0)
                 rows.append((look_up(table, keys.copy(), self._blueprint.num_servers), values.copy()))
             if answer.has_scores:
-                scores = as_tensor(arrays.pop(0), torch.device("cpu"))
+                scores = torch.from_numpy(arrays.pop(0).copy())
             loss = answer.loss if answer.loss is not None else loss
             self._stages_s = tuple(a + b for a, b in zip_longest(self._stages_s, answer.stages_s, fillvalue=0.0))
         if gradients:
+            self._travel.await_copies()
             torch.autograd.backward([flight.outputs[name] for name in gradients], list(gradients.values()))
         for call in flight.calls.values():
             self._calls.end(call)
@@ -200,7 +205,7 @@ class Pipeline:
         for call in calls:
             if call.letter is not None and isinstance(call.letter.message, Collected) and call.letter.arrays:
                 part = self._cuts[stage_of[call.name]].dense
-                self._model.gradients[part] += as_tensor(call.letter.arrays[0], self._model.device)
+                self._model.gradients[part] += self._travel.unpack(call.letter.arrays[0])
             self._calls.end(call)
 
     def give_up(self) -> None:

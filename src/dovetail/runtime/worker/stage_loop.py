@@ -27,7 +27,7 @@ from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.calls import Calls, as_array, as_tensor, is_stale, lane_bytes
+from dovetail.runtime.worker.calls import Calls, is_stale, lane_bytes
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.lines import Abandoned, lines_of
 from dovetail.runtime.worker.model import ServedModel
@@ -36,6 +36,7 @@ from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.stage_compute import StageComputer
 from dovetail.runtime.worker.stage_dense import StageDense, StageRing, TaskSums
 from dovetail.runtime.worker.stage_visits import Visits
+from dovetail.runtime.worker.travel import Travel
 from dovetail.runtime.worker.waker import Waker
 from dovetail.spec.run import RunWorker
 from dovetail.transport import Letter
@@ -61,12 +62,18 @@ class StageLoop:
         self._cuts = cuts_of(model, blueprint)
         self._cut: Cut = self._cuts[settings.stage]
         self._model = ServedModel(
-            model.train(), Rows(blueprint.num_servers, device), device, schema=source.schema, only=self._cut.names
+            model.train(),
+            Rows(blueprint.num_servers, device),
+            device,
+            schema=source.schema,
+            only=self._cut.names,
+            precision=settings.precision,
         )
         self._lines = lines_of(process, "stage")
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
         self._calls = Calls(process, "stage-on", lane_bytes=lane_bytes(blueprint, largest))
-        self._listener = process.listen(self._addresses())
+        self._travel = Travel(device, half=blueprint.run.training.activations == "bfloat16")
+        self._listener = process.listen(self._addresses(), self._travel.pin)
         self._waker = Waker()
         for socket in (self._listener.socket, self._waker.socket):
             self._calls.poller.register(socket, zmq.POLLIN)
@@ -104,7 +111,12 @@ class StageLoop:
             reply=self._listener.reply,
             wanted=self._is_wanted,
             dense=self._dense,
+            travel=self._travel,
         )
+
+        # Gradients that stay here are those of a step: of whichever task, they may be computed together.
+        self._joins = self._ring is not None and self._computer.joins
+        self._most_samples = training.micro_batch
 
     def _addresses(self) -> list[str]:
         """Return where others call."""
@@ -150,7 +162,8 @@ class StageLoop:
         while not self._control.stopped.is_set():
             self._control.pulse.rest()
             visit = self._visits.ready(self._dense.are_there)
-            for call in self._calls.answered(0 if visit is not None else LOOK_MS / 1000):
+            has_work = visit is not None or self._computer.has_computed
+            for call in self._calls.answered(0 if has_work else LOOK_MS / 1000):
                 if is_stale(call):
                     self._begin_generation(self._generation)
             self._waker.clear()
@@ -163,9 +176,14 @@ class StageLoop:
             visit = self._visits.ready(self._dense.are_there)
             if visit is not None:
                 self._control.pulse.beat()
+                visits = [visit]
+                if self._joins:
+                    visits = self._visits.ready_with(visit, self._dense.are_there, self._most_samples)
                 with suppress(Abandoned):
-                    if self._computer.compute(visit):
-                        self._visits.remove(visit)
+                    if self._computer.compute(visits):
+                        for each in visits:
+                            self._visits.remove(each)
+            self._computer.answer_done(wait=visit is None)
 
     def _is_now(self, generation: int) -> bool:
         """Say whether a generation is the one that goes on; where it has only just been told, it begins."""
@@ -212,23 +230,24 @@ class StageLoop:
 
     def _take(self, letter: Letter, message: Forward) -> None:
         """Keep what came of a micro-batch."""
-        visit, device = self._visits.add(letter), self._model.device
+        visit = self._visits.add(letter)
         for name, array in zip(message.fields, letter.arrays, strict=False):
-            visit.fields[name] = as_tensor(array, device)
+            visit.fields[name] = self._travel.unpack(array)
         for name, array in zip(message.outputs, letter.arrays[len(message.fields) :], strict=True):
-            tensor = as_tensor(array, device)
+            tensor = self._travel.unpack(array)
             visit.inputs[name] = tensor.requires_grad_(tensor.is_floating_point())
 
     def _give(self, letter: Letter, message: Collect) -> None:
         """Give the dense gradients of a task, and forget them."""
         total = self._dense.take_sum((message.step, message.task, message.head))
-        self._listener.reply(letter, Collected(), () if total is None else (as_array(total),))
+        self._listener.reply(letter, Collected(), () if total is None else (self._travel.pack(total, exact=True),))
 
     def _begin_generation(self, generation: int) -> None:
         """Throw away what is under way."""
         self._generation = generation
         self._visits.clear()
         self._calls.give_up()
+        self._computer.forget()
         self._dense.begin_generation()
 
 
