@@ -187,23 +187,22 @@ def go_on_until(world: World, happened: Callable[[], bool]) -> None:
 RINGS = {"mode": "sync", "dense": "ring"}
 
 
-def test_a_worker_of_a_later_stage_that_is_not_in_the_ring_of_its_stage_adds_up_nothing() -> None:
+@pytest.mark.parametrize("seed", range(10))
+def test_a_worker_of_a_later_stage_that_is_not_in_the_ring_of_its_stage_adds_up_nothing(seed) -> None:
     # The coordinator comes back; one of a stage says late who it is, and holds all steps that count.
-    for seed in range(20):
-        world = World(make_blueprint(**RINGS, stages=(2,), samples=40, workers=1), seed=seed)
-        go_on_until(world, lambda: world.conductor.work.step == 2)
-        world.kill_coordinator()
-        late = world.stage_workers["stage-1-1"]
-        held, late.to_it, late.stopped = late.to_it, deque(), True  # it gives no sign of life
-        worker = world.workers["worker"]
-        go_on_until(world, lambda: worker.generation > late.generation and bool(worker.tasks))
-        late.to_it, late.stopped, worker.hangs = held, False, True
-        go_on_until(world, lambda: "stage-1-1" in worker.staff[0] and late.generation == worker.generation)
-        worker.hangs = False
+    world = World(make_blueprint(**RINGS, stages=(2,), samples=40, workers=1), seed)
+    go_on_until(world, lambda: world.conductor.work.step == 2)
+    world.kill_coordinator()
+    worker, late = world.workers["worker"], world.stage_workers["stage-1-1"]
+    held, late.to_it, late.stopped = late.to_it, deque(), True  # it gives no sign of life
+    go_on_until(world, lambda: worker.generation > late.generation and bool(worker.tasks))
+    late.to_it, late.stopped, worker.hangs = held, False, True
+    go_on_until(world, lambda: "stage-1-1" in worker.staff[0] and late.generation == worker.generation)
+    worker.hangs = False
 
-        world.run()  # the shelf refuses a checkpoint in which something is missing
+    world.run()  # the shelf refuses a checkpoint in which something is missing
 
-        assert world.conductor.state is RunState.DONE
+    assert world.conductor.state is RunState.DONE
 
 
 def test_a_stage_that_was_not_told_to_write_its_part_of_the_last_checkpoint_is_told_again() -> None:
@@ -219,16 +218,16 @@ def test_a_stage_that_was_not_told_to_write_its_part_of_the_last_checkpoint_is_t
     assert world.now_s - begun_s < 30.0
 
 
-def test_a_stage_that_a_coordinator_which_died_did_not_tell_of_a_commit_is_told_when_it_comes_back() -> None:
-    for seed in range(10):
-        world = World(make_blueprint(**RINGS, stages=(2, 1), samples=40, every_steps=None), seed=seed)
-        stages = world.stage_workers.values()
-        go_on_until(world, lambda: any(isinstance(message, Apply) for each in stages for message in each.to_it))
-        for each in stages:
-            each.to_it = deque(message for message in each.to_it if not isinstance(message, Apply))
-        world.kill_coordinator()
+@pytest.mark.parametrize("seed", range(10))
+def test_a_stage_that_a_coordinator_did_not_tell_of_a_commit_before_it_died_is_told_by_the_next(seed) -> None:
+    world = World(make_blueprint(**RINGS, stages=(2, 1), samples=40, every_steps=None), seed)
+    stages = world.stage_workers.values()
+    go_on_until(world, lambda: any(isinstance(message, Apply) for each in stages for message in each.to_it))
+    for each in stages:
+        each.to_it = deque(message for message in each.to_it if not isinstance(message, Apply))
+    world.kill_coordinator()
 
-        world.run()
+    world.run()
 
-        assert world.conductor.state is RunState.DONE
-        assert not any("goes back" in event for event in world.events), seed
+    assert world.conductor.state is RunState.DONE
+    assert not any("goes back" in event for event in world.events)
