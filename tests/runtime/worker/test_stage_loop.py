@@ -1,6 +1,7 @@
 """A run that is cut, in this process: what comes of its stages is what one model does in one piece."""
 
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -122,17 +123,13 @@ def test_a_call_to_the_next_ring_that_comes_while_the_last_one_breaks_is_followe
         coordinator.begin()
         coordinator.form(1)
         coordinator.tell("stage-1-0", SumUp(generation=1, step=0))  # and the other is never told
-        for number in range(2, 8):
-            coordinator.tell("stage-1-0", Reset(generation=number))
-            assert coordinator.hear(Holds, "stage-1-0").generation in range(1, number + 1)
-        coordinator.names.remove("stage-1-1")
+        time.sleep(0.3)  # it waits for the other by now
         folder = str(checkpoints.newest(bench.folder))
-        members = ("stage-1-0",)
-        coordinator.tell("stage-1-0", JoinRing(generation=7, era=1, step=0, members=members, source="", folder=folder))
+        ring = JoinRing(generation=2, era=1, step=0, members=("stage-1-0",), source="", folder=folder)
+        coordinator.tell("stage-1-0", Reset(generation=2), ring)
         joined = coordinator.hear(InRing, "stage-1-0", timeout_s=10.0)
-        coordinator.names.append("stage-1-1")
 
-    assert (joined.generation, joined.version) == (7, 0)
+    assert (joined.generation, joined.version) == (2, 0)
 
 
 def test_a_worker_that_is_not_in_the_ring_computes_nothing(make_bench):
