@@ -343,7 +343,7 @@ class ModelWorker(RingMember):
         if self.world.is_sync and any(server.version < step for server in servers):
             return False  # its rows are not up to date: the request is parked
         task = self.tasks[min(self.tasks)]
-        return task.closed or not task.asked or task.num_flown < len(task.ranges)
+        return task.closed or not task.asked
 
     def work(self) -> None:
         """Go one step further with the first task."""

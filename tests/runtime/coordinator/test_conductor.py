@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from dovetail.runtime.coordinator.state import RunState
-from dovetail.runtime.messages import Apply, Close, Extend, Failed, SaveDense, SaveNow
+from dovetail.runtime.messages import Apply, Close, Extend, Failed, More, SaveDense, SaveNow
 from tests.runtime.coordinator.blueprints import make_blueprint
 from tests.runtime.coordinator.made_up import ModelWorker
 from tests.runtime.coordinator.world import World
@@ -140,6 +140,20 @@ def test_a_worker_that_was_not_told_of_a_piece_of_its_task_makes_the_step_begin_
     assert world.conductor.state is RunState.DONE
     assert any("was not told of all of task" in event for event in world.events)
     assert world.shelf.newest().manifest.position == world.total
+
+
+@pytest.mark.parametrize("seed", [624, 693, 802])  # here a piece is left when a task was closed
+def test_a_task_that_was_closed_does_not_grow_when_its_worker_is_heard_to_ask_once_more(seed) -> None:
+    how = {"mode": "sync", "samples": 72, "batch": 24, "tail": 0.3, "workers": 5, "servers": 1, "every_steps": None}
+    world = World(make_blueprint(**how), seed)
+    while not world.conductor.state.is_over:
+        for worker in world.workers.values():
+            for step, task in (key for key, each in worker.tasks.items() if each.asked):
+                if world.random.random() < 0.2:
+                    worker.tell(More(generation=worker.generation, step=step, task=task))
+        world.step() or world.pass_time()
+
+    assert world.conductor.state is RunState.DONE, world.conductor.failure  # the shelf checks what is kept
 
 
 def test_who_is_told_late_to_write_a_checkpoint_is_told_of_which_step() -> None:
