@@ -218,7 +218,8 @@ class Timer:
         self._ended_s: float | None = None
         self._events: Any = None
         if device.type == "cuda":
-            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+            # Whoever waits sleeps: readers and servers have work for the core.
+            self._events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2)]  # type: ignore[no-untyped-call]
             self._events[0].record(torch.cuda.current_stream(device))
             self._device = device
 
