@@ -193,7 +193,9 @@ class StageLoop:
                 self._control.tell(told)
 
     def _is_now(self, generation: int) -> bool:
-        """Say whether a generation is the one that goes on."""
+        """Say whether a generation is the one that goes on; where it has only just been told, it begins."""
+        if generation == self._told > self._generation:
+            self._begin_generation(generation)  # the coordinator may have called in it already: that is not lost
         return generation == self._told and self._is_wanted()
 
     def _is_wanted(self) -> bool:
