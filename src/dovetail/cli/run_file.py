@@ -40,14 +40,31 @@ def find_run(
     return with_settings(run, settings, place=FLAGS) if settings else run
 
 
+def says_dense(word: str | None, settings: dict[str, Any]) -> bool:
+    """Say whether someone chose where dense parameters are kept: the flags, the file, or the run that goes on."""
+    from dovetail.spec.files import read_table
+
+    if word is None or "training.dense" in settings:
+        return True
+    if not _is_file(word):
+        return False
+    training = read_table(Path(word)).get("training")
+    return isinstance(training, dict) and "dense" in training
+
+
+def _is_file(word: str) -> bool:
+    """Say whether a word means a run file, not a model."""
+    path = Path(word)
+    return path.is_file() or path.suffix in (".toml", ".json")
+
+
 def _read(word: str) -> Run:
     """Return the run of a file, or of a model's name."""
     from dovetail.spec.files import read_struct
     from dovetail.spec.run import Run
 
-    path = Path(word)
-    if path.is_file() or path.suffix in (".toml", ".json"):
-        return read_struct(path, Run)
+    if _is_file(word):
+        return read_struct(Path(word), Run)
     return _run_of_model(word)
 
 

@@ -1,0 +1,136 @@
+"""`--replan`: a run whose stages do not take what was predicted moves to a better plan, and loses nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from dovetail.cli.main import app
+from dovetail.cli.planned import run_as_planned
+from dovetail.cli.replanning import Replanner, ReplanRule
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.launch.from_plan import Machine
+from dovetail.spec import Plan, Problem, read_problem, write_problem
+from dovetail.spec.run import Run
+from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages
+from tests.runtime.counting import COUNTING, PLAIN, assert_each_sample_counts_once, slow_counting
+from tests.runtime.launch.test_stage_watch import make_report
+from tests.runtime.runs import make_run
+
+BATCH, SAMPLES, PAUSE_S = 60, 6000, 0.01
+"""The loss sleeps 0.6 s with a batch, so that cores do not matter; what a test machine computes comes on top."""
+
+
+def claimed(*, loss_s: float) -> Problem:
+    """Return the problem of the counting model: rows are read on one type, and the loss is computed on another."""
+    resources = [make_resource(name, kind="cpu") for name in ("reader", "tower")]
+    on = {"embedding": ("reader", 0.03), "middle": ("reader", 0.002), "loss": ("tower", loss_s)}
+    layers = [make_layer(name, on={where: make_layer_time(seconds)}) for name, (where, seconds) in on.items()]
+    return make_problem(resources=resources, layers=layers, samples=SAMPLES, batch=BATCH)
+
+
+def write_all(folder: Path, problem: Problem, units: tuple[int, int]) -> None:
+    """Write a run, a problem and a plan of two stages."""
+    run = make_run(
+        model=slow_counting(PAUSE_S, has_middle=True), samples=SAMPLES, optimizer=PLAIN, batch=BATCH, reduction="sum",
+        micro_batch=10,
+    )  # fmt: skip
+    plain = msgspec.json.decode(msgspec.json.encode(run))
+    del plain["training"]["dense"], plain["worker"], plain["stage"]
+    (folder / "run.json").write_bytes(msgspec.json.encode(_said(plain)))
+    write_problem(problem, folder / "problem.json")
+    plan = Plan(
+        method="exact", stages=make_stages(("reader", 0, 1, units[0]), ("tower", 2, 2, units[1])), samples_per_s=1800.0,
+        cost_per_hour=4.0, cost=1.0, lower_bound=1.0, optimal=True, seconds=0.0, batch=BATCH,
+    )  # fmt: skip
+    (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
+
+
+def _said(value: object) -> object:
+    """Return plain values without what is not said."""
+    return {key: _said(each) for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+
+
+def train(folder: Path, *more: str) -> dict:
+    arguments = ["train", str(folder / "run.json"), "--plan", str(folder / "plan.json"), "--replan", *more]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(folder / "run"), "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout.splitlines()[-1]) | {"told": result.stderr}
+
+
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch):
+    """Have room for four workers, which mostly sleep."""
+    monkeypatch.setattr(Machine, "this", classmethod(lambda _: Machine(cores=4, gpus=0)))
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(240)
+def test_workers_move_to_a_stage_that_is_slower_than_was_claimed_and_every_sample_counts_once(tmp_path):
+    write_all(tmp_path, claimed(loss_s=0.06), (3, 1))  # ten times as fast as it is
+
+    found = train(tmp_path, "--replan-steps", "5")
+
+    first = found["replans"][0]
+    assert [stage["units"] for stage in first["from"]] == [3, 1]
+    assert [stage["units"] for stage in first["to"]] == [1, 3]
+    assert first["predicted_samples_per_s_after"] > first["predicted_samples_per_s_before"]
+    assert "stage 1 takes" in first["why"]
+    run = Blueprint.read(tmp_path / "run").run
+    assert [len(run.workers_of(stage)) for stage in (0, 1)] == [1, 3]
+    assert run.training.dense == "ring"
+    assert [json.loads(line) for line in (tmp_path / "run" / "replans.jsonl").read_text().splitlines()] == found[
+        "replans"
+    ]
+    assert f"at step {first['step']} the run moves" in found["told"]
+    assert found["is_complete"]
+    assert found["step"] == SAMPLES // BATCH  # no step was done twice, and none left out
+    assert_each_sample_counts_once(tmp_path / "run")
+    measured = read_problem(tmp_path / "run" / "measured-problem.json")
+    assert measured.layers[2].on["tower"].compute_s > 0.59  # what it sleeps alone
+
+
+def make_replanner(folder: Path, *, restart_s: float, now_s: list[float]) -> tuple[Replanner, list[str]]:
+    """Return who watches a run of the plan in a folder, and what it tells."""
+    planned = run_as_planned(Run(model=COUNTING), folder / "plan.json", scale=False)
+    problem = read_problem(folder / "problem.json")
+    replanner = Replanner(planned, problem, ReplanRule(steps=5), restart_s=restart_s, clock=lambda: now_s[0])
+    told: list[str] = []
+    replanner.tell = told.append
+    return replanner, told
+
+
+@pytest.mark.parametrize(("restart_s", "moves"), [(50.0, False), (30.0, True)])
+def test_a_move_is_made_where_it_saves_more_than_a_restart_takes(tmp_path, restart_s, moves):
+    write_all(tmp_path, claimed(loss_s=0.06), (3, 1))
+    now_s = [0.0]
+    replanner, told = make_replanner(tmp_path, restart_s=restart_s, now_s=now_s)
+
+    for step in range(20):
+        # A batch takes 0.6 s, and 0.2 s on three: what is left at step 6, 5640 samples at 100/s, is done in 19 s of 56.
+        now_s[0] = 0.6 * step
+        took = {"stages_s": (0.032 * step, 0.6 * step), "staged_samples": 60 * step, "samples": 60 * step}
+        replanner.report(make_report(step, total_samples=SAMPLES, **took))
+
+    assert replanner.stop is moves
+    assert (replanner.move is not None) is moves
+    assert len(told) == 1  # what is known now is what is compared with from here on
+    assert ("keeping a checkpoint" if moves else "the run goes on as it is") in told[0]
+
+
+def test_a_run_as_predicted_is_left_alone(tmp_path):
+    write_all(tmp_path, claimed(loss_s=0.6), (3, 1))
+    now_s = [0.0]
+    replanner, told = make_replanner(tmp_path, restart_s=0.0, now_s=now_s)
+
+    for step in range(20):
+        now_s[0] = 0.6 * step
+        took = {"stages_s": (0.035 * step, 0.65 * step), "staged_samples": 60 * step, "samples": 60 * step}
+        replanner.report(make_report(step, total_samples=SAMPLES, **took))
+
+    assert told == []
+    assert not replanner.stop
