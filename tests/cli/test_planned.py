@@ -38,13 +38,13 @@ def test_units_are_cores_and_gpus_and_a_plan_that_does_not_fit_is_refused():
     plan = make_plan(("cpu", 0, 1, 6), ("v100", 2, 5, 2), ("cpu-core", 6, 9, 2))
 
     with pytest.raises(PlanError, match="needs 8 cores and 2 GPUs, and this machine has 4"):
-        place(plan, Machine(cores=4, gpus=2))
+        place(plan.stages, Machine(cores=4, gpus=2))
     with pytest.raises(PlanError, match="and this machine has 8 cores and 1 GPUs"):
-        place(plan, Machine(cores=8, gpus=1))
+        place(plan.stages, Machine(cores=8, gpus=1))
     with pytest.raises(PlanError, match="0 GPUs that PyTorch can use"):
-        place(plan, Machine(cores=8, gpus=0), scale=True)
+        place(plan.stages, Machine(cores=8, gpus=0), scale=True)
 
-    assert [stage.units for stage in place(plan, Machine(cores=4, gpus=1), scale=True)] == [3, 1, 1]
+    assert [stage.units for stage in place(plan.stages, Machine(cores=4, gpus=1), scale=True)] == [3, 1, 1]
 
 
 def test_every_unit_is_a_worker_of_its_stage():
@@ -52,7 +52,7 @@ def test_every_unit_is_a_worker_of_its_stage():
 
     machine = Machine(cores=3, gpus=2)
 
-    run = planned_run(Run(model=RunModel(name="ctr-dnn")), place(plan, machine), machine, plan.batch)
+    run = planned_run(Run(model=RunModel(name="ctr-dnn")), place(plan.stages, machine), machine, plan.batch)
 
     assert [name for name, _ in run.workers_of(0)] == ["stage-0-cpu-0", "stage-0-cpu-1", "stage-0-cpu-2"]
     assert [(name, worker.device) for name, worker in run.workers_of(1)] == [
@@ -65,13 +65,13 @@ def test_every_unit_is_a_worker_of_its_stage():
 
 def test_dense_parameters_stay_where_someone_put_them():
     plan, machine = make_plan(("cpu", 0, 1, 1), ("cpu", 2, 9, 1)), Machine(cores=2, gpus=0)
-    stages = place(plan, machine)
+    stages = place(plan.stages, machine)
     run = Run(model=RunModel(name="ctr-dnn"))
     asynchronous = with_settings(run, {"training.mode": "async"}, place="test")
 
     assert planned_run(run, stages, machine, 500, dense="ps").training.dense == "ps"
     assert planned_run(asynchronous, stages, machine, 500).training.dense == "ps"
-    assert planned_run(run, place(make_plan(("cpu", 0, 9, 2)), machine), machine, 500).training.dense == "ps"
+    assert planned_run(run, place(make_plan(("cpu", 0, 9, 2)).stages, machine), machine, 500).training.dense == "ps"
 
 
 def test_a_run_file_that_says_where_dense_parameters_are_is_heard(tmp_path):
@@ -96,7 +96,7 @@ def test_what_a_type_is_comes_from_the_plan_the_problem_or_the_catalogue_before_
         layers=[make_layer(on={"reader": make_layer_time()})],
     )
 
-    units = units_of(plan, problem, load_catalogue())
+    units = units_of(plan.stages, problem, load_catalogue())
 
     assert units["aws:c7i.4xlarge"] == PlanUnit(on_gpu=False, size=16)
     assert units["c7g.large"] == PlanUnit(on_gpu=False, size=2)
@@ -104,24 +104,24 @@ def test_what_a_type_is_comes_from_the_plan_the_problem_or_the_catalogue_before_
     assert not units["reader"].on_gpu
     assert units["cpu-like"].on_gpu
     assert units["tpu"].on_gpu  # by its name: nobody says what it is
-    assert units_of(make_plan(("reader", 0, 9, 1)))["reader"].on_gpu
+    assert units_of(make_plan(("reader", 0, 9, 1)).stages)["reader"].on_gpu
 
     said = msgspec.structs.replace(plan.stages[3], kind="other")
     with pytest.raises(PlanError, match='`reader` is of kind "other"'):
-        units_of(msgspec.structs.replace(plan, stages=(said,)))
+        units_of([said])
 
 
 def test_a_unit_of_the_catalogue_is_a_worker_with_all_of_its_threads():
     plan = make_plan(("c7g.large", 0, 9, 4))
-    units = units_of(plan, catalogue=load_catalogue())
+    units = units_of(plan.stages, catalogue=load_catalogue())
     run = Run(model=RunModel(name="ctr-dnn"))
 
     machine = Machine(cores=8, gpus=0)
-    whole = planned_run(run, place(plan, machine, units=units), machine, None)
+    whole = planned_run(run, place(plan.stages, machine, units=units), machine, None)
     small = Machine(cores=1, gpus=0)
     with pytest.raises(PlanError, match="needs 8 cores and 0 GPUs, and this machine has 1"):
-        place(plan, small, units=units)
-    scaled = place(plan, small, units=units, scale=True)
+        place(plan.stages, small, units=units)
+    scaled = place(plan.stages, small, units=units, scale=True)
 
     assert [(worker.count, worker.threads) for worker in whole.workers] == [(4, 2)]
     assert [(worker.count, worker.threads) for worker in planned_run(run, scaled, small, None).workers] == [(1, 1)]
@@ -139,7 +139,7 @@ def test_what_is_predicted_with_fewer_units_is_what_the_cost_model_says_of_them(
         samples_per_s=160.0,
         batch=100,
     )
-    scaled = place(plan, Machine(cores=2, gpus=0), scale=True)
+    scaled = place(plan.stages, Machine(cores=2, gpus=0), scale=True)
 
     modelled, guessed = predict(plan, scaled, problem), predict(plan, scaled, None)
 
@@ -156,7 +156,7 @@ def test_dense_parameters_that_do_not_fit_into_memory_are_refused():
     dense = make_layer("dense", on=on, weight_bytes=10.0, optimizer_bytes=10.0)
     rows = make_layer("rows", on=on, kind="embedding", weight_bytes=1e9)
     problem = make_problem(resources=[make_resource("cpu")], layers=[rows, dense])
-    stages = place(make_plan(("cpu", 0, 1, 3)), Machine(cores=3, gpus=0))
+    stages = place(make_plan(("cpu", 0, 1, 3)).stages, Machine(cores=3, gpus=0))
 
     check_memory(problem, stages, Machine(cores=3, gpus=0, memory_bytes=90.0))
     with pytest.raises(PlanError, match="would hold 90 B"):
@@ -242,3 +242,26 @@ def test_a_speed_that_nothing_here_reaches_is_said(tmp_path):
     assert "error:" in result.stderr
     assert "hint:" in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.processes
+def test_a_policy_learns_from_runs_of_its_plans_on_what_a_run_measured(tmp_path):
+    arguments = ["run", "ctr-dnn", "--samples", "4000", "--batch", "512", "-o", "hidden=8,4", "-o", "width=4"]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run"), "--json"])
+    assert result.exit_code == 0, result.output
+    file = tmp_path / "run.toml"
+    file.write_text(
+        '[model]\nname = "ctr-dnn"\noptions = { hidden = [8, 4], width = 4, num_rows = 26000 }\n'
+        "[data]\noptions = { rows_per_slot = 1000 }\n[training]\nbatch = 64\n"
+    )
+
+    measured = str(tmp_path / "run" / "measured-problem.json")
+    planned = CliRunner().invoke(
+        app, ["plan", measured, "--method", "rl", "--rounds", "2", "--measured", str(file), "--json"]
+    )
+
+    assert planned.exit_code == 0, planned.output
+    found = json.loads(planned.stdout.splitlines()[-1])
+    assert found["measured_samples_per_s"] > 0
+    assert found["stages"][0]["kind"] == "cpu"
+    assert f"ran {found['stages'][0]['units']} x cpu:" in planned.stderr

@@ -75,9 +75,9 @@ def test_workers_move_to_a_stage_that_is_slower_than_was_claimed_and_every_sampl
 
     found = train(tmp_path, "--replan-steps", "5")
 
-    first = found["replans"][0]
+    first, last = found["replans"][0], found["replans"][-1]  # one move, or two where the first steps are slow
     assert [stage["units"] for stage in first["from"]] == [3, 1]
-    assert [stage["units"] for stage in first["to"]] == [1, 3]
+    assert [stage["units"] for stage in last["to"]] == [1, 3]
     assert first["predicted_samples_per_s_after"] > first["predicted_samples_per_s_before"]
     assert "stage 1 takes" in first["why"]
     run = Blueprint.read(tmp_path / "run").run
@@ -111,7 +111,7 @@ def test_a_move_is_made_where_it_saves_more_than_a_restart_takes(tmp_path, resta
     replanner, told = make_replanner(tmp_path, restart_s=restart_s, now_s=now_s)
 
     for step in range(20):
-        # A batch takes 0.6 s, and 0.2 s on three: what is left at step 6, 5640 samples at 100/s, is done in 19 s of 56.
+        # A batch takes 0.6 s, and 0.2 s on three: what is left at step 9, 5460 samples at 100/s, is done in 18 s of 55.
         now_s[0] = 0.6 * step
         took = {"stages_s": (0.032 * step, 0.6 * step), "staged_samples": 60 * step, "samples": 60 * step}
         replanner.report(make_report(step, total_samples=SAMPLES, **took))

@@ -63,8 +63,8 @@ def placed(
     from dovetail.runtime.launch.plan_speed import predict
     from dovetail.runtime.launch.plan_units import units_of
 
-    units = units_of(plan, problem, load(None))
-    stages = place(plan, machine, scale=scale, units=units)
+    units = units_of(plan.stages, problem, load(None))
+    stages = place(plan.stages, machine, scale=scale, units=units)
     if problem is not None:
         check_memory(problem, stages, machine)
     dense = dense or next((stage.dense for stage in plan.stages if stage.dense is not None), None)

@@ -115,7 +115,7 @@ class Replanner(Callback):
     def _fits(self, move: Move) -> bool:
         """Say whether a plan can run on this machine: types may share its cores."""
         try:
-            place(move.plan, self._planned.machine, units=self._planned.units)
+            place(move.plan.stages, self._planned.machine, units=self._planned.units)
         except PlanError:
             return False
         return True

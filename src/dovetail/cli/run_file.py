@@ -34,7 +34,7 @@ def find_run(
         run = Blueprint.read(resume).run
         check_trusted(resume, run, trust=trust)
     else:
-        run = _read(word or "")
+        run = read_run(word or "")
     if workers is not None:
         settings = {**settings, "worker": alike_workers(run, workers)}
     return with_settings(run, settings, place=FLAGS) if settings else run
@@ -46,24 +46,31 @@ def says_dense(word: str | None, settings: dict[str, Any]) -> bool:
 
     if word is None or "training.dense" in settings:
         return True
-    if not _is_file(word):
+    if not is_run_file(word):
         return False
     training = read_table(Path(word)).get("training")
     return isinstance(training, dict) and "dense" in training
 
 
-def _is_file(word: str) -> bool:
+def is_run_file(word: str) -> bool:
     """Say whether a word means a run file, not a model."""
     path = Path(word)
     return path.is_file() or path.suffix in (".toml", ".json")
 
 
-def _read(word: str) -> Run:
+def is_run(word: str) -> bool:
+    """Say whether a word means a run: a file, or a model that we have."""
+    from dovetail.models.load import MODELS
+
+    return is_run_file(word) or word in MODELS
+
+
+def read_run(word: str) -> Run:
     """Return the run of a file, or of a model's name."""
     from dovetail.spec.files import read_struct
     from dovetail.spec.run import Run
 
-    if _is_file(word):
+    if is_run_file(word):
         return read_struct(Path(word), Run)
     return _run_of_model(word)
 

@@ -24,26 +24,30 @@ def test_a_window_is_whole_after_enough_steps_and_seconds():
     watch = StageWatch(steps=10, seconds=2.0)
 
     assert watch.add(make_report(0), 0.0) is None  # nothing is computed
-    assert watch.add(make_report(2), 1.0) is None  # it begins here
-    assert watch.add(make_report(11), 4.0) is None
-    window = watch.add(make_report(12), 5.0)
+    assert watch.add(make_report(1), 1.0) is None
+    assert watch.add(make_report(4), 2.0) is None  # it begins here, warm
+    assert watch.add(make_report(13), 5.0) is None
+    window = watch.add(make_report(14), 6.0)
 
     assert window is not None
     assert (window.steps, window.samples, window.stages_s) == (10, 1000, (10.0, 30.0))
     assert window.samples_per_s == pytest.approx(250.0)
-    assert watch.add(make_report(22), 5.5) is None  # the next is too short
+    assert watch.add(make_report(24), 6.5) is None  # the next is too short
 
 
-@pytest.mark.parametrize("changes", [{"generation": 2}, {"step": 1}, {"staged_samples": 5}, {"stages_s": (1.0,)}])
+@pytest.mark.parametrize("changes", [{"generation": 2}, {"step": 3}, {"staged_samples": 5}, {"stages_s": (1.0,)}])
 def test_a_run_that_begins_anew_is_measured_anew(changes):
     watch = StageWatch(steps=10, seconds=0.0)
-    watch.add(make_report(2), 1.0)
+    watch.add(make_report(1), 0.5)
+    watch.add(make_report(4), 1.0)
 
-    assert watch.add(make_report(12, **changes), 2.0) is None
+    assert watch.add(make_report(14, **changes), 2.0) is None
 
 
 def test_a_run_that_is_not_running_is_not_measured():
     watch = StageWatch(steps=1, seconds=0.0)
-    watch.add(make_report(2), 1.0)
+    watch.add(make_report(1), 0.5)
+    watch.add(make_report(4), 1.0)
 
-    assert watch.add(make_report(12, state="saving"), 2.0) is None
+    assert watch.add(make_report(14, state="saving"), 2.0) is None
+    assert watch.add(make_report(14), 2.0) is not None

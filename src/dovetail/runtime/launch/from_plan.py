@@ -13,7 +13,7 @@ from dovetail.cost import stage_memory
 from dovetail.errors import PlanError
 from dovetail.runtime.launch.devices import gpu_bytes, num_gpus
 from dovetail.runtime.launch.plan_units import PlanUnit, units_of
-from dovetail.spec.plan import Plan, Stage
+from dovetail.spec.plan import Stage
 from dovetail.spec.problem import Problem
 from dovetail.spec.run import Dense, Run, RunWorker
 from dovetail.spec.run_stage import RunStage
@@ -76,20 +76,20 @@ class PlacedStage:
 
 
 def place(
-    plan: Plan, machine: Machine, *, scale: bool = False, units: Mapping[str, PlanUnit] | None = None
+    stages: Sequence[Stage], machine: Machine, *, scale: bool = False, units: Mapping[str, PlanUnit] | None = None
 ) -> list[PlacedStage]:
-    """Return where each stage runs; `units` says what a unit of a type is, where the plan alone does not tell.
+    """Return where each stage of a plan runs; `units` says what a unit of a type is, where the stage does not tell.
 
     What does not fit is refused; with `scale` every stage gets its part of what there is, and at least one unit.
     """
-    units = units_of(plan) if units is None else units
+    units = units_of(stages) if units is None else units
     wanted = {True: 0, False: 0}
-    for stage in plan.stages:
+    for stage in stages:
         unit = units[stage.resource]
         wanted[unit.on_gpu] += stage.units * unit.size
     has = {gpu: machine.has(gpu=gpu) for gpu in wanted}
     if wanted[True] and not machine.gpus:
-        named = sorted({f"`{stage.resource}`" for stage in plan.stages if units[stage.resource].on_gpu})
+        named = sorted({f"`{stage.resource}`" for stage in stages if units[stage.resource].on_gpu})
         raise PlanError(
             f"the plan needs {_counted(wanted)}, {', '.join(named)} among them, and this machine has "
             f"{_counted(has)} that PyTorch can use",
@@ -100,7 +100,7 @@ def place(
             f"the plan needs {_counted(wanted)}, and this machine has {_counted(has)}",
             hint="--scale runs it in proportion with what there is",
         )
-    return [_placed(stage, units[stage.resource], wanted, has) for stage in plan.stages]
+    return [_placed(stage, units[stage.resource], wanted, has) for stage in stages]
 
 
 def _placed(stage: Stage, unit: PlanUnit, wanted: Mapping[bool, int], has: Mapping[bool, int]) -> PlacedStage:

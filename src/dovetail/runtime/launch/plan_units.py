@@ -7,12 +7,13 @@ which is an instance as rented, is all of its virtual CPUs, or all of its accele
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.catalogue import Catalogue, CatalogueEntry
 from dovetail.catalogue.chips import chip_of
 from dovetail.errors import PlanError
-from dovetail.spec.plan import Plan
+from dovetail.spec.plan import Stage
 from dovetail.spec.problem import Problem
 from dovetail.spec.resource import Kind
 
@@ -30,19 +31,21 @@ class PlanUnit:
         return f"{self.size} {'GPU' if self.on_gpu else 'core'}{'s' * (self.size != 1)}"
 
 
-def units_of(plan: Plan, problem: Problem | None = None, catalogue: Catalogue | None = None) -> dict[str, PlanUnit]:
+def units_of(
+    stages: Sequence[Stage], problem: Problem | None = None, catalogue: Catalogue | None = None
+) -> dict[str, PlanUnit]:
     """Return what a unit of each type is here, of a plan's types and of its problem's that a machine may have.
 
-    A plan on what is neither a CPU nor a GPU is refused.
+    A stage on what is neither a CPU nor a GPU is refused.
     """
     named = {entry.instance: entry for entry in (catalogue or {}).values()} | dict(catalogue or {})
     kinds: dict[str, Kind | None] = {}
     if problem is not None:
         kinds = {resource.name: resource.kind for resource in problem.resources}
-    for stage in plan.stages:
+    for stage in stages:
         kinds[stage.resource] = stage.kind or kinds.get(stage.resource)
     found = {name: _unit(name, kind, named.get(name)) for name, kind in kinds.items()}
-    for stage in plan.stages:
+    for stage in stages:
         if found[stage.resource] is None:
             raise PlanError(
                 f'`{stage.resource}` is of kind "other", and what runs here are CPUs and GPUs',

@@ -20,20 +20,29 @@ class StageWindow:
     """Of the whole run."""
 
 
+WARM_UP_STEPS = 3
+"""Of a start that are left out: lines are opened, and memory is filled for the first time."""
+
+
 class StageWatch:
-    """Cuts a run into windows of at least so many steps and seconds; the steps before the first report are left out."""
+    """Cuts a run into windows of at least so many steps and seconds, without its first steps."""
 
     def __init__(self, *, steps: int, seconds: float) -> None:
         """Wait for the run to start."""
         self._steps, self._seconds = steps, seconds
+        self._first: Report | None = None
+        """Of this start of counting."""
         self._begun: tuple[float, Report] | None = None
 
     def add(self, report: Report, now_s: float) -> StageWindow | None:
         """Take in a report; return a window that is whole with it."""
         if report.state != "running" or not report.staged_samples:
             return None
-        if self._begun is None or self._is_new(report, self._begun[1]):
-            self._begun = (now_s, report)
+        if self._first is None or self._is_new(report, self._first if self._begun is None else self._begun[1]):
+            self._first, self._begun = report, None
+        if self._begun is None:
+            if report.step >= self._first.step + WARM_UP_STEPS:
+                self._begun = (now_s, report)
             return None
         begun_s, first = self._begun
         steps, seconds = report.step - first.step, now_s - begun_s
