@@ -4,8 +4,8 @@
     python benchmarks/heterogeneous.py --model 2emb
 
 CTR-DNN (26 slots x 8,000,000 rows x 16, hidden 1024 x 3, batch 8192), Adagrad everywhere, the same samples in memory on
-all sides, matrix products in TF32 on the GPU on all sides. Stock PyTorch: everything on the CPUs; tables on the CPUs and
-layers on the GPU (hybrid); everything on the GPU. Dovetail: look-ups on CPU workers, layers on the GPU, rows on servers
+all sides, matrix products in TF32 on the GPU on all sides. Stock PyTorch: all on the CPUs; tables on the CPUs and the
+layers on the GPU (hybrid); all on the GPU. Dovetail: look-ups on CPU workers, layers on the GPU, rows on servers
 in host memory, none of them cached on the GPU, in `sync`: every step is PyTorch's. The ratios come last.
 """
 

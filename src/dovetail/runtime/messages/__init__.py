@@ -19,6 +19,8 @@ from dovetail.runtime.messages.parameters import (
     Pulled,
     Push,
     Pushed,
+    Refresh,
+    Refreshed,
     Stale,
 )
 from dovetail.runtime.messages.ring import (
@@ -81,7 +83,7 @@ Message = (
     | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
-    | Pull | Pulled | Push | Pushed | Stale
+    | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Stale
     | Forward | Returned | Collect | Collected | Staff
 )  # fmt: skip
 
@@ -119,6 +121,8 @@ __all__ = [
     "Ready",
     "Recall",
     "Reduced",
+    "Refresh",
+    "Refreshed",
     "Report",
     "Reset",
     "Returned",

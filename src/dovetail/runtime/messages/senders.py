@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from dovetail.runtime.messages.membership import Alive, Failed, Hello, Leaves
-from dovetail.runtime.messages.parameters import Pull, Push
+from dovetail.runtime.messages.parameters import Pull, Push, Refresh
 from dovetail.runtime.messages.ring import Holds, InRing, Reduced, RingBroken, RingMeets
 from dovetail.runtime.messages.serving import (
     Accepted,
@@ -71,7 +71,8 @@ class Senders:
     def why_not_to_server(self, sender: str, message: Any) -> str | None:
         """Return why a server does not take a message of this process, or None where it does."""
         role = self.role_of(sender)
-        if not isinstance(message, Pull if role == "stage worker" else Pull | Push) or "worker" not in role:
+        asks = isinstance(message, Pull | Refresh)
+        if "worker" not in role or not (asks or (role == "worker" and isinstance(message, Push))):
             return _not_theirs(sender, role, message)
         if isinstance(message, Push) and message.worker.partition("/")[0] != sender:
             return f"{sender} speaks in the name of {message.worker}"

@@ -189,6 +189,7 @@ class Pipeline:
         if self._collects:
             self._collect(task, visited, wanted)
         task.stages_s, self._stages_s = self._stages_s, (0.0,)
+        task.compute_s += task.stages_s[0]  # its own: how fast a worker is does not depend on who comes after it
 
     def _collect(self, task: Task, visited: set[str], wanted: Callable[[], bool]) -> None:
         """Add what the later stages have of a task's dense gradients to this stage's own."""

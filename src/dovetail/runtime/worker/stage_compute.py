@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,7 @@ from dovetail.runtime.worker.compute import finite_loss, gradients_of
 from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.stage_dense import StageDense
-from dovetail.runtime.worker.stage_visits import Visit
+from dovetail.runtime.worker.stage_visits import Visit, joined
 from dovetail.runtime.worker.travel import Travel
 from dovetail.transport import Sendable
 
@@ -47,27 +47,34 @@ class StageComputer:
         self._name, self._graph, self._cut, self._model = name, graph, cut, model
         self._lines, self._calls, self._is_last = lines, calls, is_last
         self._reply, self._wanted, self._dense, self._travel = reply, wanted, dense, travel
-        self._computed: deque[tuple[Visit, Timer]] = deque()
+        blocks = graph.blocks[cut.first : cut.last + 1]
+        self.joins = is_last and not {"ids", "offsets"} & set(cut.fields) and all(b.kind != "embedding" for b in blocks)
+        """Whether several micro-batches may be computed at once."""
+        self._computed: deque[tuple[Sequence[Visit], Timer]] = deque()
         """Handed out both ways, and not answered yet."""
 
-    def compute(self, visit: Visit) -> bool:
-        """Go on with a micro-batch; True where it has been here, forward and back, and `answer_done` will answer it.
+    def compute(self, visits: Sequence[Visit]) -> bool:
+        """Go on with a micro-batch, or with several at once; True where they have been here, forward and back.
 
-        On a GPU this only hands out the work: the next micro-batch can be handed out while this one is computed.
+        `answer_done` answers them then. On a GPU this only hands out the work: the next micro-batch can be handed out
+        while this one is computed.
         """
         timer = Timer(self._model.device)
         self._travel.await_copies()
-        if not visit.calls:
-            self._forward(visit)
+        whole = joined(visits)
+        if not whole.calls:
+            self._forward(whole)
             if not self._is_last:
-                self._send_on(visit)
-                visit.took(self._own(timer.seconds()))
+                self._send_on(whole)
+                whole.took(self._own(timer.seconds()))
                 return False
-            self._turn(visit)
+            self._turn(whole)
         else:
-            self._backward(visit)
+            self._backward(whole)
+        whole.gradients = {name: tensor.grad for name, tensor in whole.inputs.items()}
+        _hand_back(whole, visits)
         timer.end()
-        self._computed.append((visit, timer))
+        self._computed.append((visits, timer))
         return True
 
     def _own(self, seconds: float) -> tuple[float, ...]:
@@ -82,9 +89,11 @@ class StageComputer:
     def answer_done(self, *, wait: bool) -> None:
         """Answer micro-batches that are computed; with `wait`, wait for one at least."""
         while self._computed and (wait or self._computed[0][1].is_over):
-            visit, timer = self._computed.popleft()
-            visit.took(self._own(timer.seconds()))
-            self._answer(visit)
+            visits, timer = self._computed.popleft()
+            samples = sum(visit.message.samples for visit in visits)
+            for visit in visits:
+                visit.took(self._own(timer.seconds() * visit.message.samples / max(1, samples)))
+                self._answer(visit)
             wait = False
 
     def forget(self) -> None:
@@ -161,7 +170,7 @@ class StageComputer:
         rows = gradients_of(visit.leaves)
         first = min(visit.letters)  # is told how long the stages took: one of them, so that it counts once
         for sender, letter in visit.letters.items():
-            arrays = [self._gradient_of(visit.inputs[name]) for name in self._cut.inputs.get(sender, ())]
+            arrays = [self._gradient_of(visit, name) for name in self._cut.inputs.get(sender, ())]
             stages_s = visit.stages_s if sender == first else ()
             if sender:
                 self._reply(letter, Returned(stages_s=stages_s), arrays)
@@ -178,11 +187,26 @@ class StageComputer:
             )
             self._reply(letter, returned, arrays)
 
-    def _gradient_of(self, tensor: Tensor) -> Sendable:
+    def _gradient_of(self, visit: Visit, name: str) -> Sendable:
         """Return the gradient of an input; whole numbers have none."""
+        tensor, gradient = visit.inputs[name], visit.gradients.get(name)
         if not tensor.requires_grad:
             return np.zeros(0, dtype=np.float32)
-        return self._travel.pack(tensor.grad if tensor.grad is not None else torch.zeros_like(tensor))
+        return self._travel.pack(gradient if gradient is not None else torch.zeros_like(tensor))
+
+
+def _hand_back(whole: Visit, visits: Sequence[Visit]) -> None:
+    """Give each of several that were computed at once what came of it; the loss of all counts for the first."""
+    if visits[0] is whole:
+        return
+    begin = 0
+    for visit in visits:
+        part = slice(begin, begin + visit.message.samples)
+        begin = part.stop
+        visit.gradients = {name: None if each is None else each[part] for name, each in whole.gradients.items()}
+        visit.scores = whole.scores[part] if whole.scores is not None else None
+        if whole.loss is not None:
+            visit.loss = whole.loss if visit is visits[0] else torch.zeros((), device=whole.loss.device)
 
 
 class Timer:
@@ -194,7 +218,8 @@ class Timer:
         self._ended_s: float | None = None
         self._events: Any = None
         if device.type == "cuda":
-            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+            # Whoever waits sleeps: readers and servers have work for the core.
+            self._events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2)]  # type: ignore[no-untyped-call]
             self._events[0].record(torch.cuda.current_stream(device))
             self._device = device
 

@@ -114,6 +114,10 @@ class StageLoop:
             travel=self._travel,
         )
 
+        # Gradients that stay here are those of a step: of whichever task, they may be computed together.
+        self._joins = self._ring is not None and self._computer.joins
+        self._most_samples = training.micro_batch
+
     def _addresses(self) -> list[str]:
         """Return where others call."""
         spec = self._process.blueprint.stage_workers[self._process.name]
@@ -172,9 +176,13 @@ class StageLoop:
             visit = self._visits.ready(self._dense.are_there)
             if visit is not None:
                 self._control.pulse.beat()
+                visits = [visit]
+                if self._joins:
+                    visits = self._visits.ready_with(visit, self._dense.are_there, self._most_samples)
                 with suppress(Abandoned):
-                    if self._computer.compute(visit):
-                        self._visits.remove(visit)
+                    if self._computer.compute(visits):
+                        for each in visits:
+                            self._visits.remove(each)
             self._computer.answer_done(wait=visit is None)
 
     def _is_now(self, generation: int) -> bool:
