@@ -15,7 +15,7 @@ from dovetail.cli.run_file import says_dense
 from dovetail.errors import PlanError
 from dovetail.runtime.folder import Summary
 from dovetail.runtime.launch.from_plan import Machine, check_memory, place, planned_run
-from dovetail.runtime.launch.plan_speed import predict
+from dovetail.runtime.launch.plan_speed import in_sync, predict
 from dovetail.runtime.launch.plan_units import PlanUnit, units_of
 from dovetail.spec import Plan, read_problem, write_problem
 from dovetail.spec.plan import Stage
@@ -148,6 +148,21 @@ def test_what_is_predicted_with_fewer_units_is_what_the_cost_model_says_of_them(
     assert modelled.is_modelled
     assert guessed.samples_per_s == pytest.approx(80.0)
     assert not guessed.is_modelled
+
+
+def test_steps_in_sync_fill_the_stages_and_drain_them():
+    # Stages of 1 s and 3 s for a batch of 4 micro-batches: (1 + 3) / 4 + 3/4 * 3 = 3.25 s.
+    layers = [make_layer(str(seconds), on={"cpu": make_layer_time(seconds)}) for seconds in (1.0, 3.0)]
+    problem = make_problem(resources=[make_resource("cpu")], layers=layers, batch=500)
+    plan, machine = make_plan(("cpu", 0, 0, 1), ("cpu", 1, 1, 1)), Machine(cores=2, gpus=0)
+    stages = place(plan.stages, machine)
+    run = planned_run(
+        with_settings(Run(model=RunModel(name="ctr-dnn")), {"training.micro_batch": 125}, place="test"),
+        stages, machine, 500,
+    )  # fmt: skip
+
+    assert in_sync(predict(plan, stages, problem), plan, stages, run) == pytest.approx(500 / 3.25)
+    assert in_sync(predict(plan, stages, None), plan, stages, run) is None
 
 
 def test_dense_parameters_that_do_not_fit_into_memory_are_refused():

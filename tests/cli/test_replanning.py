@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,9 +13,10 @@ from typer.testing import CliRunner
 from dovetail.cli.main import app
 from dovetail.cli.planned import run_as_planned
 from dovetail.cli.replanning import Replanner, ReplanRule
+from dovetail.planner.replan import Ran
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.launch.from_plan import Machine
-from dovetail.spec import Plan, Problem, read_problem, write_problem
+from dovetail.spec import Plan, Problem, read_plan, read_problem, write_problem
 from dovetail.spec.run import Run
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages
 from tests.runtime.counting import COUNTING, PLAIN, assert_each_sample_counts_once, slow_counting
@@ -78,7 +80,7 @@ def test_workers_move_to_a_stage_that_is_slower_than_was_claimed_and_every_sampl
     first, last = found["replans"][0], found["replans"][-1]  # one move, or two where the first steps are slow
     assert [stage["units"] for stage in first["from"]] == [3, 1]
     assert [stage["units"] for stage in last["to"]] == [1, 3]
-    assert first["predicted_samples_per_s_after"] > first["predicted_samples_per_s_before"]
+    assert first["samples_per_s_after"] > first["samples_per_s_before"]
     assert "stage 1 takes" in first["why"]
     run = Blueprint.read(tmp_path / "run").run
     assert [len(run.workers_of(stage)) for stage in (0, 1)] == [1, 3]
@@ -94,11 +96,15 @@ def test_workers_move_to_a_stage_that_is_slower_than_was_claimed_and_every_sampl
     assert measured.layers[2].on["tower"].compute_s > 0.59  # what it sleeps alone
 
 
-def make_replanner(folder: Path, *, restart_s: float, now_s: list[float]) -> tuple[Replanner, list[str]]:
+def make_replanner(
+    folder: Path, *, restart_s: float, now_s: list[float], earlier: Sequence[Ran] = ()
+) -> tuple[Replanner, list[str]]:
     """Return who watches a run of the plan in a folder, and what it tells."""
     planned = run_as_planned(Run(model=COUNTING), folder / "plan.json", scale=False)
     problem = read_problem(folder / "problem.json")
-    replanner = Replanner(planned, problem, ReplanRule(steps=5), restart_s=restart_s, clock=lambda: now_s[0])
+    replanner = Replanner(
+        planned, problem, ReplanRule(steps=5), restart_s=restart_s, earlier=earlier, clock=lambda: now_s[0]
+    )
     told: list[str] = []
     replanner.tell = told.append
     return replanner, told
@@ -134,3 +140,31 @@ def test_a_run_as_predicted_is_left_alone(tmp_path):
 
     assert told == []
     assert not replanner.stop
+
+
+@pytest.mark.parametrize(("reached", "goes_back"), [(102.0, False), (150.0, True)])
+def test_a_plan_that_was_faster_in_truth_is_gone_back_to_and_not_left_for_the_slower_one_again(
+    tmp_path, reached, goes_back
+):
+    write_all(tmp_path, claimed(loss_s=0.06), (1, 3))
+    plan = read_plan(tmp_path / "plan.json")
+    write_all(tmp_path, claimed(loss_s=0.06), (3, 1))
+    now_s = [0.0]
+    replanner, told = make_replanner(
+        tmp_path, restart_s=5.0, now_s=now_s, earlier=[Ran(plan=plan, samples_per_s=reached)]
+    )
+
+    for step in range(20):  # at 100 samples/s; the model would move to one reader and three towers
+        now_s[0] = 0.6 * step
+        took = {"stages_s": (0.032 * step, 0.6 * step), "staged_samples": 60 * step, "samples": 60 * step}
+        replanner.report(make_report(step, total_samples=SAMPLES, **took))
+
+    assert replanner.stop is goes_back
+    assert len(told) == 1
+    if goes_back:
+        assert replanner.move is not None
+        assert replanner.move.plan == plan
+        assert "back from 0-1 on 3 reader, 2-2 on 1 tower to 0-1 on 1 reader, 2-2 on 3 tower" in told[0]
+        assert "100 samples/s seen before, 150 after" in told[0]
+    else:
+        assert "was tried, and is not" in told[0]

@@ -151,7 +151,7 @@ def show_places(planned: PlannedRun) -> None:
         )
     console = Console(file=sys.stderr, width=200)
     console.print(table)
-    for line in _predicted(planned):
+    for line in [*_predicted(planned), *_in_sync(planned)]:
         console.print(line, highlight=False)
 
 
@@ -169,3 +169,14 @@ def _predicted(planned: PlannedRun) -> list[str]:
         return [*lines, f"predicted with those here: not known, {why}"]
     how = "" if prediction.is_modelled else ", if each unit does its part: no problem file lies beside the plan"
     return [*lines, f"predicted with those here: {format_plain(prediction.samples_per_s)} samples/s{how}"]
+
+
+def _in_sync(planned: PlannedRun) -> list[str]:
+    """Return in words what steps in `sync` make of that."""
+    from dovetail.runtime.launch.plan_speed import in_sync
+    from dovetail.units import format_plain
+
+    samples_per_s = in_sync(planned.prediction, planned.plan, planned.stages, planned.run)
+    if samples_per_s is None:
+        return []
+    return [f"in sync, where each step fills the stages and drains them: {format_plain(samples_per_s)} samples/s"]

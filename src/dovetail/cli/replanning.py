@@ -19,7 +19,7 @@ from dovetail.cli.output import say
 from dovetail.cli.planned import PlannedRun, placed
 from dovetail.cost import measured_problem
 from dovetail.errors import PlanError
-from dovetail.planner.replan import Difference, Move, better_plan, differences
+from dovetail.planner.replan import Difference, Move, Ran, better_plan, differences, way_back
 from dovetail.runtime.finished.result import TrainingResult
 from dovetail.runtime.folder import REPLANS
 from dovetail.runtime.launch.callbacks import Callback
@@ -28,7 +28,6 @@ from dovetail.runtime.launch.stage_watch import StageWatch
 from dovetail.runtime.messages import Report
 from dovetail.spec import Problem, Stage
 from dovetail.spec.run import Run
-from dovetail.units import format_plain
 
 LEAST_S = 2.0
 """The least time that stages are measured over, however short a step is."""
@@ -54,9 +53,15 @@ class Replanner(Callback):
         rule: ReplanRule,
         *,
         restart_s: float = 0.0,
+        earlier: Sequence[Ran] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Compare with what a problem says; a restart is known to take at least `restart_s`."""
+        """Compare with what a problem says, and with plans that ran before.
+
+        A restart is known to take at least `restart_s`.
+        """
+        self._earlier, self.reached = earlier, 0.0
+        """The speed that was seen last, in samples/s."""
         self._planned, self._rule, self._clock = planned, rule, clock
         self._problem = limited(problem, planned.machine, planned.units, planned.stages)
         self._watch = StageWatch(steps=rule.steps, seconds=LEAST_S)
@@ -80,11 +85,17 @@ class Replanner(Callback):
         window = None if self.stop else self._watch.add(report, self._clock())
         if window is None:
             return
+        self.reached, left = window.samples_per_s, report.total_samples - report.samples
+        back = way_back(self.reached, self._earlier)
+        if back is not None and back.saves_s(left, self.reached) > self.restart_s:
+            self.why = "this plan is slower than one before"
+            self._go(back)
+            return
         measured = took(self._planned.stages, window.stages_s, window.samples)
         found = differences(self._problem, measured, above=self._rule.above)
         if found:
             self._problem = measured_problem(self._problem, measured)
-            self._decide(found, report.total_samples - report.samples, window.samples_per_s)
+            self._decide(found, left)
 
     def _time_the_start(self, report: Report) -> None:
         """Note how long it took to start: moving to another plan takes that long again."""
@@ -94,7 +105,7 @@ class Replanner(Callback):
             self._is_under_way = True
             self.restart_s = max(self.restart_s, self._clock() - self._begun_s)
 
-    def _decide(self, found: Sequence[Difference], left: int, samples_per_s: float) -> None:
+    def _decide(self, found: Sequence[Difference], left: int) -> None:
         """Move where there is a better plan, and it saves more than a restart takes."""
         self.why = "; ".join(map(str, found))
         stages = [stage.as_stage() for stage in self._planned.stages]
@@ -102,14 +113,22 @@ class Replanner(Callback):
         if move is None or not self._fits(move):
             self.tell(f"{self.why}; no plan within the price of this one is faster")
             return
-        saved_s = move.saves_s(left, samples_per_s)
+        if any(ran.is_like(move.plan) for ran in self._earlier):
+            self.tell(f"{self.why}; the plan that should be faster was tried, and is not")
+            return
+        saved_s = move.saves_s(left, self.reached)
         if saved_s <= self.restart_s:
             self.tell(
                 f"{self.why}; {_told(stages, move)}; that saves {saved_s:.1f} s of what is left, and starting again "
                 f"takes {self.restart_s:.1f} s: the run goes on as it is"
             )
             return
+        self._go(move)
+
+    def _go(self, move: Move) -> None:
+        """Have the run keep a checkpoint and stop, to go on with another plan."""
         self.move, self.stop = move, True
+        stages = [stage.as_stage() for stage in self._planned.stages]
         self.tell(f"{self.why}; {_told(stages, move)}; keeping a checkpoint to go on from")
 
     def _fits(self, move: Move) -> bool:
@@ -145,12 +164,13 @@ def train_planned(
     """
     problem, restart_s = base_problem(planned), 0.0
     replans: list[dict[str, Any]] = []
+    earlier: list[Ran] = []
     if rule is not None:
         from dovetail.planner.compile import compile_kernels
 
         compile_kernels(clock=time.perf_counter)  # not while the run waits to be seen to
     while True:
-        watching = None if rule is None else Replanner(planned, problem, rule, restart_s=restart_s)
+        watching = None if rule is None else Replanner(planned, problem, rule, restart_s=restart_s, earlier=earlier)
         result = train(planned.run, resumed, watching)
         problem = keep_measured(planned, problem, folder)
         if watching is None or watching.move is None or result.is_complete:
@@ -160,6 +180,9 @@ def train_planned(
         with (folder / REPLANS).open("ab") as lines:
             lines.write(msgspec.json.encode(replans[-1]) + b"\n")
         before = [stage.as_stage() for stage in planned.stages]
+        ran = msgspec.structs.replace(planned.plan, stages=tuple(before))
+        earlier = [each for each in earlier if not each.is_like(ran)]
+        earlier.append(Ran(plan=ran, samples_per_s=watching.reached))
         say(f"at step {result.step:,} the run moves: {watching.why}; {_told(before, move)}")
         plan = msgspec.structs.replace(move.plan, batch=planned.run.training.batch)
         planned = placed(planned.before, plan, problem, planned.machine, dense=planned.dense)
@@ -168,10 +191,10 @@ def train_planned(
 
 def _told(before: Sequence[Stage], move: Move) -> str:
     """Return a move in words."""
+    what, how = ("back", "seen") if move.is_seen else ("planned again,", "predicted")
     return (
-        f"planned again, from {_layout(before)} to {_layout(move.plan.stages)}: "
-        f"{format_plain(move.before_samples_per_s)} samples/s predicted before, "
-        f"{format_plain(move.after_samples_per_s)} after"
+        f"{what} from {_layout(before)} to {_layout(move.plan.stages)}: "
+        f"{move.before_samples_per_s:,.0f} samples/s {how} before, {move.after_samples_per_s:,.0f} after"
     )
 
 
@@ -198,7 +221,8 @@ def _noted(watching: Replanner, move: Move, planned: PlannedRun, step: int) -> d
             ]
             for key, each in stages.items()
         },
-        "predicted_samples_per_s_before": move.before_samples_per_s,
-        "predicted_samples_per_s_after": move.after_samples_per_s,
+        "speeds_are": "seen" if move.is_seen else "predicted",
+        "samples_per_s_before": move.before_samples_per_s,
+        "samples_per_s_after": move.after_samples_per_s,
         "restart_s": round(watching.restart_s, 3),
     }

@@ -33,17 +33,34 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A plan to move to; both speeds are the model's, with the measured times."""
+    """A plan to move to; both speeds are the model's with the measured times, or both were seen."""
 
     plan: Plan
     before_samples_per_s: float
     after_samples_per_s: float
+    is_seen: bool = False
 
     def saves_s(self, num_samples: int, samples_per_s: float) -> float:
         """Return the seconds that the move saves over so many samples, which would go at so many a second."""
         if samples_per_s <= 0:
             return 0.0
         return num_samples / samples_per_s * (1 - self.before_samples_per_s / self.after_samples_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A plan that ran before, and the speed that it was seen to reach."""
+
+    plan: Plan
+    samples_per_s: float
+
+    def is_like(self, plan: Plan) -> bool:
+        """Say whether a plan has the same stages on the same units."""
+        return _layout(self.plan) == _layout(plan)
+
+
+def _layout(plan: Plan) -> list[tuple[str, int, int]]:
+    return [(stage.resource, stage.last_layer, stage.units) for stage in plan.stages]
 
 
 def differences(problem: Problem, took: Sequence[StageTook], *, above: float) -> list[Difference]:
@@ -77,6 +94,16 @@ def better_plan(problem: Problem, stages: Sequence[Stage], *, clock: Clock, time
     if plan.samples_per_s < LEAST_GAIN * now.samples_per_s:
         return None
     return Move(plan=plan, before_samples_per_s=now.samples_per_s, after_samples_per_s=plan.samples_per_s)
+
+
+def way_back(samples_per_s: float, earlier: Sequence[Ran]) -> Move | None:
+    """Return the fastest plan that ran before, where it was clearly faster than what runs now: the model was wrong."""
+    best = max(earlier, key=lambda ran: ran.samples_per_s, default=None)
+    if best is None or best.samples_per_s < LEAST_GAIN * samples_per_s:
+        return None
+    return Move(
+        plan=best.plan, before_samples_per_s=samples_per_s, after_samples_per_s=best.samples_per_s, is_seen=True
+    )
 
 
 def _at_the_floor(problem: Problem, fastest: Plan, *, split: bool, clock: Clock, time_limit_s: float) -> Plan:

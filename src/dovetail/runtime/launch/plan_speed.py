@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.cost import evaluate
+from dovetail.cost.sync_step import sync_step_seconds
 from dovetail.runtime.launch.from_plan import PlacedStage
 from dovetail.spec.plan import Plan
 from dovetail.spec.problem import Problem
+from dovetail.spec.run import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +56,16 @@ def predict(plan: Plan, stages: Sequence[PlacedStage], problem: Problem | None) 
     return Prediction(
         planned_samples_per_s=planned, samples_per_s=samples_per_s, stage_seconds=tuple(seconds), is_modelled=False
     )
+
+
+def in_sync(prediction: Prediction, plan: Plan, stages: Sequence[PlacedStage], run: Run) -> float | None:
+    """Return the samples/s of a run in `sync`, whose steps fill several stages and drain them; None where not known.
+
+    Every worker of the first stage cuts its part of a batch into micro-batches.
+    """
+    seconds = [each for each in prediction.stage_seconds if each is not None]
+    batch = plan.batch
+    if run.training.mode != "sync" or len(stages) < 2 or len(seconds) < len(stages) or batch is None:
+        return None
+    micro_batches = max(1, round(batch / stages[0].units / run.training.micro_batch))
+    return batch / sync_step_seconds(seconds, micro_batches=micro_batches)
