@@ -168,3 +168,22 @@ def test_a_plan_that_was_faster_in_truth_is_gone_back_to_and_not_left_for_the_sl
         assert "100 samples/s seen before, 150 after" in told[0]
     else:
         assert "was tried, and is not" in told[0]
+
+
+def test_a_run_that_came_back_stays(tmp_path):
+    write_all(tmp_path, claimed(loss_s=0.6), (1, 3))
+    plan = read_plan(tmp_path / "plan.json")
+    write_all(tmp_path, claimed(loss_s=0.6), (3, 1))
+    planned = run_as_planned(Run(model=COUNTING), tmp_path / "plan.json", scale=False)
+    now_s = [0.0]
+    replanner = Replanner(
+        planned, read_problem(tmp_path / "problem.json"), ReplanRule(steps=5), came_back=True,
+        earlier=[Ran(plan=plan, samples_per_s=150.0)], clock=lambda: now_s[0],
+    )  # fmt: skip
+
+    for step in range(20):
+        now_s[0] = 0.6 * step
+        took = {"stages_s": (0.032 * step, 0.6 * step), "staged_samples": 60 * step, "samples": 60 * step}
+        replanner.report(make_report(step, total_samples=SAMPLES, **took))
+
+    assert not replanner.stop

@@ -54,13 +54,16 @@ class Replanner(Callback):
         *,
         restart_s: float = 0.0,
         earlier: Sequence[Ran] = (),
+        came_back: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Compare with what a problem says, and with plans that ran before.
 
-        A restart is known to take at least `restart_s`.
+        A restart is known to take at least `restart_s`. A run that `came_back` to a plan stays, unless the model knows
+        one that was not tried: speeds that are seen are not steady enough to go to and fro by.
         """
-        self._earlier, self.reached = earlier, 0.0
+        self._earlier, self._came_back = earlier, came_back
+        self.reached = 0.0
         """The speed that was seen last, in samples/s."""
         self._planned, self._rule, self._clock = planned, rule, clock
         self._problem = limited(problem, planned.machine, planned.units, planned.stages)
@@ -74,6 +77,7 @@ class Replanner(Callback):
         self.move: Move | None = None
         """Where the run moves to."""
         self.why = ""
+        self._reasons: set[str] = set()
 
     def begin(self, folder: Path, run: Run) -> None:
         """Take in that processes are being started."""
@@ -86,7 +90,7 @@ class Replanner(Callback):
         if window is None:
             return
         self.reached, left = window.samples_per_s, report.total_samples - report.samples
-        back = way_back(self.reached, self._earlier)
+        back = None if self._came_back else way_back(self.reached, self._earlier)
         if back is not None and back.saves_s(left, self.reached) > self.restart_s:
             self.why = "this plan is slower than one before"
             self._go(back)
@@ -111,19 +115,25 @@ class Replanner(Callback):
         stages = [stage.as_stage() for stage in self._planned.stages]
         move = better_plan(self._problem, stages, clock=time.perf_counter)
         if move is None or not self._fits(move):
-            self.tell(f"{self.why}; no plan within the price of this one is faster")
+            self._stay("no plan within the price of this one is faster")
             return
         if any(ran.is_like(move.plan) for ran in self._earlier):
-            self.tell(f"{self.why}; the plan that should be faster was tried, and is not")
+            self._stay("the plan that should be faster was tried, and is not")
             return
         saved_s = move.saves_s(left, self.reached)
         if saved_s <= self.restart_s:
-            self.tell(
-                f"{self.why}; {_told(stages, move)}; that saves {saved_s:.1f} s of what is left, and starting again "
-                f"takes {self.restart_s:.1f} s: the run goes on as it is"
+            self._stay(
+                "another plan would save less than starting again takes",
+                f": {_told(stages, move)}, {saved_s:.1f} s of what is left and {self.restart_s:.1f} s",
             )
             return
         self._go(move)
+
+    def _stay(self, reason: str, more: str = "") -> None:
+        """Say why the run goes on as it is, once for each reason: stages differ again with every window."""
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            self.tell(f"{self.why}; the run goes on as it is: {reason}{more}")
 
     def _go(self, move: Move) -> None:
         """Have the run keep a checkpoint and stop, to go on with another plan."""
@@ -162,7 +172,7 @@ def train_planned(
 
     `train` takes a run to its end, given whether it goes on and who may stop it.
     """
-    problem, restart_s = base_problem(planned), 0.0
+    problem, restart_s, came_back = base_problem(planned), 0.0, False
     replans: list[dict[str, Any]] = []
     earlier: list[Ran] = []
     if rule is not None:
@@ -170,19 +180,22 @@ def train_planned(
 
         compile_kernels(clock=time.perf_counter)  # not while the run waits to be seen to
     while True:
-        watching = None if rule is None else Replanner(planned, problem, rule, restart_s=restart_s, earlier=earlier)
+        watching = None
+        if rule is not None:
+            watching = Replanner(planned, problem, rule, restart_s=restart_s, earlier=earlier, came_back=came_back)
         result = train(planned.run, resumed, watching)
         problem = keep_measured(planned, problem, folder)
         if watching is None or watching.move is None or result.is_complete:
             return PlannedResult(result=result, planned=planned, replans=replans)
-        move, restart_s = watching.move, watching.restart_s
+        move, restart_s, came_back = watching.move, watching.restart_s, watching.move.is_seen
         replans.append(_noted(watching, move, planned, result.step))
         with (folder / REPLANS).open("ab") as lines:
             lines.write(msgspec.json.encode(replans[-1]) + b"\n")
         before = [stage.as_stage() for stage in planned.stages]
         ran = msgspec.structs.replace(planned.plan, stages=tuple(before))
-        earlier = [each for each in earlier if not each.is_like(ran)]
-        earlier.append(Ran(plan=ran, samples_per_s=watching.reached))
+        earlier = [
+            each for each in [*earlier, Ran(plan=ran, samples_per_s=watching.reached)] if not each.is_like(move.plan)
+        ]
         say(f"at step {result.step:,} the run moves: {watching.why}; {_told(before, move)}")
         plan = msgspec.structs.replace(move.plan, batch=planned.run.training.batch)
         planned = placed(planned.before, plan, problem, planned.machine, dense=planned.dense)
