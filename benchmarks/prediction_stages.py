@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import tempfile
@@ -27,7 +28,7 @@ import psutil
 import torch
 from scipy.stats import kendalltau
 
-from dovetail.cost.sync_step import shared_step_seconds
+from dovetail.cost.sync_step import StageShare, sync_step_seconds
 from dovetail.data.load import load_data
 from dovetail.models.load import load_model
 from dovetail.profiler.layers import measure_layers
@@ -138,7 +139,7 @@ class Predictor:
         layers_s = (cut["stage-1"] - self._boundary_s) / second
         self._layers_s = {"cpu": [layers_s * share / sum(shares) for share in shares]}
         self._reader_s = whole["stage-0"] - layers_s
-        self._server_s, self._rest_s = whole["server"], whole["coordinator"]
+        self._server_s = whole["server"]
         self._gpu_host_s = 0.0
         if torch.cuda.is_available():
             self._layers_s["gpu"] = profiled("cuda", arguments)
@@ -157,21 +158,20 @@ class Predictor:
     def samples_per_s(self, plan: Layout) -> float:
         """Return what a plan should reach."""
         batch = self._arguments.batch
-        stage_s, work_s, first = [], [], 0
+        stages, first = [], 0
         for number, (last, workers) in enumerate(zip(plan.lasts, plan.workers, strict=True)):
             on_gpu = plan.gpu and number == len(plan.lasts) - 1
-            seconds = sum(self._layers_s["gpu" if on_gpu else "cpu"][first : last + 1])
+            layers_s = sum(self._layers_s["gpu" if on_gpu else "cpu"][first : last + 1])
             boundaries = (number > 0) + (number < len(plan.lasts) - 1)
             host_s = boundaries * self._boundary_s + (self._reader_s if number == 0 else 0.0)
-            host_s = self._gpu_host_s if on_gpu else host_s
-            seconds = max(seconds, host_s) if on_gpu else seconds + host_s
-            work_s.append(batch * (host_s if on_gpu else seconds))
-            stage_s.append(batch * seconds / workers / min(1.0, plan.cores or 1.0))
+            host_s = self._gpu_host_s if on_gpu else host_s + layers_s
+            seconds = max(layers_s, host_s) / workers / min(1.0, plan.cores or 1.0)
+            stages.append(StageShare(seconds=batch * seconds, workers=workers, work_s=batch * host_s))
             first = last + 1
-        stage_s.append(batch * self._server_s / plan.servers)
-        work_s += [batch * self._server_s, batch * self._rest_s]
-        micro_batches = max(1, round(batch / plan.workers[0] / plan.micro_batch))
-        return batch / shared_step_seconds(stage_s, work_s, micro_batches=micro_batches, cores=self._cores)
+        server_s = batch * self._server_s
+        stages.append(StageShare(seconds=server_s / plan.servers, workers=plan.servers, work_s=server_s))
+        micro_batches = plan.workers[0] * math.ceil(batch / plan.workers[0] / plan.micro_batch)
+        return batch / sync_step_seconds(stages, micro_batches=micro_batches, cores=self._cores)
 
 
 def profiled(device: str, arguments: argparse.Namespace) -> list[float]:

@@ -213,8 +213,11 @@ class Shard:
     def _apply_due(self, position: int, keys: Keys, values: Floats) -> None:
         """Step rows by sums that are due."""
         if len(keys):
-            rows = [(keys, values)]
-            self._update_rows(self.tables[position], rows, scale=self._due_scale, factor=self._due_factor)
+            table = self.tables[position]
+            np.multiply(values, np.float32(self._due_scale), out=values)  # a copy of the sums
+            table.set_rate_factor(self._due_factor)
+            table.update_distinct(keys, values)
+            self.pushed_keys += len(keys)
 
     def apply(
         self, task: int, worker: str, *, part: int, rows: Sequence[RowGradients], dense: Floats | None,
