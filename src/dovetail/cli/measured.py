@@ -23,7 +23,7 @@ def took(stages: Sequence[PlacedStage], stages_s: Sequence[float], samples: int)
     return [
         StageTook(
             stage=stage.as_stage(),
-            workers=stage.units * stage.size if stage.on_gpu else stage.units,
+            workers=stage.workers,
             samples=samples,
             busy_s=busy_s,
         )

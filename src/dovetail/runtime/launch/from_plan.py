@@ -66,6 +66,11 @@ class PlacedStage:
         return self.unit.on_gpu
 
     @property
+    def workers(self) -> int:
+        """How many there are of it: one for each GPU, and one for all cores of a unit."""
+        return self.units * self.size if self.on_gpu else self.units
+
+    @property
     def is_as_planned(self) -> bool:
         """Whether it has all of its units."""
         return self.units == self.planned and self.size == self.unit.size
@@ -166,7 +171,7 @@ def planned_run(
         if not stage.on_gpu:
             workers.append(RunWorker(name=name, count=stage.units, threads=stage.size, stage=number))
             continue
-        for unit in range(stage.units * stage.size):
+        for unit in range(stage.workers):
             device = f"cuda:{next_gpu % max(1, machine.gpus)}"
             workers.append(RunWorker(name=f"{name}-{unit}", device=device, stage=number))
             next_gpu += 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.cost import evaluate
-from dovetail.cost.sync_step import sync_step_seconds
+from dovetail.cost.sync_step import StageShare, sync_step_seconds
 from dovetail.runtime.launch.from_plan import PlacedStage
 from dovetail.spec.plan import Plan
 from dovetail.spec.problem import Problem
@@ -67,5 +68,7 @@ def in_sync(prediction: Prediction, plan: Plan, stages: Sequence[PlacedStage], r
     batch = plan.batch
     if run.training.mode != "sync" or len(stages) < 2 or len(seconds) < len(stages) or batch is None:
         return None
-    micro_batches = max(1, round(batch / stages[0].units / run.training.micro_batch))
-    return batch / sync_step_seconds(seconds, micro_batches=micro_batches)
+    readers = stages[0].workers
+    micro_batches = readers * math.ceil(batch / readers / run.training.micro_batch)
+    shares = [StageShare(seconds=each, workers=stage.workers) for each, stage in zip(seconds, stages, strict=True)]
+    return batch / sync_step_seconds(shares, micro_batches=micro_batches)
