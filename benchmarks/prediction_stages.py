@@ -80,6 +80,8 @@ ON_GPU = (
     Layout((END,), (4,), 2),
     Layout((END,), (8,), 2),
 )
+SHARED = tuple(Layout((1, END), workers) for workers in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 3)))
+"""The cut of examples/plans/two-stages.json, with 1 to 3 workers a stage, on cores that all share."""
 UNDER_QUOTAS = (
     Layout((END,), (2,), cores=0.5),
     Layout((END,), (3,), cores=0.4),
@@ -105,10 +107,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8192)
     parser.add_argument("--hidden", type=int, default=400)
     parser.add_argument("--only", type=int, help="so many of the plans")
+    parser.add_argument("--shared", action="store_true", help="the example's plan, with 1 to 3 workers a stage")
     parser.add_argument("--json", type=Path, help="write the rows there too")
     arguments = parser.parse_args()
     has_gpu = torch.cuda.is_available()
-    plans = (ON_GPU if has_gpu else UNDER_QUOTAS)[: arguments.only]
+    plans = (SHARED if arguments.shared else ON_GPU if has_gpu else UNDER_QUOTAS)[: arguments.only]
     predictor = Predictor(arguments)
     rows = []
     for plan in plans:

@@ -14,7 +14,7 @@ from dovetail.cli.planned import problem_of, run_as_planned
 from dovetail.cli.run_file import says_dense
 from dovetail.errors import PlanError
 from dovetail.runtime.folder import Summary
-from dovetail.runtime.launch.from_plan import Machine, check_memory, place, planned_run
+from dovetail.runtime.launch.from_plan import Machine, check_memory, place, planned_run, with_plan_of
 from dovetail.runtime.launch.plan_speed import in_sync, predict
 from dovetail.runtime.launch.plan_units import PlanUnit, units_of
 from dovetail.spec import Plan, read_problem, write_problem
@@ -85,6 +85,18 @@ def test_a_run_file_that_says_where_dense_parameters_are_is_heard(tmp_path):
     assert says_dense(str(other), {"training.dense": "ps"})
     assert not says_dense("ctr-dnn", {})
     assert says_dense(None, {})  # what goes on, goes on as it was
+
+
+def test_a_run_names_the_plan_whose_stages_it_has(tmp_path):
+    plan = make_plan(("cpu", 0, 1, 1), ("cpu", 2, 5, 1))
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(plan))
+    run = with_settings(Run(model=RunModel(name="ctr-dnn")), {"training.plan": "plan.json"}, place="here")
+
+    planned = with_plan_of(run, tmp_path)
+
+    assert [(stage.first_layer, stage.last_layer) for stage in planned.stages] == [(0, 1), (2, 5)]
+    assert planned.training.plan is None
+    assert with_plan_of(planned, tmp_path) is planned
 
 
 def test_what_a_type_is_comes_from_the_plan_the_problem_or_the_catalogue_before_its_name():

@@ -102,8 +102,6 @@ def train(
     """
     if run_file is None and resume is None:
         raise typer.BadParameter("give a run file, a model, or --resume FOLDER")
-    if plan is None and (scale or replan or problem is not None):
-        raise typer.BadParameter("--scale, --replan and --problem go with --plan")
     if replan and in_process:
         raise typer.BadParameter("--replan moves workers, and --in-process has none")
     if resume is not None and out is not None:
@@ -132,6 +130,7 @@ def train(
 
         settings = settings_of(flags, setting or [])
         run = find_run(run_file, resume, settings, workers, trust=trust)
+        plan = _plan_of(plan, run, run_file, is_needed=scale or replan or problem is not None)
         planned: PlannedRun | None = None
         if plan is not None:
             from dovetail.cli.planned import run_as_planned
@@ -171,6 +170,15 @@ def train(
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
         _show(run, result, facts, as_json=as_json)
+
+
+def _plan_of(plan: Path | None, run: Run, run_file: str | None, *, is_needed: bool) -> Path | None:
+    """Return the plan of the command line, else the one that the run file names, from its own folder."""
+    if plan is None and run.training.plan is not None:
+        plan = Path(run_file or "").parent / run.training.plan
+    if plan is None and is_needed:
+        raise typer.BadParameter("--scale, --replan and --problem go with --plan")
+    return plan
 
 
 def train_watched(

@@ -125,6 +125,10 @@ class RunTraining(Section, frozen=True):
             "absent: by how well speeds are known"
         ),
     ] = None
+    plan: Annotated[
+        str | None,
+        Meta(description="a plan whose stages the run has, as with --plan: a file, from the run file's folder"),
+    ] = None
     activations: Annotated[
         Activations, Meta(description="as what numbers travel between stages: float32, or bfloat16 (half the bytes)")
     ] = "float32"

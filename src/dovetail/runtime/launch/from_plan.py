@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -13,7 +14,8 @@ from dovetail.cost import stage_memory
 from dovetail.errors import PlanError
 from dovetail.runtime.launch.devices import gpu_bytes, num_gpus
 from dovetail.runtime.launch.plan_units import PlanUnit, units_of
-from dovetail.spec.plan import Stage
+from dovetail.spec.files import read_struct
+from dovetail.spec.plan import Plan, Stage
 from dovetail.spec.problem import Problem
 from dovetail.spec.run import Dense, Run, RunWorker
 from dovetail.spec.run_stage import RunStage
@@ -182,5 +184,15 @@ def planned_run(
     training = run.training
     if dense is None and len(stages) > 1 and training.mode == "sync":
         dense = "ring"
-    training = msgspec.structs.replace(training, batch=training.batch or batch, dense=dense or training.dense)
+    training = msgspec.structs.replace(
+        training, plan=None, batch=training.batch or batch, dense=dense or training.dense
+    )
     return msgspec.structs.replace(run, workers=workers, stages=cut, training=training)
+
+
+def with_plan_of(run: Run, folder: Path) -> Run:
+    """Return a run with the workers and stages of the plan that it names, from that folder, where it names one."""
+    if run.training.plan is None:
+        return run
+    plan, machine = read_struct(folder / run.training.plan, Plan), Machine.this()
+    return planned_run(run, place(plan.stages, machine), machine, plan.batch)
