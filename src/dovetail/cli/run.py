@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.model_options import DataName, DataOptions, ModelName, ModelOptions, Prices
+from dovetail.cli.model_options import DataName, DataOptions, ModelName, ModelOptions, Prices, ReplanAbove, ReplanSteps
 from dovetail.cli.output import errors_shown, print_json, say
 
 if TYPE_CHECKING:
@@ -42,12 +42,8 @@ def run(
     replan: Annotated[
         bool, typer.Option("--replan", help="Plan again where stages do not take what was predicted.")
     ] = False,
-    replan_above: Annotated[
-        float, typer.Option(min=0.0, help="With --replan: the part by which a stage's throughput may be off.")
-    ] = 0.2,
-    replan_steps: Annotated[
-        int, typer.Option(min=1, help="With --replan: over how many steps stages are measured.")
-    ] = 20,
+    replan_above: ReplanAbove = 0.2,
+    replan_steps: ReplanSteps = 20,
     seed: Annotated[int, typer.Option(help="Of initial values, and of the order of the data.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
 ) -> None:

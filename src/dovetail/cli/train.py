@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dovetail.cli.model_options import ReplanAbove, ReplanSteps
 from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
 
@@ -70,12 +71,8 @@ def train(
     replan: Annotated[
         bool, typer.Option("--replan", help="With --plan: plan again where stages do not take what was predicted.")
     ] = False,
-    replan_above: Annotated[
-        float, typer.Option(min=0.0, help="With --replan: the part by which a stage's throughput may be off.")
-    ] = 0.2,
-    replan_steps: Annotated[
-        int, typer.Option(min=1, help="With --replan: over how many steps stages are measured.")
-    ] = 20,
+    replan_above: ReplanAbove = 0.2,
+    replan_steps: ReplanSteps = 20,
     max_bad_rows: Annotated[
         int | None, typer.Option(min=0, help="How many broken rows of the data to skip before giving up.")
     ] = None,
