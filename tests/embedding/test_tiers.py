@@ -5,7 +5,7 @@ import pytest
 
 from dovetail.embedding.disk_tier import DiskTier
 from dovetail.embedding.host_tier import HostTier
-from dovetail.embedding.places import NOWHERE, at_record, at_slot, is_below, is_up, record_at, slot_at
+from dovetail.embedding.places import NOWHERE, at_record, at_slot, on_disk, in_host, record_at, slot_at
 from dovetail.embedding.record import RecordLayout
 from dovetail.embedding.tier import Tier
 from tests.embedding.tiers import read, write
@@ -65,9 +65,9 @@ def test_a_place_is_nowhere_or_in_one_tier_and_gives_its_number_back():
     numbers = np.array([0, 1, 7, 2**31 - 2], dtype=np.int32)
 
     assert slot_at(at_slot(numbers)).tolist() == record_at(at_record(numbers)).tolist() == numbers.tolist()
-    assert is_up(at_slot(numbers)).all()
-    assert not is_below(at_slot(numbers)).any()
-    assert is_below(at_record(numbers)).all()
-    assert not is_up(at_record(numbers)).any()
-    assert not is_up(NOWHERE)
-    assert not is_below(NOWHERE)
+    assert in_host(at_slot(numbers)).all()
+    assert not on_disk(at_slot(numbers)).any()
+    assert on_disk(at_record(numbers)).all()
+    assert not in_host(at_record(numbers)).any()
+    assert not in_host(NOWHERE)
+    assert not on_disk(NOWHERE)

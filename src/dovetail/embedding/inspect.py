@@ -28,6 +28,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     host_rows: int
     disk_rows: int
+    device_rows: int
     width: int
     optimizer: dict[str, Any]
     seed: int
@@ -80,6 +81,7 @@ def inspect(path: str | Path, *, num_hot: int = 10) -> Summary:
         rows=len(all_keys),
         host_rows=manifest.host_rows,
         disk_rows=manifest.disk_rows,
+        device_rows=manifest.device_rows,
         width=width,
         optimizer=settings.optimizer,
         seed=settings.seed,

@@ -72,7 +72,7 @@ def fill(store: Store, chains: Sequence[Sequence[Checkpoint]], *, shard: int, nu
     for checkpoint in (each for chain in chains for each in chain):
         for part in checkpoint.parts():
             if len(part.tombstones):
-                store.remove(np.unique(part.tombstones))
+                store.anywhere.remove(np.unique(part.tombstones))
             for start in range(0, len(part.keys), MOST_AT_ONCE):
                 piece = slice(start, start + MOST_AT_ONCE)
                 mine = shard_of(part.keys[piece], num_shards) == shard

@@ -246,7 +246,7 @@ class Table:
     def rows(self, keys: ArrayLike) -> NDArray[np.float32]:
         """Return whole rows, values then optimizer state, moving and counting nothing; zeros where there is no row."""
         with self._open():
-            return self._store.peek(as_keys(keys))
+            return self._store.anywhere.read(as_keys(keys))
 
     def keys(self) -> NDArray[np.int64]:
         """Return every key that has a row, in no order."""
@@ -256,7 +256,7 @@ class Table:
     def counts(self, keys: ArrayLike) -> NDArray[np.int32]:
         """Return the aged access count of each key's row."""
         with self._open():
-            return self._store.facts.of(as_keys(keys)).counts
+            return self._store.anywhere.facts(as_keys(keys)).counts
 
     def stats(self) -> TableStats:
         """Return what the table holds and has done."""

@@ -1,0 +1,169 @@
+"""The device tier's kernels in plain torch: for any device, and what the Triton kernels have to equal.
+
+The index is a vector of int32: an entry is 0 where it is free, -1 where a key was taken out, else a slot and one; the
+key is read at the slot. Its last entry is beyond the index proper, for kernels that need somewhere to write.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dovetail.embedding.slot_line import CHANGED, MOST_COUNTED
+
+FIRST_FACTOR, SECOND_FACTOR = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
+"""Odd numbers that spread keys; below 2**63, so that int64 has them."""
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+MIX_1, MIX_2 = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+"""The numbers of `splitmix` as int64."""
+
+
+def home_of(keys: Tensor, size: int) -> Tensor:
+    """Return where the search for each key begins among `size` entries."""
+    spread = keys * FIRST_FACTOR
+    spread = (spread ^ (spread >> 29)) * SECOND_FACTOR
+    return (((spread >> 32) & 0xFFFFFFFF) * size) >> 32
+
+
+def find(index: Tensor, slot_keys: Tensor, keys: Tensor) -> Tensor:
+    """Return the slot of each key as int32, -1 where it has none."""
+    size = len(index) - 1
+    slots = torch.full((len(keys),), -1, dtype=torch.int32, device=keys.device)
+    active = torch.arange(len(keys), device=keys.device)
+    position = home_of(keys, size)
+    while len(active):
+        entry = index[position]
+        hit = (entry > 0) & (slot_keys[(entry - 1).clamp(min=0).long()] == keys[active])
+        slots[active[hit]] = entry[hit] - 1
+        on = (entry != 0) & ~hit
+        active, position = active[on], (position[on] + 1) % size
+    return slots
+
+
+def insert(index: Tensor, slot_keys: Tensor, slots: Tensor) -> None:
+    """Add the keys at `slots`, which are not in the index."""
+    size = len(index) - 1
+    entries = slots + 1
+    position = home_of(slot_keys[slots.long()], size)
+    while len(entries):
+        free = index[position] == 0
+        index[position[free]] = entries[free]
+        lost = index[position] != entries
+        entries, position = entries[lost], (position[lost] + 1) % size
+
+
+def erase(index: Tensor, slot_keys: Tensor, slots: Tensor) -> None:
+    """Take the keys at `slots` out of the index."""
+    size = len(index) - 1
+    entries = slots + 1
+    position = home_of(slot_keys[slots.long()], size)
+    while len(entries):
+        there = index[position] == entries
+        index[position[there]] = -1
+        entries, position = entries[~there], (position[~there] + 1) % size
+
+
+def fill_first(rows: Tensor, slots: Tensor, keys: Tensor, width: int, seed: int, scale: Tensor, state: float) -> None:
+    """Give rows the first values of their keys, as `first_values` does, and their first state.
+
+    `seed` is the mixture of the table's seed, as int64; `scale` is float64.
+    """
+    columns = torch.arange(1, width + 1, device=keys.device) * GOLDEN
+    words = _mix(_mix(_mix(keys) + seed)[:, None] + columns)
+    values = (((words >> 40) & 0xFFFFFF).double() * 2.0**-23 - 1.0) * scale
+    fresh = torch.full((len(keys), rows.shape[1]), state, dtype=torch.float32, device=rows.device)
+    fresh[:, :width] = values.float()
+    rows[slots.long()] = fresh
+
+
+def _mix(words: Tensor) -> Tensor:
+    """Return splitmix's mixture of int64 words that stand for unsigned ones."""
+    words = (words ^ ((words >> 30) & (2**34 - 1))) * MIX_1
+    words = (words ^ ((words >> 27) & (2**37 - 1))) * MIX_2
+    return words ^ ((words >> 31) & (2**33 - 1))
+
+
+def sum_rows(source: Tensor, at: Tensor, starts: Tensor, width: int, out: Tensor, num: Tensor | None = None) -> None:
+    """Write sums of rows of `source`: out[u] is that over at[starts[u]:starts[u + 1]], one after the other in float32.
+
+    Nothing gives zeros. Only the first `num` sums are wanted, and others may be left as they are.
+    """
+    begins = starts[:-1]
+    lengths = starts[1:] - begins
+    out.zero_()
+    for position in range(int(lengths.max()) if len(lengths) else 0):
+        here = lengths > position
+        row = source[at[(begins[here] + position).long()].long(), :width]
+        out[here] = row if position == 0 else out[here] + row
+
+
+def gather(rows: Tensor, slots: Tensor, width: int, out: Tensor) -> None:
+    """Copy the values at slots."""
+    torch.index_select(rows[:, :width], 0, slots, out=out)
+
+
+def touch(seen: Tensor, counts: Tensor, slots: Tensor, clock: Tensor, num: Tensor | None = None) -> None:
+    """Count one access for distinct rows, at the step that `clock` says."""
+    where = slots.long()
+    seen[where] = clock
+    counts[where] = (counts[where] + 1).clamp(max=MOST_COUNTED)
+
+
+def step(
+    name: str,
+    rows: Tensor,
+    states: Tensor,
+    slots: Tensor,
+    sums: Tensor,
+    settings: Tensor,
+    num: Tensor | None = None,
+) -> None:
+    """Step distinct rows by the sums of their gradients: the arithmetic of `row_kernels`, operation by operation."""
+    where = slots.long()
+    rows[where] = STEPS[name](rows[where], sums, settings)
+    states[where] = CHANGED
+
+
+def _sgd(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
+    return rows - settings[0] * g
+
+
+def _adagrad(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
+    width = g.shape[1]
+    total = rows[:, width:] + g * g
+    return torch.cat([rows[:, :width] - settings[0] * g / (total.sqrt() + settings[1]), total], dim=1)
+
+
+def _row_wise_adagrad(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
+    width = g.shape[1]
+    square = torch.zeros_like(g[:, 0])
+    for column in range(width):
+        square = square + g[:, column] * g[:, column]
+    total = rows[:, width] + square / torch.full_like(square, width)  # by a number, CUDA would multiply by its inverse
+    divisor = (total.sqrt() + settings[1])[:, None]
+    return torch.cat([rows[:, :width] - settings[0] * g / divisor, total[:, None]], dim=1)
+
+
+def _adam(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
+    width = g.shape[1]
+    rate, beta1, beta2, epsilon = settings[0], settings[1], settings[2], settings[3]
+    left1 = rows[:, 3 * width : 3 * width + 1] * beta1 + (1 - beta1)
+    left2 = rows[:, 3 * width + 1 :] * beta2 + (1 - beta2)
+    first = beta1 * rows[:, width : 2 * width] + (1 - beta1) * g
+    second = beta2 * rows[:, 2 * width : 3 * width] + (1 - beta2) * (g * g)
+    values = rows[:, :width] - rate * (first / left1) / ((second / left2).sqrt() + epsilon)
+    return torch.cat([values, first, second, left1, left2], dim=1)
+
+
+def _ftrl(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
+    width = g.shape[1]
+    rate, beta, l1, l2 = settings[0], settings[1], settings[2], settings[3]
+    values, before = rows[:, :width], rows[:, 2 * width :]
+    after = before + g * g
+    root = after.sqrt()
+    z = rows[:, width : 2 * width] + (g - (root - before.sqrt()) / rate * values)
+    full = -(z - torch.where(z > 0, l1, -l1)) / ((beta + root) / rate + l2)
+    return torch.cat([torch.where(z.abs() <= l1, torch.zeros_like(z), full), z, after], dim=1)
+
+
+STEPS = {"sgd": _sgd, "adagrad": _adagrad, "row-wise-adagrad": _row_wise_adagrad, "adam": _adam, "ftrl": _ftrl}
