@@ -61,6 +61,8 @@ class DeviceTier:
             ) from None
         self._free = np.empty(self.capacity, dtype=np.int32)
         self._num_free = self.top = self._num_marked = 0
+        self.generation = 0
+        """Another number once rows were taken out that batches may have counted on."""
 
     def _make(self, size: int) -> None:
         def numbers(dtype: torch.dtype, fill: int) -> Tensor:
@@ -179,7 +181,8 @@ class DeviceTier:
         rows[at] = self.rows[self._where(numbers)].cpu().numpy()
 
     def release(self, numbers: NDArray[np.int32]) -> None:
-        """Free slots."""
+        """Free slots, whoever may have counted on their rows."""
+        self.generation += 1
         self.let_go(torch.from_numpy(numbers).to(self.device), numbers)
 
     def facts_at(self, numbers: NDArray[np.int32]) -> FactsAbove:

@@ -33,6 +33,10 @@ class LoadOptions(TypedDict, total=False):
     ageing_lookups: int | None
     key_log: str | Path | None
     segment_bytes: int | None
+    device: str
+    device_bytes: int | None
+    device_rows: int | None
+    expected_rows: int | None
 
 
 def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[Settings, list[list[Checkpoint]]]:

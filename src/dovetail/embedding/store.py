@@ -51,7 +51,7 @@ class Store:
         expected_rows: int | None = None,
     ) -> None:
         self.width, self.seed, self.scale = width, seed, scale
-        self._first_state = np.float32(optimizer.first_state)
+        self.first_state = float(np.float32(optimizer.first_state))
         layout = RecordLayout(width=width, state_width=optimizer.state_width(width), precision=cold_precision)
         self._row_width = width + layout.state_width
         slot_bytes = self._row_width * 4 + SLOT_BYTES
@@ -169,7 +169,7 @@ class Store:
             return False
         host = self._host
         slots = host.take(len(new))
-        fill_first_values(host.rows, slots, new, self.width, self.seed, self.scale, self._first_state)
+        fill_first_values(host.rows, slots, new, self.width, self.seed, self.scale, np.float32(self.first_state))
         self._index.insert(new, at_slot(slots))
         host.begin(new, slots)
         host.lines[slots, TAKEN] = DIRTY

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,9 @@ from dovetail.embedding.saving import Saver
 from dovetail.embedding.stats import TableStats
 from dovetail.embedding.store import Store
 from dovetail.embedding.update import Update
+
+if TYPE_CHECKING:
+    from dovetail.embedding.device.on_device import OnDevice
 
 Mode = Literal["sum", "mean"]
 
@@ -54,8 +57,16 @@ class Table:
         ageing_lookups: int | None = None,
         key_log: str | Path | None = None,
         segment_bytes: int | None = None,
+        device: str = "cuda",
+        device_bytes: int | None = None,
+        device_rows: int | None = None,
+        expected_rows: int | None = None,
     ) -> None:
-        """Make an empty table; first values are uniform within `scale`, by default 1 / (3 sqrt(width))."""
+        """Make an empty table; first values are uniform within `scale`, by default 1 / (3 sqrt(width)).
+
+        With `device_bytes`, rows lie in the memory of `device` too, for those who train through `on_device`. An index
+        for `expected_rows` need not grow, and nobody waits for it to.
+        """
         if width < 1 or not 0 <= shard < num_shards or (host_rows is not None and host_rows < 1):
             raise TableError(
                 f"a table has width {width}, host_rows {host_rows}, shard {shard} of {num_shards}",
@@ -76,6 +87,7 @@ class Table:
             cold_precision=cold_precision,
             segment_bytes=segment_bytes,
             key_log=KeyLog(Path(key_log)) if key_log is not None else None,
+            expected_rows=expected_rows,
         )
         self._lock = threading.RLock()
         self._background = Background(self._store, self._lock)
@@ -83,6 +95,19 @@ class Table:
         self._lookup = Lookup(self._store, ageing_lookups)
         self._update = Update(self._store, self._saver, self.optimizer)
         self._num_expired = 0
+        self.on_device: OnDevice | None = None
+        """Rows on a device, for those who train there; None where the table has none."""
+        if device_bytes is not None:
+            from dovetail.embedding.device.on_device import OnDevice  # noqa: PLC0415 - torch, which servers do without
+
+            self.on_device = OnDevice(
+                *(self._store, self._saver, self._lookup, self.optimizer, self._lock),
+                device=device,
+                device_bytes=device_bytes,
+                device_rows=device_rows,
+                shard=shard,
+                num_shards=num_shards,
+            )
 
     def lookup(self, keys: ArrayLike, *, insert: bool = True) -> NDArray[np.float32]:
         """Return the values of each key: float32 [len(keys), width].
@@ -168,6 +193,8 @@ class Table:
         """Have the following updates use `factor` times the optimizer's learning rate, as a schedule asks."""
         with self._lock:
             self._update.set_rate_factor(factor)
+            if self.on_device is not None:
+                self.on_device.set_rate_factor(factor)
 
     def prefetch(self, keys: ArrayLike, *, ahead: int = 1) -> Future[int]:
         """Bring rows up in the background and keep them for the next `ahead` look-ups; the result counts the fetches.
@@ -238,6 +265,8 @@ class Table:
         )
         try:
             fill(table._store, chains, shard=table.shard, num_shards=table.num_shards)
+            if table.on_device is not None:
+                table.on_device.set_clock()
         except BaseException:
             table.close()
             raise
@@ -269,7 +298,10 @@ class Table:
         return self._store.clock.step
 
     def __len__(self) -> int:
-        return self._store.num_rows
+        if self.on_device is None or self._store.closed:
+            return self._store.num_rows
+        with self._open():
+            return self._store.num_rows
 
     def close(self) -> None:
         """Wait for background work, and give back memory and files; checkpoints stay."""
@@ -278,6 +310,8 @@ class Table:
                 return
             self._store.closed = True
         self._background.close()
+        if self.on_device is not None:
+            self.on_device.close()
         with self._lock:
             self._store.close()
 
@@ -290,9 +324,13 @@ class Table:
     @contextlib.contextmanager
     def _open(self) -> Iterator[None]:
         """Have the table to oneself; one that is closed is refused."""
-        with self._lock:
+        with self._still(), self._lock:
             self._store.must_be_open()
             yield
+
+    def _still(self) -> contextlib.AbstractContextManager[None]:
+        """Have no rows on their way to a device or from it."""
+        return contextlib.nullcontext() if self.on_device is None else self.on_device.paused()
 
     def _own(self, keys: ArrayLike) -> NDArray[np.int64]:
         """Return keys as a vector; those of other shards are refused."""

@@ -61,7 +61,7 @@ class Streams:
         event.record()
         return event  # type: ignore[return-value]
 
-    def wait_for(self, moment: Moment) -> None:
+    def wait_for(self, moment: Moment | None) -> None:
         """Have the current stream, and nobody else, wait."""
         if isinstance(moment, torch.cuda.Event):
             torch.cuda.current_stream(self.device).wait_event(moment)
@@ -73,7 +73,7 @@ class Streams:
 
     def up(self, array: NDArray[np.generic]) -> Tensor:
         """Return a copy of an array on the device, made behind the current stream's work."""
-        here = torch.from_numpy(array)
+        here = torch.from_numpy(array if array.flags.writeable else array.copy())
         if not self.is_cuda:
             return here.clone()
         if not here.is_pinned():
@@ -88,12 +88,9 @@ class Streams:
         here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return here.copy_(tensor, non_blocking=True)
 
-    def host_rows(self, num_rows: int, row_width: int) -> NDArray[np.float32]:
+    def host_rows(self, num_rows: int, row_width: int) -> Tensor:
         """Return room for rows in host memory from which they go up fast."""
-        rows: NDArray[np.float32] = torch.empty(
-            (num_rows, row_width), dtype=torch.float32, pin_memory=self.is_cuda
-        ).numpy()
-        return rows
+        return torch.empty((num_rows, row_width), dtype=torch.float32, pin_memory=self.is_cuda)
 
 
 def find_device(name: str) -> torch.device:

@@ -124,6 +124,11 @@ def step(
     states[where] = CHANGED
 
 
+def _root(numbers: Tensor) -> Tensor:
+    """Return square roots rounded once, which PyTorch's own for the CPU are not."""
+    return numbers.double().sqrt().float()
+
+
 def _sgd(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
     return rows - settings[0] * g
 
@@ -131,7 +136,7 @@ def _sgd(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
 def _adagrad(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
     width = g.shape[1]
     total = rows[:, width:] + g * g
-    return torch.cat([rows[:, :width] - settings[0] * g / (total.sqrt() + settings[1]), total], dim=1)
+    return torch.cat([rows[:, :width] - settings[0] * g / (_root(total) + settings[1]), total], dim=1)
 
 
 def _row_wise_adagrad(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
@@ -140,7 +145,7 @@ def _row_wise_adagrad(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
     for column in range(width):
         square = square + g[:, column] * g[:, column]
     total = rows[:, width] + square / torch.full_like(square, width)  # by a number, CUDA would multiply by its inverse
-    divisor = (total.sqrt() + settings[1])[:, None]
+    divisor = (_root(total) + settings[1])[:, None]
     return torch.cat([rows[:, :width] - settings[0] * g / divisor, total[:, None]], dim=1)
 
 
@@ -151,7 +156,7 @@ def _adam(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
     left2 = rows[:, 3 * width + 1 :] * beta2 + (1 - beta2)
     first = beta1 * rows[:, width : 2 * width] + (1 - beta1) * g
     second = beta2 * rows[:, 2 * width : 3 * width] + (1 - beta2) * (g * g)
-    values = rows[:, :width] - rate * (first / left1) / ((second / left2).sqrt() + epsilon)
+    values = rows[:, :width] - rate * (first / left1) / (_root(second / left2) + epsilon)
     return torch.cat([values, first, second, left1, left2], dim=1)
 
 
@@ -160,8 +165,8 @@ def _ftrl(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
     rate, beta, l1, l2 = settings[0], settings[1], settings[2], settings[3]
     values, before = rows[:, :width], rows[:, 2 * width :]
     after = before + g * g
-    root = after.sqrt()
-    z = rows[:, width : 2 * width] + (g - (root - before.sqrt()) / rate * values)
+    root = _root(after)
+    z = rows[:, width : 2 * width] + (g - (root - _root(before)) / rate * values)
     full = -(z - torch.where(z > 0, l1, -l1)) / ((beta + root) / rate + l2)
     return torch.cat([torch.where(z.abs() <= l1, torch.zeros_like(z), full), z, after], dim=1)
 
