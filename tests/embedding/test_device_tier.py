@@ -126,3 +126,23 @@ def test_whatever_is_done_a_table_with_a_device_is_a_dict(device, tmp_path, seed
                 table.prefetch(some_keys()).result()
     assert_same(table, model)
     table.close()
+
+
+def test_a_fused_step_is_a_look_up_and_a_step(device, tmp_path):
+    from dovetail.embedding.device.fused import FusedStep
+
+    rng = np.random.default_rng(5)
+    batches = [(rng.integers(0, 60, size=24), gradients_of(rng, 24)) for _ in range(20)]
+    batches.append((rng.integers(0, 60, size=7), gradients_of(rng, 7)))
+    model = DictTable(width=WIDTH, optimizer=Adagrad(), seed=3)
+    with make(device, tmp_path) as table:
+        step = FusedStep(table.on_device, lambda values, factors: (values * factors).sum(), lambda: None)
+        for position, (keys, gradients) in enumerate(batches):
+            for ahead in batches[0 if position == 0 else position + 3 : position + 4]:
+                table.on_device.announce(ahead[0], ahead[1])
+            loss = step()
+            values = model.lookup(keys.tolist())
+            assert float(loss) == pytest.approx(float((values * gradients).sum()), rel=1e-4, abs=1e-4)
+            model.update(keys.tolist(), gradients)
+        assert table.step == len(batches)
+        assert_same(table, model)

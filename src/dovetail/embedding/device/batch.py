@@ -27,6 +27,11 @@ class DeviceBatch:
         return self._door.places_of(self._plan)
 
     @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Return on the device the arrays that were announced with the keys."""
+        return self._plan.inputs
+
+    @property
     def num_missing(self) -> int:
         """Return how many of the batch's distinct rows were not on the device when it was planned."""
         return self._plan.num_missing

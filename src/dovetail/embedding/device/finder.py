@@ -51,6 +51,8 @@ class Finder:
         tier, streams = self._tier, self._streams
         streams.wait_for(plan.given)
         keys = plan.keys if isinstance(plan.keys, Tensor) else streams.up(plan.keys)
+        if not plan.inputs:
+            plan.inputs = tuple(streams.up(array) for array in plan.arrays)
         grouped = group(keys.to(tier.device))
         self._must_fit(len(grouped.unique))
         slots = tier.find(grouped.unique)
@@ -104,13 +106,20 @@ class Finder:
 
     def _places(self, slots: Tensor, grouped: Grouped) -> Places:
         """Return where each look-up finds its row, and who asks for each distinct one."""
-        count, num_unique, device = len(grouped.order), len(slots), slots.device
-        unique = torch.full((count,), self._tier.nowhere, dtype=torch.int32, device=device)
-        unique[:num_unique] = slots
-        each = torch.empty(count, dtype=torch.int32, device=device)
-        each[grouped.order] = slots[grouped.number_of]
-        num = torch.full((1,), num_unique, dtype=torch.int32, device=device)
-        return Places(each, grouped.order.to(torch.int32), grouped.starts, unique, num, num_unique)
+        count, device = len(grouped.order), slots.device
+        places = Places.empty(count, len(slots), device)
+        places.slots[grouped.order] = slots[grouped.number_of]
+        places.order.copy_(grouped.order)
+        places.unique[: len(slots)] = slots
+        places.unique[len(slots) :] = self._tier.nowhere
+        # Look-ups that are not the first of their row write where the number of rows is put thereafter.
+        places.starts.fill_(count)
+        behind = places.numbers[3 * count :]
+        behind[torch.where(grouped.first, grouped.number_of, count + 1)] = torch.arange(
+            count, dtype=torch.int32, device=device
+        )
+        places.num.fill_(len(slots))
+        return places
 
     def _make_room(self, num_rows: int, *, oldest: int) -> bool:
         """Have so many free slots, the least used rows that no batch from `oldest` on needs going down."""

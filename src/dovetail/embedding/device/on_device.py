@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from dovetail.embedding.arrays import as_keys, own_keys
@@ -76,10 +77,10 @@ class OnDevice:
         """Return how many batches are announced and not looked up yet."""
         return len(self._announced)
 
-    def announce(self, keys: ArrayLike | Tensor) -> None:
-        """Have the rows of a batch brought up, in the background, before they are looked up."""
+    def announce(self, keys: ArrayLike | Tensor, *arrays: NDArray[Any]) -> None:
+        """Have the rows of a batch brought up, in the background, before they are looked up, and `arrays` with them."""
         self._must_be_open()
-        self._announced.append(self._planner.announce(self._own(keys)))
+        self._announced.append(self._planner.announce(self._own(keys), arrays))
 
     def look_up(self, keys: ArrayLike | Tensor | None = None, *, insert: bool = True) -> DeviceBatch:
         """Return the rows of `keys`, or of the next batch announced.
@@ -93,10 +94,7 @@ class OnDevice:
         if not insert:  # rows that wait for their first batch are none yet
             known = known[(known != tier.nowhere) & (tier.seen[known.long()] != NEVER_SEEN)]
         tier.kernels.touch(tier.seen, tier.counts, known, self.clock, places.num if insert else None)
-        if self._lookup.note(len(known)):
-            with self._lock:
-                self._store.facts.age()
-            tier.age()
+        self._count(len(known))
         return DeviceBatch(self, plan)
 
     def update(self, keys: ArrayLike | Tensor, gradients: Tensor) -> None:
@@ -143,10 +141,11 @@ class OnDevice:
 
     def step_rows(self, places: Places, order: Tensor, gradients: Tensor) -> None:
         """Sum gradients[order[i]] over the look-ups of each distinct row, and step the rows."""
-        self._launch_step(places.unique[: places.num_unique], places, order, gradients)
+        self.launch_step(places.unique[: places.num_unique], places, order, gradients)
         self._store.clock.step += 1
 
-    def _launch_step(self, unique: Tensor, places: Places, order: Tensor, gradients: Tensor) -> None:
+    def launch_step(self, unique: Tensor, places: Places, order: Tensor, gradients: Tensor) -> None:
+        """Do the same on the device alone; of `unique`, those beyond `places.num` are no rows."""
         tier = self.tier
         sums = torch.empty((len(unique), self.width), dtype=torch.float32, device=tier.device)
         starts = places.starts[: len(unique) + 1]
@@ -163,9 +162,40 @@ class OnDevice:
             chosen = torch.as_tensor(keys)[absent.to(keys.device if isinstance(keys, Tensor) else "cpu")]
             out[absent] = torch.from_numpy(self._store.first_rows(chosen.cpu().numpy())).to(out.device)
 
+    def take_next(self) -> tuple[Plan, Places]:
+        """Return the next batch announced, on whose rows the current stream waits; `gather` and `stepped` follow."""
+        self._must_be_open()
+        plan = self._next(None, insert=True)
+        return plan, self._planner.take(plan)
+
+    def gather(self, places: Places, unique: Tensor) -> Tensor:
+        """Return the values of a batch's look-ups, and count them."""
+        tier = self.tier
+        tier.kernels.touch(tier.seen, tier.counts, unique, self.clock, places.num)
+        out = torch.empty((places.num_keys, self.width), dtype=torch.float32, device=tier.device)
+        tier.kernels.gather(tier.rows, places.slots, self.width, out)
+        return out
+
+    def stepped(self, plan: Plan, places: Places) -> None:
+        """Note that a batch was looked up and its rows stepped."""
+        self._count(places.num_unique)
+        self._store.clock.step += 1
+        self._planner.done_with(plan)
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """Have nothing planned or moved for a moment, and all as it is."""
+        return self._planner.quiet()
+
     def done_with(self, plan: Plan) -> None:
         """Let a batch go."""
         self._planner.done_with(plan)
+
+    def _count(self, num_rows: int) -> None:
+        """Count a batch's distinct rows as looked up, and halve all counts where it is time."""
+        if self._lookup.note(num_rows):
+            with self._lock:
+                self._store.facts.age()
+            self.tier.age()
 
     # -- the rest --------------------------------------------------------------------------------------------------
 

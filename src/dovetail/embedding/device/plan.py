@@ -15,22 +15,53 @@ from dovetail.embedding.device.streams import Moment
 DeviceKeys = NDArray[np.int64] | Tensor
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Places:
     """A batch's rows: look-up i reads slot `slots[i]`; distinct row u, at slot `unique[u]`, is asked for by look-ups
     `order[starts[u]:starts[u + 1]]`, in the order of the batch.
 
-    All have room for as many distinct rows as there are look-ups; of `unique`, the others name no row. `absent` says
-    which look-ups have no row, where some have none.
+    All are parts of one vector of int32 and have room for as many distinct rows as there are look-ups, so that batches
+    of one size can be copied over each other at once; `num[0]` says how many distinct rows there are, and the rest of
+    `unique` names no row.
     """
 
-    slots: Tensor
-    order: Tensor
-    starts: Tensor
-    unique: Tensor
-    num: Tensor
+    numbers: Tensor
     num_unique: int
-    absent: Tensor | None = None
+
+    @classmethod
+    def empty(cls, num_keys: int, num_unique: int, device: torch.device) -> Places:
+        """Return room for the places of so many look-ups."""
+        return cls(torch.empty(4 * num_keys + 2, dtype=torch.int32, device=device), num_unique)
+
+    @property
+    def num_keys(self) -> int:
+        """Return how many look-ups there are."""
+        return (len(self.numbers) - 2) // 4
+
+    @property
+    def slots(self) -> Tensor:
+        """Return the slot of each look-up."""
+        return self.numbers[: self.num_keys]
+
+    @property
+    def order(self) -> Tensor:
+        """Return the look-ups by the distinct row that they ask for."""
+        return self.numbers[self.num_keys : 2 * self.num_keys]
+
+    @property
+    def unique(self) -> Tensor:
+        """Return the distinct slots, then as many times no slot as there is room."""
+        return self.numbers[2 * self.num_keys : 3 * self.num_keys]
+
+    @property
+    def starts(self) -> Tensor:
+        """Return where the look-ups of each distinct row begin."""
+        return self.numbers[3 * self.num_keys : -1]
+
+    @property
+    def num(self) -> Tensor:
+        """Return how many distinct rows there are, as kernels read it."""
+        return self.numbers[-1:]
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +71,10 @@ class Plan:
     number: int
     keys: DeviceKeys
     insert: bool
+    arrays: tuple[NDArray[Any], ...] = ()
+    """What else of the batch is wanted on the device."""
+    inputs: tuple[Tensor, ...] = ()
+    """The same, there."""
     given: Moment | None = None
     """When the keys are there, where they come from a device."""
     places: Places | None = None
@@ -70,12 +105,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Keys of a batch by their distinct ones: `unique[number_of[i]]` is the i-th of the keys in order."""
+    """Keys of a batch by their distinct ones: `unique[number_of[i]]` is the i-th of the keys in order.
+
+    `first` says which of these are the first of their kind.
+    """
 
     unique: Tensor
     order: Tensor
     number_of: Tensor
-    starts: Tensor
+    first: Tensor
 
 
 def group(keys: Tensor) -> Grouped:
@@ -88,7 +126,4 @@ def group(keys: Tensor) -> Grouped:
     num_unique = int(number_of[-1]) + 1 if count else 0
     unique = torch.empty(num_unique, dtype=torch.int64, device=device)
     unique[number_of] = ordered
-    starts = torch.full((count + 2,), count, dtype=torch.int32, device=device)
-    begins = torch.where(first, number_of, count + 1)  # those that begin nothing write behind the end
-    starts[begins] = torch.arange(count, dtype=torch.int32, device=device)
-    return Grouped(unique, order, number_of, starts[:-1])
+    return Grouped(unique, order, number_of, first)

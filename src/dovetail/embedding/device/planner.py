@@ -10,8 +10,10 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dovetail.embedding.device.finder import Finder
@@ -48,11 +50,11 @@ class Planner:
 
     # -- for the thread that trains --------------------------------------------------------------------------------
 
-    def announce(self, keys: DeviceKeys, *, insert: bool = True) -> Plan:
-        """Have a batch planned after those announced before."""
+    def announce(self, keys: DeviceKeys, arrays: tuple[NDArray[Any], ...] = (), *, insert: bool = True) -> Plan:
+        """Have a batch planned after those announced before, and arrays brought to the device with it."""
         given = self._streams.moment() if isinstance(keys, Tensor) and keys.is_cuda else None
         with self._news:
-            plan = Plan(self._next_number(), keys, insert, given)
+            plan = Plan(self._next_number(), keys, insert, arrays, given=given)
             self._waiting.append(plan)
             self._news.notify_all()
         return plan
@@ -100,6 +102,14 @@ class Planner:
                 self._streams.wait_for_all()
                 if self._tier.generation != before:
                     self._plan_anew()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Have nothing planned or moved, and all as it is."""
+        with self._turn:
+            self._mover.wait()
+            self._streams.wait_for_all()
+            yield
 
     def close(self) -> None:
         """End the thread."""
