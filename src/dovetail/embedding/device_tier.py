@@ -114,11 +114,9 @@ class DeviceTier:
     def begin(self, keys: Tensor, slots: Tensor, *, batch: int) -> None:
         """Say whose rows will lie at slots, and for which batch; they are not seen yet."""
         self._renew_index()
-        where = slots.long()
-        self.keys[where] = keys
-        self.needed[where] = batch
-        self.seen[where] = NEVER_SEEN
-        self.counts[where] = 0
+        self.kernels.begin(
+            *(self.keys, self.needed, self.seen, self.counts, self.states, slots, keys, batch, NEVER_SEEN),
+        )
         self.kernels.insert(self.index, self.keys, slots)
 
     def find(self, keys: Tensor) -> Tensor:

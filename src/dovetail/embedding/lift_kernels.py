@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dovetail.embedding.hashing import home_of
 from dovetail.embedding.index import probe
-from dovetail.embedding.move_kernels import hint_known, hint_probe
+from dovetail.embedding.move_kernels import hint_probe
 from dovetail.embedding.places import NOWHERE, at_device_slot, at_slot, in_host, on_disk, slot_at
 from dovetail.embedding.raw_memory import AHEAD, copy_bytes, fetch_soon, hint_row
 from dovetail.embedding.slot_line import (
@@ -24,32 +23,30 @@ from dovetail.embedding.slot_line import (
     TAKEN,
 )
 
+IN_HOST, ON_DISK, ABSENT = range(3)
+"""Where a row is that goes up."""
+
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def sort_out(index_keys, index_places, keys, positions, up, below, absent):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Write where keys are in the index, and which have rows in the host tier, on disk and none; return how many."""
-    num_up, num_below, num_absent = 0, 0, 0
-    for i in range(len(keys)):
-        if i + AHEAD < len(keys):
+def sort_out(index_keys, index_places, keys, positions, kinds, first, last):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write where keys `first` to `last` are in the index, and which of `IN_HOST`, `ON_DISK` and `ABSENT` they are."""
+    for i in range(first, last):
+        if i + AHEAD < last:
             hint_probe(index_keys, index_places, keys[i + AHEAD])
         position = probe(index_keys, index_places, keys[i])
         positions[i] = position
         place = index_places[position] if position >= 0 else NOWHERE
-        up[num_up], below[num_below], absent[num_absent] = i, i, i
-        num_up += in_host(place)
-        num_below += on_disk(place)
-        num_absent += place == NOWHERE
-    return num_up, num_below, num_absent
+        kinds[i] = IN_HOST if in_host(place) else ON_DISK if on_disk(place) else ABSENT
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def take_from_host(index_places, lines, host_rows, positions, up, slots, num_living, segment_records, rows, facts):  # type: ignore[no-untyped-def]  # pragma: no cover
+def take_from_host(index_places, lines, host_rows, positions, up, slots, rows, facts, freed, homes, first, last):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Copy rows of the host tier to `rows` with what is known of them, and point the index at device slots.
 
-    Of `up` is left which host slots are free now.
+    `freed` gets the host slots that are free now, `homes` the records of their copies below.
     """
-    for k in range(len(up)):
-        if k + AHEAD < len(up):
+    for k in range(first, last):
+        if k + AHEAD < last:
             soon = slot_at(index_places[positions[up[k + AHEAD]]])
             fetch_soon(np.uintp(lines.ctypes.data + lines.strides[0] * np.int64(soon)))
             hint_row(host_rows, soon, host_rows.shape[1])
@@ -58,11 +55,10 @@ def take_from_host(index_places, lines, host_rows, positions, up, slots, num_liv
         line = lines[slot]
         copy_bytes(rows[k].ctypes.data, host_rows[slot].ctypes.data, 4 * host_rows.shape[1])
         facts[k, 0], facts[k, 1], facts[k, 2] = line[SEEN], line[COUNT], line[STATE]
-        if line[HOME] >= 0:
-            num_living[line[HOME] // segment_records] -= 1
+        homes[k] = line[HOME]
         line[TAKEN] = FREE
         index_places[positions[i]] = at_device_slot(slots[i])
-        up[k] = slot
+        freed[k] = slot
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -90,13 +86,12 @@ def add_absent(index_keys, index_places, keys, slots, absent):  # type: ignore[n
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def put_into_host(  # type: ignore[no-untyped-def]  # pragma: no cover
-    index_keys, index_places, seen, counts, states, lines, host_keys, host_rows, keys, slots, rows, facts
+    index_keys, index_places, lines, host_keys, host_rows, keys, slots, rows, facts, first, last
 ):
     """Copy rows that come down to free slots of the host tier with what is known of them, and point the index there."""
-    for i in range(len(keys)):
-        if i + AHEAD < len(keys):
+    for i in range(first, last):
+        if i + AHEAD < last:
             hint_probe(index_keys, index_places, keys[i + AHEAD])
-            hint_known(index_places, seen, counts, home_of(keys[i + AHEAD], len(index_keys)))
         slot = slots[i]
         copy_bytes(host_rows[slot].ctypes.data, rows[i].ctypes.data, 4 * host_rows.shape[1])
         line = lines[slot]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +18,14 @@ from dovetail.embedding.host_tier import HostTier
 from dovetail.embedding.index import Index
 from dovetail.embedding.places import record_at
 from dovetail.embedding.room import Clock, Room
-from dovetail.embedding.tier import MOST_AT_ONCE
 from dovetail.units import format_bytes
 
-NO_RECORDS = np.zeros(1, dtype=np.int64)
+MOST_THREADS = 4
+CORES_A_THREAD = 4
+"""Threads that move rows: a quarter of the cores, but no more than keep up with a GPU."""
+KEYS_WORTH_A_THREAD = 1024
+MOST_LOWERED = 32_768
+"""Rows that come down before room is looked for again."""
 
 
 class Lifted(NamedTuple):
@@ -36,6 +44,8 @@ class Lifting:
         self._index, self._host, self._disk, self._room, self._clock = index, host, disk, room, clock
         self.num_rows = 0
         """Rows that are up."""
+        self._num_threads = max(1, min(MOST_THREADS, (os.cpu_count() or 1) // CORES_A_THREAD))
+        self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="dovetail-lifting")
 
     def lift(self, keys: NDArray[np.int64], slots: NDArray[np.int32], rows: NDArray[np.float32]) -> Lifted:
         """Point the index at device slots for distinct keys that are below or have no row.
@@ -44,29 +54,32 @@ class Lifting:
         """
         self._make_in_index(len(keys))
         index, host, disk = self._index, self._host, self._disk
-        positions = np.empty(len(keys), dtype=np.int64)
-        up, below, absent = (np.empty(len(keys) + 1, dtype=np.int32) for _ in range(3))
-        num_up, num_below, num_absent = kernels.sort_out(index.keys, index.places, keys, positions, up, below, absent)
-        up, below, absent = up[:num_up], below[:num_below], absent[:num_absent]
+        positions, kinds = np.empty(len(keys), dtype=np.int64), np.empty(len(keys), dtype=np.uint8)
+        self._share_out(len(keys), kernels.sort_out, index.keys, index.places, keys, positions, kinds)
+        up, below, absent = (
+            np.flatnonzero(kinds == kind).astype(np.int32)
+            for kind in (kernels.IN_HOST, kernels.ON_DISK, kernels.ABSENT)
+        )
+        num_up, num_below = len(up), len(below)
         if disk is not None and num_below:  # first: where a record is damaged, nothing was moved
             below = self._read(disk, keys, positions, below, rows[num_up:])
         at = np.concatenate([up, below])
         facts = np.empty((len(at), 3), dtype=np.int32)
-        kernels.take_from_host(
-            *(index.places, host.lines, host.rows, positions, up, slots),
-            disk.segments.num_living if disk else NO_RECORDS,
-            disk.segment_records if disk else 1,
-            rows,
-            facts[:num_up],
+        freed, homes = np.empty(num_up, dtype=np.int32), np.empty(num_up, dtype=np.int32)
+        self._share_out(
+            *(num_up, kernels.take_from_host),
+            *(index.places, host.lines, host.rows, positions, up, slots, rows, facts, freed, homes),
         )
-        host.give_back(up)
+        host.give_back(freed)
+        if disk is not None:
+            disk.release(homes[homes >= 0])
         if disk is not None and num_below:
             disk.release(record_at(index.places[positions[below]]))
             kernels.take_from_disk(
                 *(index.places, index.seen, index.counts, index.states, positions, below, slots, facts[num_up:])
             )
         kernels.add_absent(index.keys, index.places, keys, slots, absent)
-        index.num_rows += num_absent
+        index.num_rows += len(absent)
         self.num_rows += len(keys)
         self._room.generation += 1
         return Lifted(at, rows[: len(at)], facts, num_below)
@@ -74,7 +87,7 @@ class Lifting:
     def lower(self, keys: NDArray[np.int64], rows: NDArray[np.float32], facts: NDArray[np.int32]) -> None:
         """Take rows back that were up, into the host tier, whose own least used rows go down for them."""
         self._clock.next_operation()
-        start, piece = 0, MOST_AT_ONCE
+        start, piece = 0, MOST_LOWERED
         while start < len(keys):
             part = slice(start, min(start + piece, len(keys)))
             num_rows = part.stop - start
@@ -103,10 +116,25 @@ class Lifting:
         self.num_rows -= len(keys)
         self._room.generation += 1
 
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    def _share_out(self, num_keys: int, kernel: Callable[..., None], *arguments: Any) -> None:
+        """Run a kernel over keys, a part in each thread where it is worth it; parts do not touch each other's rows."""
+        parts = max(1, min(self._num_threads, num_keys // KEYS_WORTH_A_THREAD))
+        ends = [num_keys * part // parts for part in range(parts + 1)]
+        others = [
+            self._pool.submit(kernel, *arguments, first, last) for first, last in itertools.pairwise(ends[1:])
+        ]
+        kernel(*arguments, ends[0], ends[1])
+        for other in others:
+            other.result()
+
     def _put(self, keys: NDArray[np.int64], rows: NDArray[np.float32], facts: NDArray[np.int32]) -> None:
         index, host = self._index, self._host
-        kernels.put_into_host(
-            *(index.keys, index.places, index.seen, index.counts, index.states, host.lines, host.keys, host.rows),
+        self._share_out(
+            *(len(keys), kernels.put_into_host, index.keys, index.places, host.lines, host.keys, host.rows),
             *(keys, host.take(len(keys)), rows, facts),
         )
 

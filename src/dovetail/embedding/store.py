@@ -285,5 +285,6 @@ class Store:
         """Give back memory and files."""
         for tier in (*self._tiers, *([self.anywhere.above] if self.anywhere.above else [])):
             tier.close()
+        self.lifting.close()
         if self.key_log is not None:
             self.key_log.close()

@@ -13,9 +13,8 @@ from torch import Tensor
 from dovetail.embedding.device.mover import Mover, Rising, Sinking
 from dovetail.embedding.device.plan import Grouped, Places, Plan, group
 from dovetail.embedding.device.streams import Streams
-from dovetail.embedding.device_tier import FREE, DeviceTier
+from dovetail.embedding.device_tier import DeviceTier
 from dovetail.embedding.errors import TableError
-from dovetail.embedding.slot_line import CHANGED
 from dovetail.embedding.store import Store
 from dovetail.splitmix import GOLDEN_NUMBER, mix
 from dovetail.units import format_bytes
@@ -41,7 +40,7 @@ class Finder:
         mixed = int(mix(np.uint64(store.seed % 2**64) ^ np.uint64(GOLDEN_NUMBER)))
         self._seed = mixed - 2**64 if mixed >= 2**63 else mixed
         self._scale = torch.tensor(store.scale, dtype=torch.float64, device=tier.device)
-        self.num_unique = self.num_missing = self.num_evicted = 0
+        self.num_batches = self.num_unique = self.num_missing = self.num_evicted = 0
 
     def find(self, plan: Plan, *, oldest: int) -> bool:
         """Say where a batch's rows lie, those missing included; False where they do not fit beside those in use.
@@ -56,9 +55,7 @@ class Finder:
         grouped = group(keys.to(tier.device))
         self._must_fit(len(grouped.unique))
         slots = tier.find(grouped.unique)
-        where = torch.where(slots < 0, tier.nowhere, slots).long()
-        tier.needed[where] = tier.needed[where].clamp(min=plan.number)
-        tier.needed[tier.nowhere] = FREE
+        tier.kernels.need(tier.needed, slots, plan.number)
         missing = self._missing(slots, grouped, insert=plan.insert)
         if len(missing.here) and not self._make_room(len(missing.here), oldest=oldest):
             return False
@@ -67,10 +64,11 @@ class Finder:
         if len(numbers):
             self._begin(missing.keys, new, plan.number)
             slots[missing.at] = new
-        plan.places = self._places(torch.where(slots < 0, tier.nowhere, slots), grouped)
+        plan.places = self._places(slots, grouped)
         plan.generation, plan.num_missing = tier.generation, len(numbers)
         plan.planned = streams.moment()
         plan.kept += [keys, grouped, missing]
+        self.num_batches += 1
         self.num_unique += plan.places.num_unique
         self.num_missing += len(numbers)
         self._mover.ask(Rising(plan, missing.here, numbers, new))  # and be it none: rows may be on their way for others
@@ -102,23 +100,11 @@ class Finder:
         tier, store = self._tier, self._store
         tier.begin(keys, slots, batch=batch)
         tier.kernels.fill_first(tier.rows, slots, keys, store.width, self._seed, self._scale, store.first_state)
-        tier.states[slots.long()] = CHANGED
 
     def _places(self, slots: Tensor, grouped: Grouped) -> Places:
         """Return where each look-up finds its row, and who asks for each distinct one."""
-        count, device = len(grouped.order), slots.device
-        places = Places.empty(count, len(slots), device)
-        places.slots[grouped.order] = slots[grouped.number_of]
-        places.order.copy_(grouped.order)
-        places.unique[: len(slots)] = slots
-        places.unique[len(slots) :] = self._tier.nowhere
-        # Look-ups that are not the first of their row write where the number of rows is put thereafter.
-        places.starts.fill_(count)
-        behind = places.numbers[3 * count :]
-        behind[torch.where(grouped.first, grouped.number_of, count + 1)] = torch.arange(
-            count, dtype=torch.int32, device=device
-        )
-        places.num.fill_(len(slots))
+        places = Places.empty(len(grouped.order), len(slots), slots.device)
+        self._tier.kernels.place(grouped.order, grouped.number_of, slots, self._tier.nowhere, places.numbers)
         return places
 
     def _make_room(self, num_rows: int, *, oldest: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,6 +59,7 @@ class Mover:
         self.error: BaseException | None = None
         """What went wrong: from then on nothing is moved."""
         self.num_lifted = self.num_from_disk = self.num_lowered = 0
+        self.busy_s = 0.0
         self._thread = threading.Thread(target=self._run, name="dovetail-mover", daemon=True)
         self._thread.start()
 
@@ -90,11 +92,13 @@ class Mover:
             if isinstance(what, threading.Event):
                 what.set()
                 continue
+            begun_s = time.perf_counter()
             try:
                 if self.error is None:
                     self._move(what)
             except BaseException as error:  # noqa: BLE001 - whoever waits for the rows says it
                 self.error = error
+            self.busy_s += time.perf_counter() - begun_s
             if isinstance(what, Rising):
                 what.plan.error = self.error
                 self.on_ready(what.plan)

@@ -16,6 +16,7 @@ from torch import Tensor
 from dovetail.embedding.arrays import as_keys, own_keys
 from dovetail.embedding.device.batch import DeviceBatch
 from dovetail.embedding.device.finder import Finder
+from dovetail.embedding.device.moved import Moved
 from dovetail.embedding.device.mover import Mover
 from dovetail.embedding.device.plan import DeviceKeys, Places, Plan
 from dovetail.embedding.device.planner import Planner
@@ -106,6 +107,20 @@ class OnDevice:
         seen = self.tier.seen[where]
         self.tier.seen[where] = torch.where(seen == NEVER_SEEN, self.clock, seen)
         DeviceBatch(self, plan).step(gradients)
+
+    def moved(self) -> Moved:
+        """Return what was found and moved since the table was made, and how long its threads were at it."""
+        finder, mover = self.finder, self.mover
+        return Moved(
+            num_batches=finder.num_batches,
+            num_looked_up=finder.num_unique,
+            num_missing=finder.num_missing,
+            num_lifted=mover.num_lifted,
+            num_from_disk=mover.num_from_disk,
+            num_lowered=mover.num_lowered,
+            planning_s=self._planner.busy_s,
+            moving_s=mover.busy_s,
+        )
 
     def set_rate_factor(self, factor: float) -> None:
         """Have the following steps use `factor` times the optimizer's learning rate."""

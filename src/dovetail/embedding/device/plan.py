@@ -105,25 +105,17 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Keys of a batch by their distinct ones: `unique[number_of[i]]` is the i-th of the keys in order.
-
-    `first` says which of these are the first of their kind.
+    """Keys of a batch by their distinct ones: look-up `order[i]` is the i-th by key, and asks for
+    `unique[number_of[i]]`; of equal keys the first in the batch comes first.
     """
 
     unique: Tensor
     order: Tensor
     number_of: Tensor
-    first: Tensor
 
 
 def group(keys: Tensor) -> Grouped:
     """Return the distinct keys, and which look-ups ask for each, in the order of the batch."""
-    count, device = len(keys), keys.device
     ordered, order = torch.sort(keys, stable=True)
-    first = torch.ones(count, dtype=torch.bool, device=device)
-    torch.ne(ordered[1:], ordered[:-1], out=first[1:])
-    number_of = first.cumsum(0) - 1
-    num_unique = int(number_of[-1]) + 1 if count else 0
-    unique = torch.empty(num_unique, dtype=torch.int64, device=device)
-    unique[number_of] = ordered
-    return Grouped(unique, order, number_of, first)
+    unique, number_of = torch.unique_consecutive(ordered, return_inverse=True)
+    return Grouped(unique, order, number_of)

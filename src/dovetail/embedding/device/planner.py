@@ -7,6 +7,7 @@ pauses it first; batches that were planned and not taken are then planned anew.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ class Planner:
         self._in_use: list[Plan] = []
         self._last_number = 0
         self._closed = False
+        self.busy_s = 0.0
         mover.on_ready = self._is_ready
         self._thread = threading.Thread(target=self._run, name="dovetail-planner", daemon=True)
         self._thread.start()
@@ -150,7 +152,9 @@ class Planner:
                 if self._closed:
                     return
             with self._turn:
+                begun_s = time.perf_counter()
                 had_room = self._plan_next()
+                self.busy_s += time.perf_counter() - begun_s
             if not had_room:
                 self._wait_for_room()
 

@@ -63,6 +63,49 @@ def erase(index: Tensor, slot_keys: Tensor, slots: Tensor) -> None:
         entries, position = entries[~there], (position[~there] + 1) % size
 
 
+def need(needed: Tensor, slots: Tensor, batch: int) -> None:
+    """Have rows stay for a batch; -1 is no row."""
+    where = slots[slots >= 0].long()
+    needed[where] = needed[where].clamp(min=batch)
+
+
+def begin(
+    slot_keys: Tensor,
+    needed: Tensor,
+    seen: Tensor,
+    counts: Tensor,
+    states: Tensor,
+    slots: Tensor,
+    keys: Tensor,
+    batch: int,
+    first_seen: int,
+) -> None:
+    """Say whose rows lie at slots, and for which batch; they differ from any checkpoint."""
+    where = slots.long()
+    slot_keys[where], needed[where] = keys, batch
+    seen[where], counts[where], states[where] = first_seen, 0, CHANGED
+
+
+def place(order: Tensor, number_of: Tensor, slots: Tensor, nowhere: int, out: Tensor) -> None:
+    """Write the vector of `Places`: of each look-up its slot, look-ups by distinct row, and of each row where these begin.
+
+    `order[i]` is the i-th look-up by key, `number_of[i]` the number of its distinct row, and that lies at slots[number];
+    -1 is no row.
+    """
+    count, num_unique = len(order), len(slots)
+    slots = torch.where(slots < 0, nowhere, slots)
+    out[order] = slots[number_of]
+    out[count : 2 * count] = order
+    out[2 * count : 2 * count + num_unique] = slots
+    out[2 * count + num_unique : 3 * count] = nowhere
+    out[3 * count : -1] = count
+    first = torch.ones(count, dtype=torch.bool, device=out.device)
+    first[1:] = number_of[1:] != number_of[:-1]
+    at = torch.arange(count, dtype=torch.int32, device=out.device)
+    out[3 * count + number_of[first]] = at[first]
+    out[-1] = num_unique
+
+
 def fill_first(rows: Tensor, slots: Tensor, keys: Tensor, width: int, seed: int, scale: Tensor, state: float) -> None:
     """Give rows the first values of their keys, as `first_values` does, and their first state.
 

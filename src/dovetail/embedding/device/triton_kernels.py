@@ -133,6 +133,46 @@ def _gather(rows, stride, slots, out, num, width, ROWS: tl.constexpr, COLUMNS: t
     tl.store(out + i[:, None].to(tl.int64) * width + column[None, :], values, mask=mask)
 
 
+@triton.jit(do_not_specialize=["num", "batch"])
+def _need(needed, slots, batch, num, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    u = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    slot = tl.load(slots + u, mask=u < num, other=-1)
+    old = tl.load(needed + slot, mask=slot >= 0, other=0)
+    tl.store(needed + slot, tl.maximum(old, batch), mask=slot >= 0)
+
+
+@triton.jit(do_not_specialize=["num", "batch", "first_seen"])
+def _begin(  # type: ignore[no-untyped-def]
+    slot_keys, needed, seen, counts, states, slots, keys, num, batch, first_seen, changed, BLOCK: tl.constexpr  # noqa: N803
+):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = i < num
+    slot = tl.load(slots + i, mask=live, other=0)
+    zeros = tl.zeros([BLOCK], tl.int32)
+    tl.store(slot_keys + slot, tl.load(keys + i, mask=live, other=0), mask=live)
+    tl.store(needed + slot, zeros + batch, mask=live)
+    tl.store(seen + slot, zeros + first_seen, mask=live)
+    tl.store(counts + slot, zeros.to(tl.int16), mask=live)
+    tl.store(states + slot, (zeros + changed).to(tl.int8), mask=live)
+
+
+@triton.jit(do_not_specialize=["num_unique", "nowhere"])
+def _place(order, number_of, slots, out, count, num_unique, nowhere, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = i < count
+    asked = tl.load(order + i, mask=live, other=0)
+    number = tl.load(number_of + i, mask=live, other=0)
+    before = tl.load(number_of + i - 1, mask=live & (i > 0), other=-1)
+    slot = tl.load(slots + number, mask=live, other=0)
+    tl.store(out + asked, tl.where(slot < 0, nowhere, slot), mask=live)
+    tl.store(out + count + i, asked.to(tl.int32), mask=live)
+    own = tl.load(slots + i, mask=i < num_unique, other=-1)
+    tl.store(out + 2 * count + i, tl.where(own < 0, nowhere, own), mask=live)
+    tl.store(out + 3 * count + number, i, mask=live & (number != before))
+    tl.store(out + 3 * count + i, tl.zeros([BLOCK], tl.int32) + count, mask=(i >= num_unique) & (i <= count))
+    tl.store(out + 4 * count + 1 + i, tl.zeros([BLOCK], tl.int32) + num_unique, mask=i == 0)
+
+
 @triton.jit
 def _touch(seen, counts, slots, clock, num, most, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     u = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -185,6 +225,37 @@ def erase(index: Tensor, slot_keys: Tensor, slots: Tensor) -> None:
     """Take the keys at `slots` out of the index."""
     if len(slots):
         _erase[_blocks(slots)](index, slot_keys, slots, len(slots), len(index) - 1, BLOCK=KEYS_A_PROGRAM)
+
+
+def need(needed: Tensor, slots: Tensor, batch: int) -> None:
+    """Have rows stay for a batch; -1 is no row."""
+    if len(slots):
+        _need[_blocks(slots)](needed, slots, batch, len(slots), BLOCK=KEYS_A_PROGRAM)
+
+
+def begin(
+    slot_keys: Tensor,
+    needed: Tensor,
+    seen: Tensor,
+    counts: Tensor,
+    states: Tensor,
+    slots: Tensor,
+    keys: Tensor,
+    batch: int,
+    first_seen: int,
+) -> None:
+    """Say whose rows lie at slots, and for which batch; they differ from any checkpoint."""
+    if len(slots):
+        _begin[_blocks(slots)](
+            *(slot_keys, needed, seen, counts, states, slots, keys, len(slots), batch, first_seen, CHANGED),
+            BLOCK=KEYS_A_PROGRAM,
+        )
+
+
+def place(order: Tensor, number_of: Tensor, slots: Tensor, nowhere: int, out: Tensor) -> None:
+    """Write the vector of `Places`."""
+    blocks = (triton.cdiv(len(order) + 1, KEYS_A_PROGRAM),)
+    _place[blocks](order, number_of, slots, out, len(order), len(slots), nowhere, BLOCK=KEYS_A_PROGRAM)
 
 
 def fill_first(rows: Tensor, slots: Tensor, keys: Tensor, width: int, seed: int, scale: Tensor, state: float) -> None:
