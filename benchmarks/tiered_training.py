@@ -31,12 +31,12 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parent))
 from stock_tables import StockModel, dense_layers, run_stock
-from zipf_keys import Batches, make_batches
 
 from dovetail.embedding import Adagrad, Table
 from dovetail.embedding.device.fused import FusedStep
 from dovetail.embedding.device.moved import Moved
 from dovetail.units import format_bytes
+from zipf_keys import Batches, make_batches
 
 SLOTS, WIDTH, HIDDEN, RATE = 26, 16, [1024, 1024, 1024], 0.01
 ROW_BYTES = 2 * WIDTH * 4
@@ -82,6 +82,7 @@ def main() -> None:
     for place in ("cpu", "gpu"):
         if f"stock-{place}" in sides:
             rates[f"stock-{place}"] = stock(arguments, batches, place)
+            empty()
     whole = SLOTS * arguments.rows_per_slot
     settings: list[tuple[str, int, float]] = [("all", 20 << 30, 24), ("24GB", 2 << 30, 24), ("4GB", 2 << 30, 4)]
     settings += [(f"{percent}%", whole * percent // 100 * (ROW_BYTES + 25), 24) for percent in (1, 2, 5, 10, 25)]
@@ -89,9 +90,10 @@ def main() -> None:
         if name in sides or (name.endswith("%") and "curve" in sides):
             rates[name] = tiered(arguments, batches, name, device_bytes, int(host_gb * 2**30)).samples_per_s
     say("")
-    for name in rates:
-        over = [f"{rates[name] / rates[base]:.3f}x {base}" for base in ("stock-cpu", "stock-gpu", "all") if base in rates]
-        say(f"{name:>10}: {rates[name]:>12,.0f} samples/s   {'  '.join(over)}")
+    for name, rate in rates.items():
+        bases = [base for base in ("stock-cpu", "stock-gpu", "all") if base in rates]
+        ratios = "  ".join(f"{rate / rates[base]:.3f}x {base}" for base in bases)
+        say(f"{name:>10}: {rate:>12,.0f} samples/s   {ratios}")
 
 
 def stock(arguments: argparse.Namespace, batches: Batches, place: str) -> float:
@@ -102,13 +104,9 @@ def stock(arguments: argparse.Namespace, batches: Batches, place: str) -> float:
     )
     count = min(len(batches.keys) - NUM_EVALUATED, arguments.batches if on_gpu else 25)
     rate = run_stock(model, batches, first=0, last=count, warm=min(200, count // 2) if on_gpu else 5)
-    told = ""
-    if on_gpu:
-        with torch.no_grad():
-            told = f", AUC {auc_of(batches, lambda keys: model.scores(torch.from_numpy(keys), arguments.batch)):.4f}"
-    say(f"stock PyTorch, table in {'GPU' if on_gpu else 'host'} memory: {rate:,.0f} samples/s over {count} batches{told}")
-    del model
-    empty()
+    told = f"stock PyTorch, table in {'GPU' if on_gpu else 'host'} memory: {rate:,.0f} samples/s over {count} batches"
+    with torch.no_grad():
+        say(f"{told}, AUC {auc_of(batches, lambda keys: model.scores(torch.from_numpy(keys), arguments.batch)):.4f}")
     return rate
 
 
@@ -138,8 +136,8 @@ def tiered(arguments: argparse.Namespace, batches: Batches, name: str, device_by
         f"{moved.num_lifted / count:,.0f} came up ({moved.num_from_disk / count:,.0f} from disk), "
         f"{moved.num_lowered / count:,.0f} went down: {format_bytes(moved.num_lifted / count * ROW_BYTES)} up, "
         f"{format_bytes(moved.num_lowered / count * ROW_BYTES)} down\n"
-        f"    a step: {ran.seconds / count * 1e3:.3f} ms; planning thread {moved.planning_s / count * 1e3:.3f} ms, moving "
-        f"thread {moved.moving_s / count * 1e3:.3f} ms, the step waited {ran.waited_s / count * 1e3:.3f} ms for a plan"
+        f"    a step: {ran.seconds / count * 1e3:.3f} ms; planning thread {moved.planning_s / count * 1e3:.3f} ms, "
+        f"moving thread {moved.moving_s / count * 1e3:.3f} ms, the step waited {ran.waited_s / count * 1e3:.3f} ms for a plan"
     )
     empty()
     return ran
@@ -202,7 +200,7 @@ def train(arguments: argparse.Namespace, batches: Batches, table: Table) -> Ran:
 
 
 def auc_of(batches: Batches, scores_of: Callable[[NDArray[np.int64]], Tensor]) -> float:
-    """Return the area under the ROC curve over batches that nobody was trained on: the chance that a click ranks higher."""
+    """Return the area under the ROC curve, the chance that a click ranks higher, over batches not trained on."""
     numbers = range(len(batches.keys) - NUM_EVALUATED, len(batches.keys))
     scores = np.concatenate([scores_of(batches.keys[number]).diff(dim=1)[:, 0].cpu().numpy() for number in numbers])
     clicked = batches.labels[numbers[0] :].reshape(-1)[np.argsort(scores, kind="stable")] > 0

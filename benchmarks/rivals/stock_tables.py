@@ -8,6 +8,7 @@ import time
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
 from zipf_keys import Batches
 
 

@@ -1,5 +1,7 @@
 """The device tier's kernels: those in torch against plain Python, those in Triton against those in torch."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -75,7 +77,7 @@ def test_rows_are_summed_one_after_the_other(device):
         *(torch.from_numpy(array).to(device) for array in (source, at, starts)), 6, out, a_count(len(lengths), device)
     )
 
-    for number, (first, last) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for number, (first, last) in enumerate(itertools.pairwise(starts)):
         total = np.zeros(6, dtype=np.float32)
         for position in range(first, last):
             row = source[at[position], :6]
@@ -98,7 +100,9 @@ def test_triton_steps_rows_as_torch_does(name, width):
     outcomes = []
     for kernels in (torch_kernels, triton_kernels):
         mine, states = rows.clone(), torch.zeros(40, dtype=torch.int8, device="cuda")
-        kernels.step(name, mine, states, slots, sums, settings, a_count(20, "cuda") if kernels is triton_kernels else None)
+        kernels.step(
+            name, mine, states, slots, sums, settings, a_count(20, "cuda") if kernels is triton_kernels else None
+        )
         outcomes.append((mine.cpu(), states.cpu()))
     first = slots[:20].long().cpu() if name in triton_kernels.RULES else slots.long().cpu()
     assert torch.equal(outcomes[0][0][first], outcomes[1][0][first])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.embedding import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad, Table, TableError, make_row_optimizer
+from dovetail.embedding import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad, Table
 from tests.embedding.twins import DictTable, assert_same
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -57,7 +57,7 @@ def test_steps_on_the_device_have_the_bits_of_a_dict(device, tmp_path, optimizer
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("host_rows", [None, 30], ids=["host", "host+disk"])
-def test_whatever_is_done_a_table_with_a_device_is_a_dict(device, tmp_path, seed, host_rows):
+def test_whatever_is_done_a_table_with_a_device_is_a_dict(device, tmp_path, seed, host_rows):  # noqa: C901 - a case each
     rng = np.random.default_rng(seed)
     optimizer = Adagrad(first_sum=0.01)
     model = DictTable(width=WIDTH, optimizer=optimizer, seed=3, ageing_lookups=700)
@@ -107,16 +107,24 @@ def test_whatever_is_done_a_table_with_a_device_is_a_dict(device, tmp_path, seed
                 table.save(tmp_path / "saved")
                 if rng.random() < 0.5:
                     table.close()
-                    options = {"device": device, "device_bytes": 1 << 20, "device_rows": 40} if rng.random() < 0.7 else {}
-                    table = Table.load(tmp_path / "saved", host_rows=host_rows, folder=tmp_path / "c", ageing_lookups=700, **options)
+                    options = (
+                        {"device": device, "device_bytes": 1 << 20, "device_rows": 40} if rng.random() < 0.7 else {}
+                    )
+                    table = Table.load(
+                        tmp_path / "saved", host_rows=host_rows, folder=tmp_path / "c", ageing_lookups=700, **options
+                    )
                     model.counted = 0
                     if not options:
                         assert_same(table, model)
                         table.close()
                         table = Table.load(
                             tmp_path / "saved",
-                            **{"device": device, "device_bytes": 1 << 20, "device_rows": 40},
-                            host_rows=host_rows, folder=tmp_path / "d", ageing_lookups=700,
+                            device=device,
+                            device_bytes=1 << 20,
+                            device_rows=40,
+                            host_rows=host_rows,
+                            folder=tmp_path / "d",
+                            ageing_lookups=700,
                         )
                     for keys in ahead:
                         table.on_device.announce(keys)

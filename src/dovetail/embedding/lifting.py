@@ -29,7 +29,7 @@ MOST_LOWERED = 32_768
 
 
 class Lifted(NamedTuple):
-    """Rows that go up: `rows[i]` is that of key `at[i]`; facts[i] are the last step seen, the access count and the state."""
+    """Rows that go up: `rows[i]` is that of key `at[i]`, `facts[i]` its last step seen, access count and state."""
 
     at: NDArray[np.int32]
     rows: NDArray[np.float32]
@@ -124,9 +124,7 @@ class Lifting:
         """Run a kernel over keys, a part in each thread where it is worth it; parts do not touch each other's rows."""
         parts = max(1, min(self._num_threads, num_keys // KEYS_WORTH_A_THREAD))
         ends = [num_keys * part // parts for part in range(parts + 1)]
-        others = [
-            self._pool.submit(kernel, *arguments, first, last) for first, last in itertools.pairwise(ends[1:])
-        ]
+        others = [self._pool.submit(kernel, *arguments, first, last) for first, last in itertools.pairwise(ends[1:])]
         kernel(*arguments, ends[0], ends[1])
         for other in others:
             other.result()
@@ -146,7 +144,7 @@ class Lifting:
         below: NDArray[np.int32],
         rows: NDArray[np.float32],
     ) -> NDArray[np.int32]:
-        """Read the rows of keys `below` from disk to the first of `rows`; return these keys in the order of the rows."""
+        """Read the rows of keys `below` from disk to the first of `rows`; return the keys in the order of the rows."""
         records = record_at(self._index.places[positions[below]])
         order = np.argsort(records)  # neighbours on disk are neighbours in the tables of pages
         below = below[order]

@@ -51,7 +51,7 @@ class Lookup:
         self._end_batch()
 
     def note(self, num_rows: int) -> bool:
-        """Count a batch of so many distinct rows that was looked up on a device; say whether counts are to be halved."""
+        """Count a batch of so many distinct rows, looked up on a device; say whether counts are to be halved."""
         self._num_since_ageing += num_rows
         self.num_rows += num_rows
         self._store.clock.batch += 1

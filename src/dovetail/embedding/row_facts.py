@@ -62,7 +62,8 @@ class RowFacts:
 
     def not_on_device(self, keys: Keys) -> Keys:
         """Return those keys whose rows are in the tiers below a device's, or that have none."""
-        return keys[~on_device(self.of(keys).places)]
+        kept: Keys = keys[~on_device(self.of(keys).places)]
+        return kept
 
     def age(self) -> None:
         """Halve all access counts."""

@@ -50,9 +50,7 @@ class Sinking:
 class Mover:
     """Moves rows in a thread of its own."""
 
-    def __init__(
-        self, tier: DeviceTier, store: Store, saver: Saver, streams: Streams, lock: threading.RLock
-    ) -> None:
+    def __init__(self, tier: DeviceTier, store: Store, saver: Saver, streams: Streams, lock: threading.RLock) -> None:
         self._tier, self._store, self._saver, self._streams, self._lock = tier, store, saver, streams, lock
         self._queue: queue.SimpleQueue[Rising | Sinking | threading.Event | None] = queue.SimpleQueue()
         self.on_ready: Callable[[Plan], None] = lambda _: None
@@ -96,7 +94,7 @@ class Mover:
             try:
                 if self.error is None:
                     self._move(what)
-            except BaseException as error:  # noqa: BLE001 - whoever waits for the rows says it
+            except BaseException as error:  # whoever waits for the rows says it
                 self.error = error
             self.busy_s += time.perf_counter() - begun_s
             if isinstance(what, Rising):

@@ -17,12 +17,14 @@ DeviceKeys = NDArray[np.int64] | Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """A batch's rows: look-up i reads slot `slots[i]`; distinct row u, at slot `unique[u]`, is asked for by look-ups
+    """Where a batch's rows lie, and who asks for each.
+
+    Look-up i reads slot `slots[i]`; distinct row u, at slot `unique[u]`, is asked for by the look-ups
     `order[starts[u]:starts[u + 1]]`, in the order of the batch.
 
-    All are parts of one vector of int32 and have room for as many distinct rows as there are look-ups, so that batches
-    of one size can be copied over each other at once; `num[0]` says how many distinct rows there are, and the rest of
-    `unique` names no row.
+    All are parts of one vector of int32, with room for as many distinct rows as there are look-ups: batches of one size
+    can be copied over each other at once. `num[0]` says how many distinct rows there are, and the rest of `unique`
+    names no row.
     """
 
     numbers: Tensor
@@ -105,8 +107,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Keys of a batch by their distinct ones: look-up `order[i]` is the i-th by key, and asks for
-    `unique[number_of[i]]`; of equal keys the first in the batch comes first.
+    """A batch by its distinct keys.
+
+    Look-up `order[i]` is the i-th by key, of equal keys the first of the batch first, and asks for
+    `unique[number_of[i]]`.
     """
 
     unique: Tensor

@@ -171,7 +171,7 @@ class Planner:
                 if not self._finder.find(plan, oldest=oldest):
                     self._must_get_room(plan)
                     return False
-        except BaseException as error:  # noqa: BLE001 - whoever takes the batch says it
+        except BaseException as error:  # whoever takes the batch says it
             plan.error = error
         with self._news:
             self._waiting.remove(plan)

@@ -38,16 +38,15 @@ class _Past:
 
 
 class Streams:
-    """Streams beside the one that computes: `planning` finds rows, `rising` brings rows up, `sinking` takes them down."""
+    """Streams beside the one that computes: `planning` finds rows, `rising` and `sinking` move them."""
 
     def __init__(self, device: torch.device) -> None:
         """Make the streams of a device."""
         self.device, self.is_cuda = device, device.type == "cuda"
-        self.planning, self.rising, self.sinking = (
-            (torch.cuda.Stream(device), torch.cuda.Stream(device), torch.cuda.Stream(device))
-            if self.is_cuda
-            else (None, None, None)
-        )
+        self.planning, self.rising, self.sinking = (self._stream() for _ in range(3))
+
+    def _stream(self) -> torch.cuda.Stream | None:
+        return torch.cuda.Stream(self.device) if self.is_cuda else None  # type: ignore[no-untyped-call]
 
     def on(self, stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
         """Have what follows run on a stream."""
@@ -57,9 +56,9 @@ class Streams:
         """Return the present end of the current stream."""
         if not self.is_cuda:
             return _Past()
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
-        return event  # type: ignore[return-value]
+        return event
 
     def wait_for(self, moment: Moment | None) -> None:
         """Have the current stream, and nobody else, wait."""

@@ -87,9 +87,9 @@ def begin(
 
 
 def place(order: Tensor, number_of: Tensor, slots: Tensor, nowhere: int, out: Tensor) -> None:
-    """Write the vector of `Places`: of each look-up its slot, look-ups by distinct row, and of each row where these begin.
+    """Write the vector of `Places`.
 
-    `order[i]` is the i-th look-up by key, `number_of[i]` the number of its distinct row, and that lies at slots[number];
+    `order[i]` is the i-th look-up by key, `number_of[i]` the number of its distinct row, which lies at slots[number];
     -1 is no row.
     """
     count, num_unique = len(order), len(slots)

@@ -39,7 +39,7 @@ def _mix(words):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["num"])
-def _find(index, slot_keys, keys, slots, num, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _find(index, slot_keys, keys, slots, num, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     active = i < num
     key = tl.load(keys + i, mask=active, other=0)
@@ -57,7 +57,7 @@ def _find(index, slot_keys, keys, slots, num, size, BLOCK: tl.constexpr):  # typ
 
 
 @triton.jit(do_not_specialize=["num"])
-def _insert(index, slot_keys, slots, num, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _insert(index, slot_keys, slots, num, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     active = i < num
     slot = tl.load(slots + i, mask=active, other=0)
@@ -70,7 +70,7 @@ def _insert(index, slot_keys, slots, num, size, BLOCK: tl.constexpr):  # type: i
 
 
 @triton.jit(do_not_specialize=["num"])
-def _erase(index, slot_keys, slots, num, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _erase(index, slot_keys, slots, num, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     active = i < num
     slot = tl.load(slots + i, mask=active, other=0)
@@ -85,7 +85,17 @@ def _erase(index, slot_keys, slots, num, size, BLOCK: tl.constexpr):  # type: ig
 
 @triton.jit(do_not_specialize=["num"])
 def _fill_first(  # type: ignore[no-untyped-def]
-    rows, stride, slots, keys, num, width, seed, scale, state, ROWS: tl.constexpr, COLUMNS: tl.constexpr  # noqa: N803
+    rows,
+    stride,
+    slots,
+    keys,
+    num,
+    width,
+    seed,
+    scale,
+    state,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = i < num
@@ -101,8 +111,16 @@ def _fill_first(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _sum_rows(  # type: ignore[no-untyped-def]
-    source, stride, at, starts, out, num, width,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, UNROLL: tl.constexpr,  # noqa: N803
+    source,
+    stride,
+    at,
+    starts,
+    out,
+    num,
+    width,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):
     first = tl.program_id(0) * ROWS
     count = tl.load(num)
@@ -124,7 +142,7 @@ def _sum_rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["num"])
-def _gather(rows, stride, slots, out, num, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _gather(rows, stride, slots, out, num, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     slot = tl.load(slots + i, mask=i < num, other=0).to(tl.int64)
@@ -134,7 +152,7 @@ def _gather(rows, stride, slots, out, num, width, ROWS: tl.constexpr, COLUMNS: t
 
 
 @triton.jit(do_not_specialize=["num", "batch"])
-def _need(needed, slots, batch, num, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _need(needed, slots, batch, num, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     u = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(slots + u, mask=u < num, other=-1)
     old = tl.load(needed + slot, mask=slot >= 0, other=0)
@@ -143,7 +161,18 @@ def _need(needed, slots, batch, num, BLOCK: tl.constexpr):  # type: ignore[no-un
 
 @triton.jit(do_not_specialize=["num", "batch", "first_seen"])
 def _begin(  # type: ignore[no-untyped-def]
-    slot_keys, needed, seen, counts, states, slots, keys, num, batch, first_seen, changed, BLOCK: tl.constexpr  # noqa: N803
+    slot_keys,
+    needed,
+    seen,
+    counts,
+    states,
+    slots,
+    keys,
+    num,
+    batch,
+    first_seen,
+    changed,
+    BLOCK: tl.constexpr,
 ):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = i < num
@@ -157,7 +186,7 @@ def _begin(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["num_unique", "nowhere"])
-def _place(order, number_of, slots, out, count, num_unique, nowhere, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _place(order, number_of, slots, out, count, num_unique, nowhere, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = i < count
     asked = tl.load(order + i, mask=live, other=0)
@@ -174,7 +203,7 @@ def _place(order, number_of, slots, out, count, num_unique, nowhere, BLOCK: tl.c
 
 
 @triton.jit
-def _touch(seen, counts, slots, clock, num, most, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _touch(seen, counts, slots, clock, num, most, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     u = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = u < tl.load(num)
     slot = tl.load(slots + u, mask=live, other=0)
@@ -185,8 +214,18 @@ def _touch(seen, counts, slots, clock, num, most, BLOCK: tl.constexpr):  # type:
 
 @triton.jit
 def _step(  # type: ignore[no-untyped-def]
-    rows, stride, states, slots, sums, settings, num, width, changed,
-    RULE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,  # noqa: N803
+    rows,
+    stride,
+    states,
+    slots,
+    sums,
+    settings,
+    num,
+    width,
+    changed,
+    RULE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     first = tl.program_id(0) * ROWS
     count = tl.load(num)
@@ -269,7 +308,7 @@ def fill_first(rows: Tensor, slots: Tensor, keys: Tensor, width: int, seed: int,
 
 
 def sum_rows(source: Tensor, at: Tensor, starts: Tensor, width: int, out: Tensor, num: Tensor | None = None) -> None:
-    """Write sums of rows of `source`: out[u] is that over at[starts[u]:starts[u + 1]], one after the other in float32."""
+    """Write sums of rows of `source`: out[u] is that over at[starts[u]:starts[u + 1]], one after the other."""
     if len(out):
         shape = _tile(width)
         grid = (triton.cdiv(len(out), shape["ROWS"]),)
@@ -293,9 +332,7 @@ def gather(rows: Tensor, slots: Tensor, width: int, out: Tensor) -> None:
 def touch(seen: Tensor, counts: Tensor, slots: Tensor, clock: Tensor, num: Tensor | None = None) -> None:
     """Count one access for distinct rows, at the step that `clock` says."""
     if len(slots):
-        _touch[_blocks(slots)](
-            seen, counts, slots, clock, _count(num, slots), MOST_COUNTED, BLOCK=KEYS_A_PROGRAM
-        )
+        _touch[_blocks(slots)](seen, counts, slots, clock, _count(num, slots), MOST_COUNTED, BLOCK=KEYS_A_PROGRAM)
 
 
 RULES = {"sgd": 0, "adagrad": 1}
