@@ -137,7 +137,7 @@ def tiered(arguments: argparse.Namespace, batches: Batches, name: str, device_by
         f"{moved.num_lowered / count:,.0f} went down: {format_bytes(moved.num_lifted / count * ROW_BYTES)} up, "
         f"{format_bytes(moved.num_lowered / count * ROW_BYTES)} down\n"
         f"    a step: {ran.seconds / count * 1e3:.3f} ms; planning thread {moved.planning_s / count * 1e3:.3f} ms, "
-        f"moving thread {moved.moving_s / count * 1e3:.3f} ms, the step waited {ran.waited_s / count * 1e3:.3f} ms for a plan"
+        f"moving thread {moved.moving_s / count * 1e3:.3f} ms, waiting for a plan {ran.waited_s / count * 1e3:.3f} ms"
     )
     empty()
     return ran

@@ -46,7 +46,8 @@ class Streams:
         self.planning, self.rising, self.sinking = (self._stream() for _ in range(3))
 
     def _stream(self) -> torch.cuda.Stream | None:
-        return torch.cuda.Stream(self.device) if self.is_cuda else None  # type: ignore[no-untyped-call]
+        """Return a stream whose small kernels go before the large ones that compute."""
+        return torch.cuda.Stream(self.device, priority=-1) if self.is_cuda else None  # type: ignore[no-untyped-call]
 
     def on(self, stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
         """Have what follows run on a stream."""
