@@ -22,17 +22,21 @@ from dovetail.embedding.slot_line import SAVED
 from dovetail.embedding.tier import FactsAbove
 from dovetail.units import format_bytes
 
-INDEX_ENTRIES_A_SLOT = 1.5
-FULLEST = 0.85
-"""The index is made again when more than this fraction is taken or marked: probes for new keys get long beyond."""
-SLOT_BYTES = 8 + 4 + 2 + 1 + 4 + 6
+INDEX_ENTRIES_A_SLOT = 2
+FULLEST = 0.65
+"""The index is made again when more than this fraction is taken or marked: all wait for the longest of many probes."""
+SLOT_BYTES = 8 + 4 + 2 + 1 + 4 + 4 * INDEX_ENTRIES_A_SLOT
 """Beside a row: key, last step seen, count, state, last batch that needs it, entries of the index."""
 FREE = -1
 """What `needed` says of a slot without a row."""
 NEVER_SEEN = -1
 """What `seen` says of a row that was made for a batch to come."""
-_AGES, _COUNTS = 1024, 64
-"""How finely victims are told apart: by age in steps, and by count up to so many."""
+_AGES = 2**20
+"""Of rows looked up equally often the oldest goes first; so many steps are told apart."""
+_NEVER = 2**31 - 1
+"""The worth of a slot that may not go."""
+WINDOW_SHIFT, SMALLEST_WINDOW = 4, 65_536
+"""Victims are the least worth of a 16th of all slots, one 16th after the other: looking at all of them takes long."""
 
 
 class DeviceTier:
@@ -60,7 +64,7 @@ class DeviceTier:
                 hint="give a smaller device_bytes, or free the device's memory",
             ) from None
         self._free = np.empty(self.capacity, dtype=np.int32)
-        self._num_free = self.top = self._num_marked = 0
+        self._num_free = self.top = self._num_marked = self._hand = 0
         self.generation = 0
         """Another number once rows were taken out that batches may have counted on."""
 
@@ -72,7 +76,7 @@ class DeviceTier:
         self.keys, self.needed = numbers(torch.int64, 0), numbers(torch.int32, FREE)
         self.seen, self.counts = numbers(torch.int32, 0), numbers(torch.int16, 0)
         self.states = numbers(torch.int8, SAVED)
-        self.index = torch.zeros(int(size * INDEX_ENTRIES_A_SLOT) + 2, dtype=torch.int32, device=self.device)
+        self.index = torch.zeros(size * INDEX_ENTRIES_A_SLOT + 2, dtype=torch.int32, device=self.device)
 
     @property
     def nowhere(self) -> int:
@@ -111,18 +115,16 @@ class DeviceTier:
         self.top += num_rows - reused
         return slots
 
-    def begin(self, keys: Tensor, slots: Tensor, *, batch: int) -> None:
-        """Say whose rows will lie at slots, and for which batch; they are not seen yet."""
-        self._renew_index()
-        self.kernels.begin(
-            *(self.keys, self.needed, self.seen, self.counts, self.states, slots, keys, batch, NEVER_SEEN),
-        )
-        self.kernels.insert(self.index, self.keys, slots)
+    def begin(self, keys: Tensor, slots: Tensor, *, missing: Tensor, into: Tensor) -> None:
+        """Say whose rows will lie at slots; they are not seen yet.
 
-    def find(self, keys: Tensor) -> Tensor:
-        """Return the slot of each key, -1 where it has none."""
-        slots: Tensor = self.kernels.find(self.index, self.keys, keys)
-        return slots
+        `missing` says which distinct keys of a search they are and which batch needs each last; `into` gets the slots.
+        """
+        self._renew_index(len(slots))
+        self.kernels.settle(
+            *(self.index, self.keys, self.needed, self.seen, self.counts, self.states),
+            *(into, keys, missing, slots, NEVER_SEEN),
+        )
 
     def let_go(self, slots: Tensor, numbers: NDArray[np.int32]) -> None:
         """Take rows out, given their slots on the device and here."""
@@ -132,9 +134,9 @@ class DeviceTier:
         self._num_free += len(numbers)
         self._num_marked += len(numbers)
 
-    def _renew_index(self) -> None:
+    def _renew_index(self, num_new: int) -> None:
         """Make the index again where marks of rows that went would fill it."""
-        if self.num_rows + self._num_marked > FULLEST * (len(self.index) - 1):
+        if self._num_marked and self.num_rows + self._num_marked + num_new > FULLEST * (len(self.index) - 1):
             self.index.zero_()
             taken = (self.needed >= 0).nonzero().squeeze(1).to(torch.int32)
             self.kernels.insert(self.index, self.keys, taken)
@@ -143,17 +145,33 @@ class DeviceTier:
     # -- who goes --------------------------------------------------------------------------------------------------
 
     def victims(self, wanted: int, *, oldest: int, step: int) -> Tensor:
-        """Return up to `wanted` slots that no batch from `oldest` on needs: the least counted, of equals the oldest."""
-        needed = self.needed[: self.top]
-        may_go = (needed >= 0) & (needed < oldest)
-        age = (step - self.seen[: self.top]).clamp(0, _AGES - 1)
-        worth = self.counts[: self.top].int().clamp(max=_COUNTS - 1) * _AGES + (_AGES - 1 - age)
-        histogram = torch.bincount(worth[may_go], minlength=_AGES * _COUNTS)
-        sums = histogram.cumsum(0)
-        limit = torch.searchsorted(sums, torch.tensor(wanted, device=sums.device))
-        below = (may_go & (worth < limit)).nonzero().squeeze(1)
-        equal = (may_go & (worth == limit)).nonzero().squeeze(1)[: max(0, wanted - len(below))]
-        return torch.cat([below[:wanted], equal]).to(torch.int32)
+        """Return up to `wanted` slots that no batch from `oldest` on needs: the least counted, of equals the oldest.
+
+        They are the least worth of a part of all slots; the next ones come from the next part.
+        """
+        window = max(SMALLEST_WINDOW, self.top >> WINDOW_SHIFT, 4 * wanted)
+        chosen: list[Tensor] = []
+        begin = self._hand if self._hand < self.top else 0
+        looked_at = count = 0
+        while looked_at < self.top and count < wanted:
+            end = min(self.top, begin + window, begin + self.top - looked_at)
+            found = self._least_worth(begin, end, wanted - count, oldest=oldest, step=step)
+            chosen.append(found)
+            looked_at, count = looked_at + end - begin, count + len(found)
+            begin = end if end < self.top else 0
+        self._hand = begin
+        return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int32, device=self.device)
+
+    def _least_worth(self, begin: int, end: int, wanted: int, *, oldest: int, step: int) -> Tensor:
+        """Return up to `wanted` slots from `begin` to `end` that may go."""
+        part = slice(begin, end)
+        needed = self.needed[part]
+        age = (step - self.seen[part]).clamp_(0, _AGES - 1)
+        worth = (self.counts[part].to(torch.int32) * _AGES).sub_(age).add_(_AGES)
+        worth.masked_fill_((needed < 0) | (needed >= oldest), _NEVER)
+        ordered, order = torch.sort(worth)
+        num_may_go = int((ordered[:wanted] < _NEVER).sum())
+        return order[:num_may_go].to(torch.int32).add_(begin)
 
     def announced(self) -> Tensor:
         """Return the slots of rows that were made for batches to come and were never seen."""
@@ -169,7 +187,8 @@ class DeviceTier:
         numbers = self.take(len(keys))
         slots = torch.from_numpy(numbers).to(self.device)
         self.rows[slots.long()] = torch.from_numpy(rows[at]).to(self.device)
-        self.begin(torch.from_numpy(keys).to(self.device), slots, batch=0)
+        nobody = torch.zeros((2, len(keys)), dtype=torch.int32, device=self.device)  # no search asked, no batch needs them
+        self.begin(torch.from_numpy(keys).to(self.device), slots, missing=nobody, into=slots.clone())
         return numbers
 
     def read_into(

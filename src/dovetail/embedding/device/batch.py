@@ -31,11 +31,6 @@ class DeviceBatch:
         """Return on the device the arrays that were announced with the keys."""
         return self._plan.inputs
 
-    @property
-    def num_missing(self) -> int:
-        """Return how many of the batch's distinct rows were not on the device when it was planned."""
-        return self._plan.num_missing
-
     def values(self) -> Tensor:
         """Return the values of each key: float32 [number of keys, width]."""
         tier, width = self._door.tier, self._door.width

@@ -68,7 +68,7 @@ class FusedStep:
     def _capture(self, places: Places, plan: Plan) -> _Captured:
         """Capture a step for batches like this one; nothing else may use the device meanwhile."""
         with self._rows.quiet():
-            own = Places(places.numbers.clone(), places.num_unique)
+            own = Places(places.numbers.clone(), places.num_keys, places.num_unique)
             inputs = tuple(each.clone() for each in plan.inputs)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):

@@ -27,9 +27,9 @@ from dovetail.embedding.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Rising:
-    """Rows that a batch misses: those below come up to their slots, keys without a row are noted."""
+    """Rows that batches miss: those below come up to their slots, keys without a row are noted."""
 
-    plan: Plan
+    plans: list[Plan]
     keys: NDArray[np.int64]
     numbers: NDArray[np.int32]
     slots: Tensor
@@ -53,7 +53,7 @@ class Mover:
     def __init__(self, tier: DeviceTier, store: Store, saver: Saver, streams: Streams, lock: threading.RLock) -> None:
         self._tier, self._store, self._saver, self._streams, self._lock = tier, store, saver, streams, lock
         self._queue: queue.SimpleQueue[Rising | Sinking | threading.Event | None] = queue.SimpleQueue()
-        self.on_ready: Callable[[Plan], None] = lambda _: None
+        self.on_ready: Callable[[list[Plan]], None] = lambda _: None
         self.error: BaseException | None = None
         """What went wrong: from then on nothing is moved."""
         self.num_lifted = self.num_from_disk = self.num_lowered = 0
@@ -98,8 +98,9 @@ class Mover:
                 self.error = error
             self.busy_s += time.perf_counter() - begun_s
             if isinstance(what, Rising):
-                what.plan.error = self.error
-                self.on_ready(what.plan)
+                for plan in what.plans:
+                    plan.error = self.error
+                self.on_ready(what.plans)
 
     def _move(self, what: Rising | Sinking) -> None:
         with torch.no_grad():
@@ -117,9 +118,9 @@ class Mover:
 
     def _raise(self, what: Rising) -> None:
         """Bring rows up to slots that already have first values, for those keys that have no row below."""
-        tier, streams, plan = self._tier, self._streams, what.plan
+        tier, streams = self._tier, self._streams
         with streams.on(streams.rising):
-            streams.wait_for(plan.planned)
+            streams.wait_for(what.plans[0].planned)
             if len(what.keys):
                 pinned = streams.host_rows(len(what.keys), tier.row_width)
                 with self._lock:
@@ -127,7 +128,9 @@ class Mover:
                     lifted = self._store.lifting.lift(what.keys, what.numbers, pinned.numpy())
                 self.num_from_disk += lifted.num_from_disk
                 self._put(lifted, pinned, what)
-            plan.ready = streams.moment()
+            ready = streams.moment()
+            for plan in what.plans:
+                plan.ready = ready
 
     def _put(self, lifted: Lifted, pinned: Tensor, what: Rising) -> None:
         """Copy rows up."""
@@ -139,5 +142,6 @@ class Mover:
             tier.seen[where] = facts[:, 0]
             tier.counts[where] = facts[:, 1].to(torch.int16)
             tier.states[where] = facts[:, 2].to(torch.int8)
-            what.plan.kept += [pinned, at, facts, where]
+            for plan in what.plans:
+                plan.kept += [pinned, at, facts, where]
             self.num_lifted += count

@@ -162,11 +162,8 @@ class OnDevice:
     def launch_step(self, unique: Tensor, places: Places, order: Tensor, gradients: Tensor) -> None:
         """Do the same on the device alone; of `unique`, those beyond `places.num` are no rows."""
         tier = self.tier
-        sums = torch.empty((len(unique), self.width), dtype=torch.float32, device=tier.device)
-        starts = places.starts[: len(unique) + 1]
-        tier.kernels.sum_rows(gradients, order, starts, self.width, sums, places.num)
-        tier.kernels.step(
-            *(self._optimizer.name, tier.rows, tier.states, unique, sums, self.settings, places.num),
+        tier.kernels.step_sums(
+            *(self._optimizer.name, tier.rows, tier.states, unique, places, order, gradients, self.settings)
         )
         self.clock += 1
 

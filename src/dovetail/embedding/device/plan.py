@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dovetail.embedding.device.streams import Moment
 
 DeviceKeys = NDArray[np.int64] | Tensor
+
+
+LONG_ROW = 64
+"""A row that more look-ups of a batch ask for is stepped by itself, and first: it takes longest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,21 +27,12 @@ class Places:
 
     All are parts of one vector of int32, with room for as many distinct rows as there are look-ups: batches of one size
     can be copied over each other at once. `num[0]` says how many distinct rows there are, and the rest of `unique`
-    names no row.
+    names no row. `long[0]` says how many rows have more than `LONG_ROW` look-ups, and the next ones which.
     """
 
     numbers: Tensor
+    num_keys: int
     num_unique: int
-
-    @classmethod
-    def empty(cls, num_keys: int, num_unique: int, device: torch.device) -> Places:
-        """Return room for the places of so many look-ups."""
-        return cls(torch.empty(4 * num_keys + 2, dtype=torch.int32, device=device), num_unique)
-
-    @property
-    def num_keys(self) -> int:
-        """Return how many look-ups there are."""
-        return (len(self.numbers) - 2) // 4
 
     @property
     def slots(self) -> Tensor:
@@ -58,12 +52,22 @@ class Places:
     @property
     def starts(self) -> Tensor:
         """Return where the look-ups of each distinct row begin."""
-        return self.numbers[3 * self.num_keys : -1]
+        return self.numbers[3 * self.num_keys : 4 * self.num_keys + 1]
 
     @property
     def num(self) -> Tensor:
         """Return how many distinct rows there are, as kernels read it."""
-        return self.numbers[-1:]
+        return self.numbers[4 * self.num_keys + 1 : 4 * self.num_keys + 2]
+
+    @property
+    def long(self) -> Tensor:
+        """Return how many rows have many look-ups, and which."""
+        return self.numbers[4 * self.num_keys + 2 :]
+
+
+def places_size(num_keys: int) -> int:
+    """Return how many numbers the places of so many look-ups are; even, so that those of the next batch are aligned."""
+    return (4 * num_keys + 3 + num_keys // LONG_ROW + 1) // 2 * 2
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +94,6 @@ class Plan:
     done: Moment | None = None
     """When nothing reads it any more."""
     generation: int = 0
-    num_missing: int = 0
     kept: list[Any] = field(default_factory=list)
     """Memory that copies under way still read."""
 
@@ -104,22 +107,3 @@ class Plan:
         """Return how many look-ups there are."""
         return len(self.keys)
 
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """A batch by its distinct keys.
-
-    Look-up `order[i]` is the i-th by key, of equal keys the first of the batch first, and asks for
-    `unique[number_of[i]]`.
-    """
-
-    unique: Tensor
-    order: Tensor
-    number_of: Tensor
-
-
-def group(keys: Tensor) -> Grouped:
-    """Return the distinct keys, and which look-ups ask for each, in the order of the batch."""
-    ordered, order = torch.sort(keys, stable=True)
-    unique, number_of = torch.unique_consecutive(ordered, return_inverse=True)
-    return Grouped(unique, order, number_of)

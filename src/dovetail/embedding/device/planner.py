@@ -6,6 +6,7 @@ pauses it first; batches that were planned and not taken are then planned anew.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dovetail.embedding.device.finder import Finder
+from dovetail.embedding.device.grouping import MOST_TOGETHER
 from dovetail.embedding.device.mover import Mover
 from dovetail.embedding.device.plan import DeviceKeys, Places, Plan
 from dovetail.embedding.device.streams import Streams
@@ -63,8 +65,9 @@ class Planner:
 
     def take(self, plan: Plan) -> Places:
         """Return where a batch's rows lie; the current stream waits until they are there."""
-        plan.is_taken = True
         with self._news:
+            plan.is_taken = True
+            self._news.notify_all()  # it may now be worth planning
             while not plan.is_ready and plan.error is None:
                 self._news.wait()
         if plan.error is not None or plan.places is None:
@@ -147,7 +150,7 @@ class Planner:
     def _run(self) -> None:
         while True:
             with self._news:
-                while not self._waiting and not self._closed:
+                while not self._closed and not self._is_worth_it():
                     self._news.wait()
                 if self._closed:
                     return
@@ -158,27 +161,51 @@ class Planner:
             if not had_room:
                 self._wait_for_room()
 
+    def _is_worth_it(self) -> bool:
+        """Say whether to plan now: not where more batches can be planned at once before any is waited for."""
+        if not 0 < len(self._waiting) < MOST_TOGETHER or any(plan.is_taken for plan in self._waiting):
+            return bool(self._waiting)
+        return sum(not plan.is_taken for plan in self._in_use) < MOST_TOGETHER
+
     def _plan_next(self) -> bool:
-        """Plan the first batch that waits; False where its rows do not fit beside those in use."""
+        """Plan the first batches that wait; False where the rows of the first do not fit beside those in use."""
         with self._news:
             if not self._waiting:
                 return True
-            plan = next((each for each in self._waiting if each.is_taken), self._waiting[0])
             self._in_use = [each for each in self._in_use if each.done is None or not each.done.query()]
-            oldest = min(each.number for each in (*self._in_use, plan))
+            plans = self._next_plans()
+            oldest = min(each.number for each in (*self._in_use, *plans))
+        error: BaseException | None = None
         try:
             with torch.no_grad(), self._streams.on(self._streams.planning):
-                if not self._finder.find(plan, oldest=oldest):
-                    self._must_get_room(plan)
+                if not self._finder.find(plans, oldest=oldest):
+                    self._must_get_room(plans[0])
                     return False
-        except BaseException as error:  # whoever takes the batch says it
-            plan.error = error
+        except BaseException as caught:  # whoever takes the batches says it
+            error = caught
         with self._news:
-            self._waiting.remove(plan)
-            if plan.error is None:
-                self._in_use.append(plan)
+            for plan in plans:
+                plan.error = plan.error or error
+                self._waiting.remove(plan)
+                if error is None:
+                    self._in_use.append(plan)
             self._news.notify_all()
         return True
+
+    def _next_plans(self) -> list[Plan]:
+        """Return the batches to plan together: one that is waited for alone, else as many as surely fit."""
+        taken = next((each for each in self._waiting if each.is_taken), None)
+        if taken is not None and taken is not self._waiting[0]:
+            return [taken]
+        first, *others = itertools.islice(self._waiting, MOST_TOGETHER)
+        plans, room = [first], self._tier.capacity - first.num_keys
+        room -= sum(each.places.num_unique for each in self._in_use if each.places is not None)
+        for plan in others:
+            room -= plan.num_keys
+            if room < 0 or not (first.insert and plan.insert and first.num_keys and plan.num_keys):
+                break
+            plans.append(plan)
+        return plans
 
     def _must_get_room(self, plan: Plan) -> None:
         """Have batches that nobody waits for give way to one that somebody does; refuse it where there are none."""
@@ -200,10 +227,11 @@ class Planner:
             "next is looked up",
         )
 
-    def _is_ready(self, plan: Plan) -> None:
-        """Say that a batch's rows are on their way up."""
+    def _is_ready(self, plans: list[Plan]) -> None:
+        """Say that batches' rows are on their way up."""
         with self._news:
-            plan.is_ready = True
+            for plan in plans:
+                plan.is_ready = True
             self._news.notify_all()
 
     def _wait_for_room(self) -> None:

@@ -81,6 +81,14 @@ class Streams:
             here = pinned.copy_(here)
         return here.to(self.device, non_blocking=True)
 
+    def up_together(self, arrays: list[NDArray[np.int64]]) -> Tensor:
+        """Return copies of several vectors on the device, one after the other, made with one copy."""
+        if len(arrays) == 1 or not self.is_cuda:
+            return self.up(np.concatenate(arrays))
+        pinned = torch.empty(sum(map(len, arrays)), dtype=torch.int64, pin_memory=True)
+        np.concatenate(arrays, out=pinned.numpy())
+        return pinned.to(self.device, non_blocking=True)
+
     def down(self, tensor: Tensor) -> Tensor:
         """Return a copy in host memory, which is there once the current stream has come so far."""
         if not self.is_cuda:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dovetail.embedding.device.grouping import Grouped
+from dovetail.embedding.device.plan import LONG_ROW, Places, places_size
 from dovetail.embedding.slot_line import CHANGED, MOST_COUNTED
 
 FIRST_FACTOR, SECOND_FACTOR = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
@@ -16,6 +18,8 @@ FIRST_FACTOR, SECOND_FACTOR = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 MIX_1, MIX_2 = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 """The numbers of `splitmix` as int64."""
+TOLD = 16
+"""Where keys begin in what the device tells the host of a search; before them are counts."""
 
 
 def home_of(keys: Tensor, size: int) -> Tensor:
@@ -46,7 +50,7 @@ def insert(index: Tensor, slot_keys: Tensor, slots: Tensor) -> None:
     entries = slots + 1
     position = home_of(slot_keys[slots.long()], size)
     while len(entries):
-        free = index[position] == 0
+        free = index[position] <= 0
         index[position[free]] = entries[free]
         lost = index[position] != entries
         entries, position = entries[lost], (position[lost] + 1) % size
@@ -63,13 +67,38 @@ def erase(index: Tensor, slot_keys: Tensor, slots: Tensor) -> None:
         entries, position = entries[~there], (position[~there] + 1) % size
 
 
-def need(needed: Tensor, slots: Tensor, batch: int) -> None:
-    """Have rows stay for a batch; -1 is no row."""
-    where = slots[slots >= 0].long()
-    needed[where] = needed[where].clamp(min=batch)
+def look(
+    index: Tensor,
+    slot_keys: Tensor,
+    needed: Tensor,
+    grouped: Grouped,
+    batches: Tensor,
+    slots: Tensor,
+    told: Tensor,
+    missing: Tensor,
+) -> None:
+    """Find the slot of each distinct key: slots[u], -1 where it has none; rows there are stay for the last batch.
+
+    The number of those missing is added to told[0], their keys are written to told[TOLD:], which distinct keys they are
+    to missing[0], and the last batch that needs them to missing[1], in any order. `batches` are the batches' numbers.
+    """
+    unique = torch.ones(len(grouped.ordered), dtype=torch.bool, device=slots.device)
+    unique[:-1] = grouped.numbers[1:] != grouped.numbers[:-1]  # the last look-up of each
+    keys = grouped.ordered[unique]
+    last = batches[grouped.layout.batch_of[grouped.order[unique]].long()].to(torch.int32)
+    found = find(index, slot_keys, keys)
+    slots[: len(keys)] = found
+    there = found >= 0
+    where = found[there].long()
+    needed[where] = torch.maximum(needed[where], last[there])
+    at = (~there).nonzero().squeeze(1)
+    told[0] += len(at)
+    told[TOLD : TOLD + len(at)] = keys[at]
+    missing[0, : len(at)], missing[1, : len(at)] = at.to(torch.int32), last[at]
 
 
-def begin(
+def settle(
+    index: Tensor,
     slot_keys: Tensor,
     needed: Tensor,
     seen: Tensor,
@@ -77,33 +106,44 @@ def begin(
     states: Tensor,
     slots: Tensor,
     keys: Tensor,
-    batch: int,
+    missing: Tensor,
+    new: Tensor,
     first_seen: int,
 ) -> None:
-    """Say whose rows lie at slots, and for which batch; they differ from any checkpoint."""
-    where = slots.long()
-    slot_keys[where], needed[where] = keys, batch
+    """Give missing keys new slots, in the index and in `slots`; their rows differ from any checkpoint."""
+    where = new.long()
+    slot_keys[where], needed[where] = keys, missing[1, : len(new)]
     seen[where], counts[where], states[where] = first_seen, 0, CHANGED
+    slots[missing[0, : len(new)].long()] = new
+    insert(index, slot_keys, new)
 
 
-def place(order: Tensor, number_of: Tensor, slots: Tensor, nowhere: int, out: Tensor) -> None:
-    """Write the vector of `Places`.
-
-    `order[i]` is the i-th look-up by key, `number_of[i]` the number of its distinct row, which lies at slots[number];
-    -1 is no row.
-    """
-    count, num_unique = len(order), len(slots)
-    slots = torch.where(slots < 0, nowhere, slots)
-    out[order] = slots[number_of]
-    out[count : 2 * count] = order
-    out[2 * count : 2 * count + num_unique] = slots
-    out[2 * count + num_unique : 3 * count] = nowhere
-    out[3 * count : -1] = count
-    first = torch.ones(count, dtype=torch.bool, device=out.device)
-    first[1:] = number_of[1:] != number_of[:-1]
-    at = torch.arange(count, dtype=torch.int32, device=out.device)
-    out[3 * count + number_of[first]] = at[first]
-    out[-1] = num_unique
+def place(grouped: Grouped, slots: Tensor, nowhere: int, out: Tensor) -> None:
+    """Write the vectors of `Places` of all batches, one after the other; `out` is zero before."""
+    base = 0
+    for begin, count in zip(grouped.layout.begins, grouped.layout.sizes, strict=True):
+        by_key = grouped.by_batch[begin : begin + count]
+        order = grouped.order[by_key] - begin
+        ranks = grouped.ranks[begin : begin + count].long()
+        number_of = ranks - ranks[0]
+        rows = slots[grouped.numbers[by_key].long() - 1]
+        rows = torch.where(rows < 0, nowhere, rows)
+        part = out[base : base + places_size(count)]
+        part[order] = rows
+        part[count : 2 * count] = order.to(torch.int32)
+        part[2 * count : 3 * count], part[3 * count : 4 * count + 1] = nowhere, count
+        part[2 * count + number_of] = rows
+        at = torch.arange(count, device=out.device)
+        first = torch.ones(count, dtype=torch.bool, device=out.device)
+        first[1:] = number_of[1:] != number_of[:-1]
+        begins = at[first]
+        part[3 * count : 3 * count + len(begins)] = begins.to(torch.int32)
+        part[4 * count + 1] = len(begins)
+        lengths = torch.diff(begins, append=begins.new_tensor([count]))
+        long = (lengths > LONG_ROW).nonzero().squeeze(1)
+        part[4 * count + 2] = len(long)
+        part[4 * count + 3 : 4 * count + 3 + len(long)] = long.to(torch.int32)
+        base += len(part)
 
 
 def fill_first(rows: Tensor, slots: Tensor, keys: Tensor, width: int, seed: int, scale: Tensor, state: float) -> None:
@@ -165,6 +205,23 @@ def step(
     where = slots.long()
     rows[where] = STEPS[name](rows[where], sums, settings)
     states[where] = CHANGED
+
+
+def step_sums(
+    name: str,
+    rows: Tensor,
+    states: Tensor,
+    unique: Tensor,
+    places: Places,
+    order: Tensor,
+    gradients: Tensor,
+    settings: Tensor,
+) -> None:
+    """Step the distinct rows at `unique` by the sums of their gradients: those of look-up i are gradients[order[i]]."""
+    width = gradients.shape[1]
+    sums = torch.empty((len(unique), width), dtype=torch.float32, device=rows.device)
+    sum_rows(gradients, order, places.starts[: len(unique) + 1], width, sums, places.num)
+    step(name, rows, states, unique, sums, settings, places.num)
 
 
 def _root(numbers: Tensor) -> Tensor:
