@@ -73,13 +73,20 @@ def take_from_disk(index_places, seen, counts, states, positions, below, slots, 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add_absent(index_keys, index_places, keys, slots, absent):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Give keys that have no row one at a slot of the device."""
+def add_absent(index_keys, index_places, keys, positions, slots, absent):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Give keys that have no row one at a slot of the device; `positions` says where the search for each ended."""
+    size = len(index_keys)
     for k in range(len(absent)):
         if k + AHEAD < len(absent):
-            hint_probe(index_keys, index_places, keys[absent[k + AHEAD]])
+            soon = -positions[absent[k + AHEAD]] - 1
+            fetch_soon(np.uintp(index_keys.ctypes.data + 8 * soon))
+            fetch_soon(np.uintp(index_places.ctypes.data + 4 * soon))
         i = absent[k]
-        position = -probe(index_keys, index_places, keys[i]) - 1
+        position = -positions[i] - 1
+        while index_places[position] != NOWHERE:  # another one of these keys was faster
+            position += 1
+            if position == size:
+                position = 0
         index_keys[position] = keys[i]
         index_places[position] = at_device_slot(slots[i])
 

@@ -20,9 +20,9 @@ from dovetail.embedding.places import record_at
 from dovetail.embedding.room import Clock, Room
 from dovetail.units import format_bytes
 
-MOST_THREADS = 4
-CORES_A_THREAD = 4
-"""Threads that move rows: a quarter of the cores, but no more than keep up with a GPU."""
+MOST_THREADS = 8
+CORES_A_THREAD = 2
+"""Threads that move rows: half of the cores, but no more than keep up with a GPU."""
 KEYS_WORTH_A_THREAD = 1024
 MOST_LOWERED = 32_768
 """Rows that come down before room is looked for again."""
@@ -78,7 +78,7 @@ class Lifting:
             kernels.take_from_disk(
                 *(index.places, index.seen, index.counts, index.states, positions, below, slots, facts[num_up:])
             )
-        kernels.add_absent(index.keys, index.places, keys, slots, absent)
+        kernels.add_absent(index.keys, index.places, keys, positions, slots, absent)
         index.num_rows += len(absent)
         self.num_rows += len(keys)
         self._room.generation += 1

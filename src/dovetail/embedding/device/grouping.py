@@ -31,7 +31,7 @@ class Layout:
     @cached_property
     def as_it_is(self) -> Tensor:
         """Return the numbers of all look-ups in their order."""
-        return torch.arange(self.num_keys, device=self._device)
+        return torch.arange(self.num_keys).to(self._device)  # there at once, for whichever stream
 
 
 @lru_cache(maxsize=16)
