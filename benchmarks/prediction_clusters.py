@@ -4,7 +4,8 @@ Each chain of replicas through the stages is a pipeline (`dovetail.cost.pipeline
 
     computation   the profile of the layers on that GPU type, tensor-parallel degree and micro-batch. A smaller
                   micro-batch never takes longer: c(b) = min over profiled b' >= b of c(b')
-    activations   cross a cut once each way, at the rate of one GPU's link between nodes (the slower of the two ends)
+    activations   cross a cut once each way, at the rate of one GPU's link between nodes (the slower of the two ends).
+                  The stage in front of the last cut goes on computing meanwhile, where a GPU's part fits the buffer
     gradients     are summed around a ring over all replicas of a layer, every GPU of a tensor-parallel group its own
                   part, at the rate of as many links at once (the slowest replica's)
     update        from the profile
@@ -17,7 +18,6 @@ The answers, `real` and `red_grads`, are no fields of the plan that the predicti
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,17 +25,15 @@ from typing import Any
 
 import msgspec
 
+from cluster_profiles import Sources
 from dovetail.cost.pipeline import PipelineStage, compute_alone_seconds, iteration_seconds
 from dovetail.errors import DovetailError, did_you_mean
 
-MEGABYTE = 1e6
-SMALLEST_MESSAGE_BYTES = 1e6
-"""Below this size the curves of the links were not measured; its rate is used."""
+BUFFER_BYTES = 4 * 2**20
+"""What NCCL holds of a message between two GPUs until it is received (`NCCL_BUFFSIZE`, its default)."""
 
 Replica = tuple[tuple[tuple[str, int, str], ...], int]
 """The machines of one replica (GPU type, GPUs, zone) and its tensor-parallel degree, as plan files have it."""
-Curve = tuple[tuple[float, float, float], float]
-"""a, b, c of a link's rate, and the highest rate measured, bytes/s."""
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -59,97 +57,6 @@ class Answer(msgspec.Struct, frozen=True):
     """What was measured, where the file says so."""
 
     real: float | None = None
-
-
-class Sources:
-    """The profiles, sizes and bandwidths of the data folder, each read once."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.profiles: dict[Path, dict[int, dict[str, dict[str, list[float]]]]] = {}
-        if not (folder / "profiles").is_dir():
-            raise DovetailError(f"{folder} has no profiles", hint="set DOVETAIL_DATA to the folder that has `sailor`")
-        self.models = sorted(path.name for path in (folder / "profiles").iterdir())
-        self.sizes: dict[str, Any] = json.loads((folder / "llm_info.json").read_text())
-        self.links: dict[str, Any] = json.loads((folder / "network_coeffs_all_homo.json").read_text())
-
-    def profile(self, model: str, gpu: str) -> dict[int, dict[str, dict[str, list[float]]]]:
-        """Return {micro-batch: {tensor-parallel degree: {layer: [forward_s, backward_s, update_s]}}}."""
-        path = self.folder / "profiles" / model / f"{gpu}.json"
-        if not path.exists():
-            known = sorted(other.stem for other in path.parent.glob("*.json"))
-            raise DovetailError(f"`{model}` was not profiled on `{gpu}`", hint=did_you_mean(gpu, known))
-        if path not in self.profiles:
-            self.profiles[path] = {int(size): degrees for size, degrees in json.loads(path.read_text()).items()}
-        return self.profiles[path]
-
-    def layer_seconds(self, model: str, gpu: str, degree: int, micro_batch: int, layer: int) -> tuple[float, float]:
-        """Return forward + backward, and update, of a layer."""
-        profile = self.profile(model, gpu)
-        times = {size: degrees[str(degree)][str(layer)] for size, degrees in profile.items() if str(degree) in degrees}
-        if not times:
-            known = sorted({int(known) for degrees in profile.values() for known in degrees})
-            raise DovetailError(
-                f"`{model}` on `{gpu}` was not profiled with tensor parallelism {degree}", hint=f"profiled: {known}"
-            )
-        seconds = sum(
-            monotone_seconds({size: time[part] for size, time in times.items()}, micro_batch) for part in (0, 1)
-        )
-        nearest = min(times, key=lambda size: abs(size - micro_batch))
-        return seconds, times[nearest][2]
-
-    def profiled_seconds(self, model: str, gpu: str, degree: int, micro_batch: int, layer: int) -> float:
-        """Return forward + backward of a layer as profiled, without any repair, where that very case was."""
-        times = self.profile(model, gpu).get(micro_batch, {}).get(str(degree))
-        if times is None:
-            return self.layer_seconds(model, gpu, degree, micro_batch, layer)[0]
-        return times[str(layer)][0] + times[str(layer)][1]
-
-    def parameter_bytes(self, model: str, degree: int, layer: int) -> float:
-        """Return what one GPU of a tensor-parallel group holds of a layer."""
-        sizes = self.sizes[model]
-        known = str(degree) if str(degree) in sizes else min(sizes, key=int)
-        return float(sizes[known][str(layer)]["params_bytes"]) * int(known) / degree
-
-    def output_bytes(self, model: str, layer: int) -> float:
-        """Return what a layer hands on for one sample."""
-        sizes = self.sizes[model]
-        return float(sizes[min(sizes, key=int)][str(layer)]["act_output_bytes"])
-
-    def bytes_per_s(self, gpu: str, *, num_links: int, message_bytes: float, inside_node: bool) -> float:
-        """Return what `num_links` GPUs of a node reach together, each with messages of `message_bytes`."""
-        curves = self.links["intra" if inside_node else "inter"].get(gpu)
-        if curves is None:
-            raise DovetailError(f"no bandwidth of `{gpu}` is known", hint=did_you_mean(gpu, self.links["inter"]))
-        counts = sorted(map(int, curves))
-        count = max((known for known in counts if known <= num_links), default=counts[0])
-        return curve_bytes_per_s(curves[str(count)], message_bytes)
-
-
-def monotone_seconds(times: dict[int, float], micro_batch: int) -> float:
-    """Return what a micro-batch takes, from profiled ones: never longer than a larger one.
-
-    A size between two is interpolated on a line; one above the largest takes its share more.
-    """
-    sizes = sorted(times)
-    if micro_batch > sizes[-1]:
-        return times[sizes[-1]] * micro_batch / sizes[-1]
-    above = min(size for size in sizes if size >= micro_batch)
-    seconds_above = min(times[size] for size in sizes if size >= above)
-    below = max((size for size in sizes if size < micro_batch), default=above)
-    if above in (micro_batch, below):
-        return seconds_above
-    seconds_below = min(times[size] for size in sizes if size >= below)
-    return seconds_below + (seconds_above - seconds_below) * (micro_batch - below) / (above - below)
-
-
-def curve_bytes_per_s(curve: Curve, message_bytes: float) -> float:
-    """Return the rate of a link for messages of one size: it does not fall as they grow, nor beat what was measured."""
-    (a, b, c), highest = curve
-    x = math.log2(max(message_bytes, SMALLEST_MESSAGE_BYTES) / MEGABYTE)
-    if a < 0:
-        x = min(x, -b / (2 * a))
-    return min(1e9 * (a * x * x + b * x + c), highest)
 
 
 class Predictor:
@@ -194,14 +101,14 @@ class Predictor:
                 chosen = [replicas[index % len(replicas)] for replicas in pipeline.tmp_per_stage]
                 shares = [num_chains / len(replicas) for replicas in pipeline.tmp_per_stage]
                 yield [
-                    self.stage(layers, chosen[i], following=chosen[i + 1 : i + 2], share=shares[i])
+                    self.stage(layers, chosen[i], following=chosen[i + 1 :], share=shares[i])
                     for i, layers in enumerate(pipeline.layers_per_stage)
                 ]
 
     def stage(
         self, layers: tuple[int, ...], replica: Replica, *, following: list[Replica], share: float
     ) -> PipelineStage:
-        """Return one stage of a chain; `following` is the replica it sends to, if there is one."""
+        """Return one stage of a chain; `following` are the replicas behind it, the one it sends to first."""
         machines, degree = replica
         gradient_bytes = sum(self.sources.parameter_bytes(self.model, degree, layer) for layer in layers)
         times = [
@@ -214,13 +121,22 @@ class Predictor:
             compute_s=share * max(sum(compute_s for compute_s, _ in column) for column in times),
             update_s=max(sum(update_s for _, update_s in column) for column in times),
             output_bytes=output_bytes,
-            output_bytes_per_s=self.rate([replica, *following], output_bytes, num_links=1),
+            output_bytes_per_s=self.rate([replica, *following[:1]], output_bytes, num_links=1),
+            buffered=self.is_buffered(output_bytes, replica, following),
             gradient_bytes=gradient_bytes if self.inside_node else gradient_bytes * degree,
             gradient_bytes_per_s=self.rate(
                 peers, gradient_bytes / len(peers), num_links=len(peers) if self.inside_node else None
             ),
             num_replicas=len(peers),
         )
+
+    def is_buffered(self, output_bytes: float, replica: Replica, following: list[Replica]) -> bool:
+        """Return whether a stage computes while its output crosses: at the last cut, if each GPU's part fits.
+
+        The last stage has one neighbour: it is back at its receive as soon as it has computed. One in the middle has to
+        settle with another neighbour between; measured plans wait there (see the results).
+        """
+        return len(following) == 1 and output_bytes / min(replica[1], following[0][1]) <= BUFFER_BYTES
 
     def peers(self, layer: int) -> list[Replica]:
         """Return every replica of a layer, in whatever pipeline."""

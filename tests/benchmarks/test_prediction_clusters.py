@@ -14,25 +14,32 @@ needs_data = pytest.mark.skipif(DATA is None, reason="DOVETAIL_DATA is not set")
 
 
 @pytest.fixture
-def clusters(monkeypatch):
+def profiles(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import prediction_clusters
+    import cluster_profiles
 
-    return prediction_clusters
+    return cluster_profiles
 
 
 @pytest.fixture
 def data(tmp_path):
     """A model of two layers on `fast` and `slow`: 1 + 2 and 2 + 4 s a layer; 2 and 1 GB/s; 1 GB each way and layer."""
+    return write_data(tmp_path, num_layers=2, micro_batch_bytes=1e9, bytes_per_s=1e9)
+
+
+def write_data(tmp_path, *, num_layers, micro_batch_bytes, bytes_per_s):
+    """A data folder with one model: a micro-batch of 4, on GPUs `slow`, and `fast` that are twice as fast in all."""
     folder = tmp_path / "data" / "sailor"
     (folder / "profiles" / "toy").mkdir(parents=True)
+    layers = [str(layer) for layer in range(num_layers)]
     for gpu, factor in (("fast", 1.0), ("slow", 2.0)):
         layer = [1.0 * factor, 2.0 * factor, 0.5]
-        profile = {"4": {"2": {"0": layer, "1": layer}}}
+        profile = {"4": {"2": dict.fromkeys(layers, layer)}}
         (folder / "profiles" / "toy" / f"{gpu}.json").write_text(json.dumps(profile))
-    size = {"params_bytes": 1e9, "act_output_bytes": 0.25e9}
-    (folder / "llm_info.json").write_text(json.dumps({"toy": {"2": {"0": size, "1": size}}}))
-    curves = {"fast": {"1": [[0, 0, 2], 9e9]}, "slow": {"1": [[0, 0, 1], 9e9]}}
+    size = {"params_bytes": bytes_per_s, "act_output_bytes": micro_batch_bytes / 4}
+    (folder / "llm_info.json").write_text(json.dumps({"toy": {"2": dict.fromkeys(layers, size)}}))
+    rate = bytes_per_s / 1e9
+    curves = {"fast": {"1": [[0, 0, 2 * rate], 9e9]}, "slow": {"1": [[0, 0, rate], 9e9]}}
     (folder / "network_coeffs_all_homo.json").write_text(json.dumps({"inter": curves, "intra": {}}))
     return tmp_path / "data"
 
@@ -82,6 +89,28 @@ def test_chains_do_not_mix_one_chains_link_with_anothers_gpus(data, tmp_path):
     assert row["predicted"] == pytest.approx(8 + 14 + 2 + 0.5)
 
 
+def test_a_slow_replica_computes_while_small_messages_cross_the_last_cut(tmp_path):
+    # Two GPUs send 4 MB each, which fit their buffers; 8 MB take 2 s on the slow node's link.
+    data = write_data(tmp_path, num_layers=3, micro_batch_bytes=8e6, bytes_per_s=4e6)
+    [row] = predict(data, tmp_path, plan_of([[0, 1], [2]], [["slow", "fast"], ["fast", "slow"]]))
+
+    # The chain slow, fast: 2 micro-batches of 12 s, as what the fast one needs, 3 + 2 x 2 s, is over before; the last
+    # one is back 3 + 4 s later. Ring of 2 GPUs x 8 MB at 4 MB/s, and two updates.
+    assert row["predicted"] == pytest.approx(2 * 12 + 3 + 4 + 4 + 1)
+
+
+def test_messages_that_are_large_or_do_not_cross_the_last_cut_hold_both_sides(tmp_path):
+    data = write_data(tmp_path, num_layers=3, micro_batch_bytes=9e6, bytes_per_s=4.5e6)
+    two = plan_of([[0, 1], [2]], [["slow"], ["fast"]])
+    three = plan_of([[0], [1], [2]], [["slow"], ["fast"], ["fast"]], mbs=2, gbs=8)
+    large, middle = predict(data, tmp_path, two, three)
+
+    # 4.5 MB a GPU are more than 4 MiB: 3 x (12 + 4) s after 12 + 3 + 4, and two updates.
+    assert large["predicted"] == pytest.approx(3 * 16 + 19 + 1)
+    # Half as much fits, but the first cut is not the last: 6 + 2 s, and 1 + 1 s at the fast ones' cut; an update.
+    assert middle["predicted"] == pytest.approx(3 * 8 + 12 + 2 + 1 + 0.5)
+
+
 def test_the_answers_are_not_looked_at(data, tmp_path):
     plan = plan_of([[0], [1]], [["fast"], ["slow"]])
     rows = predict(data, tmp_path, plan, plan | {"real": 1.0, "red_grads": 1e6})
@@ -111,19 +140,19 @@ def test_a_plan_that_cannot_be_predicted_says_why_beside_those_that_can(data, tm
     assert rows[1]["predicted"] == pytest.approx(4 * 6 + 1)
 
 
-def test_a_smaller_micro_batch_never_takes_longer(clusters):
+def test_a_smaller_micro_batch_never_takes_longer(profiles):
     times = {1: 9.0, 2: 4.0, 4: 6.0, 8: 10.0}
 
-    assert [clusters.monotone_seconds(times, size) for size in (1, 2, 3, 4, 6, 8, 16)] == [4, 4, 5, 6, 8, 10, 20]
+    assert [profiles.monotone_seconds(times, size) for size in (1, 2, 3, 4, 6, 8, 16)] == [4, 4, 5, 6, 8, 10, 20]
 
 
-def test_a_link_is_as_fast_as_its_curve_says_up_to_its_peak(clusters):
+def test_a_link_is_as_fast_as_its_curve_says_up_to_its_peak(profiles):
     curve = ((-1.0, 4.0, 2.0), 5e9)
 
     # 2 MB: -1 + 4 + 2 = 5 GB/s. The parabola peaks at x = 2 with 6, more than was ever measured.
-    assert clusters.curve_bytes_per_s(curve, 2e6) == pytest.approx(5e9)
-    assert clusters.curve_bytes_per_s(curve, 1e12) == pytest.approx(5e9)
-    assert clusters.curve_bytes_per_s(curve, 10.0) == pytest.approx(2e9)
+    assert profiles.curve_bytes_per_s(curve, 2e6) == pytest.approx(5e9)
+    assert profiles.curve_bytes_per_s(curve, 1e12) == pytest.approx(5e9)
+    assert profiles.curve_bytes_per_s(curve, 10.0) == pytest.approx(2e9)
 
 
 def test_without_data_the_way_out_is_named():

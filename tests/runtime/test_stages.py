@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
-import msgspec
 import pytest
 import torch
 
@@ -15,28 +15,17 @@ from dovetail.runtime.finished.restore import restore_into
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.messages import Report
 from dovetail.runtime.model.items import items_for
-from dovetail.spec.run import Run, RunModel, RunWorker
+from dovetail.spec.run import Run, RunModel
 from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
-from dovetail.spec.run_stage import RunStage
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.one_process import OneProcess
-from tests.runtime.runs import clicks, kill, make_run, train
+from tests.runtime.runs import clicks, cut, kill, make_run, train
 from tests.runtime.test_equality import OwnModel, assert_equals
 
 pytestmark = pytest.mark.processes
 
 ADAM = RunOptimizer(name="adam", learning_rate=0.01)
-
-
-def cut(run: Run, *lasts: int, workers: tuple[int, ...]) -> Run:
-    """Return a run whose stages end with these layers, with so many workers in each."""
-    firsts = (0, *(last + 1 for last in lasts[:-1]))
-    return msgspec.structs.replace(
-        run,
-        stages=[RunStage(first_layer=first, last_layer=last) for first, last in zip(firsts, lasts, strict=True)],
-        workers=[RunWorker(name=f"stage-{number}", count=count, stage=number) for number, count in enumerate(workers)],
-    )
 
 
 CLICKS = {"num_slots": 4, "num_multi_valued": 1, "num_dense": 3, "rows_per_slot": 60}
@@ -58,6 +47,7 @@ MATCHNET = RunModel(
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.parametrize("dense", ["ps", "ring"])
 @pytest.mark.parametrize(
     ("model", "data", "lasts", "workers", "servers"),
     [
@@ -69,8 +59,8 @@ SLOW = pytest.mark.slow
         pytest.param(MATCHNET, MATCHES, (4, 8), (1, 2, 1), 2, id="matchnet with drawn items in the second stage"),
     ],
 )
-def test_a_cut_run_ends_where_one_process_ends(tmp_path, model, data, lasts, workers, servers):
-    run = make_run(model=model, data=data, samples=600, servers=servers, optimizer=ADAM, micro_batch=37)
+def test_a_cut_run_ends_where_one_process_ends(tmp_path, model, data, lasts, workers, servers, dense):
+    run = make_run(model=model, data=data, samples=600, servers=servers, optimizer=ADAM, micro_batch=37, dense=dense)
     source = load_data("clicks", num_samples=600, **data)
     options = {**items_for(run), **model.options}
     graph = load_model(model.name, seed=3, schema=source.schema, **options)
@@ -103,43 +93,48 @@ def test_a_module_of_ones_own_is_cut_trained_and_filled(tmp_path):
         torch.testing.assert_close(dict(filled.tower.named_parameters())[name], parameter, rtol=2e-5, atol=2e-6)
 
 
-def counting_run(*, pause_s: float, samples: int, workers: tuple[int, ...] = (2, 2, 2), servers: int = 1) -> Run:
+def counting_run(
+    *, pause_s: float, samples: int, workers: tuple[int, ...] = (2, 2, 2), servers: int = 1, **training: Any
+) -> Run:
     run = make_run(
         model=slow_counting(pause_s, has_middle=True), samples=samples, servers=servers, optimizer=PLAIN, batch=60,
-        reduction="sum", micro_batch=10, patience_s=4.0, checkpoint=RunSaving(every_steps=5),
+        reduction="sum", micro_batch=10, patience_s=4.0, checkpoint=RunSaving(every_steps=5), **training,
     )  # fmt: skip
     return cut(run, 0, 1, 2, workers=workers)
 
 
-def test_one_worker_of_each_stage_dies_and_every_sample_counts_once(tmp_path):
+@pytest.mark.parametrize("training", [{"dense": "ps"}, {"dense": "ring"}, {"mode": "async"}, {"mode": "ssp"}])
+def test_one_worker_of_each_stage_dies_and_every_sample_counts_once(tmp_path, training):
     left = ["stage-0-0", "stage-1-1", "stage-2-0"]
 
     def strike(local: LocalRun, report: Report) -> None:
         if left and report.step >= 4 * (4 - len(left)):
             kill(local, left.pop(0))
 
-    train(counting_run(pause_s=0.002, samples=1500), tmp_path / "run", meanwhile=strike)
+    train(counting_run(pause_s=0.002, samples=1500, **training), tmp_path / "run", meanwhile=strike)
 
     assert not left
     assert_each_sample_counts_once(tmp_path / "run")
 
 
-def test_the_only_worker_of_a_stage_comes_back(tmp_path):
+@pytest.mark.parametrize("dense", ["ps", "ring"])
+def test_the_only_worker_of_a_stage_comes_back(tmp_path, dense):
     left = ["stage-1"]
 
     def strike(local: LocalRun, report: Report) -> None:
         if left and report.step >= 3:
             kill(local, left.pop())
 
-    train(counting_run(pause_s=0.002, samples=900, workers=(1, 1, 1)), tmp_path / "run", meanwhile=strike)
+    run = counting_run(pause_s=0.002, samples=900, workers=(1, 1, 1), dense=dense)
+    train(run, tmp_path / "run", meanwhile=strike)
 
     assert_each_sample_counts_once(tmp_path / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_thirty_kills_over_all_roles_lose_nothing(tmp_path, seed):
+@pytest.mark.parametrize(("seed", "dense"), [(1, "ps"), (2, "ring")])
+def test_thirty_kills_over_all_roles_lose_nothing(tmp_path, seed, dense):
     draw, next_s, kills = random.Random(seed), 0.0, 0
 
     def strike(local: LocalRun, report: Report) -> None:
@@ -149,7 +144,8 @@ def test_thirty_kills_over_all_roles_lose_nothing(tmp_path, seed):
             kills += 1
             next_s = time.monotonic() + draw.uniform(0.2, 3.0)
 
-    train(counting_run(pause_s=0.02, samples=6000, servers=2), tmp_path / "run", meanwhile=strike, timeout_s=550.0)
+    run = counting_run(pause_s=0.02, samples=6000, servers=2, dense=dense)
+    train(run, tmp_path / "run", meanwhile=strike, timeout_s=550.0)
 
     assert kills == 30
     assert_each_sample_counts_once(tmp_path / "run")

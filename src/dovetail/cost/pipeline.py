@@ -2,20 +2,26 @@
 
 A batch goes through stages i = 1..s as m micro-batches, each forward and then backward (one forward, one backward once
 the pipeline is full). Stage i computes for c_i seconds a micro-batch; its output crosses to the next stage in p_i, and
-as many bytes of gradient come back. A stage does not compute while it sends or receives, so a micro-batch keeps it for
+as many bytes of gradient come back. Neighbours exchange once a micro-batch, the gradient first: the next activation
+leaves when the last gradient has come. So the stage behind a cut waits for both, whatever the link:
 
-    cycle_i = c_i + 2 p_(i-1) + 2 p_i                                 p_0 = p_s = 0
+    cycle_i = c_i + 2 p_(i-1) + 2 h_i p_i                             p_0 = p_s = 0
+
+The stage in front of the cut need not: h_i = 0 where the ends of the link hold a whole message (`buffered`), which
+then crosses while that stage computes; h_i = 1 where both ends must take part all the while (a rendezvous).
 
 The slowest stage sets the pace, and the first micro-batch has to pass through all of them:
 
     pipeline = (m - 1) max_i cycle_i  +  sum_i c_i  +  2 sum_i p_i
 
-Then the replicas of each stage sum their gradients around a ring and update, all stages at once:
+Replicas make chains, each with its own times: the slowest chain decides, not the slowest replica of every stage. Then
+the replicas of each stage sum their gradients around a ring and update, all stages at once:
 
     iteration = pipeline + max_i (ring_i + update_i)
 
 Limits: with free links and nothing to sum it is `(m - 1) max c + sum c`; with one stage, `m c` and the ring; with one
-micro-batch, every stage and every cut once each way.
+micro-batch, every stage and every cut once each way; two stages over a buffered link, `max(c_1, c_2 + 2 p)` a
+micro-batch, and `max(c_1, c_2) + 2 p` over any other.
 """
 
 from __future__ import annotations
@@ -33,12 +39,14 @@ class PipelineStage:
     """One stage of a pipeline: what it computes, what it passes on, and what its replicas have to agree on.
 
     `compute_s` is forward and backward of one micro-batch; `output_bytes` is what one micro-batch hands to the next
-    stage (the last stage's is not sent); `gradient_bytes` is summed once an iteration over `num_replicas`.
+    stage (the last stage's is not sent), and `buffered` whether it crosses while this stage goes on computing;
+    `gradient_bytes` is summed once an iteration over `num_replicas`.
     """
 
     compute_s: float
     output_bytes: float = 0.0
     output_bytes_per_s: float = math.inf
+    buffered: bool = False
     gradient_bytes: float = 0.0
     gradient_bytes_per_s: float = math.inf
     num_replicas: int = 1
@@ -73,14 +81,15 @@ def iteration_seconds(stages: Sequence[PipelineStage], *, num_micro_batches: int
 
 
 def cycle_seconds(stages: Sequence[PipelineStage], *, num_micro_batches: int = 1) -> list[float]:
-    """Return how long one micro-batch keeps each stage: its computation, and its cuts once each way."""
+    """Return how long one micro-batch keeps each stage: its computation, and the cuts that it waits for, each way."""
     if not stages or num_micro_batches < 1:
         raise DovetailError(
             f"a pipeline of {len(stages)} stages cannot take {num_micro_batches} micro-batches",
             hint="use at least one of both",
         )
-    cuts = [0.0, *(stage.message_s for stage in stages[:-1]), 0.0]
-    return [stage.compute_s + 2 * (cuts[i] + cuts[i + 1]) for i, stage in enumerate(stages)]
+    received = [0.0, *(stage.message_s for stage in stages[:-1])]
+    sent = [*(0.0 if stage.buffered else stage.message_s for stage in stages[:-1]), 0.0]
+    return [stage.compute_s + 2 * (received[i] + sent[i]) for i, stage in enumerate(stages)]
 
 
 def compute_alone_seconds(stage_s: Sequence[float], *, num_micro_batches: int) -> float:

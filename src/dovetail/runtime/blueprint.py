@@ -52,6 +52,8 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
     last: int
     workers: tuple[ServerSpec, ...] = ()
     """None of the first stage, which nobody calls."""
+    has_dense: bool = True
+    """Whether it has dense parameters."""
 
 
 class Looks(msgspec.Struct, frozen=True, kw_only=True):

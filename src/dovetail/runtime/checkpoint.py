@@ -94,7 +94,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Refuse a list of files that leaves out parameters."""
         if self.fingerprint is None:
             raise TrainingError(f"{folder} does not say what made it", hint=OTHER)
-        if not self.dense_files:
+        if not self.dense_files and self.fingerprint.model.dense:
             raise TrainingError(f"{folder} lists no dense parameters", hint=OTHER)
         listed = {match.group(1, 2) for match in map(TABLE_MANIFEST.fullmatch, self.files) if match}
         for position, table in enumerate(self.fingerprint.model.tables):

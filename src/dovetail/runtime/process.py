@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import KEYS
 from dovetail.runtime.messages import Message, Senders
 from dovetail.runtime.private_folder import hold
-from dovetail.transport import Caller, Codec, KeyRing, Listener
+from dovetail.transport import Caller, Codec, KeyRing, LaneFile, Listener
 
 HEARTBEAT_S = 0.5
 COORDINATOR_PATIENCE_S = 180.0
@@ -44,9 +44,17 @@ class Process:
         with suppress(OSError):  # a full disk is no reason to end
             print(f"{time.strftime('%H:%M:%S')} {self.name}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
-    def listen(self, addresses: Sequence[str]) -> Listener:
-        """Return the socket that others call."""
-        return Listener(addresses, codec=self.codec, keys=self.keys, name=self.name, lanes=self.lanes, log=self.log)
+    def listen(self, addresses: Sequence[str], on_lane: Callable[[LaneFile], None] = lambda _: None) -> Listener:
+        """Return the socket that others call; `on_lane` is called with the shared memory of each of them."""
+        return Listener(
+            addresses,
+            codec=self.codec,
+            keys=self.keys,
+            name=self.name,
+            lanes=self.lanes,
+            log=self.log,
+            on_lane=on_lane,
+        )
 
     def call(self, spec: ServerSpec, *, suffix: str = "", lane_bytes: int = 0) -> Caller:
         """Return a line to another process; with `lane_bytes`, large arrays go through shared memory."""

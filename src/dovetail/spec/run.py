@@ -17,6 +17,8 @@ from dovetail.spec.run_stage import RunStage, check_stages
 
 Mode = Literal["sync", "ssp", "async"]
 Dense = Literal["ring", "ps"]
+Precision = Literal["float32", "tf32", "bfloat16"]
+Activations = Literal["float32", "bfloat16"]
 """In the order that plans have them: Python takes two Literals of the same words for one, and keeps the first."""
 Reduction = Literal["mean", "sum"]
 PROCESS_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
@@ -123,6 +125,9 @@ class RunTraining(Section, frozen=True):
             "absent: by how well speeds are known"
         ),
     ] = None
+    activations: Annotated[
+        Activations, Meta(description="as what numbers travel between stages: float32, or bfloat16 (half the bytes)")
+    ] = "float32"
     balance: Annotated[bool, Meta(description="whether shares follow the workers' speeds; else they are equal")] = True
 
     def __post_init__(self) -> None:
@@ -175,6 +180,10 @@ class RunWorker(Section, frozen=True):
     memory_bytes: Annotated[int | None, Meta(description="memory it may use; absent: what the machine has")] = None
     cores: Annotated[float | None, Meta(description="CPU quota in cores, e.g. 0.4; needs root")] = None
     stage: Annotated[int, Meta(description="the stage whose layers it holds, from 0")] = 0
+    precision: Annotated[
+        Precision,
+        Meta(description="of matrix products: float32, tf32 (GPUs round inputs to 10 bits) or bfloat16 (autocast)"),
+    ] = "float32"
 
     def __post_init__(self) -> None:
         """Refuse no worker, no threads, shares of more than all."""
@@ -233,7 +242,6 @@ class Run(Section, frozen=True):
         if not self.workers:
             raise SpecError("is empty", key="worker", hint="add at least one [[worker]]")
         check_stages(self.stages, [worker.stage for worker in self.workers])
-        self._check_stages_can_run()
         names = [name for name, _ in self.each_worker()]
         for name in names:
             check_worker_name(name)
@@ -242,15 +250,6 @@ class Run(Section, frozen=True):
         pinned = sum(worker.share or 0.0 for _, worker in self.each_worker())
         if pinned > 1.0 + 1e-9:
             raise SpecError(f"pins shares that add up to {pinned:g}", key="worker", hint="shares add up to 1 at most")
-
-    def _check_stages_can_run(self) -> None:
-        """Refuse what stages do not know."""
-        if len(self.stages) < 2:
-            return
-        if self.training.mode != "sync":
-            raise SpecError(f'is "{self.training.mode}", and the run has stages', key="mode", hint='set mode = "sync"')
-        if self.training.dense != "ps":
-            raise SpecError(f'is "{self.training.dense}", and the run has stages', key="dense", hint='set dense = "ps"')
 
     def workers_of(self, stage: int) -> list[tuple[str, RunWorker]]:
         """Return every single worker of a stage with its name."""

@@ -3,13 +3,14 @@
 A `Listener` is called by any number of `Caller`s; a `DirectCaller` is the same line inside one process.
 """
 
+from dovetail.transport.arrays import Sendable, Unwritten
 from dovetail.transport.caller import Caller
 from dovetail.transport.channel import Channel
 from dovetail.transport.direct import DirectCaller
 from dovetail.transport.envelope import PROTOCOL_VERSION, Codec, Letter, Refused
 from dovetail.transport.errors import KeyRingError, ListenError, PeerLost, WireError
 from dovetail.transport.keys import KeyRing, drop_keys, make_keys
-from dovetail.transport.lanes import sweep
+from dovetail.transport.lanes import LaneFile, sweep
 from dovetail.transport.listener import Listener
 
 __all__ = [
@@ -20,11 +21,14 @@ __all__ = [
     "DirectCaller",
     "KeyRing",
     "KeyRingError",
+    "LaneFile",
     "Letter",
     "ListenError",
     "Listener",
     "PeerLost",
     "Refused",
+    "Sendable",
+    "Unwritten",
     "WireError",
     "drop_keys",
     "make_keys",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +16,29 @@ from dovetail.transport.errors import WireError
 Array = NDArray[Any]
 Buffer = bytes | bytearray | memoryview
 
+
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """An array that is elsewhere, such as on a GPU, and is written straight to where it goes."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    write: Callable[[Array], None]
+    """Fills an array of that shape and type."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def written(self) -> Array:
+        """Return it in memory of its own."""
+        array: Array = np.empty(self.shape, self.dtype)
+        self.write(array)
+        return array
+
+
+Sendable = Array | Unwritten
 MOST_ARRAYS = 4096
 MOST_DIMENSIONS = 16
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -50,7 +74,7 @@ class ArrayClaim(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
         return array
 
 
-def claims_of(arrays: Sequence[Array], most_bytes: int) -> list[ArrayClaim]:
+def claims_of(arrays: Sequence[Sendable], most_bytes: int) -> list[ArrayClaim]:
     """Return what the header says about these arrays; each may have at most `most_bytes`."""
     if len(arrays) > MOST_ARRAYS:
         raise WireError(f"a message has {len(arrays)} arrays, at most {MOST_ARRAYS} go", hint="join them")
@@ -65,8 +89,10 @@ def claims_of(arrays: Sequence[Array], most_bytes: int) -> list[ArrayClaim]:
     return claims
 
 
-def as_frame(array: Array) -> Buffer:
+def as_frame(array: Sendable) -> Buffer:
     """Return the bytes of an array, without a copy where they lie in one piece."""
+    if isinstance(array, Unwritten):
+        array = array.written()
     if array.size == 0:
         return b""  # memoryview cannot cast these
     if not array.flags.c_contiguous:

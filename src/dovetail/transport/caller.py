@@ -9,7 +9,7 @@ from typing import Any
 
 import zmq
 
-from dovetail.transport.arrays import Array
+from dovetail.transport.arrays import Sendable
 from dovetail.transport.envelope import Codec, LaneReference, Letter
 from dovetail.transport.errors import PeerLost, WireError
 from dovetail.transport.keys import KeyRing
@@ -69,11 +69,11 @@ class Caller:
             self.close()
             raise PeerLost(peer, f"cannot be called at {address}: {error.strerror}") from None
 
-    def send(self, message: Any, arrays: Sequence[Array] = ()) -> None:
+    def send(self, message: Any, arrays: Sequence[Sendable] = ()) -> None:
         """Send a message that needs no answer; nothing of it is kept here."""
         self._put(0, message, arrays)
 
-    def ask(self, message: Any, arrays: Sequence[Array] = ()) -> int:
+    def ask(self, message: Any, arrays: Sequence[Sendable] = ()) -> int:
         """Send a request and return its number, which its answer has too."""
         self._last_request += 1
         request = self._last_request
@@ -119,7 +119,7 @@ class Caller:
             if self._is_shared:
                 SHARED_CONTEXT.give_back()
 
-    def _put(self, request: int, message: Any, arrays: Sequence[Array], lane: LaneReference | None = None) -> None:
+    def _put(self, request: int, message: Any, arrays: Sequence[Sendable], lane: LaneReference | None = None) -> None:
         """Hand a letter to the socket."""
         try:
             self.socket.send_multipart(self._codec.pack(request, message, arrays, lane=lane), zmq.NOBLOCK)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Protocol, Union
 
 import msgspec
 
-from dovetail.transport.arrays import MOST_ARRAYS, Array, ArrayClaim, Buffer, Length, as_frame, claims_of
+from dovetail.transport.arrays import MOST_ARRAYS, Array, ArrayClaim, Buffer, Length, Sendable, as_frame, claims_of
 from dovetail.transport.errors import WireError
 
 MAGIC = b"DVTL"
@@ -93,7 +93,7 @@ class Codec:
         return self if max_frame_bytes == self.max_frame_bytes else Codec(self._union, max_frame_bytes=max_frame_bytes)
 
     def pack(
-        self, request: int, message: Any, arrays: Sequence[Array] = (), *, lane: LaneReference | None = None
+        self, request: int, message: Any, arrays: Sequence[Sendable] = (), *, lane: LaneReference | None = None
     ) -> list[Buffer]:
         """Return the frames of a letter; arrays that lie in a lane need none."""
         claims = claims_of(arrays, self.max_frame_bytes) if arrays else []

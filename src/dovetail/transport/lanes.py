@@ -13,13 +13,13 @@ import re
 import secrets
 import stat
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from dovetail.transport.arrays import NAMES, Array, ArrayClaim
+from dovetail.transport.arrays import NAMES, Array, ArrayClaim, Sendable, Unwritten
 from dovetail.transport.errors import WireError
 
 LANE_NAME = re.compile(r"(?P<owner>[A-Za-z0-9_.-]{1,64})-(?P<pid>[0-9]{1,10})-[0-9a-f]{16}\.lane")
@@ -45,7 +45,7 @@ class LaneFile:
         self._reserved_bytes = 0
         self._map = mmap.mmap(descriptor, self._file_bytes)
 
-    def place(self, arrays: Sequence[Array]) -> list[int] | None:
+    def place(self, arrays: Sequence[Sendable]) -> list[int] | None:
         """Write arrays and return where each is, or None where they do not fit, do not travel or no space is left."""
         offsets = []
         end = self._writes_at
@@ -57,8 +57,16 @@ class LaneFile:
         if not self._reserve(end - self._writes_at):
             return None
         for array, offset in zip(arrays, offsets, strict=True):
-            np.ndarray(array.shape, array.dtype, self._map, offset)[...] = array
+            place: Array = np.ndarray(array.shape, array.dtype, self._map, offset)
+            if isinstance(array, Unwritten):
+                array.write(place)
+            else:
+                place[...] = array
         return offsets
+
+    def memory(self) -> Array:
+        """Return all of it, as bytes."""
+        return np.frombuffer(self._map, dtype=np.uint8)
 
     def views(self, claims: Sequence[ArrayClaim], offsets: Sequence[int]) -> tuple[Array, ...]:
         """Return read-only views of what the other side wrote, or raise `WireError` where it cannot be there."""
@@ -142,9 +150,9 @@ def open_lane(folder: Path, name: str) -> LaneFile:
 class LaneShelf:
     """The lanes of all callers of a listener: mapped once, the least used one put away for a new one."""
 
-    def __init__(self, folder: Path, *, most: int = 256) -> None:
-        """Keep at most this many mapped."""
-        self._folder, self._most = folder, most
+    def __init__(self, folder: Path, *, most: int = 256, on_lane: Callable[[LaneFile], None] = lambda _: None) -> None:
+        """Keep at most this many mapped; `on_lane` is called with every new one."""
+        self._folder, self._most, self._on_lane = folder, most, on_lane
         self._lanes: dict[str, LaneFile] = {}
 
     def find(self, name: str, owner: str) -> LaneFile:
@@ -163,6 +171,7 @@ class LaneShelf:
             del self._lanes[other.name]
         while len(self._lanes) >= self._most:
             del self._lanes[next(iter(self._lanes))]
+        self._on_lane(lane)
         return lane
 
     def close(self) -> None:

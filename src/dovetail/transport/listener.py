@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-from dovetail.transport.arrays import Array
+from dovetail.transport.arrays import Sendable
 from dovetail.transport.envelope import MAX_FRAME_BYTES, Codec, LaneReference, Letter, Refused
 from dovetail.transport.errors import ListenError, WireError
 from dovetail.transport.gate import Gate
@@ -40,18 +40,20 @@ class Listener:
         io_threads: int = 1,
         handshake_s: float = 5.0,
         log: Callable[[str], None] = LOGGER.warning,
+        on_lane: Callable[[LaneFile], None] = lambda _: None,
     ) -> None:
         """Listen as process `name`; `log` is also called from a thread of the listener's own.
 
         A `context` that is given must have no other Listener in it: ZeroMQ has one authenticator for each. Otherwise
         the listener makes its own, whose `io_threads` share the work of encryption among the callers. Who has not
         proven its key after `handshake_s` is cut off and may try again; a key that was listed meanwhile is then good.
+        `on_lane` is called with every lane that is mapped.
         """
         self._codec = codec.limited_to(max_frame_bytes)
         self._context = zmq.Context(io_threads) if context is None else context
         self._owns_context = context is None
         self._log = SparingLog(log)
-        self._shelf = LaneShelf(lanes) if lanes is not None else None
+        self._shelf = LaneShelf(lanes, on_lane=on_lane) if lanes is not None else None
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         """For a `zmq.Poller`; only `receive` and `send` may use it otherwise."""
         self._gate: Gate | None = None
@@ -90,11 +92,11 @@ class Listener:
             if timeout_s <= 0:  # A flood of bad letters must not keep us here.
                 return None
 
-    def send(self, to: bytes, message: Any, arrays: Sequence[Array] = (), request: int = 0) -> bool:
+    def send(self, to: bytes, message: Any, arrays: Sequence[Sendable] = (), request: int = 0) -> bool:
         """Send a message; return whether the peer is there to take it."""
         return self._send(to, self._codec.pack(request, message, arrays))
 
-    def reply(self, letter: Letter, message: Any, arrays: Sequence[Array] = ()) -> bool:
+    def reply(self, letter: Letter, message: Any, arrays: Sequence[Sendable] = ()) -> bool:
         """Answer a letter, through its own lane where it has one; its views are void afterwards."""
         reference = None
         if letter.lane is not None and arrays and sum(array.nbytes for array in arrays) >= SMALLEST_BYTES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dovetail.transport.arrays import Array
+from dovetail.transport.arrays import Sendable
 from dovetail.transport.envelope import LaneReference
 from dovetail.transport.errors import WireError
 from dovetail.transport.lanes import SMALLEST_BYTES, LaneFile, make_lane
@@ -20,7 +20,7 @@ class OwnLane:
         self._file: LaneFile | None = None
         self._lent_to: int | None = None
 
-    def load(self, request: int, arrays: Sequence[Array]) -> LaneReference | None:
+    def load(self, request: int, arrays: Sequence[Sendable]) -> LaneReference | None:
         """Lend the lane to a request and put its arrays there where that pays; None where it is lent or cannot be had.
 
         Small arrays stay out, but the answer may be large.

@@ -16,7 +16,8 @@ from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.coordinator.work import BeginAgain, Fail, GoBack
 from dovetail.runtime.messages import Alive, Done, Hello, Holds, InRing, JoinRing, RingBroken, RingMeets
 from dovetail.spec.run import RunWorker
-from tests.runtime.coordinator.world import World, make_blueprint
+from tests.runtime.coordinator.blueprints import make_blueprint
+from tests.runtime.coordinator.world import World
 
 
 def worker(name="worker-0", patience_s=10.0):
@@ -138,7 +139,7 @@ def make_ring(*names):
     roster.workers = {name: worker(name) for name in names}
     roster.first_worker_s = 0.0
     decisions = Decisions()
-    return RingKeepsDense(roster, decisions), decisions, roster
+    return RingKeepsDense(roster, decisions, lambda: roster.workers), decisions, roster
 
 
 def calls(decisions):

@@ -99,6 +99,19 @@ def test_a_task_that_comes_late_is_not_applied_again_after_a_checkpoint(make_sha
     assert grown[[3, 5]] == pytest.approx([3.0, 3.0])
 
 
+def test_a_newer_task_that_comes_before_the_checkpoint_does_not_make_those_between_count_as_done(make_shard):
+    shard = make_shard("async")
+    gradients = [(0, np.array([3, 5]), -np.ones((2, 1), dtype=np.float32))]
+    how = {"part": 0, "rows": gradients, "dense": None, "last": True, "scale": 1.0, "factor": 1.0}
+
+    assert shard.apply(0, "worker-0", **how)
+    assert shard.apply(3, "worker-1", **how)
+    shard.forget_tasks(below=1)  # the coordinator knew of one when it cut
+    assert shard.apply(1, "worker-0", **how)
+    assert shard.apply(2, "worker-2", **how)
+    assert not shard.apply(3, "worker-0", **how)
+
+
 def test_a_part_without_those_before_it_is_refused(make_shard):
     shard = make_shard("sync")
     rows = [(0, np.array([1]), np.ones((1, 1), dtype=np.float32))]

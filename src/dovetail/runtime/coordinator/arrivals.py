@@ -44,9 +44,13 @@ class Arrivals:
         settings = self._roster.settings.get(message.name, RunWorker())
         worker = worker_of(message, address, now_s, patience_s, settings)
         if message.role == "stage worker":
+            self._generations.tell_again(worker)
             was_here = self._staffing.came(worker, state)
-            begins_anew = was_here and state.is_working  # and what it had under way is gone
-            return BeginAgain(f"{worker.name} began anew; the step is done again") if begins_anew else None
+            if was_here and state.is_working:  # and what it had under way is gone
+                return BeginAgain(f"{worker.name} began anew; the step is done again")
+            if state.is_working:
+                self._work.join_stage(worker, now_s)
+            return None
         self._worker_came(worker, now_s, state=state)
         return None
 

@@ -1,4 +1,4 @@
-"""Who keeps the dense parameters in `sync`: the servers, or the workers in a ring.
+"""Who keeps the dense parameters in `sync`: the servers, or the workers in a ring, or in one ring a stage.
 
 A ring is formed anew for every generation, never repaired. Which parameters a worker holds it says itself, by era and
 steps: a ring begins with those of a member that holds all steps that count, else with the checkpoint's where the run
@@ -7,9 +7,9 @@ stands there, else the run has to go back.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.members import Worker
 from dovetail.runtime.coordinator.roster import GRACE_S, Roster
@@ -51,8 +51,12 @@ class DenseKeepers(Protocol):
         return
 
     def has_summed(self, step: int) -> bool:
-        """Say whether the step's gradients are where they will be applied."""
+        """Say whether the step's gradients, which are all computed, are where they will be applied."""
         return True
+
+    def norm_square(self) -> float:
+        """Return the squared norm of the gradient that was summed, where servers do not have it."""
+        return 0.0
 
     def apply(self, step: int, scale: float, factor: float) -> None:
         """Have a step applied, which counts from now on."""
@@ -90,9 +94,9 @@ class RingKeepsDense(DenseKeepers):
     num_savers = 1
     servers_clip = False
 
-    def __init__(self, roster: Roster, decisions: Decisions) -> None:
-        """Start without a ring."""
-        self._roster, self._decisions = roster, decisions
+    def __init__(self, roster: Roster, decisions: Decisions, workers: Callable[[], Mapping[str, Worker]]) -> None:
+        """Start without a ring; `workers` says who is there of those that form it."""
+        self._roster, self._decisions, self._workers = roster, decisions, workers
         self._held: dict[str, tuple[int, int]] = {}
         """Era and steps of the parameters that each worker holds, as it said in this generation."""
         self._step = 0
@@ -101,7 +105,8 @@ class RingKeepsDense(DenseKeepers):
         self._begun_s = 0.0
         self._members: tuple[str, ...] = ()
         self._joined: set[str] = set()
-        self._summed: set[str] = set()
+        self._summed: dict[str, float] = {}
+        """By member that holds the step's sum: its squared norm."""
         self._came_s: list[float] = []
         """When those came who are not in the ring yet."""
         self._source = ""
@@ -148,7 +153,7 @@ class RingKeepsDense(DenseKeepers):
             missing = ", ".join(sorted(set(self._members) - self._joined))
             return self._broken(f"{missing} did not join the ring in {FORMING_S:.0f} s")
         if self._came_s and (now_s - self._came_s[-1] > SETTLED_S or now_s - self._came_s[0] > MOST_WAITED_S):
-            new = sorted(set(self._roster.workers) - set(self._members))
+            new = sorted(set(self._workers()) - set(self._members))
             if new:
                 return BeginAgain(f"{', '.join(new)} joins the ring; the step under way begins again")
             self._came_s.clear()
@@ -156,7 +161,7 @@ class RingKeepsDense(DenseKeepers):
 
     def _form(self, now_s: float) -> Wish | None:
         """Have all workers form a ring once each has said what it holds."""
-        workers = self._roster.workers
+        workers = self._workers()
         if not workers or not self._roster.may_begin(now_s) or not set(self._held) >= set(workers):
             return None
         right = (self._roster.era, self._step)
@@ -173,7 +178,7 @@ class RingKeepsDense(DenseKeepers):
 
     def _call(self, name: str, *, meeting: str) -> None:
         """Tell a member about the ring."""
-        worker = self._roster.workers.get(name)
+        worker = self._workers().get(name)
         if worker is not None:
             self._decisions.send(
                 worker,
@@ -200,7 +205,7 @@ class RingKeepsDense(DenseKeepers):
                 return self._broken(f"{message.name} holds {message.version} steps instead of {self._step}")
             self._joined.add(message.name)
         elif isinstance(message, Reduced) and message.step == self._step:
-            self._summed.add(message.name)
+            self._summed[message.name] = message.square
         elif isinstance(message, RingBroken):
             return self._broken(f"{message.name} could not reach the ring: {message.error}")
         return None
@@ -217,25 +222,27 @@ class RingKeepsDense(DenseKeepers):
 
     def has_summed(self, step: int) -> bool:
         """Say whether every member holds the sum of the step's gradients."""
-        return self.are_there and step == self._step and self._summed >= set(self._members)
+        return self.are_there and step == self._step and self._summed.keys() >= set(self._members)
+
+    def norm_square(self) -> float:
+        """Return what the first member found: all hold the same sum."""
+        return self._summed[self._members[0]]
 
     def apply(self, step: int, scale: float, factor: float) -> None:
         """Have every member apply the sum."""
         self._step = step + 1
         self._summed.clear()
         self._num_broken = 0
-        apply = Apply(generation=self._roster.generation, step=step, scale=scale, factor=factor)
-        present = (self._roster.workers.get(name) for name in self._members)
-        self._decisions.send_all([worker for worker in present if worker is not None], apply)
+        self._tell_all(Apply(generation=self._roster.generation, step=step, scale=scale, factor=factor))
+
+    def _tell_all(self, message: Message) -> None:
+        """Send a message to the members that are there."""
+        present = (self._workers().get(name) for name in self._members)
+        self._decisions.send_all([worker for worker in present if worker is not None], message)
 
     def save(self, number: int, step: int, folder: str) -> None:
         """Have a member write the parameters."""
-        worker = self._roster.workers.get(self._members[0])
+        worker = self._workers().get(self._members[0])
         if worker is not None:
             generation = self._roster.generation
             self._decisions.send(worker, SaveDense(generation=generation, number=number, step=step, folder=folder))
-
-
-def dense_keepers(blueprint: Blueprint, roster: Roster, decisions: Decisions) -> DenseKeepers:
-    """Return those that the run asks for."""
-    return RingKeepsDense(roster, decisions) if blueprint.run.training.dense == "ring" else ServersKeepDense()

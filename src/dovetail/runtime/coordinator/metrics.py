@@ -18,7 +18,7 @@ from dovetail.models.ratios import live_ratios, ratio_value
 from dovetail.runtime.coordinator.board import Board
 from dovetail.runtime.coordinator.decisions import Counted
 from dovetail.runtime.folder import METRICS, STEPS, TENSORBOARD, TIMELINE, WorkerSummary
-from dovetail.runtime.messages import Done, ServerStats, WorkerStatus
+from dovetail.runtime.messages import Done, ServerStats, Span, WorkerStatus
 
 EVERY_S = 1.0
 WINDOW = 8
@@ -117,9 +117,13 @@ class Metrics:
             self.stages_s = [a + b for a, b in zip_longest(self.stages_s, done.stages_s, fillvalue=0.0)]
         if len(counts) == 4:
             self._add_counts(done.name, *counts)
+        self.add_spans(done.name, done.spans)
+
+    def add_spans(self, name: str, spans: Sequence[Span]) -> None:
+        """Write what somebody did when, where a timeline is kept."""
         if self._timeline is not None:
-            for span in done.spans:
-                line = msgspec.json.encode([done.name, span.kind, span.start_s, span.end_s, span.step])
+            for span in spans:
+                line = msgspec.json.encode([name, span.kind, span.start_s, span.end_s, span.step])
                 with suppress(OSError):
                     self._timeline.write(line + b"\n")
 

@@ -123,6 +123,9 @@ class PoolWork:
         """Take in a worker that came later."""
         self._pool.join(worker.name)
 
+    def join_stage(self, worker: Worker, now_s: float) -> None:
+        """Do nothing: those of the first stage are told who is there."""
+
     def drop(self, name: str, now_s: float) -> None:
         """Have others do what a lost worker held."""
         self._pool.drop_worker(name)

@@ -8,11 +8,11 @@ from dovetail.models.schedules import make_schedule
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.coordinator.decisions import Counted, Decisions
-from dovetail.runtime.coordinator.dense_keepers import dense_keepers
 from dovetail.runtime.coordinator.hand_out import HandOut
 from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
 from dovetail.runtime.coordinator.members import Member, Worker
 from dovetail.runtime.coordinator.roster import Roster
+from dovetail.runtime.coordinator.stage_keepers import dense_keepers
 from dovetail.runtime.coordinator.steps import Step
 from dovetail.runtime.coordinator.work import BeginAgain, Finish, GoBack, Pause, Wish
 from dovetail.runtime.dense.clipping import clipped_scale
@@ -33,7 +33,7 @@ class SyncWork:
         schedule = blueprint.run.optimizer.schedule
         self._schedule = make_schedule(schedule.name, **schedule.settings())
         self._keepers = dense_keepers(blueprint, roster, decisions)
-        self._clip_norm = blueprint.run.optimizer.clip_norm if self._keepers.servers_clip else None
+        self._clip_norm = blueprint.run.optimizer.clip_norm
         self._hand_out = HandOut(blueprint, roster, decisions, everyone=self._keepers.everyone)
         self.position = 0
         self.pause = Pause.NONE
@@ -122,6 +122,10 @@ class SyncWork:
         if self._keepers.join(worker, now_s):
             self._hand_out.join(worker.name)
 
+    def join_stage(self, worker: Worker, now_s: float) -> None:
+        """Take in a worker of a later stage that came later."""
+        self._keepers.join(worker, now_s)
+
     def drop(self, name: str, now_s: float) -> None:
         """Have others do what a lost worker held."""
         self._hand_out.drop(name)
@@ -192,6 +196,9 @@ class SyncWork:
         scale = 1.0 / max(1, step.samples) if self._averages else 1.0
         if self._clip_norm is None:
             self._commit(step, scale, scale, now_s)
+        elif not self._keepers.servers_clip:
+            square = self._keepers.norm_square()
+            self._commit(step, scale, clipped_scale(scale, square, self._clip_norm), now_s)
         elif len(step.norms) >= self._roster.num_servers:
             self._commit(step, scale, clipped_scale(scale, sum(step.norms.values()), self._clip_norm), now_s)
         elif step.told_s is None or now_s - step.told_s >= REPEAT_S:

@@ -115,6 +115,10 @@ class Work(Protocol):
         """Take in a worker that came later."""
         ...
 
+    def join_stage(self, worker: Worker, now_s: float) -> None:
+        """Take in a worker of a later stage that came later."""
+        ...
+
     def drop(self, name: str, now_s: float) -> None:
         """Have others do what a lost worker held."""
         ...

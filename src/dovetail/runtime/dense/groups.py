@@ -30,16 +30,16 @@ class GroupedOptimizer:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         """Keep the parts, which lie one after the other from 0 on."""
-        self._parts = parts
+        self.parts = parts
         self.name = parts[0].optimizer.name
 
     def state_vectors(self) -> tuple[str, ...]:
         """Return the names of the vectors of state, each as long as the parameters."""
-        return self._parts[0].optimizer.state_vectors()
+        return self.parts[0].optimizer.state_vectors()
 
     def first_state(self, size: int) -> State:
         """Return the state before the first step."""
-        states = [part.optimizer.first_state(part.last - part.first) for part in self._parts]
+        states = [part.optimizer.first_state(part.last - part.first) for part in self.parts]
         return {name: np.concatenate([state[name] for state in states]) for name in self.state_vectors()}
 
     def step(
@@ -54,7 +54,7 @@ class GroupedOptimizer:
         clip_value: float | None = None,
     ) -> None:
         """Change `values` and `state` in place; see `DenseOptimizer.step`."""
-        for part in self._parts:
+        for part in self.parts:
             here = slice(part.first, part.last)
             part.optimizer.step(
                 values[here],

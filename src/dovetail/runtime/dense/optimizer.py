@@ -73,11 +73,11 @@ class DenseOptimizer(ABC):
         read_only = gradients.view()
         read_only.flags.writeable = False  # one compiled kernel for gradients of either kind
         limit = np.float32(math.inf if clip_value is None else clip_value)
-        numbers = map(np.float32, self._numbers(self.learning_rate * factor, step_number))
+        numbers = map(np.float32, self.numbers(self.learning_rate * factor, step_number))
         type(self).kernel(values, read_only, *parts, np.float32(scale), limit, *numbers)
 
     @abstractmethod
-    def _numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
+    def numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
         """Return what the kernel takes last: the rate, then its settings."""
 
 
@@ -88,7 +88,8 @@ class SGD(DenseOptimizer):
     name: ClassVar[str] = "sgd"
     kernel: ClassVar[Kernel] = kernels.sgd
 
-    def _numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
+    def numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
+        """Return the rate and the settings."""
         return (rate,)
 
 
@@ -101,7 +102,8 @@ class Momentum(DenseOptimizer):
     kernel: ClassVar[Kernel] = kernels.momentum
     vectors: ClassVar[tuple[str, ...]] = ("velocity",)
 
-    def _numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
+    def numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
+        """Return the rate and the settings."""
         return rate, self.momentum
 
 
@@ -119,7 +121,8 @@ class Adagrad(DenseOptimizer):
         """Return sums of squares of `first_sum`."""
         return {"squares": np.full(size, self.first_sum, dtype=np.float32)}
 
-    def _numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
+    def numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
+        """Return the rate and the settings."""
         return rate, self.epsilon
 
 
@@ -142,7 +145,8 @@ class Adam(DenseOptimizer):
                 f"the optimizer `{self.name}` has beta1 = {self.beta1}, beta2 = {self.beta2}", hint="both are below 1"
             )
 
-    def _numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
+    def numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
+        """Return the rate and the settings."""
         return (
             rate / (1 - self.beta1**step_number),
             1 - self.beta1,

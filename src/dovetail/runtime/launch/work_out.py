@@ -41,7 +41,8 @@ def work_out(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool
     samples, own_loss = _samples(run, data), _own_loss(built, run)
     task = first_look(built, data, samples=samples, loss=run.model.loss, bare=bare)
     run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))
-    if run.training.tail is None and norms_of(built):  # pieces of a tail would be too small to normalise by
+    is_cut = len(run.stages) > 1  # a piece of a tail would go through all stages, and each has its price
+    if run.training.tail is None and (is_cut or norms_of(built)):  # or be too small to normalise by
         run = msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, tail=0.0))
     metrics = task.metrics if run.model.metrics is None else run.model.metrics
     for name in metrics:
@@ -152,6 +153,7 @@ def _stages(run: Run, built: Model, private: Path) -> tuple[StageSpec, ...]:
             "the model normalises by batches, and its stages would each see another part of one",
             hint="train it in one stage, or use layer norms",
         )
+    dense = {entry.name for entry in dense_entries(built)}
     return tuple(
         StageSpec(
             first=stage.first_layer,
@@ -160,6 +162,7 @@ def _stages(run: Run, built: Model, private: Path) -> tuple[StageSpec, ...]:
                 _server_spec(name, run.network.address, private)
                 for name, _ in (run.workers_of(number) if number else ())
             ),
+            has_dense=any(name in dense for name, _ in built.parameters_of(stage.first_layer, stage.last_layer)),
         )
         for number, stage in enumerate(run.stages)
     )

@@ -19,6 +19,8 @@ from dovetail.runtime.messages.parameters import (
     Pulled,
     Push,
     Pushed,
+    Refresh,
+    Refreshed,
     Stale,
 )
 from dovetail.runtime.messages.ring import (
@@ -30,6 +32,7 @@ from dovetail.runtime.messages.ring import (
     RingBroken,
     RingMeets,
     SaveDense,
+    SumUp,
 )
 from dovetail.runtime.messages.senders import Senders
 from dovetail.runtime.messages.serving import (
@@ -47,13 +50,7 @@ from dovetail.runtime.messages.serving import (
     SaveFailed,
     ServerStats,
 )
-from dovetail.runtime.messages.staging import (
-    Collect,
-    Collected,
-    Forward,
-    Returned,
-    Staff,
-)
+from dovetail.runtime.messages.staging import Collect, Collected, Forward, Returned, Staff, StageSpans
 from dovetail.runtime.messages.watching import (
     Died,
     Report,
@@ -78,10 +75,10 @@ Message = (
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
     | Save | SaveBegun | Saved | SaveFailed | ServerStats
     | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
-    | JoinRing | Holds | RingMeets | InRing | Reduced | RingBroken | Apply | SaveDense
+    | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
-    | Pull | Pulled | Push | Pushed | Stale
-    | Forward | Returned | Collect | Collected | Staff
+    | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Stale
+    | Forward | Returned | Collect | Collected | Staff | StageSpans
 )  # fmt: skip
 
 __all__ = [
@@ -118,6 +115,8 @@ __all__ = [
     "Ready",
     "Recall",
     "Reduced",
+    "Refresh",
+    "Refreshed",
     "Report",
     "Reset",
     "Returned",
@@ -133,9 +132,11 @@ __all__ = [
     "ServerStats",
     "Span",
     "Staff",
+    "StageSpans",
     "Stale",
     "Status",
     "Stop",
+    "SumUp",
     "WhoAreYou",
     "WorkerStatus",
 ]

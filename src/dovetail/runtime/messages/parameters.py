@@ -8,13 +8,15 @@ from dovetail.runtime.messages.kind import MessageKind
 class Pull(MessageKind, frozen=True):
     """Rows of these tables, one array of distinct keys each, and the dense parameters where `dense`.
 
-    Answered once the server has applied `version` steps.
+    Answered once the server has applied `version` steps; one that is `early` is answered at once, with the rows as they
+    are, and without dense parameters where steps are missing. `Refresh` then brings what the steps change.
     """
 
     generation: int
     version: int
     tables: tuple[int, ...]
     dense: bool
+    early: bool = False
 
 
 class Pulled(MessageKind, frozen=True):
@@ -22,6 +24,27 @@ class Pulled(MessageKind, frozen=True):
 
     parked_s: float = 0.0
     """How long the server waited for the step before it could answer."""
+    version: int = 0
+    """How many steps the server has applied."""
+
+
+class Refresh(MessageKind, frozen=True):
+    """Which of these rows have changed `since` so many steps: the keys of an early pull again, in its order.
+
+    Answered, like a pull, once the server has applied `version` steps.
+    """
+
+    generation: int
+    version: int
+    since: int
+    tables: tuple[int, ...]
+    dense: bool
+
+
+class Refreshed(MessageKind, frozen=True):
+    """Arrays: for each table the positions of keys whose rows changed, and the rows; then the dense parameters."""
+
+    parked_s: float = 0.0
 
 
 class Push(MessageKind, frozen=True):

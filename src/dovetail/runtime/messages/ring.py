@@ -49,12 +49,21 @@ class InRing(MessageKind, frozen=True):
     version: int
 
 
+class SumUp(MessageKind, frozen=True):
+    """To workers of a later stage: every micro-batch of the step has been there and back; answered by `Reduced`."""
+
+    generation: int
+    step: int
+
+
 class Reduced(MessageKind, frozen=True):
     """A worker holds the sum of the dense gradients of a step."""
 
     name: str
     generation: int
     step: int
+    square: float = 0.0
+    """Its squared norm, where gradients are clipped by it."""
 
 
 class RingBroken(MessageKind, frozen=True):

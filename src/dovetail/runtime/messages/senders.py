@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from dovetail.runtime.messages.membership import Alive, Failed, Hello, Leaves
-from dovetail.runtime.messages.parameters import Pull, Push
+from dovetail.runtime.messages.parameters import Pull, Push, Refresh
 from dovetail.runtime.messages.ring import Holds, InRing, Reduced, RingBroken, RingMeets
 from dovetail.runtime.messages.serving import (
     Accepted,
@@ -18,7 +18,7 @@ from dovetail.runtime.messages.serving import (
     SaveFailed,
     ServerStats,
 )
-from dovetail.runtime.messages.staging import Collect, Forward
+from dovetail.runtime.messages.staging import Collect, Forward, StageSpans
 from dovetail.runtime.messages.watching import Died, SaveNow, Status
 from dovetail.runtime.messages.working import Done, More, RanOut
 
@@ -29,7 +29,7 @@ TO_COORDINATOR: dict[str, tuple[type, ...]] = {
     "server": (
         Status, Hello, Alive, Failed, Ready, Accepted, NormIs, Committed, SaveBegun, Saved, SaveFailed, ServerStats,
     ),
-    "stage worker": (Status, Hello, Alive, Failed),
+    "stage worker": (Status, Hello, Alive, Failed, StageSpans),
     "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, Done),
 }  # fmt: skip
 FROM_RINGS = (Holds, RingMeets, InRing, Reduced, RingBroken, Saved, SaveFailed)
@@ -49,7 +49,10 @@ class Senders:
             **dict.fromkeys(servers, "server"),
             **dict.fromkeys(stage_workers, "stage worker"),
         }
-        self._from_workers = TO_COORDINATOR["worker"] + (FROM_RINGS if has_ring else ())
+        from_rings = FROM_RINGS if has_ring else ()
+        self._to_coordinator = {
+            role: kinds + from_rings if "worker" in role else kinds for role, kinds in TO_COORDINATOR.items()
+        }
 
     def role_of(self, name: str) -> str:
         """Return launcher, coordinator, server, stage worker or worker."""
@@ -58,8 +61,7 @@ class Senders:
     def why_not_to_coordinator(self, sender: str, message: Any) -> str | None:
         """Return why the coordinator does not take a message of this process, or None where it does."""
         role = self.role_of(sender)
-        allowed = self._from_workers if role == "worker" else TO_COORDINATOR[role]
-        if not isinstance(message, allowed):
+        if not isinstance(message, self._to_coordinator[role]):
             return _not_theirs(sender, role, message)
         if isinstance(message, Hello) and message.role != role:
             return f"{sender} is a {role} and says that it is a {message.role}"
@@ -69,7 +71,8 @@ class Senders:
     def why_not_to_server(self, sender: str, message: Any) -> str | None:
         """Return why a server does not take a message of this process, or None where it does."""
         role = self.role_of(sender)
-        if not isinstance(message, Pull if role == "stage worker" else Pull | Push) or "worker" not in role:
+        asks = isinstance(message, Pull | Refresh)
+        if "worker" not in role or not (asks or (role == "worker" and isinstance(message, Push))):
             return _not_theirs(sender, role, message)
         if isinstance(message, Push) and message.worker.partition("/")[0] != sender:
             return f"{sender} speaks in the name of {message.worker}"

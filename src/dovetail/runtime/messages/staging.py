@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dovetail.runtime.messages.kind import MessageKind
+from dovetail.runtime.messages.working import Span
 
 
 class Forward(MessageKind, frozen=True):
@@ -37,10 +38,12 @@ class Returned(MessageKind, frozen=True):
     loss: float | None = None
     tables: tuple[int, ...] = ()
     has_scores: bool = False
+    stages_s: tuple[float, ...] = ()
+    """How long each stage computed for it; where several are answered, one is told."""
 
 
 class Collect(MessageKind, frozen=True):
-    """A task is computed: give the sum of its dense gradients; answered by `Collected`."""
+    """A task is computed, and servers keep dense parameters: give the sum of its gradients; answered by `Collected`."""
 
     generation: int
     step: int
@@ -49,9 +52,15 @@ class Collect(MessageKind, frozen=True):
 
 
 class Collected(MessageKind, frozen=True):
-    """The dense gradients of a task over the stage's own parameters, and how long the stage computed for it."""
+    """The dense gradients of a task over the stage's own parameters, where there are any."""
 
-    busy_s: float = 0.0
+
+class StageSpans(MessageKind, frozen=True):
+    """What a worker of a later stage did when, for the timeline."""
+
+    name: str
+    generation: int
+    spans: tuple[Span, ...]
 
 
 class Staff(MessageKind, frozen=True):

@@ -38,6 +38,11 @@ class GradientSums:
         count = find_untaken(keys, self._heads, self.keys, self.taken, places)
         return self.keys[places[:count]], self.sums[places[:count]]
 
+    def changed(self, keys: Keys) -> NDArray[np.int32]:
+        """Return the positions of those of `keys` that have sums, taken or not."""
+        positions = np.empty(len(keys), dtype=np.int32)
+        return positions[: find_known(keys, self._heads, self.keys, positions)]
+
     def take_some(self, most: int) -> tuple[Keys, Floats]:
         """Return up to `most` of the sums that were not taken yet; take them. None are left where none come."""
         places = np.empty(most, dtype=np.int32)
@@ -108,6 +113,21 @@ def find_untaken(keys, heads, known, taken, places):  # type: ignore[no-untyped-
         if place >= 0 and not taken[place]:
             taken[place] = True
             places[count] = place
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def find_known(keys, heads, known, positions):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write which of the keys have sums; return how many."""
+    mask = len(heads) - 1
+    count = 0
+    for i in range(len(keys)):
+        at = np.int64(mix(np.uint64(keys[i])) & np.uint64(mask))
+        while heads[at] >= 0 and known[heads[at]] != keys[i]:
+            at = (at + 1) & mask
+        if heads[at] >= 0:
+            positions[count] = i
             count += 1
     return count
 

@@ -29,6 +29,8 @@ from dovetail.runtime.messages import (
     Push,
     Pushed,
     Ready,
+    Refresh,
+    Refreshed,
     Save,
     ServerStats,
     Stale,
@@ -214,21 +216,28 @@ class ServerLoop:
             self._listener.reply(letter, Stale(generation=self._generation))
             return
         try:
-            if isinstance(message, Pull):
+            if isinstance(message, Pull | Refresh):
                 self._pull(letter, message, time.monotonic() if since_s is None else since_s)
             else:
                 self._push(letter, message)
         except (DovetailError, ValueError, TypeError, IndexError) as error:
             self._listener.reply(letter, Refused(reason=f"{type(error).__name__}: {error}"))
 
-    def _pull(self, letter: Letter, message: Pull, since_s: float) -> None:
+    def _pull(self, letter: Letter, message: Pull | Refresh, since_s: float) -> None:
         """Send parameters, or keep the request until the step it asks for is applied."""
-        if message.version > self._shard.version:
+        shard = self._shard
+        is_early = isinstance(message, Pull) and message.early
+        has_steps = message.version <= shard.version
+        if not has_steps and not is_early:
             self._parked.append((letter, since_s))
             return
         parked_s = time.monotonic() - since_s
-        arrays = self._shard.pull(message.tables, letter.arrays, dense=message.dense)
-        self._listener.reply(letter, Pulled(parked_s=parked_s), arrays)
+        if isinstance(message, Refresh):
+            changes = shard.refresh(message.tables, letter.arrays, since=message.since, dense=message.dense)
+            self._listener.reply(letter, Refreshed(parked_s=parked_s), changes)
+        else:
+            arrays = shard.pull(message.tables, letter.arrays, dense=message.dense and has_steps)
+            self._listener.reply(letter, Pulled(parked_s=parked_s, version=shard.version), arrays)
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""

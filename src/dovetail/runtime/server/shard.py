@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint, Table, make_row_optimizer
 from dovetail.runtime.blueprint import Blueprint, table_seed
@@ -136,6 +137,22 @@ class Shard:
             self.pulled_keys += len(wanted)
         return [*found, self.values] if dense else found
 
+    def refresh(
+        self, tables: Sequence[int], keys: Sequence[Keys], *, since: int, dense: bool
+    ) -> list[NDArray[np.generic]]:
+        """Return, of each table, which keys' rows have changed since so many steps, and those rows; then dense ones."""
+        check_wanted(tables, keys, self._blueprint.tables)
+        found: list[NDArray[np.generic]] = []
+        for position, wanted in zip(tables, keys, strict=True):
+            if since >= self.version:
+                positions = np.empty(0, dtype=np.int32)
+            elif since == self.version - 1 and self._due:
+                positions = self._due[position].changed(wanted)
+            else:  # more than one step ago, or before the run went back: all may have
+                positions = np.arange(len(wanted), dtype=np.int32)
+            found += [positions, *self.pull([position], [wanted[positions]], dense=False)]
+        return [*found, self.values] if dense else found
+
     # -- gradients -----------------------------------------------------------------------------------------------------
 
     def push(
@@ -168,6 +185,8 @@ class Shard:
     def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
         """Apply the step: dense parameters now, rows when they are asked for or there is time."""
         self.settle()
+        for sums in self._due:
+            sums.clear()
         self._due = self._step.take_rows(self._due or None)
         self._due_scale, self._due_factor = scale, factor
         self.is_settled = not any(sums.count for sums in self._due)
@@ -184,8 +203,6 @@ class Shard:
             if len(keys):
                 self._apply_due(position, keys, values)
                 return
-        for sums in self._due:
-            sums.clear()
         self.is_settled = True
 
     def settle(self) -> None:
@@ -196,8 +213,11 @@ class Shard:
     def _apply_due(self, position: int, keys: Keys, values: Floats) -> None:
         """Step rows by sums that are due."""
         if len(keys):
-            rows = [(keys, values)]
-            self._update_rows(self.tables[position], rows, scale=self._due_scale, factor=self._due_factor)
+            table = self.tables[position]
+            np.multiply(values, np.float32(self._due_scale), out=values)  # a copy of the sums
+            table.set_rate_factor(self._due_factor)
+            table.update_distinct(keys, values)
+            self.pushed_keys += len(keys)
 
     def apply(
         self, task: int, worker: str, *, part: int, rows: Sequence[RowGradients], dense: Floats | None,

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import torch
 import zmq
-from numpy.typing import NDArray
-from torch import Tensor
 
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Collect, Forward, Stale
 from dovetail.runtime.process import Process
-from dovetail.transport import Caller, Letter, Refused
-
-Array = NDArray[np.generic]
+from dovetail.transport import Caller, Letter, Refused, Sendable
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +42,7 @@ class Calls:
         self.poller = zmq.Poller()
         """Of all lines under way; whoever owns this may watch others with it."""
 
-    def ask(self, name: str, message: Forward | Collect, arrays: Sequence[Array] = ()) -> Call:
+    def ask(self, name: str, message: Forward | Collect, arrays: Sequence[Sendable] = ()) -> Call:
         """Send a request to a worker of a later stage."""
         free = self._free[name]
         line = free.pop() if free else self._open(self._specs[name])
@@ -115,14 +108,3 @@ def is_stale(call: Call) -> bool:
 def lane_bytes(blueprint: Blueprint, dense_size: int) -> int:
     """Return how much shared memory a line between stages has: a micro-batch of wide activations, or gradients."""
     return max(4 * dense_size, blueprint.run.training.micro_batch * 4096 * 4) + (1 << 20)
-
-
-def as_tensor(array: Any, device: torch.device) -> Tensor:
-    """Return an array that came with a letter as a tensor of one's own: its memory is used for the answer."""
-    return torch.from_numpy(array.copy()).to(device)
-
-
-def as_array(tensor: Any) -> Array:
-    """Return a tensor as an array in host memory, as it is."""
-    array: Array = tensor.detach().contiguous().cpu().numpy()
-    return array

@@ -35,7 +35,7 @@ class Collective:
     def __init__(self, group: Any, like: Tensor) -> None:
         """Take a group over; sums are of vectors such as `like`."""
         self._group = group
-        self._memory = torch.empty_like(like)
+        self._memory = torch.empty(like.shape, dtype=like.dtype)  # Gloo sums in host memory
         self._under_way: list[Any] = []
         self._parts: list[slice] = []
 

@@ -53,7 +53,8 @@ class Computer:
         rows = self._model.rows
         rows.begin(ahead, fetch)
         device = self._model.device
-        loss, scores = self._forward(batch if device.type == "cpu" else batch.to(device), ahead)
+        with self._model.computing():
+            loss, scores = self._forward(batch if device.type == "cpu" else batch.to(device), ahead)
         total = finite_loss(loss, where)
         before_backward()
         loss.backward()  # type: ignore[no-untyped-call]

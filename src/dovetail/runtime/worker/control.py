@@ -16,6 +16,7 @@ from dovetail.runtime.messages import Alive, Failed, Hello, Leaves, Message, Sto
 from dovetail.runtime.messages.membership import Role
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.worker.pulse import Pulse
+from dovetail.runtime.worker.waker import Waker
 from dovetail.transport import Letter
 
 Arrays = tuple[NDArray[np.generic], ...]
@@ -47,35 +48,26 @@ class Control:
         self.pulse = Pulse(self._clock)
         self._line = process.call_coordinator()
         self._outbox: queue.SimpleQueue[tuple[Message, Arrays]] = queue.SimpleQueue()
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-        self._wake_lock = threading.Lock()
-        self._woken = context.socket(zmq.PAIR)
-        self._waker = context.socket(zmq.PAIR)
-        place = f"inproc://control-{id(self)}"
-        self._woken.bind(place)
-        self._waker.connect(place)
+        self._waker = Waker()
         self.stopped = threading.Event()
         self.problem: DovetailError | None = None
 
     def tell(self, message: Message, arrays: Arrays = ()) -> None:
         """Send a message, from any thread."""
         self._outbox.put((message, arrays))
-        with self._wake_lock:
-            if not self._waker.closed:
-                self._waker.send(b"", zmq.NOBLOCK)
+        self._waker.wake()
 
     def run(self) -> None:
         """Pass messages until told to stop."""
         poller = zmq.Poller()
         poller.register(self._line.socket, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
+        poller.register(self._waker.socket, zmq.POLLIN)
         heard_s, beat_s = self._clock.now(), -HEARTBEAT_S
         self._say_hello()
         try:
             while not self.stopped.is_set() and not self._leaves():
                 poller.poll(LOOK_MS)
-                while self._woken.poll(0):
-                    self._woken.recv()
+                self._waker.clear()
                 while not self._outbox.empty():
                     self._line.send(*self._outbox.get())
                 while (letter := self._line.receive(0)) is not None:
@@ -94,9 +86,7 @@ class Control:
                 self._line.send(Leaves(name=self._process.name, why="it leaves, as it was told to"))
             self.stopped.set()
             self._line.close()
-            with self._wake_lock:
-                self._woken.close()
-                self._waker.close()
+            self._waker.close()
 
     def fail(self, problem: DovetailError) -> None:
         """End the worker, and tell the coordinator why."""

@@ -43,11 +43,10 @@ def look_up(table: int, asked: Keys, num_servers: int) -> LookUp:
         return LookUp(table, asked, keys, places, (0, count))
     owner = np.empty(count, dtype=np.int64)
     owners(keys, num_servers, owner)
-    order = np.argsort(owner, kind="stable").astype(np.int32)
-    place_of = np.empty(count, dtype=np.int32)
-    place_of[order] = np.arange(count, dtype=np.int32)
-    bounds = np.searchsorted(owner[order], np.arange(num_servers + 1))
-    return LookUp(table, asked, keys[order], place_of[places], tuple(int(bound) for bound in bounds))
+    grouped = np.empty(count, dtype=np.int64)
+    bounds = np.zeros(num_servers + 1, dtype=np.int64)
+    group(keys, owner, grouped, np.empty(count, dtype=np.int32), bounds, places)
+    return LookUp(table, asked, grouped, places, tuple(bounds.tolist()))
 
 
 @njit(cache=True, nogil=True)
@@ -74,3 +73,21 @@ def distinct(asked, heads, keys, places):  # type: ignore[no-untyped-def]  # pra
                 break
             at = (at + 1) & mask
     return count
+
+
+@njit(cache=True, nogil=True)
+def group(keys, owner, grouped, place_of, bounds, places):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write keys by owner, each owner's in their order, with where each owner's begin; bend `places` accordingly."""
+    num_owners = len(bounds) - 1
+    for i in range(len(keys)):
+        bounds[owner[i] + 1] += 1
+    for each in range(num_owners):
+        bounds[each + 1] += bounds[each]
+    next_place = bounds[:num_owners].copy()
+    for i in range(len(keys)):
+        place = next_place[owner[i]]
+        next_place[owner[i]] += 1
+        grouped[place] = keys[i]
+        place_of[i] = place
+    for i in range(len(places)):
+        places[i] = place_of[places[i]]

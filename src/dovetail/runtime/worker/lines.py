@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Pull, Pulled, Push, Pushed, Stale
+from dovetail.runtime.messages import Pull, Pulled, Push, Pushed, Refresh, Refreshed, Stale
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.transport import Channel, Letter, Refused
@@ -42,30 +42,62 @@ class Lines:
         self._blueprint, self._channels = blueprint, channels
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
+        self._parked_s = self._exchange_s = 0.0
+        """Of the last pull: how long it waited for a step, and how long it took apart from that."""
 
     def pull(
         self, generation: int, version: int, look_ups: Sequence[LookUp], *, dense: bool, wanted: Callable[[], bool]
     ) -> Answer:
-        """Return rows and dense parameters as they are after at least `version` steps."""
+        """Return rows and dense parameters as they are after at least `version` steps.
+
+        Where servers have not applied them yet, and waiting for that takes longer than an exchange, rows are fetched
+        before, and those that a step changes again when it is applied.
+        """
+        early = self._parked_s > self._exchange_s
         tables = tuple(each.table for each in look_ups)
-        message = Pull(generation=generation, version=version, tables=tables, dense=dense)
-        requests = [
-            channel.ask(message, [each.keys[each.of_server(number)] for each in look_ups])
-            for number, channel in enumerate(self._channels)
-        ]
+        pull = Pull(generation=generation, version=version, tables=tables, dense=dense, early=early)
+        begun_s = time.perf_counter()
         rows = [np.empty((len(each.keys), self._widths[each.table]), dtype=np.float32) for each in look_ups]
         vector = np.empty(self._blueprint.dense_size, dtype=np.float32) if dense else None
+        missing: dict[int, int] = {}
         parked_s = 0.0
-        for number, request in enumerate(requests):
-            letter = self._await(number, request, wanted)
-            if not isinstance(letter.message, Pulled):
+        for number, letter in self._ask_all(pull, look_ups, range(len(self._channels)), wanted):
+            pulled = letter.message
+            if not isinstance(pulled, Pulled):
                 raise self._unexpected(number, letter)
             for position, each in enumerate(look_ups):
                 rows[position][each.of_server(number)] = letter.arrays[position]
-            if vector is not None:
+            if pulled.version < version and early:
+                missing[number] = pulled.version
+            elif vector is not None:
                 vector[self._slices[number]] = letter.arrays[-1]
-            parked_s = max(parked_s, letter.message.parked_s)
+            parked_s = max(parked_s, pulled.parked_s)
+        self._exchange_s = time.perf_counter() - begun_s - parked_s
+        for since in sorted(set(missing.values())):
+            servers = [number for number in missing if missing[number] == since]
+            refresh = Refresh(generation=generation, version=version, since=since, tables=tables, dense=dense)
+            for number, letter in self._ask_all(refresh, look_ups, servers, wanted):
+                if not isinstance(letter.message, Refreshed):
+                    raise self._unexpected(number, letter)
+                for position, each in enumerate(look_ups):
+                    places, changed = letter.arrays[2 * position : 2 * position + 2]
+                    rows[position][each.of_server(number)][places] = changed
+                if vector is not None:
+                    vector[self._slices[number]] = letter.arrays[-1]
+                parked_s = max(parked_s, letter.message.parked_s)
+        self._parked_s = parked_s
         return Answer(rows, vector, parked_s)
+
+    def _ask_all(
+        self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool]
+    ) -> Iterator[tuple[int, Letter]]:
+        """Ask servers for what they have of look-ups, all at once; yield their answers in turn."""
+        requests = {
+            number: self._channels[number].ask(message, [each.keys[each.of_server(number)] for each in look_ups])
+            for number in servers
+        }
+        for number, request in requests.items():
+            yield number, self._await(number, request, wanted)
 
     def push(
         self,

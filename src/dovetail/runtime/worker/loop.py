@@ -21,12 +21,14 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.data.streams import stream_number
 from dovetail.errors import DovetailError
+from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
 from dovetail.runtime.messages import Message, Reset, Span, Staff
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed, read_newest_statistics
 from dovetail.runtime.model.parameters import statistics_vector
+from dovetail.runtime.model.stages import cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.worker.compute import Computer
@@ -78,26 +80,26 @@ class WorkerLoop:
         model = build_model(blueprint.run, source.schema, own)
         read_fixed(model, process.folder, blueprint.fixed)
         read_newest_statistics(model, process.folder)
+        cut = cuts_of(model, blueprint)[0] if blueprint.stages and isinstance(model, LayerGraph) else None
+        has_ring = training.dense == "ring"
         self._model = ServedModel(
             model.train(),
             Rows(blueprint.num_servers, device),
             device,
             schema=source.schema,
-            last=blueprint.stages[0].last if blueprint.stages else None,
+            only=cut.names if cut is not None and has_ring else None,
+            last=cut.last if cut is not None else None,
+            precision=settings.precision,
         )
         self._computer = Computer(self._model)
         self._pipeline = Pipeline(process, self._model) if blueprint.stages else None
         room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
         self._inbox = Inbox(room.most_at_once)
-        self._control = Control(
-            process,
-            self._handle,
-            lambda: self._inbox.generation,
-            room.most_samples,
-            leaves,
-        )
+        self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples, leaves)
         self._dense: DenseSync = (
-            RingSync(process, self._model, self._control.tell) if training.dense == "ring" else ServerSync(self._model)
+            RingSync(process, self._model, self._control.tell, part=cut.dense if cut is not None else None)
+            if has_ring and (cut is None or len(self._model.values))
+            else ServerSync(self._model)
         )
         self._fetcher = Fetcher(
             blueprint,
@@ -134,11 +136,9 @@ class WorkerLoop:
             tell=self._control.tell,
             wanted=self._wanted,
         )
-        self._staged = (
-            None
-            if self._pipeline is None
-            else StagedWork(self._pipeline, self._fetcher.ready, self._passing, wanted=self._wanted)
-        )
+        self._staged: StagedWork | None = None
+        if self._pipeline is not None:
+            self._staged = StagedWork(self._pipeline, self._fetcher.ready, self._passing, wanted=self._wanted)
 
     def run(self) -> None:
         """Compute until told to stop."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MethodType
 from typing import Any
 
@@ -23,6 +23,7 @@ from dovetail.runtime.model.ids import column_of, no_such_row
 from dovetail.runtime.model.parameters import TableLayer, dense_parameters, norms_of, sparse_modules
 from dovetail.runtime.worker.patterns import pattern_of
 from dovetail.runtime.worker.row_source import RemoteRows, Rows
+from dovetail.spec.run import Precision
 
 AskedKeys = Callable[[Batch], Tensor | None]
 
@@ -39,6 +40,7 @@ class ServedModel:
         schema: Schema | None = None,
         only: Collection[str] | None = None,
         last: int | None = None,
+        precision: Precision = "float32",
     ) -> None:
         """Take the model over; `schema` names the columns of its data.
 
@@ -46,6 +48,9 @@ class ServedModel:
         after `last` look up is not fetched ahead: others run them.
         """
         self.graph, self.rows, self.device = model, rows, device
+        self._precision = precision
+        if precision != "float32":
+            torch.set_float32_matmul_precision("high")
         self._schema = schema
         self._sparse = sparse_modules(model)
         dense = dense_parameters(model)
@@ -54,12 +59,14 @@ class ServedModel:
                 if name not in only:
                     parameter.data = parameter.data.new_empty(0)
             dense = [(name, parameter) for name, parameter in dense if name in only]
-        size = sum(parameter.numel() for _, parameter in dense)
+        self.dense = [parameter for _, parameter in dense]
+        """Those that the vectors hold, in their order."""
+        size = sum(parameter.numel() for parameter in self.dense)
         self.values = torch.empty(size, device=device)
         self.gradients = torch.zeros(size, device=device)
         offset = 0
         with torch.no_grad():
-            for _, parameter in dense:
+            for parameter in self.dense:
                 part = slice(offset, offset + parameter.numel())
                 self.values[part] = parameter.detach().reshape(-1).to(device)
                 parameter.data = self.values[part].view(parameter.shape)
@@ -81,6 +88,12 @@ class ServedModel:
         )
         self._batch: Batch | None = None
         self._norms = [norm for norm in norms_of(model) if norm.training]
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Return what a forward pass is done in: with bfloat16, layers for which that is good compute in it."""
+        if self._precision == "bfloat16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
 
     def asked(self, batch: Batch) -> list[tuple[int, NDArray[np.int64]]]:
         """Return (table, keys) of the look-ups that a batch alone decides, so that they can be made ahead."""

@@ -92,7 +92,7 @@ class Passing:
         if not self._inbox.take(task):
             return
         if self._pipeline is not None:
-            self._pipeline.collect(task, lambda: self._wanted(task))
+            self._pipeline.finish(task, lambda: self._wanted(task))
         dense, counts = self._dense.gradients_to_push(), self._scores.take() if self._scores is not None else ()
         self._sender.put_last(task, gradients, dense, counts)
         span = self._dense.finish(task, lambda: self._wanted(task))

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -13,16 +14,17 @@ from torch import Tensor
 
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Collect, Collected, Forward, Returned
+from dovetail.runtime.messages import Collect, Collected, Forward, Returned, Span
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.calls import Call, Calls, as_array, as_tensor, is_stale, lane_bytes
+from dovetail.runtime.worker.calls import Call, Calls, is_stale, lane_bytes
 from dovetail.runtime.worker.compute import Computed, gradients_of
 from dovetail.runtime.worker.keys import look_up
-from dovetail.runtime.worker.lines import Abandoned
+from dovetail.runtime.worker.lines import Abandoned, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import Fetch, Leaf
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
+from dovetail.runtime.worker.travel import Travel
 
 LOOK_S = 0.05
 """How often whoever waits looks whether it is still wanted."""
@@ -59,13 +61,16 @@ class Pipeline:
         self._cuts: list[Cut] = cuts_of(self._graph, process.blueprint)
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
         self._calls = Calls(process, "pipeline", lane_bytes=lane_bytes(process.blueprint, largest))
+        half = process.blueprint.run.training.activations == "bfloat16"
+        self._travel = Travel(model.device, half=half)
         self._flights: list[Flight] = []
         self._num_flights = 0
         self._load: dict[str, int] = {}
         self._visited: dict[int, set[str]] = {}
         """By task: who has some of its gradients."""
-        self._busy_s = 0.0
-        """How long this stage's layers took, of the task under way."""
+        self._stages_s: tuple[float, ...] = (0.0,)
+        """How long each stage computed for the task under way."""
+        self._collects = process.blueprint.run.training.dense == "ps"
         self.staff: tuple[tuple[str, ...], ...] = ()
         """Who is there, of each later stage; the control thread says."""
 
@@ -88,7 +93,8 @@ class Pipeline:
         rows, cut = self._model.rows, self._cuts[0]
         rows.begin(fetched.rows, fetch)
         batch = fetched.batch if self._model.device.type == "cpu" else fetched.batch.to(self._model.device)
-        outputs = self._graph.run(batch, first=cut.first, last=cut.last)
+        with self._model.computing():
+            outputs = self._graph.run(batch, first=cut.first, last=cut.last)
         flight = Flight(fetched, outputs, rows.leaves, route)
         self._num_flights += 1
         assign = fetched.micro_batch.task.assign
@@ -108,14 +114,20 @@ class Pipeline:
                 fields=tuple(name for name in later.fields if getattr(fetched.batch, name) is not None),
                 outputs=names,
             )
-            arrays = [as_array(getattr(fetched.batch, name)) for name in message.fields]
-            arrays += [as_array(outputs[name]) for name in names]
+            arrays = [self._travel.pack(getattr(fetched.batch, name), exact=True) for name in message.fields]
+            arrays += [self._travel.pack(outputs[name]) for name in names]
             flight.calls[later.number] = self._calls.ask(route[later.number - 1], message, arrays)
         for name in route:
             self._load[name] = self._load.get(name, 0) + 1
         self._visited.setdefault(assign.task, set()).update(route)
         self._flights.append(flight)
-        self._busy_s += time.perf_counter() - begun_s
+        self._took(fetched.micro_batch.task, begun_s)
+
+    def _took(self, task: Task, begun_s: float) -> None:
+        """Note that this stage computed from then until now."""
+        seconds, end_s = time.perf_counter() - begun_s, now_s()
+        self._stages_s = (self._stages_s[0] + seconds, *self._stages_s[1:])
+        task.spans.append(Span("compute", end_s - seconds, end_s, task.assign.step))
 
     def _route(self, wanted: Callable[[], bool]) -> tuple[str, ...]:
         """Return who gets the next micro-batch: of each stage, whoever has the fewest of ours under way."""
@@ -155,49 +167,56 @@ class Pipeline:
                 array = arrays.pop(0)
                 if not flight.outputs[name].requires_grad:
                     continue
-                gradient = as_tensor(array, self._model.device)
+                gradient = self._travel.unpack(array).to(flight.outputs[name].dtype)
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
             for table in answer.tables:
                 keys, values = arrays.pop(0), arrays.pop(0)
                 rows.append((look_up(table, keys.copy(), self._blueprint.num_servers), values.copy()))
             if answer.has_scores:
-                scores = as_tensor(arrays.pop(0), torch.device("cpu"))
+                scores = torch.from_numpy(arrays.pop(0).copy())
             loss = answer.loss if answer.loss is not None else loss
+            self._stages_s = tuple(a + b for a, b in zip_longest(self._stages_s, answer.stages_s, fillvalue=0.0))
         if gradients:
+            self._travel.await_copies()
             torch.autograd.backward([flight.outputs[name] for name in gradients], list(gradients.values()))
         for call in flight.calls.values():
             self._calls.end(call)
         mine = gradients_of(flight.leaves)
-        self._busy_s += time.perf_counter() - begun_s
+        self._took(flight.fetched.micro_batch.task, begun_s)
         return Computed(mine + rows, loss, scores)
 
-    def collect(self, task: Task, wanted: Callable[[], bool]) -> None:
+    def finish(self, task: Task, wanted: Callable[[], bool]) -> None:
+        """Note what the stages took for a task; where servers keep dense parameters, gather its gradients for them."""
+        visited = self._visited.pop(task.assign.task, set())
+        if self._collects:
+            self._collect(task, visited, wanted)
+        task.stages_s, self._stages_s = self._stages_s, (0.0,)
+        task.compute_s += task.stages_s[0]  # its own: how fast a worker is does not depend on who comes after it
+
+    def _collect(self, task: Task, visited: set[str], wanted: Callable[[], bool]) -> None:
         """Add what the later stages have of a task's dense gradients to this stage's own."""
         assign = task.assign
         message = Collect(generation=assign.generation, step=assign.step, task=assign.task, head=self._name)
-        calls = [self._calls.ask(name, message) for name in sorted(self._visited.pop(assign.task, ()))]
         stage_of = {spec.name: number for number, stage in enumerate(self._blueprint.stages) for spec in stage.workers}
+        have_some = [name for name in sorted(visited) if self._blueprint.stages[stage_of[name]].has_dense]
+        calls = [self._calls.ask(name, message) for name in have_some]
         while any(call.letter is None for call in calls):
             if not wanted():
                 raise Abandoned
             if any(is_stale(call) for call in self._calls.answered(LOOK_S)):
                 raise Abandoned
-        stages_s, self._busy_s = [self._busy_s] + [0.0] * (len(self._cuts) - 1), 0.0
         for call in calls:
-            if call.letter is not None and isinstance(call.letter.message, Collected):
-                stages_s[stage_of[call.name]] += call.letter.message.busy_s
-                if call.letter.arrays:
-                    part = self._cuts[stage_of[call.name]].dense
-                    self._model.gradients[part] += as_tensor(call.letter.arrays[0], self._model.device)
+            if call.letter is not None and isinstance(call.letter.message, Collected) and call.letter.arrays:
+                part = self._cuts[stage_of[call.name]].dense
+                self._model.gradients[part] += self._travel.unpack(call.letter.arrays[0])
             self._calls.end(call)
-        task.stages_s = tuple(stages_s)
 
     def give_up(self) -> None:
         """Throw away what is under way."""
         self._flights.clear()
         self._load.clear()
         self._visited.clear()
-        self._busy_s = 0.0
+        self._stages_s = (0.0,)
         self._calls.give_up()
 
     def close(self) -> None:

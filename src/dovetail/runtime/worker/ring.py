@@ -13,16 +13,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed
-from numpy.typing import NDArray
 from torch import nn
 
 from dovetail.runtime.checkpoint import Manifest, checksums_in, load_dense, save_dense
-from dovetail.runtime.dense.clipping import clipped_scale
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.dense.kernels import sum_of_squares
+from dovetail.runtime.dense.on_device import from_device, step_on_device, to_device
 from dovetail.runtime.messages import Apply, JoinRing
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.collective import Collective
@@ -42,11 +40,17 @@ APPLIED_LOOK_S = 0.05
 class Ring:
     """One worker's place in the ring, its copy of the dense parameters and of their optimizer state."""
 
-    def __init__(self, process: Process, values: torch.Tensor, gradients: torch.Tensor) -> None:
-        """Keep the vectors that the model's parameters and gradients are views of."""
+    def __init__(
+        self, process: Process, values: torch.Tensor, gradients: torch.Tensor, *, part: slice, number: int = 0
+    ) -> None:
+        """Keep the vectors that the model's parameters and gradients are views of.
+
+        They are `part` of those of the whole model, and the slice of that `number` in a checkpoint.
+        """
         self._process, self._values, self._gradients = process, values, gradients
-        self._optimizer = optimizer_of(process.blueprint)
-        self._state = self._optimizer.first_state(len(values))
+        self._part, self._number = part, number
+        self._optimizer = optimizer_of(process.blueprint, part)
+        self._state = to_device(self._optimizer.first_state(len(values)), values.device)
         self._clip = process.blueprint.run.optimizer
         self._steps = 0
         self._group: Collective | None = None
@@ -128,8 +132,9 @@ class Ring:
         """Take the dense parameters of a checkpoint."""
         manifest = Manifest.read(folder)
         values, state = load_dense(folder, manifest)
-        self._values.copy_(torch.from_numpy(values))
-        self._state = state or self._optimizer.first_state(len(values))
+        self._values.copy_(torch.from_numpy(values[self._part]))
+        mine = {name: vector[self._part].copy() for name, vector in state.items()}
+        self._state = to_device(mine or self._optimizer.first_state(len(self._values)), self._values.device)
         self._steps = manifest.dense_steps
         self.version = manifest.step
 
@@ -137,9 +142,10 @@ class Ring:
         """Have everyone hold what one member holds."""
         names = self._optimizer.state_vectors()
         counts = torch.tensor([self._steps, self.version], dtype=torch.int64)
-        mine = [counts, self._values, *(torch.from_numpy(self._state[name]) for name in names)]
+        mine = [counts, self._values, *(self._state[name] for name in names)]
         counts, values, *state = group.spread(mine, root, wanted)
-        self._state = {name: vector.numpy() for name, vector in zip(names, state, strict=True)}
+        device = self._values.device
+        self._state = {name: vector.to(device) for name, vector in zip(names, state, strict=True)}
         self._values.copy_(values)
         self._steps, self.version = int(counts[0]), int(counts[1])
 
@@ -191,15 +197,26 @@ class Ring:
                 return
             group.begin_sum(self._gradients, self._buckets[bucket])
 
-    def reduce(self, step: int, wanted: Callable[[], bool]) -> None:
-        """Sum the gradients of all members; what the backward pass has begun is waited for."""
+    def reduce(self, step: int, wanted: Callable[[], bool]) -> float:
+        """Sum the gradients of all members; what the backward pass has begun is waited for.
+
+        Return the squared norm of the sum, where gradients are clipped by it.
+        """
         if self._group is not None:
             self._overlaps = False
             self._missing = [0] * len(self._buckets)
             self._begin_ready(self._group)
             self._group.finish_sums(self._gradients, wanted)
+        square = self._norm_square() if self._clip.clip_norm is not None else 0.0
         with self._lock:
             self._reduced = step
+        return square
+
+    def _norm_square(self) -> float:
+        """Return the sum of squares of the gradients."""
+        if self._gradients.device.type == "cpu":
+            return float(sum_of_squares(self._gradients.numpy()))
+        return float(self._gradients.double().square_().sum())
 
     def wait_applied(self, step: int, wanted: Callable[[], bool]) -> None:
         """Wait until a step is committed and its update done."""
@@ -214,32 +231,32 @@ class Ring:
     def apply(self, message: Apply) -> None:
         """Update the dense parameters with the sum: the step is committed."""
         with self._lock:
-            if self._reduced != message.step:
+            is_alone = self._group is None and self.version == message.step  # what it computed is the sum
+            if self._reduced != message.step and not is_alone:
                 return
             self._reduced = None
-            gradients: NDArray[np.float32] = self._gradients.cpu().numpy()
-            scale = message.scale
-            if self._clip.clip_norm is not None:
-                scale = clipped_scale(scale, float(sum_of_squares(gradients)), self._clip.clip_norm)
             self._steps += 1
-            values = self._values.cpu().numpy()
-            self._optimizer.step(
-                values,
-                gradients,
-                self._state,
-                step_number=self._steps,
-                scale=scale,
-                factor=message.factor,
-                clip_value=self._clip.clip_value,
-            )
-            if self._values.device.type != "cpu":
-                self._values.copy_(torch.from_numpy(values))
+            self._update(message)
             self._gradients.zero_()
             self.version = message.step + 1
         with self.applied:
             self.applied.notify_all()
 
+    def _update(self, message: Apply) -> None:
+        """Step the parameters where they lie."""
+        numbers: dict[str, Any] = {
+            "step_number": self._steps,
+            "scale": message.scale,
+            "factor": message.factor,
+            "clip_value": self._clip.clip_value,
+        }
+        if self._values.device.type != "cpu":
+            step_on_device(self._optimizer, self._values, self._gradients, self._state, **numbers)
+            return
+        state = {name: vector.numpy() for name, vector in self._state.items()}
+        self._optimizer.step(self._values.numpy(), self._gradients.numpy(), state, **numbers)
+
     def save(self, folder: Path) -> dict[str, str]:
         """Write the dense parameters and their optimizer state; return the file and its checksum."""
-        save_dense(folder, 0, 0, self._values.cpu().numpy(), self._state)
-        return checksums_in(folder, only="dense-0.safetensors")
+        save_dense(folder, self._number, self._part.start, self._values.cpu().numpy(), from_device(self._state))
+        return checksums_in(folder, only=f"dense-{self._number}.safetensors")

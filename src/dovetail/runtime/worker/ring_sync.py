@@ -10,6 +10,7 @@ from dovetail.errors import DovetailError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import (
     Apply,
+    Assign,
     Holds,
     InRing,
     JoinRing,
@@ -21,8 +22,8 @@ from dovetail.runtime.messages import (
     SaveDense,
     SaveFailed,
     Span,
+    SumUp,
 )
-from dovetail.runtime.model.parameters import dense_parameters
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.dense_sync import DenseSync
 from dovetail.runtime.worker.lines import Abandoned, now_s
@@ -36,14 +37,23 @@ Tell = Callable[[Message], None]
 class RingSync(DenseSync):
     """Takes part in one ring after the other, as the coordinator says; the servers know nothing of it."""
 
-    def __init__(self, process: Process, model: ServedModel, tell: Tell) -> None:
-        """Watch the model's gradients."""
+    def __init__(
+        self, process: Process, model: ServedModel, tell: Tell, *, part: slice | None = None, stage: int = 0
+    ) -> None:
+        """Watch the model's gradients; those of a stage are a `part` of the whole model's."""
         self._name, self._tell = process.name, tell
-        self._ring = Ring(process, model.values, model.gradients)
-        self._ring.watch([parameter for _, parameter in dense_parameters(model.graph)])
+        whole = slice(0, process.blueprint.dense_size)
+        self._ring = Ring(process, model.values, model.gradients, part=part or whole, number=stage)
+        self._ring.watch(model.dense)
         self._generation = 0
+        self._joined = -1
+        """The generation of the ring that this worker has a place in; the main thread writes it."""
         self._saved: Saved | None = None
-        self._calls: queue.SimpleQueue[JoinRing] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[JoinRing | SumUp] = queue.SimpleQueue()
+
+    def has_step(self, generation: int, step: int) -> bool:
+        """Say whether this worker is in the ring of a generation, and holds so many steps: else nobody counts on it."""
+        return self._joined == generation and self._ring.version >= step
 
     def reset(self, generation: int) -> None:
         """Throw away the step under way, and say which parameters this worker holds."""
@@ -52,10 +62,10 @@ class RingSync(DenseSync):
         self._tell(Holds(name=self._name, generation=generation, era=self._ring.era, version=self._ring.version))
 
     def handle(self, message: Message) -> bool:
-        """Do what the coordinator says, in the control thread; joining is left to the main thread."""
-        if isinstance(message, JoinRing | Apply | SaveDense) and message.generation != self._generation:
+        """Do what the coordinator says, in the control thread; what takes others is left to the main thread."""
+        if isinstance(message, JoinRing | SumUp | Apply | SaveDense) and message.generation != self._generation:
             return True  # of work that was thrown away
-        if isinstance(message, JoinRing):
+        if isinstance(message, JoinRing | SumUp):
             self._calls.put(message)
         elif isinstance(message, Apply):
             self._ring.apply(message)
@@ -84,23 +94,31 @@ class RingSync(DenseSync):
         return self._saved
 
     def catch_up(self, is_current: Callable[[int], bool]) -> None:
-        """Take a place in a new ring, where there is a call for one of a generation that `is_current`."""
+        """Take a place in a new ring, or add up, where there is a call for it of a generation that `is_current`."""
         while not self._calls.empty():
             message = self._calls.get()
             generation = message.generation
             if not is_current(generation):
                 continue
             try:
-                if not message.meeting and len(message.members) > 1:
+                if isinstance(message, SumUp):
+                    self._sum(message, lambda: is_current(generation))  # noqa: B023 - used at once
+                elif not message.meeting and len(message.members) > 1:
                     meeting = self._ring.meet(message.members)
                     self._tell(RingMeets(name=self._name, generation=generation, meeting=meeting))
-                    continue
-                self._ring.join(message, lambda: is_current(generation))  # noqa: B023 - used at once
-                self._tell(InRing(name=self._name, generation=generation, version=self._ring.version))
+                else:
+                    self._ring.join(message, lambda: is_current(generation))  # noqa: B023 - used at once
+                    self._joined = generation
+                    self._tell(InRing(name=self._name, generation=generation, version=self._ring.version))
             except Abandoned:
                 continue
             except RuntimeError as problem:
-                self._broken(generation, 0, problem)
+                self._broken(generation, message.step, problem)
+
+    def _sum(self, message: SumUp | Assign, wanted: Callable[[], bool]) -> None:
+        """Sum the dense gradients of a step with the others, and say so."""
+        square = self._ring.reduce(message.step, wanted)
+        self._tell(Reduced(name=self._name, generation=message.generation, step=message.step, square=square))
 
     def begin_last(self) -> None:
         """Have gradients summed while the backward pass that follows goes on."""
@@ -110,8 +128,7 @@ class RingSync(DenseSync):
         """Sum the dense gradients with the others and wait until the step is committed; None where nobody wants it."""
         assign, begin_s = task.assign, now_s()
         try:
-            self._ring.reduce(assign.step, wanted)
-            self._tell(Reduced(name=self._name, generation=assign.generation, step=assign.step))
+            self._sum(assign, wanted)
             self._ring.wait_applied(assign.step, wanted)
         except Abandoned:
             return None

@@ -115,6 +115,9 @@ class Sender:
 
     def _done(self, task: Task, last_push_s: float) -> Done:
         """Return the report of a task that is pushed to all servers."""
+        # Where later stages compute, exchanges with servers take longer than a worker's own layers, and vary: shares by
+        # them would go astray, those by its layers are right.
+        is_staged = len(task.stages_s) > 0
         return Done(
             name=self._name,
             generation=task.assign.generation,
@@ -123,7 +126,7 @@ class Sender:
             samples=task.samples,
             loss=task.loss,
             compute_s=task.compute_s,
-            fixed_s=task.fixed_s + last_push_s,
+            fixed_s=0.0 if is_staged else task.fixed_s + last_push_s,
             wait_s=task.wait_s,
             num_pieces=task.num_pieces,
             piece_samples=task.piece_samples,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,17 +13,20 @@ import torch
 from torch import Tensor
 
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.runtime.messages import Forward, Returned
+from dovetail.runtime.messages import Forward, Returned, Span
 from dovetail.runtime.model.stages import Cut
-from dovetail.runtime.worker.calls import Array, Calls, as_array, as_tensor
+from dovetail.runtime.worker.calls import Calls
 from dovetail.runtime.worker.compute import finite_loss, gradients_of
-from dovetail.runtime.worker.lines import Lines
+from dovetail.runtime.worker.lines import Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.stage_visits import TaskKey, Visit
+from dovetail.runtime.worker.stage_dense import StageDense
+from dovetail.runtime.worker.stage_visits import Visit, joined
+from dovetail.runtime.worker.travel import Travel
+from dovetail.transport import Sendable
 
 
 class StageComputer:
-    """Some consecutive blocks of a model, and the dense gradients of the tasks whose micro-batches visit them."""
+    """Some consecutive blocks of a model, run for the micro-batches that visit them."""
 
     def __init__(
         self,
@@ -36,42 +40,81 @@ class StageComputer:
         is_last: bool,
         reply: Callable[..., bool],
         wanted: Callable[[], bool],
+        dense: StageDense,
+        travel: Travel,
+        keeps_spans: bool,
     ) -> None:
         """Keep the model, and the lines to servers and later stages; `reply` answers a letter."""
         self._name, self._graph, self._cut, self._model = name, graph, cut, model
         self._lines, self._calls, self._is_last = lines, calls, is_last
-        self._reply, self._wanted = reply, wanted
-        self._version = -1
-        self._sums: dict[TaskKey, Tensor] = {}
-        """Dense gradients of tasks under way, but for the one whose sum is in the model."""
-        self._summed: TaskKey | None = None
-        """The task whose gradients add up in the model."""
-        self._busy_s: dict[TaskKey, float] = {}
-        """How long it computed for tasks under way."""
+        self._reply, self._wanted, self._dense, self._travel = reply, wanted, dense, travel
+        blocks = graph.blocks[cut.first : cut.last + 1]
+        self.joins = is_last and not {"ids", "offsets"} & set(cut.fields) and all(b.kind != "embedding" for b in blocks)
+        """Whether several micro-batches may be computed at once."""
+        self._keeps_spans = keeps_spans
+        self.spans: list[Span] = []
+        """For the timeline; whoever tells the coordinator of them takes them out."""
+        self._computed: deque[tuple[Sequence[Visit], Timer]] = deque()
+        """Handed out both ways, and not answered yet."""
 
-    def begin_generation(self) -> None:
-        """Throw away what is under way."""
-        self._sums.clear()
-        self._busy_s.clear()
-        self._summed, self._version = None, -1
-        self._model.gradients.zero_()
+    def compute(self, visits: Sequence[Visit]) -> bool:
+        """Go on with a micro-batch, or with several at once; True where they have been here, forward and back.
 
-    def compute(self, visit: Visit) -> bool:
-        """Go on with a micro-batch; True where it has been here, forward and back."""
-        begun_s = time.perf_counter()
-        is_over = self._backward(visit) if visit.calls else self._forward(visit)
-        self._busy_s[visit.task] = self._busy_s.get(visit.task, 0.0) + time.perf_counter() - begun_s
-        return is_over
+        `answer_done` answers them then. On a GPU this only hands out the work: the next micro-batch can be handed out
+        while this one is computed.
+        """
+        timer = Timer(self._model.device)
+        self._travel.await_copies()
+        whole = joined(visits)
+        if not whole.calls:
+            self._forward(whole)
+            if not self._is_last:
+                self._send_on(whole)
+                whole.took(self._own(timer.seconds()))
+                self._note(whole, timer)
+                return False
+            self._turn(whole)
+        else:
+            self._backward(whole)
+        whole.gradients = {name: tensor.grad for name, tensor in whole.inputs.items()}
+        _hand_back(whole, visits)
+        timer.end()
+        self._computed.append((visits, timer))
+        return True
 
-    def take_sum(self, task: TaskKey) -> tuple[Tensor | None, float]:
-        """Return the dense gradients of a task and how long it was computed, and forget both."""
-        self._add_up(None)
-        return self._sums.pop(task, None), self._busy_s.pop(task, 0.0)
+    def _own(self, seconds: float) -> tuple[float, ...]:
+        """Return seconds of this stage among those of all."""
+        return (*[0.0] * self._cut.number, seconds)
 
-    def _forward(self, visit: Visit) -> bool:
-        """Run the blocks and send on what later stages read; the last stage comes back at once: True where it did."""
+    @property
+    def has_computed(self) -> bool:
+        """Say whether micro-batches wait to be answered."""
+        return bool(self._computed)
+
+    def answer_done(self, *, wait: bool) -> None:
+        """Answer micro-batches that are computed; with `wait`, wait for one at least."""
+        while self._computed and (wait or self._computed[0][1].is_over):
+            visits, timer = self._computed.popleft()
+            self._note(visits[0], timer)
+            samples = sum(visit.message.samples for visit in visits)
+            for visit in visits:
+                visit.took(self._own(timer.seconds() * visit.message.samples / max(1, samples)))
+                self._answer(visit)
+            wait = False
+
+    def _note(self, visit: Visit, timer: Timer) -> None:
+        """Note for the timeline what was computed from when until now."""
+        if self._keeps_spans:
+            self.spans.append(Span("compute", timer.begun_at_s, now_s(), visit.message.step))
+
+    def forget(self) -> None:
+        """Throw away what is computed and not answered."""
+        self._computed.clear()
+
+    def _forward(self, visit: Visit) -> None:
+        """Run the blocks."""
         message = visit.message
-        self._take_parameters(message)
+        self._dense.prepare(message, self._wanted)
         rows = self._model.rows
         rows.begin([], lambda look_up: self._lines.pull(
             message.generation, message.step, [look_up], dense=False, wanted=self._wanted
@@ -82,12 +125,14 @@ class StageComputer:
             keep |= {graph.scores, graph.blocks[-1].name}
         fields = {name: visit.fields.get(name) for name in cut.fields}
         batch: Any = SimpleNamespace(**fields)
-        outputs = graph.run(batch, visit.inputs, first=cut.first, last=cut.last, keep=tuple(keep))
+        with self._model.computing():
+            outputs = graph.run(batch, visit.inputs, first=cut.first, last=cut.last, keep=tuple(keep))
         visit.leaves = rows.leaves
         visit.outputs = {name: outputs[name] for name in outputs if name in keep}
-        if self._is_last:
-            self._turn(visit)
-            return True
+
+    def _send_on(self, visit: Visit) -> None:
+        """Send what later stages read."""
+        message, cut = visit.message, self._cut
         for stage, names in cut.outputs.items():
             onward = Forward(
                 generation=message.generation,
@@ -100,83 +145,111 @@ class StageComputer:
                 samples=message.samples,
                 outputs=names,
             )
-            arrays = [as_array(visit.outputs[name]) for name in names]
+            arrays = [self._travel.pack(visit.outputs[name]) for name in names]
             visit.calls[stage] = self._calls.ask(message.route[stage - 1], onward, arrays)
-        return False
-
-    def _take_parameters(self, message: Forward) -> None:
-        """Fetch the dense parameters of a step, with its first micro-batch."""
-        if message.step == self._version or not len(self._model.values):
-            return
-        answer = self._lines.pull(message.generation, message.step, [], dense=True, wanted=self._wanted)
-        if answer.dense is not None:
-            self._model.values.copy_(torch.from_numpy(answer.dense[self._cut.dense]))
-        self._version = message.step
-        self._forget_before(message.step)
-
-    def _forget_before(self, step: int) -> None:
-        """Forget tasks of steps that count already, which nobody asked for: another worker did them too."""
-        self._add_up(None)
-        self._sums = {task: total for task, total in self._sums.items() if task[0] >= step}
-        self._busy_s = {task: busy_s for task, busy_s in self._busy_s.items() if task[0] >= step}
 
     def _turn(self, visit: Visit) -> None:
         """At the last stage: the loss, and the way back."""
         graph = self._graph
-        loss = visit.outputs[graph.blocks[-1].name]
-        visit.loss = finite_loss(loss, f"on {self._name} at step {visit.message.step}")
+        visit.loss = loss = visit.outputs[graph.blocks[-1].name]
         visit.scores = visit.outputs.get(graph.scores, visit.inputs.get(graph.scores))
-        self._add_up(visit.task)
+        self._dense.add_up(visit.task)
         loss.backward()  # type: ignore[no-untyped-call]
-        self._answer(visit)
 
-    def _backward(self, visit: Visit) -> bool:
-        """Run the backward pass with the gradients that came back; the visit is over then: True."""
+    def _backward(self, visit: Visit) -> None:
+        """Run the backward pass with the gradients that came back."""
         gradients: dict[str, Tensor] = {}
         for stage, call in visit.calls.items():
             arrays = call.letter.arrays if call.letter is not None else ()
+            if call.letter is not None:
+                visit.took(call.letter.message.stages_s)
             for name, array in zip(self._cut.outputs[stage], arrays, strict=True):
                 if not visit.outputs[name].requires_grad:
                     continue
-                gradient = as_tensor(array, self._model.device)
+                gradient = self._travel.unpack(array).to(visit.outputs[name].dtype)
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
             self._calls.end(call)
-        self._add_up(visit.task)
+        self._dense.add_up(visit.task)
+        self._travel.await_copies()
         if gradients:
             torch.autograd.backward([visit.outputs[name] for name in gradients], list(gradients.values()))
-        self._answer(visit)
-        return True
 
     def _answer(self, visit: Visit) -> None:
-        """Send the gradients of what came back to where it came from."""
+        """Send gradients to where what they are of came from; the first stage gets the rest of what came of it too."""
+        where = f"on {self._name} at step {visit.message.step}"
+        loss = finite_loss(visit.loss, where) if visit.loss is not None else None
         rows = gradients_of(visit.leaves)
+        first = min(visit.letters)  # is told how long the stages took: one of them, so that it counts once
         for sender, letter in visit.letters.items():
-            arrays = [_gradient_of(visit.inputs[name]) for name in self._cut.inputs.get(sender, ())]
+            arrays = [self._gradient_of(visit, name) for name in self._cut.inputs.get(sender, ())]
+            stages_s = visit.stages_s if sender == first else ()
             if sender:
-                self._reply(letter, Returned(), arrays)
+                self._reply(letter, Returned(stages_s=stages_s), arrays)
                 continue
             for wanted, values in rows:
                 arrays += [wanted.keys, values]
             if visit.scores is not None:
-                arrays.append(as_array(visit.scores))
-            tables = tuple(wanted.table for wanted, _ in rows)
-            returned = Returned(loss=visit.loss, tables=tables, has_scores=visit.scores is not None)
+                arrays.append(self._travel.pack(visit.scores, exact=True))
+            returned = Returned(
+                loss=loss,
+                tables=tuple(wanted.table for wanted, _ in rows),
+                has_scores=visit.scores is not None,
+                stages_s=stages_s,
+            )
             self._reply(letter, returned, arrays)
 
-    def _add_up(self, task: TaskKey | None) -> None:
-        """Have the model's gradients be those of a task, or of none: what was in it goes to the sums."""
-        if task is not None and task == self._summed:
-            return
-        if self._summed is not None:
-            self._sums[self._summed] = self._model.gradients.clone()
-            self._model.gradients.zero_()
-        if task is not None and task in self._sums:
-            self._model.gradients.copy_(self._sums.pop(task))
-        self._summed = task
+    def _gradient_of(self, visit: Visit, name: str) -> Sendable:
+        """Return the gradient of an input; whole numbers have none."""
+        tensor, gradient = visit.inputs[name], visit.gradients.get(name)
+        if not tensor.requires_grad:
+            return np.zeros(0, dtype=np.float32)
+        return self._travel.pack(gradient if gradient is not None else torch.zeros_like(tensor))
 
 
-def _gradient_of(tensor: Tensor) -> Array:
-    """Return the gradient of an input; whole numbers have none."""
-    if not tensor.requires_grad:
-        return np.zeros(0, dtype=np.float32)
-    return as_array(tensor.grad if tensor.grad is not None else torch.zeros_like(tensor))
+def _hand_back(whole: Visit, visits: Sequence[Visit]) -> None:
+    """Give each of several that were computed at once what came of it; the loss of all counts for the first."""
+    if visits[0] is whole:
+        return
+    begin = 0
+    for visit in visits:
+        part = slice(begin, begin + visit.message.samples)
+        begin = part.stop
+        visit.gradients = {name: None if each is None else each[part] for name, each in whole.gradients.items()}
+        visit.scores = whole.scores[part] if whole.scores is not None else None
+        if whole.loss is not None:
+            visit.loss = whole.loss if visit is visits[0] else torch.zeros((), device=whole.loss.device)
+
+
+class Timer:
+    """How long a device computes what is handed to it between the timer's beginning and its end."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Begin."""
+        self._begun_s, self.begun_at_s = time.perf_counter(), now_s()
+        self._ended_s: float | None = None
+        self._events: Any = None
+        if device.type == "cuda":
+            # Whoever waits sleeps: readers and servers have work for the core.
+            self._events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+            self._events[0].record(torch.cuda.current_stream(device))
+            self._device = device
+
+    def end(self) -> None:
+        """End: what is handed out from now on does not count."""
+        self._ended_s = time.perf_counter()
+        if self._events is not None:
+            self._events[1].record(torch.cuda.current_stream(self._device))
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether all of it is computed."""
+        return self._events is None or bool(self._events[1].query())
+
+    def seconds(self) -> float:
+        """Return how long it took, once it is over."""
+        if self._ended_s is None:
+            self.end()
+        if self._events is None:
+            return (self._ended_s or 0.0) - self._begun_s
+        self._events[1].synchronize()
+        return float(self._events[0].elapsed_time(self._events[1])) / 1000

@@ -21,25 +21,31 @@ from dovetail.errors import DovetailError
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
-from dovetail.runtime.messages import Collect, Collected, Forward, Message, Reset, Stale
+from dovetail.runtime.messages import Collect, Collected, Forward, Message, Reset, StageSpans, Stale
 from dovetail.runtime.messages.senders import why_not_to_stage
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.calls import Calls, as_array, as_tensor, is_stale, lane_bytes
+from dovetail.runtime.worker.calls import Calls, is_stale, lane_bytes
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.lines import Abandoned, lines_of
 from dovetail.runtime.worker.model import ServedModel
+from dovetail.runtime.worker.ring_sync import RingSync
 from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.stage_compute import StageComputer
+from dovetail.runtime.worker.stage_dense import StageDense, StageRing, TaskSums
 from dovetail.runtime.worker.stage_visits import Visits
+from dovetail.runtime.worker.travel import Travel
+from dovetail.runtime.worker.waker import Waker
 from dovetail.spec.run import RunWorker
 from dovetail.transport import Letter
 
 LOOK_MS = 100
 """How often a worker without work looks whether it should stop."""
 END_S = 10.0
+MOST_SPANS = 100
+"""What the timeline is told of at once at most; a worker without work tells what it has."""
 
 
 class StageLoop:
@@ -58,13 +64,21 @@ class StageLoop:
         self._cuts = cuts_of(model, blueprint)
         self._cut: Cut = self._cuts[settings.stage]
         self._model = ServedModel(
-            model.train(), Rows(blueprint.num_servers, device), device, schema=source.schema, only=self._cut.names
+            model.train(),
+            Rows(blueprint.num_servers, device),
+            device,
+            schema=source.schema,
+            only=self._cut.names,
+            precision=settings.precision,
         )
         self._lines = lines_of(process, "stage")
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
         self._calls = Calls(process, "stage-on", lane_bytes=lane_bytes(blueprint, largest))
-        self._listener = process.listen(self._addresses())
-        self._calls.poller.register(self._listener.socket, zmq.POLLIN)
+        self._travel = Travel(device, half=blueprint.run.training.activations == "bfloat16")
+        self._listener = process.listen(self._addresses(), self._travel.pin)
+        self._waker = Waker()
+        for socket in (self._listener.socket, self._waker.socket):
+            self._calls.poller.register(socket, zmq.POLLIN)
         self._senders = process.senders()
         self._control = Control(
             process,
@@ -77,6 +91,17 @@ class StageLoop:
         """The generation that the coordinator says; the control thread writes it."""
         self._generation = 0
         self._visits = Visits(self._cut)
+        training = blueprint.run.training
+        self._ring = (
+            RingSync(process, self._model, self._control.tell, part=self._cut.dense, stage=settings.stage)
+            if training.dense == "ring" and len(self._model.values)
+            else None
+        )
+        self._dense: StageDense = (
+            TaskSums(self._model, self._cut, self._lines, sync=training.mode == "sync")
+            if self._ring is None
+            else StageRing(self._ring, self._model)
+        )
         self._computer = StageComputer(
             process.name,
             model,
@@ -87,7 +112,14 @@ class StageLoop:
             is_last=settings.stage == len(self._cuts) - 1,
             reply=self._listener.reply,
             wanted=self._is_wanted,
+            dense=self._dense,
+            travel=self._travel,
+            keeps_spans=blueprint.timeline,
         )
+
+        # Gradients that stay here are those of a step: of whichever task, they may be computed together.
+        self._joins = self._ring is not None and self._computer.joins
+        self._most_samples = training.micro_batch
 
     def _addresses(self) -> list[str]:
         """Return where others call."""
@@ -113,6 +145,7 @@ class StageLoop:
             self._lines.close()
             self._calls.close()
             self._listener.close()
+            self._waker.close()
         if self._control.problem is not None:
             raise self._control.problem
 
@@ -120,25 +153,50 @@ class StageLoop:
         """Do what the coordinator says, in the control thread."""
         if isinstance(message, Reset):
             self._told = message.generation
+        if self._ring is not None:
+            if isinstance(message, Reset):
+                self._ring.reset(message.generation)
+            else:
+                self._ring.handle(message)
+        self._waker.wake()
 
     def _serve(self) -> None:
         """Take in what comes, and compute what can be."""
         while not self._control.stopped.is_set():
             self._control.pulse.rest()
-            visit = self._visits.ready()
-            for call in self._calls.answered(0 if visit is not None else LOOK_MS / 1000):
+            visit = self._visits.ready(self._dense.are_there)
+            has_work = visit is not None or self._computer.has_computed
+            for call in self._calls.answered(0 if has_work else LOOK_MS / 1000):
                 if is_stale(call):
                     self._begin_generation(self._generation)
+            self._waker.clear()
             while (letter := self._listener.receive(0)) is not None:
                 self._receive(letter)
             if self._told > self._generation:
                 self._begin_generation(self._told)
-            visit = self._visits.ready()
+            if self._ring is not None:
+                self._ring.catch_up(self._is_now)
+            visit = self._visits.ready(self._dense.are_there)
             if visit is not None:
                 self._control.pulse.beat()
+                visits = [visit]
+                if self._joins:
+                    visits = self._visits.ready_with(visit, self._dense.are_there, self._most_samples)
                 with suppress(Abandoned):
-                    if self._computer.compute(visit):
-                        self._visits.remove(visit)
+                    if self._computer.compute(visits):
+                        for each in visits:
+                            self._visits.remove(each)
+            self._computer.answer_done(wait=visit is None)
+            if len(self._computer.spans) >= MOST_SPANS or (visit is None and self._computer.spans):
+                spans, self._computer.spans = self._computer.spans, []
+                told = StageSpans(name=self._process.name, generation=self._generation, spans=tuple(spans))
+                self._control.tell(told)
+
+    def _is_now(self, generation: int) -> bool:
+        """Say whether a generation is the one that goes on; where it has only just been told, it begins."""
+        if generation == self._told > self._generation:
+            self._begin_generation(generation)  # the coordinator may have called in it already: that is not lost
+        return generation == self._told and self._is_wanted()
 
     def _is_wanted(self) -> bool:
         """Say whether what is being computed still counts."""
@@ -179,24 +237,25 @@ class StageLoop:
 
     def _take(self, letter: Letter, message: Forward) -> None:
         """Keep what came of a micro-batch."""
-        visit, device = self._visits.add(letter), self._model.device
+        visit = self._visits.add(letter)
         for name, array in zip(message.fields, letter.arrays, strict=False):
-            visit.fields[name] = as_tensor(array, device)
+            visit.fields[name] = self._travel.unpack(array)
         for name, array in zip(message.outputs, letter.arrays[len(message.fields) :], strict=True):
-            tensor = as_tensor(array, device)
+            tensor = self._travel.unpack(array)
             visit.inputs[name] = tensor.requires_grad_(tensor.is_floating_point())
 
     def _give(self, letter: Letter, message: Collect) -> None:
         """Give the dense gradients of a task, and forget them."""
-        total, busy_s = self._computer.take_sum((message.step, message.task, message.head))
-        self._listener.reply(letter, Collected(busy_s=busy_s), () if total is None else (as_array(total),))
+        total = self._dense.take_sum((message.step, message.task, message.head))
+        self._listener.reply(letter, Collected(), () if total is None else (self._travel.pack(total, exact=True),))
 
     def _begin_generation(self, generation: int) -> None:
         """Throw away what is under way."""
         self._generation = generation
         self._visits.clear()
         self._calls.give_up()
-        self._computer.begin_generation()
+        self._computer.forget()
+        self._dense.begin_generation()
 
 
 def work_in_stage(process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dovetail.runtime.messages import Forward
@@ -15,6 +18,8 @@ from dovetail.transport import Letter
 
 FlightKey = tuple[str, int]
 TaskKey = tuple[int, int, str]
+"""Step, task, and which process of the first stage it belongs to."""
+Wanted = Callable[[], bool]
 
 
 @dataclass(slots=True, eq=False)
@@ -32,12 +37,49 @@ class Visit:
     calls: dict[int, Call] = field(default_factory=dict)
     """By later stage; there once the forward pass is done."""
     scores: Any = None
-    loss: float | None = None
+    loss: Tensor | None = None
+    gradients: dict[str, Tensor | None] = field(default_factory=dict)
+    """Of its inputs, once the backward pass is done."""
+    stages_s: tuple[float, ...] = ()
+    """How long each stage computed for it, as far as is known here."""
 
     @property
     def task(self) -> TaskKey:
         """Whose gradients it adds to."""
-        return self.message.step, self.message.task, self.message.head
+        return task_of(self.message)
+
+    def is_like(self, other: Visit) -> bool:
+        """Say whether two can be computed as one: all in them is of one entry a sample, and of the same kinds."""
+        return self._shapes() == other._shapes() is not None
+
+    def _shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """Return the shape of a sample's entry in everything that came; None where entries are not of samples."""
+        tensors = self.fields | self.inputs
+        if any(not each.dim() or each.shape[0] != self.message.samples for each in tensors.values()):
+            return None
+        return {name: tuple(each.shape[1:]) for name, each in tensors.items()}
+
+    def took(self, stages_s: tuple[float, ...]) -> None:
+        """Add what stages computed for it."""
+        self.stages_s = tuple(a + b for a, b in zip_longest(self.stages_s, stages_s, fillvalue=0.0))
+
+
+def joined(visits: Sequence[Visit]) -> Visit:
+    """Return several that are alike as one, of all their samples in turn."""
+    if len(visits) == 1:
+        return visits[0]
+    whole = Visit(visits[0].message)
+    for name in visits[0].fields:
+        whole.fields[name] = torch.cat([visit.fields[name] for visit in visits])
+    for name, first in visits[0].inputs.items():
+        tensor = torch.cat([visit.inputs[name].detach() for visit in visits])
+        whole.inputs[name] = tensor.requires_grad_(first.requires_grad)
+    return whole
+
+
+def task_of(message: Forward) -> TaskKey:
+    """Return the task that a micro-batch belongs to."""
+    return message.step, message.task, message.head
 
 
 class Visits:
@@ -55,15 +97,27 @@ class Visits:
         visit.letters[message.sender] = letter
         return visit
 
-    def ready(self) -> Visit | None:
+    def ready(self, may_begin: Callable[[Forward], bool]) -> Visit | None:
         """Return what to compute next: backward passes first, which free memory; None where nothing can be."""
         for visit in self._visits.values():
             if visit.calls and all(call.letter is not None for call in visit.calls.values()):
                 return visit
         for visit in self._visits.values():
-            if not visit.calls and visit.letters.keys() == self._cut.senders:
+            if not visit.calls and visit.letters.keys() == self._cut.senders and may_begin(visit.message):
                 return visit
         return None
+
+    def ready_with(self, first: Visit, may_begin: Callable[[Forward], bool], most_samples: int) -> list[Visit]:
+        """Return a visit that is ready, and others of its step that are, to be computed at once with it."""
+        found, samples = [first], first.message.samples
+        for visit in self._visits.values():
+            message = visit.message
+            is_ready = visit.letters.keys() == self._cut.senders and may_begin(message) and visit is not first
+            fits = message.step == first.message.step and samples + message.samples <= most_samples
+            if is_ready and fits and visit.is_like(first):
+                found.append(visit)
+                samples += message.samples
+        return found
 
     def remove(self, visit: Visit) -> None:
         """Forget one that is done."""

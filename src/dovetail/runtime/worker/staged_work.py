@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -50,7 +49,7 @@ class StagedWork:
         task = self._pipeline.task
         if task is None:
             return
-        start_s, begin_s = time.perf_counter(), now_s()
+        begin_s = now_s()
         fetched: Fetched | None = None
         if not self._pipeline.is_full:
             with suppress(queue.Empty):
@@ -62,7 +61,6 @@ class StagedWork:
         if fetched is not None and self._wanted(fetched.micro_batch.task):
             begin(fetched, begin_s, 0.0)
         self._land(task, 0.0 if fetched is not None else LANDING_S)
-        task.compute_s += time.perf_counter() - start_s
 
     def _land(self, task: Task, wait_s: float) -> None:
         """Take in micro-batches that have come back."""

@@ -1,0 +1,74 @@
+"""Tensors between stages: from where a stage computes into a letter, and out of it again, with as few copies as can be.
+
+A GPU reads letters straight from shared memory, which is pinned when it is first seen, on a stream of its own while
+others are being computed; what it sends is written straight into shared memory.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.transport import LaneFile, Sendable, Unwritten
+
+HALF = torch.bfloat16
+
+
+class Travel:
+    """To and from one device; with `half`, floats travel as bfloat16."""
+
+    def __init__(self, device: torch.device, *, half: bool) -> None:
+        """Keep the device."""
+        self._device, self._half = device, half
+        self._is_cuda = device.type == "cuda"
+        self._copies: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
+
+    def pack(self, tensor: Tensor, *, exact: bool = False) -> Sendable:
+        """Return a tensor as it goes into a letter; `exact` numbers stay as they are."""
+        tensor = tensor.detach()
+        if tensor.is_floating_point():
+            tensor = tensor.to(HALF).view(torch.int16) if self._half and not exact else tensor.float()
+        tensor = tensor.contiguous()
+        dtype: np.dtype[Any] = torch.empty(0, dtype=tensor.dtype).numpy().dtype
+        if tensor.dtype == torch.int16:
+            dtype = np.dtype(np.uint16)  # as which bfloat16 travels
+        if tensor.device.type == "cpu":
+            return tensor.numpy().view(dtype)
+
+        def write(place: Any) -> None:
+            torch.from_numpy(place.view(np.int16) if dtype == np.uint16 else place).copy_(tensor)
+
+        return Unwritten(tuple(tensor.shape), dtype, write)
+
+    def unpack(self, array: Any) -> Tensor:
+        """Return an array of a letter on the device; in host memory it is that of the letter, and as short-lived."""
+        is_half = array.dtype == np.uint16
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it cannot be written; nobody does
+            tensor = torch.from_numpy(array.view(np.int16) if is_half else array)
+        if self._is_cuda:
+            with torch.cuda.stream(self._copies):
+                tensor = tensor.to(self._device, non_blocking=True)
+                tensor = tensor.view(HALF).float() if is_half else tensor
+            tensor.record_stream(torch.cuda.current_stream(self._device))
+            return tensor
+        return tensor.view(HALF).float() if is_half else tensor
+
+    def await_copies(self) -> None:
+        """Have what is computed from now on wait for everything that was unpacked."""
+        if self._is_cuda:
+            torch.cuda.current_stream(self._device).wait_stream(self._copies)
+
+    def pin(self, lane: LaneFile) -> None:
+        """Have the GPU copy from and to a lane without help; where that cannot be, copies are slower."""
+        if not self._is_cuda:
+            return
+        memory, cudart = lane.memory(), torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        address = memory.ctypes.data
+        if int(cudart.cudaHostRegister(address, memory.nbytes, 0)) == 0:
+            weakref.finalize(lane, cudart.cudaHostUnregister, address)
