@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from dovetail.embedding.device.grouping import Grouped, Layout, group, layout_of
 from dovetail.embedding.device.mover import Mover, Rising, Sinking
 from dovetail.embedding.device.plan import Places, Plan, places_size
-from dovetail.embedding.device.streams import Streams
+from dovetail.embedding.device.streams import Moment, Streams
 from dovetail.embedding.device.torch_kernels import TOLD
 from dovetail.embedding.device_tier import DeviceTier
 from dovetail.embedding.errors import TableError
@@ -46,7 +47,8 @@ class Finder:
         self._scale = torch.tensor(store.scale, dtype=torch.float64, device=tier.device)
         self._expected = FEWEST_EXPECTED
         """How many keys are likely to be missing: these come with the counts, in one copy."""
-        self.num_batches = self.num_unique = self.num_missing = self.num_evicted = 0
+        self.num_rounds = self.num_batches = self.num_unique = self.num_missing = self.num_evicted = 0
+        self.waited_s = 0.0
 
     def find(self, plans: list[Plan], *, oldest: int) -> bool:
         """Say where batches' rows lie, those missing included; False where they do not fit beside those in use.
@@ -75,6 +77,7 @@ class Finder:
         for plan in plans:
             plan.generation, plan.planned = tier.generation, planned
             plan.kept += [keys, missing, new]
+        self.num_rounds += 1
         self.num_batches += len(plans)
         self.num_unique += sum(num_unique)
         self.num_missing += len(numbers)
@@ -125,8 +128,13 @@ class Finder:
     def _hear(self, told: Tensor, size: int) -> NDArray[np.int64]:
         """Return the first of what the device tells, once it is here."""
         here = self._streams.down(told[:size])
-        self._streams.moment().synchronize()
+        self._wait(self._streams.moment())
         return here.numpy()
+
+    def _wait(self, moment: Moment) -> None:
+        begun_s = time.perf_counter()
+        moment.synchronize()
+        self.waited_s += time.perf_counter() - begun_s
 
     def _must_fit(self, num_unique: int) -> None:
         tier = self._tier
@@ -169,7 +177,9 @@ class Finder:
         slots = tier.victims(wanted, oldest=oldest, step=self._store.clock.step)
         if len(slots) < short:
             return False
-        numbers: NDArray[np.int32] = slots.cpu().numpy()
+        told = streams.down(slots)
+        self._wait(streams.moment())
+        numbers: NDArray[np.int32] = told.numpy()
         where = slots.long()
         keys, rows = tier.keys[where], tier.rows[where]
         facts = torch.stack([each[where].to(torch.int32) for each in (tier.seen, tier.counts, tier.states)], dim=1)

@@ -10,6 +10,8 @@ class Moved:
     """Counts since the table was made, distinct rows of a batch each; `a - b` is what happened in between."""
 
     num_batches: int
+    num_rounds: int
+    """How often batches were planned; several at once count once."""
     num_looked_up: int
     num_missing: int
     """Rows that were not on the device when their batch was planned."""
@@ -18,7 +20,10 @@ class Moved:
     num_from_disk: int
     num_lowered: int
     planning_s: float
+    planning_waited_s: float
+    """How much of it was spent waiting for the device."""
     moving_s: float
+    moving_waited_s: float
 
     @property
     def hit_ratio(self) -> float:

@@ -57,7 +57,7 @@ class Mover:
         self.error: BaseException | None = None
         """What went wrong: from then on nothing is moved."""
         self.num_lifted = self.num_from_disk = self.num_lowered = 0
-        self.busy_s = 0.0
+        self.busy_s = self.waited_s = 0.0
         self._thread = threading.Thread(target=self._run, name="dovetail-mover", daemon=True)
         self._thread.start()
 
@@ -110,7 +110,9 @@ class Mover:
                 self._sink(what)
 
     def _sink(self, what: Sinking) -> None:
+        begun_s = time.perf_counter()
         what.copied.synchronize()
+        self.waited_s += time.perf_counter() - begun_s
         keys = what.keys.numpy()
         with self._lock:
             self._store.lifting.lower(keys, what.rows.numpy(), what.facts.numpy())

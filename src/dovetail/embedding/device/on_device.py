@@ -113,13 +113,16 @@ class OnDevice:
         finder, mover = self.finder, self.mover
         return Moved(
             num_batches=finder.num_batches,
+            num_rounds=finder.num_rounds,
             num_looked_up=finder.num_unique,
             num_missing=finder.num_missing,
             num_lifted=mover.num_lifted,
             num_from_disk=mover.num_from_disk,
             num_lowered=mover.num_lowered,
             planning_s=self._planner.busy_s,
+            planning_waited_s=finder.waited_s,
             moving_s=mover.busy_s,
+            moving_waited_s=mover.waited_s,
         )
 
     def set_rate_factor(self, factor: float) -> None:
