@@ -58,7 +58,7 @@ class OnDevice:
         store.anywhere.above = self.tier
         self._streams = Streams(chosen)
         self.settings = torch.from_numpy(optimizer.settings()).to(chosen)
-        self._rate = float(self.settings[0])
+        self._rate, self._factor = float(self.settings[0]), 1.0
         self.clock = torch.zeros((), dtype=torch.int32, device=chosen)
         """How many updates there were, as kernels read it."""
         self.mover = Mover(self.tier, store, saver, self._streams, lock)
@@ -98,6 +98,12 @@ class OnDevice:
         self._count(len(known))
         return DeviceBatch(self, plan)
 
+    def skip(self) -> None:
+        """Forget the next batch announced."""
+        plan = self._next(None, insert=True)
+        self._planner.take(plan)
+        self._planner.done_with(plan)
+
     def update(self, keys: ArrayLike | Tensor, gradients: Tensor) -> None:
         """Step the rows of `keys` by their gradients, without a look-up."""
         self._must_be_open()
@@ -127,7 +133,9 @@ class OnDevice:
 
     def set_rate_factor(self, factor: float) -> None:
         """Have the following steps use `factor` times the optimizer's learning rate."""
-        self.settings[0] = float(np.float32(self._rate) * np.float32(factor))
+        if factor != self._factor:
+            self._factor = factor
+            self.settings[0] = float(np.float32(self._rate) * np.float32(factor))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
