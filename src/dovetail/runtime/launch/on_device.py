@@ -29,6 +29,7 @@ from dovetail.runtime.dense.on_device import from_device, step_on_device, to_dev
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import rows_of
+from dovetail.runtime.launch.devices import check_device
 from dovetail.runtime.launch.late_losses import LateLosses
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.model.build import build_model
@@ -48,13 +49,15 @@ def on_one_device(run: Run) -> Run:
     """Return the run as one process does it; refuse what that cannot."""
     if run.stages:
         raise TrainingError(
-            "the rows lie on a device, and the run is cut into stages", hint='leave [[stage]] away, or table.place = "servers"'
+            "the rows lie on a device, and the run is cut into stages",
+            hint='leave [[stage]] away, or set table.place = "servers"',
         )
     if run.validation.is_wanted:
         raise TrainingError(
             "a run whose rows lie on a device has no trials in between",
             hint="leave [validation] away, and try the run with `dovetail evaluate`",
         )
+    check_device(run.table.device, f'table.device = "{run.table.device}"')
     worker = RunWorker(device=run.table.device, precision=run.workers[0].precision)
     training = msgspec.structs.replace(run.training, mode="sync", dense="ps")
     servers = msgspec.structs.replace(run.servers, count=1)
