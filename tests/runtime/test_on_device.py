@@ -115,7 +115,9 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(tmp_path):
 
 
 def _has_step(folder, step):
-    return any(int(each.name.split("-")[1]) >= step for each in checkpoints.all_in(folder)) if folder.exists() else False
+    return (
+        any(int(each.name.split("-")[1]) >= step for each in checkpoints.all_in(folder)) if folder.exists() else False
+    )
 
 
 def test_a_run_stops_when_it_is_asked_to_and_keeps_what_it_has(tmp_path):
@@ -130,7 +132,7 @@ def test_a_run_stops_when_it_is_asked_to_and_keeps_what_it_has(tmp_path):
 
 def test_less_memory_than_a_batch_needs_is_an_error_that_says_how_much_works(tmp_path):
     run = run_on_device(rows=20)
-    with pytest.raises(TableError, match="distinct keys, and device_bytes = .* has room for") as caught:
+    with pytest.raises(TableError, match=r"distinct keys, and device_bytes = .* has room for") as caught:
         finish(run, tmp_path / "run")
     least = int(caught.value.hint.split("at least ")[1].split(",")[0])
     enough = msgspec.structs.replace(run, table=msgspec.structs.replace(run.table, device_bytes=2 * least))
@@ -141,7 +143,7 @@ def test_less_memory_than_a_batch_needs_is_an_error_that_says_how_much_works(tmp
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
 def test_without_cuda_the_error_says_so():
     run = msgspec.structs.replace(make_run(), table=RunTable(place="device"))
-    with pytest.raises(TrainingError, match='table.device = "cuda": PyTorch finds no CUDA'):
+    with pytest.raises(TrainingError, match=r'table.device = "cuda": PyTorch finds no CUDA'):
         on_one_device(run)
 
 

@@ -127,7 +127,9 @@ def train(
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder
             if in_process or run.table.place == "device":
-                _train_alone(run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from, bare=in_process)
+                _train_alone(
+                    run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from, bare=in_process
+                )
                 return
             begun_s = time.time()
             result = train_watched(
@@ -172,9 +174,7 @@ def train_watched(
             raise typer.Exit(130) from None
 
 
-def _train_alone(
-    run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None, bare: bool
-) -> None:
+def _train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None, bare: bool) -> None:
     """Run to the end in this process; where `bare`, to look for faults: a model's exception comes out as it is."""
     import msgspec
 

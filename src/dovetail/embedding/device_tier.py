@@ -187,7 +187,9 @@ class DeviceTier:
         numbers = self.take(len(keys))
         slots = torch.from_numpy(numbers).to(self.device)
         self.rows[slots.long()] = torch.from_numpy(rows[at]).to(self.device)
-        nobody = torch.zeros((2, len(keys)), dtype=torch.int32, device=self.device)  # no search asked, no batch needs them
+        nobody = torch.zeros(
+            (2, len(keys)), dtype=torch.int32, device=self.device
+        )  # no search asked, no batch needs them
         self.begin(torch.from_numpy(keys).to(self.device), slots, missing=nobody, into=slots.clone())
         return numbers
 

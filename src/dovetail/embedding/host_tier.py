@@ -106,7 +106,8 @@ class HostTier:
     def victims(self, wanted: int, operation: int, batch: int) -> NDArray[np.int32]:
         """Return up to `wanted` slots to evict: the least counted that nobody holds and no known batch needs.
 
-        They come from a part of all slots, one part after the other. Where these do not suffice, rows of known batches go too, never those held by `operation`.
+        They come from a part of all slots, one part after the other.
+        Where these do not suffice, rows of known batches go too, never those held by `operation`.
         """
         chosen = np.empty(wanted, dtype=np.int32)
         part = min(self.top, max(FEWEST_LOOKED_AT, PART_OF_VICTIMS * wanted))
@@ -158,7 +159,7 @@ def _may_go(lines, slot, operation, batch):  # type: ignore[no-untyped-def]  # p
 
 @njit(cache=True, nogil=True)
 def choose_victims(lines, top, operation, batch, hand, looked_at, chosen):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Fill `chosen` with the least counted slots that may go, of so many from a clock's hand on, equals in that order."""
+    """Fill `chosen` with the least counted slots that may go, of so many from a clock's hand on, in that order."""
     wanted = len(chosen)
     histogram = np.zeros(MOST_COUNTED + 1, dtype=np.int64)
     begin = hand if hand < top else 0

@@ -1,4 +1,4 @@
-"""Finding batches' rows on the device: their distinct keys, the slots of these, and slots for those that are missing."""
+"""Finding batches' rows on the device: their distinct keys, the slots of these, and new slots for those missing."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ class Finder:
         self.num_batches += len(plans)
         self.num_unique += sum(num_unique)
         self.num_missing += len(numbers)
-        self._mover.ask(Rising(plans, missing.here, numbers, new))  # and be it none: rows may be on their way for others
+        self._mover.ask(
+            Rising(plans, missing.here, numbers, new)
+        )  # and be it none: rows may be on their way for others
         return True
 
     def _find_nothing(self, plans: list[Plan]) -> bool:
@@ -164,7 +166,9 @@ class Finder:
         sizes = [places_size(size) for size in layout.sizes]
         out = torch.zeros(sum(sizes), dtype=torch.int32, device=slots.device)
         self._tier.kernels.place(grouped, slots, self._tier.nowhere, out)
-        for plan, numbers, num_keys, count in zip(plans, out.split(sizes), layout.sizes, num_unique, strict=True):
+        for plan, numbers, num_keys, count in zip(
+            plans, torch.split(out, sizes), layout.sizes, num_unique, strict=True
+        ):
             plan.places = Places(numbers, num_keys, count)
 
     def _make_room(self, num_rows: int, *, oldest: int) -> bool:

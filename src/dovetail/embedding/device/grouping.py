@@ -26,7 +26,9 @@ class Layout:
         """Where each batch begins."""
         self.edges = torch.cat([begins, ends - 1]).to(device)
         """Where each begins, then where the last look-up of each is."""
-        self.batch_of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(torch.uint8).to(device)
+        self.batch_of = (
+            torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(torch.uint8).to(device)
+        )
 
     @cached_property
     def as_it_is(self) -> Tensor:

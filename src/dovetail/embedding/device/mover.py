@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dovetail.embedding.device.plan import Plan
 from dovetail.embedding.device.streams import Moment, Streams
-from dovetail.embedding.device_tier import DeviceTier
+from dovetail.embedding.device_tier import NEVER_SEEN, DeviceTier
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.lifting import Lifted
 from dovetail.embedding.saving import Saver
@@ -113,9 +113,13 @@ class Mover:
         begun_s = time.perf_counter()
         what.copied.synchronize()
         self.waited_s += time.perf_counter() - begun_s
-        keys = what.keys.numpy()
+        keys, rows, facts = what.keys.numpy(), what.rows.numpy(), what.facts.numpy()
+        unseen = facts[:, 0] == NEVER_SEEN  # made for a batch that nobody looked up: no rows yet
         with self._lock:
-            self._store.lifting.lower(keys, what.rows.numpy(), what.facts.numpy())
+            if unseen.any():
+                self._store.lifting.forget(keys[unseen])
+                keys, rows, facts = keys[~unseen], rows[~unseen], facts[~unseen]
+            self._store.lifting.lower(keys, rows, facts)
         self.num_lowered += len(keys)
 
     def _raise(self, what: Rising) -> None:

@@ -106,4 +106,3 @@ class Plan:
     def num_keys(self) -> int:
         """Return how many look-ups there are."""
         return len(self.keys)
-

@@ -28,13 +28,13 @@ class DeviceRows(Rows):
         super().__init__(1, tables[0].device if tables else torch.device("cpu"))
         self._tables = tables
         self._looked_up: list[tuple[int, Tensor, DeviceBatch, Tensor]] = []
-        self._ahead: list[Counter[int]] = []
+        self._announced: list[Counter[int]] = []
 
     def announce(self, asked: Sequence[tuple[int, NDArray[np.int64]]]) -> None:
         """Have the rows of a batch to come brought to the device."""
         for table, keys in asked:
             self._tables[table].announce(keys)
-        self._ahead.append(Counter(table for table, _ in asked))
+        self._announced.append(Counter(table for table, _ in asked))
 
     def source(
         self, table: int, *, num_rows: int | None = None, refuse: Callable[[int], None] | None = None
@@ -69,9 +69,9 @@ class DeviceRows(Rows):
 
     def _drop_unused(self) -> None:
         """Forget what was announced for this batch and not looked up."""
-        if self._ahead:
-            self._ahead.pop(0)
-        later = sum(self._ahead, Counter())
+        if self._announced:
+            self._announced.pop(0)
+        later = sum(self._announced, Counter())
         for number, table in enumerate(self._tables):
             while table.num_ahead > later[number]:
                 table.skip()
@@ -92,9 +92,7 @@ class DeviceSource:
         if len(offsets) - 1 == len(values) and bool((offsets.diff() == 1).all()):
             return values
         places = torch.arange(len(values), device=values.device)
-        return functional.embedding_bag(
-            places, values, offsets.to(values.device), mode=mode, include_last_offset=True
-        )
+        return functional.embedding_bag(places, values, offsets.to(values.device), mode=mode, include_last_offset=True)
 
     def rows(self, keys: Tensor) -> Tensor:
         """Return one vector a key, whatever the shape of `keys`."""
