@@ -35,8 +35,9 @@ from stock_tables import StockModel, dense_layers, run_stock
 from dovetail.embedding import Adagrad, Table, device_tier
 from dovetail.embedding.device.fused import FusedStep
 from dovetail.embedding.device.moved import Moved
+from dovetail.embedding.hit_ratio import hit_ratio
 from dovetail.units import format_bytes
-from zipf_keys import Batches, make_batches
+from zipf_keys import Batches, make_batches, rows_by_count
 
 SLOTS, WIDTH, HIDDEN, RATE = 26, 16, [1024, 1024, 1024], 0.01
 ROW_BYTES = 2 * WIDTH * 4
@@ -79,6 +80,9 @@ def main() -> None:
         threads=os.cpu_count() or 1,
     )
     say(f"{len(batches.keys)} batches of {arguments.batch} made in {time.perf_counter() - begun_s:.0f} s")
+    begun_s = time.perf_counter()
+    histogram = rows_by_count(batches, arguments.warm, SLOTS, arguments.rows_per_slot)
+    say(f"{histogram.sum():,} rows are in the first {arguments.warm} ({time.perf_counter() - begun_s:.0f} s to count)")
     rates: dict[str, float] = {}
     for place in ("cpu", "gpu"):
         if f"stock-{place}" in sides:
@@ -89,7 +93,10 @@ def main() -> None:
     settings += [(f"{percent}%", whole * percent // 100 * SLOT_BYTES, 24) for percent in (1, 2, 5, 10, 25)]
     for name, device_bytes, host_gb in settings:
         if name in sides or (name.endswith("%") and "curve" in sides):
-            rates[name] = tiered(arguments, batches, name, device_bytes, host_gb << 30).samples_per_s
+            ran = tiered(arguments, batches, name, device_bytes, host_gb << 30)
+            rates[name] = ran.samples_per_s
+            foretold = hit_ratio(histogram, device_bytes // SLOT_BYTES)
+            say(f"    hit ratio of distinct rows: {ran.moved.hit_ratio:.4f} measured, {foretold:.4f} foretold")
     say("")
     for name, rate in rates.items():
         bases = [base for base in ("stock-cpu", "stock-gpu", "all") if base in rates]

@@ -46,6 +46,22 @@ def make_batches(
     return Batches(keys.reshape(num_batches, -1), labels)
 
 
+def rows_by_count(batches: Batches, num_batches: int, slots: int, rows_per_slot: int) -> NDArray[np.int64]:
+    """Return how many rows were in one, two, ... of the first batches, by that number."""
+    by_slot = batches.keys[:num_batches].reshape(num_batches, -1, slots)
+
+    def of_slot(slot: int) -> NDArray[np.int64]:
+        counts = np.zeros(rows_per_slot, dtype=np.int64)
+        for keys in by_slot[:, :, slot]:
+            counts[np.unique(keys) - slot * rows_per_slot] += 1
+        return np.bincount(counts, minlength=num_batches + 1)
+
+    with ThreadPoolExecutor() as pool:
+        found: NDArray[np.int64] = sum(pool.map(of_slot, range(slots)))  # type: ignore[assignment]
+    found[0] = 0
+    return found
+
+
 def hidden_weights(keys: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the weight of each row, about uniform in [-1.7, 1.7)."""
     mixed = (keys.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)

@@ -57,6 +57,9 @@ def _show(summary: Summary) -> None:
     most = max((rows for _, rows in summary.rows_by_count), default=0)
     for label, rows in summary.rows_by_count:
         print_line(f"  {label:>9}  {rows:>12,}  {'#' * round(BAR_WIDTH * rows / most)}".rstrip())
+    print_line("look-ups that a device or RAM with room for so many rows will have, foretold")
+    for rows, ratio in summary.hit_ratio_by_rows:
+        print_line(f"  {rows:>12,}  {ratio:6.1%}")
 
 
 def _draw(summary: Summary, path: Path) -> None:
