@@ -3,10 +3,10 @@
     python benchmarks/prediction_stages.py     # with a GPU and 16 cores: 9 plans; else 6 plans under quotas (root)
 
 CTR-DNN in `sync`. Nothing of a plan is measured before it is predicted. Known are: the layers' shares of the model's
-time (profiled), and short runs that are none of the plans, one of one stage, one of two (and one with the GPU): they
+time (profiled), and short runs that are none of the plans, one of one stage, two of two (and one with the GPU): they
 tell what layers, readers, servers and boundaries take, in seconds of processor time a sample:
 
-    whole = layers + reader;  first stage = its layers + reader + boundary;  second = its layers + boundary
+    first stage = its layers + reader + boundary        second, cut at two places = its layers + boundary
 
 The step is then `cost.sync_step`: stages and servers in turn, filled and drained with every batch. Kendall's tau is the
 last line.
@@ -132,14 +132,17 @@ class Predictor:
         self._arguments = arguments
         self._cores = len(os.sched_getaffinity(0))
         shares = profiled("cpu", arguments)
+        shares = [share / sum(shares) for share in shares]
         whole = measure(Layout((END,), (1,)), arguments).seconds
-        cut = measure(Layout((2, END), (1, 1)), arguments).seconds
-        second = sum(shares[3:]) / sum(shares)
-        self._boundary_s = (cut["stage-0"] + cut["stage-1"] - whole["stage-0"]) / 2
-        layers_s = (cut["stage-1"] - self._boundary_s) / second
-        self._layers_s = {"cpu": [layers_s * share / sum(shares) for share in shares]}
-        self._reader_s = whole["stage-0"] - layers_s
-        self._server_s = whole["server"]
+        early = measure(Layout((2, END), (1, 1)), arguments).seconds
+        late = measure(Layout((6, END), (1, 1)), arguments).seconds
+        layers_s = (early["stage-1"] - late["stage-1"]) / sum(shares[3:7])
+        self._layers_s = {"cpu": [layers_s * share for share in shares]}
+        self._boundary_s = max(0.0, early["stage-1"] - layers_s * sum(shares[3:]))
+        cut_reader_s = early["stage-0"] - layers_s * sum(shares[:3]) - self._boundary_s
+        self._reader_s = {True: cut_reader_s, False: whole["stage-0"] - layers_s}
+        """By whether the run is cut: servers have the dense parameters where it is not."""
+        self._server_s = {True: (early["server"] + late["server"]) / 2, False: whole["server"]}
         self._gpu_host_s = 0.0
         if torch.cuda.is_available():
             self._layers_s["gpu"] = profiled("cuda", arguments)
@@ -147,8 +150,8 @@ class Predictor:
             self._gpu_host_s = on_gpu["stage-1"]
         known = {
             "layers": layers_s,
-            "reader": self._reader_s,
-            "server": self._server_s,
+            "reader": self._reader_s[True],
+            "server": self._server_s[True],
             "boundary": self._boundary_s,
             "layers on the GPU": sum(self._layers_s.get("gpu", [])),
             "the GPU's host": self._gpu_host_s,
@@ -158,17 +161,17 @@ class Predictor:
     def samples_per_s(self, plan: Layout) -> float:
         """Return what a plan should reach."""
         batch = self._arguments.batch
-        stages, first = [], 0
+        stages, first, is_cut = [], 0, len(plan.lasts) > 1
         for number, (last, workers) in enumerate(zip(plan.lasts, plan.workers, strict=True)):
             on_gpu = plan.gpu and number == len(plan.lasts) - 1
             layers_s = sum(self._layers_s["gpu" if on_gpu else "cpu"][first : last + 1])
             boundaries = (number > 0) + (number < len(plan.lasts) - 1)
-            host_s = boundaries * self._boundary_s + (self._reader_s if number == 0 else 0.0)
+            host_s = boundaries * self._boundary_s + (self._reader_s[is_cut] if number == 0 else 0.0)
             host_s = self._gpu_host_s if on_gpu else host_s + layers_s
             seconds = max(layers_s, host_s) / workers / min(1.0, plan.cores or 1.0)
             stages.append(StageShare(seconds=batch * seconds, workers=workers, work_s=batch * host_s))
             first = last + 1
-        server_s = batch * self._server_s
+        server_s = batch * self._server_s[is_cut]
         stages.append(StageShare(seconds=server_s / plan.servers, workers=plan.servers, work_s=server_s))
         micro_batches = plan.workers[0] * math.ceil(batch / plan.workers[0] / plan.micro_batch)
         return batch / sync_step_seconds(stages, micro_batches=micro_batches, cores=self._cores)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,7 +14,10 @@ from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
+    from dovetail.cli.planned import PlannedRun
+    from dovetail.cli.replanning import Replanner
     from dovetail.runtime.finished.result import TrainingResult
+    from dovetail.runtime.launch.callbacks import Callback
     from dovetail.runtime.launch.lock import RunLock
     from dovetail.spec.run import Run
 
@@ -61,6 +65,18 @@ def train(
     scale: Annotated[
         bool, typer.Option("--scale", help="With --plan: what does not fit runs in proportion with what there is.")
     ] = False,
+    problem: Annotated[
+        Path | None, typer.Option(help="With --plan: the problem it was made for; absent: problem.json beside it.")
+    ] = None,
+    replan: Annotated[
+        bool, typer.Option("--replan", help="With --plan: plan again where stages do not take what was predicted.")
+    ] = False,
+    replan_above: Annotated[
+        float, typer.Option(min=0.0, help="With --replan: the part by which a stage's throughput may be off.")
+    ] = 0.2,
+    replan_steps: Annotated[
+        int, typer.Option(min=1, help="With --replan: over how many steps stages are measured.")
+    ] = 20,
     max_bad_rows: Annotated[
         int | None, typer.Option(min=0, help="How many broken rows of the data to skip before giving up.")
     ] = None,
@@ -91,6 +107,10 @@ def train(
     """
     if run_file is None and resume is None:
         raise typer.BadParameter("give a run file, a model, or --resume FOLDER")
+    if plan is None and (scale or replan or problem is not None):
+        raise typer.BadParameter("--scale, --replan and --problem go with --plan")
+    if replan and in_process:
+        raise typer.BadParameter("--replan moves workers, and --in-process has none")
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder: leave --out away")
     flags = {
@@ -113,14 +133,18 @@ def train(
             from dovetail.charts.figure import check_chart_path
 
             check_chart_path(timeline)
-        from dovetail.cli.run_file import find_run, lock_free_folder, settings_of
+        from dovetail.cli.run_file import find_run, lock_free_folder, says_dense, settings_of
         from dovetail.runtime.launch.lock import RunLock
 
-        run = find_run(run_file, resume, settings_of(flags, setting or []), workers, trust=trust)
+        settings = settings_of(flags, setting or [])
+        run = find_run(run_file, resume, settings, workers, trust=trust)
+        planned: PlannedRun | None = None
         if plan is not None:
             from dovetail.cli.planned import run_as_planned
 
-            run = run_as_planned(run, plan, scale=scale)
+            chosen = run.training.dense if says_dense(run_file, settings) else None
+            planned = run_as_planned(run, plan, scale=scale, problem_file=problem, dense=chosen)
+            run = planned.run
         if resume is not None and not resume.is_dir():
             raise DovetailError(f"{resume} is no run", hint="give the folder that `dovetail train` wrote")
         place = resume or out
@@ -131,24 +155,43 @@ def train(
                     run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from, bare=in_process
                 )
                 return
-            begun_s = time.time()
-            result = train_watched(
-                run,
-                lock,
-                resumed=resume is not None,
-                timeline=timeline is not None,
-                start_from=start_from,
-                loggers=log or [],
-            )
+            begun_s, facts = time.time(), {}
+
+            def train_once(run: Run, resumed: bool, replanner: Replanner | None = None) -> TrainingResult:
+                return train_watched(
+                    run,
+                    lock,
+                    resumed=resumed,
+                    timeline=timeline is not None,
+                    start_from=start_from,
+                    loggers=log or [],
+                    replanner=replanner,
+                )
+
+            if planned is None:
+                result = train_once(run, resume is not None)
+            else:
+                from dovetail.cli.replanning import ReplanRule, train_planned
+
+                rule = ReplanRule(above=replan_above, steps=replan_steps) if replan else None
+                found = train_planned(planned, folder, train_once, resumed=resume is not None, rule=rule)
+                result, run, facts = found.result, found.planned.run, {"replans": found.replans}
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
-        _show(run, result, as_json=as_json)
+        _show(run, result, facts, as_json=as_json)
 
 
 def train_watched(
-    run: Run, lock: RunLock, *, resumed: bool, timeline: bool, start_from: Path | None, loggers: list[str]
+    run: Run,
+    lock: RunLock,
+    *,
+    resumed: bool,
+    timeline: bool,
+    start_from: Path | None,
+    loggers: list[str],
+    replanner: Replanner | None = None,
 ) -> TrainingResult:
-    """Run to the end, or to where the user stops it."""
+    """Run to the end, or to where the user or a replanner stops it; where both do, the user's wish counts."""
     from dovetail.cli.stopping import Stopping
     from dovetail.runtime.launch.live import Shown, View
     from dovetail.runtime.launch.loggers import Logging, make_logger
@@ -157,14 +200,18 @@ def train_watched(
     folder = lock.folder
     with View(f"{run.model.name} · {run.training.mode}", run.training.epochs) as view, Stopping(view.tell) as stopping:
         view.tell(f"{'going on in' if resumed else 'training into'} {folder}")
+        others: list[Callback] = [Logging(make_logger(name)) for name in loggers]
+        if replanner is not None:
+            replanner.tell = view.tell
+            others.append(replanner)
         try:
-            return start(
+            result = start(
                 run,
                 folder,
                 resumed=resumed,
                 timeline=timeline,
                 start_from=start_from,
-                callbacks=[Shown(view, is_open=True), *(Logging(make_logger(name)) for name in loggers)],
+                callbacks=[Shown(view, is_open=True), *others],
                 stop=stopping.asked,
                 lock=lock,
                 tell=view.tell,
@@ -172,6 +219,9 @@ def train_watched(
         except KeyboardInterrupt:
             say(f"ended at once; go on from the last checkpoint with: dovetail train --resume {folder}")
             raise typer.Exit(130) from None
+        if replanner is not None and stopping.is_asked:
+            replanner.move = None
+        return result
 
 
 def _train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None, bare: bool) -> None:
@@ -223,11 +273,12 @@ def draw_timeline(folder: Path, timeline: Path, begun_s: float) -> None:
         say(f"no timeline: {error}; {error.hint}")
 
 
-def _show(run: Run, result: TrainingResult, *, as_json: bool) -> None:
+def _show(run: Run, result: TrainingResult, more: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        print_json(msgspec.json.encode({"model": run.model.name, "mode": run.training.mode, **result.facts()}))
+        facts = {"model": run.model.name, "mode": run.training.mode, **result.facts(), **more}
+        print_json(msgspec.json.encode(facts))
         return
     from dovetail.cli.run_summary import print_summary
 

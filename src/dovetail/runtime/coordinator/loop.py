@@ -263,6 +263,8 @@ class CoordinatorLoop:
             metrics=tuple(self._metrics.values.items()),
             learning_rate=self._learning_rate(),
             gradient_norm=self._metrics.gradient_norm,
+            stages_s=tuple(self._metrics.stages_s),
+            staged_samples=self._metrics.staged_samples,
         )
 
 
