@@ -18,7 +18,7 @@ from dovetail.embedding.slot_line import CLEAN, COUNT, FREE, HELD, HOME, LINE_BY
 
 SLOT_BYTES = LINE_BYTES + 8 + 4
 """A slot's line, its key, its place on the stack of free slots."""
-FEWEST_LOOKED_AT, PART_OF_VICTIMS = 2**20, 8
+FEWEST_LOOKED_AT, PART_OF_VICTIMS = 2**18, 8
 """Slots that are looked at for victims: so many, or so many times the victims wanted; all of them would take long."""
 WORTH_LARGE_PAGES = 64 << 20
 """A range of so many bytes asks for large pages: a row is then found without a walk through tables of pages."""

@@ -22,12 +22,14 @@ from dovetail.embedding.device.finder import Finder
 from dovetail.embedding.device.grouping import MOST_TOGETHER
 from dovetail.embedding.device.mover import Mover
 from dovetail.embedding.device.plan import DeviceKeys, Places, Plan
-from dovetail.embedding.device.streams import Streams
+from dovetail.embedding.device.streams import Moment, Streams
 from dovetail.embedding.device_tier import DeviceTier
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.store import Store
 from dovetail.units import format_bytes
 
+MOST_UNDER_WAY = 4
+"""Batches that the device may be behind the thread that trains: more would hold rows and memory, and gain nothing."""
 PATIENCE_S = 0.1
 """How long the thread sleeps at most before it looks again for room."""
 
@@ -45,6 +47,7 @@ class Planner:
         self._news = threading.Condition()
         self._waiting: deque[Plan] = deque()
         self._in_use: list[Plan] = []
+        self._under_way: deque[Moment] = deque()
         self._last_number = 0
         self._closed = False
         self.busy_s = 0.0
@@ -65,6 +68,8 @@ class Planner:
 
     def take(self, plan: Plan) -> Places:
         """Return where a batch's rows lie; the current stream waits until they are there."""
+        while len(self._under_way) > MOST_UNDER_WAY:
+            self._under_way.popleft().synchronize()
         with self._news:
             plan.is_taken = True
             self._news.notify_all()  # it may now be worth planning
@@ -90,6 +95,7 @@ class Planner:
         """Let go of a batch once the current stream has come so far."""
         if plan.done is None:
             plan.done = self._streams.moment()
+            self._under_way.append(plan.done)
             with self._news:
                 self._news.notify_all()
 
