@@ -22,7 +22,7 @@ def hit_ratio(rows_by_count: NDArray[np.int64], num_rows: int) -> float:
     A look-up is one distinct row of one batch. Those of new rows are misses, however large the tier is.
     """
     counts = np.arange(len(rows_by_count))
-    seen = counts * np.asarray(rows_by_count, dtype=np.float64)
+    seen = (counts * rows_by_count).astype(np.float64)
     if not seen.sum():
         return 0.0
     to_come = _to_come(seen)
