@@ -7,6 +7,7 @@ time (profiled), and short runs that are none of the plans, one of one stage, tw
 tell what layers, readers, servers and boundaries take, in seconds of processor time a sample:
 
     first stage = its layers + reader + boundary        second, cut at two places = its layers + boundary
+    a step of one stage, at two sizes = samples and what does not depend on them (dense parameters to and fro)
 
 The step is then `cost.sync_step`: stages and servers in turn, filled and drained with every batch. Kendall's tau is the
 last line.
@@ -66,8 +67,8 @@ class Layout:
         return f"{' | '.join(parts)}, {self.servers} server{'s' * (self.servers > 1)}{quota}, micro {self.micro_batch}"
 
 
-END = 9
-"""The last layer of CTR-DNN."""
+END, FIRST_DENSE = 9, 2
+"""The last layer of CTR-DNN, and the first with dense parameters."""
 ON_GPU = (
     Layout((0, END), (2, 1), 2, gpu=True),
     Layout((0, END), (4, 1), 2, gpu=True),
@@ -133,16 +134,21 @@ class Predictor:
         self._cores = len(os.sched_getaffinity(0))
         shares = profiled("cpu", arguments)
         shares = [share / sum(shares) for share in shares]
-        whole = measure(Layout((END,), (1,)), arguments).seconds
+        # One stage: what a worker and the server take for a step, at two sizes; dense parameters are the same at both.
+        batch = arguments.batch
+        wholes = {size: measure(Layout((END,), (1,)), arguments, batch=size).seconds for size in (batch, batch // 2)}
+        self._whole_s, self._whole_fixed_s = line({size: size * seen["stage-0"] for size, seen in wholes.items()})
+        self._served_s, self._served_fixed_s = line({size: size * seen["server"] for size, seen in wholes.items()})
+        # Two stages, cut at two places; then two workers in the second, which add up their gradients.
         early = measure(Layout((2, END), (1, 1)), arguments).seconds
         late = measure(Layout((6, END), (1, 1)), arguments).seconds
+        ring = measure(Layout((2, END), (1, 2)), arguments).seconds
         layers_s = (early["stage-1"] - late["stage-1"]) / sum(shares[3:7])
         self._layers_s = {"cpu": [layers_s * share for share in shares]}
         self._boundary_s = max(0.0, early["stage-1"] - layers_s * sum(shares[3:]))
-        cut_reader_s = early["stage-0"] - layers_s * sum(shares[:3]) - self._boundary_s
-        self._reader_s = {True: cut_reader_s, False: whole["stage-0"] - layers_s}
-        """By whether the run is cut: servers have the dense parameters where it is not."""
-        self._server_s = {True: (early["server"] + late["server"]) / 2, False: whole["server"]}
+        self._reader_s = early["stage-0"] - layers_s * sum(shares[:3]) - self._boundary_s
+        self._server_s = (early["server"] + late["server"]) / 2
+        self._ring_s = max(0.0, batch * (ring["stage-1"] - early["stage-1"]) / 2)
         self._gpu_host_s = 0.0
         if torch.cuda.is_available():
             self._layers_s["gpu"] = profiled("cuda", arguments)
@@ -150,31 +156,47 @@ class Predictor:
             self._gpu_host_s = on_gpu["stage-1"]
         known = {
             "layers": layers_s,
-            "reader": self._reader_s[True],
-            "server": self._server_s[True],
+            "reader": self._reader_s,
+            "server": self._server_s,
             "boundary": self._boundary_s,
             "layers on the GPU": sum(self._layers_s.get("gpu", [])),
             "the GPU's host": self._gpu_host_s,
         }
-        print("us a sample: " + ", ".join(f"{name} {each * 1e6:.2f}" for name, each in known.items()), flush=True)
+        print("us a sample: " + ", ".join(f"{name} {each * 1e6:.2f}" for name, each in known.items()))
+        fixed = {"of one stage": self._whole_fixed_s, "of its server": self._served_fixed_s, "of a ring": self._ring_s}
+        print(
+            "ms a step and worker: " + ", ".join(f"{name} {each * 1e3:.2f}" for name, each in fixed.items()), flush=True
+        )
 
     def samples_per_s(self, plan: Layout) -> float:
         """Return what a plan should reach."""
-        batch = self._arguments.batch
+        batch, quota = self._arguments.batch, min(1.0, plan.cores or 1.0)
         stages, first, is_cut = [], 0, len(plan.lasts) > 1
         for number, (last, workers) in enumerate(zip(plan.lasts, plan.workers, strict=True)):
             on_gpu = plan.gpu and number == len(plan.lasts) - 1
             layers_s = sum(self._layers_s["gpu" if on_gpu else "cpu"][first : last + 1])
             boundaries = (number > 0) + (number < len(plan.lasts) - 1)
-            host_s = boundaries * self._boundary_s + (self._reader_s[is_cut] if number == 0 else 0.0)
-            host_s = self._gpu_host_s if on_gpu else host_s + layers_s
-            seconds = max(layers_s, host_s) / workers / min(1.0, plan.cores or 1.0)
-            stages.append(StageShare(seconds=batch * seconds, workers=workers, work_s=batch * host_s))
+            host_s = boundaries * self._boundary_s + (self._reader_s if number == 0 else 0.0) + layers_s
+            host_s = self._gpu_host_s if on_gpu else host_s if is_cut else self._whole_s
+            has_ring = is_cut and workers > 1 and last >= FIRST_DENSE
+            fixed_s = self._ring_s if has_ring else 0.0 if is_cut else self._whole_fixed_s
+            seconds = batch * max(layers_s if on_gpu else 0.0, host_s) / workers + fixed_s
+            work_s = batch * host_s + workers * fixed_s
+            stages.append(StageShare(seconds=seconds / quota, workers=workers, work_s=work_s))
             first = last + 1
-        server_s = batch * self._server_s[is_cut]
+        readers = plan.workers[0]
+        server_s = batch * (self._server_s if is_cut else self._served_s)
+        server_s += 0.0 if is_cut else readers * self._served_fixed_s
         stages.append(StageShare(seconds=server_s / plan.servers, workers=plan.servers, work_s=server_s))
-        micro_batches = plan.workers[0] * math.ceil(batch / plan.workers[0] / plan.micro_batch)
+        micro_batches = readers * math.ceil(batch / readers / plan.micro_batch)
         return batch / sync_step_seconds(stages, micro_batches=micro_batches, cores=self._cores)
+
+
+def line(seconds: dict[int, float]) -> tuple[float, float]:
+    """Return what a sample and what a step takes, from the seconds of steps of two sizes."""
+    (small, small_s), (large, large_s) = sorted(seconds.items())
+    each_s = (large_s - small_s) / (large - small)
+    return each_s, max(0.0, large_s - large * each_s)
 
 
 def profiled(device: str, arguments: argparse.Namespace) -> list[float]:
@@ -191,10 +213,10 @@ def profiled(device: str, arguments: argparse.Namespace) -> list[float]:
     return [0.0 if number == 0 else layer.total_s / size for number, layer in enumerate(layers)]
 
 
-def measure(plan: Layout, arguments: argparse.Namespace) -> Seen:
+def measure(plan: Layout, arguments: argparse.Namespace, *, batch: int | None = None) -> Seen:
     """Run a plan for a while."""
     with tempfile.TemporaryDirectory() as folder:
-        prepare(run_of(plan, arguments), Path(folder) / "run")
+        prepare(run_of(plan, arguments, batch or arguments.batch), Path(folder) / "run")
         with LocalRun(Path(folder) / "run") as running:
             while running.report is None or running.report.step < 15:
                 look(running)
@@ -224,7 +246,7 @@ def processor_s(running: LocalRun) -> dict[str, float]:
     return found
 
 
-def run_of(plan: Layout, arguments: argparse.Namespace) -> Run:
+def run_of(plan: Layout, arguments: argparse.Namespace, batch: int) -> Run:
     """Return the run of a plan."""
     firsts = (0, *(last + 1 for last in plan.lasts[:-1]))
     num_stages = len(plan.lasts)
@@ -232,7 +254,7 @@ def run_of(plan: Layout, arguments: argparse.Namespace) -> Run:
         model=RunModel(name="ctr-dnn", options={"num_rows": ROWS, "hidden": [arguments.hidden] * 3}),
         data=RunData(samples=SAMPLES),
         training=RunTraining(
-            batch=arguments.batch,
+            batch=batch,
             epochs=100_000,
             dense="ring" if num_stages > 1 else "ps",
             micro_batch=plan.micro_batch,

@@ -76,8 +76,11 @@ class Pipeline:
 
     @property
     def is_full(self) -> bool:
-        """Say whether enough micro-batches are under way to keep every stage at work."""
-        return len(self._flights) > len(self._cuts)
+        """Say whether enough micro-batches are under way: two for this worker, and for every one of the later stages.
+
+        With one each, whoever is done waits for the next to come.
+        """
+        return len(self._flights) > 2 * (1 + sum(len(names) for names in self.staff))
 
     @property
     def task(self) -> Task | None:
