@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from dovetail.embedding.device.plan import Places, Plan
+from dovetail.embedding.device.plan import DeviceKeys, Places, Plan
+from dovetail.embedding.device_tier import DeviceTier
 from dovetail.embedding.errors import TableError
 
-if TYPE_CHECKING:
-    from dovetail.embedding.device.on_device import OnDevice
+
+class Door(Protocol):
+    """What a batch asks of the table whose rows it has."""
+
+    tier: DeviceTier
+    width: int
+    closed: bool
+
+    def places_of(self, plan: Plan) -> Places:
+        """Return where a batch's rows lie now."""
+        ...
+
+    def fill_absent(self, keys: DeviceKeys, slots: Tensor, out: Tensor) -> None:
+        """Write the first values of keys that have no row."""
+        ...
+
+    def step_rows(self, places: Places, order: Tensor, gradients: Tensor) -> None:
+        """Sum gradients[order[i]] over the look-ups of each distinct row, and step the rows."""
+        ...
+
+    def done_with(self, plan: Plan) -> None:
+        """Let a batch go."""
+        ...
 
 
 class DeviceBatch:
     """The rows of one look-up; they stay on the device until they are stepped, or this object goes."""
 
-    def __init__(self, door: OnDevice, plan: Plan) -> None:
+    def __init__(self, door: Door, plan: Plan) -> None:
         self._door, self._plan = door, plan
         self._bags: Bags | None = None
 
