@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,6 +86,10 @@ def train(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Everything in this process and thread: to see where a model fails.")
     ] = False,
+    table: Annotated[
+        Literal["servers", "device"] | None,
+        typer.Option(help="Where embedding rows lie: on servers, or on this process's GPU over host memory and disk."),
+    ] = None,
     trust: Annotated[
         bool,
         typer.Option(
@@ -105,6 +110,7 @@ def train(
         raise typer.BadParameter("--resume goes on in its own folder: leave --out away")
     flags = {
         "servers.count": servers,
+        "table.place": table,
         "training.batch": batch,
         "training.epochs": epochs,
         "training.mode": mode,
@@ -140,8 +146,10 @@ def train(
         place = resume or out
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder
-            if in_process:
-                _train_in_process(run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from)
+            if in_process or run.table.place == "device":
+                _train_alone(
+                    run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from, bare=in_process
+                )
                 return
             begun_s, facts = time.time(), {}
 
@@ -221,15 +229,19 @@ def train_watched(
         return result
 
 
-def _train_in_process(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None) -> None:
-    """Run to the end in this thread; an exception of the model comes out with its own traceback."""
+def _train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None, bare: bool) -> None:
+    """Run to the end in this process; where `bare`, to look for faults: a model's exception comes out as it is."""
     import msgspec
 
+    from dovetail.cli.stopping import Stopping
     from dovetail.runtime.launch.in_process import InProcess
+    from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
     from dovetail.runtime.launch.prepare import prepare
 
     folder = lock.folder
-    prepare(run, folder, resume=resumed, bare=True, lock=lock, start_from=start_from, tell=say)
+    if not bare:
+        run = on_one_device(run)
+    prepare(run, folder, resume=resumed, bare=bare, lock=lock, start_from=start_from, tell=say)
     shown_s, last = -SHOW_S, (0, 0.0)
 
     def show(step: int, loss: float) -> None:
@@ -239,11 +251,16 @@ def _train_in_process(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, 
             shown_s = time.monotonic()
             say(f"step {step:,}: loss {loss:.4f}")
 
-    alone = InProcess(folder)
-    try:
-        checkpoint = alone.run(show)
-    finally:
-        alone.close()
+    with contextlib.ExitStack() as things:
+        if bare:
+            alone: InProcess | DeviceRun = InProcess(folder)
+            things.callback(alone.close)
+            checkpoint = alone.run(show)
+        else:
+            stopping = things.enter_context(Stopping(say))
+            alone = DeviceRun(folder)
+            things.callback(alone.close)
+            checkpoint = alone.run(show, stop=stopping.asked)
     if as_json:
         result = {"folder": str(folder), "step": last[0], "loss": last[1], "checkpoint": checkpoint.name}
         print_json(msgspec.json.encode(result))
