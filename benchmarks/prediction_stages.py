@@ -3,10 +3,11 @@
     python benchmarks/prediction_stages.py     # with a GPU and 16 cores: 9 plans; else 6 plans under quotas (root)
 
 CTR-DNN in `sync`. Nothing of a plan is measured before it is predicted. Known are: the layers' shares of the model's
-time (profiled), and short runs that are none of the plans, one of one stage, one of two (and one with the GPU): they
+time (profiled), and short runs that are none of the plans, one of one stage, two of two (and one with the GPU): they
 tell what layers, readers, servers and boundaries take, in seconds of processor time a sample:
 
-    whole = layers + reader;  first stage = its layers + reader + boundary;  second = its layers + boundary
+    first stage = its layers + reader + boundary        second, cut at two places = its layers + boundary
+    a step of one stage, at two sizes = samples and what does not depend on them (dense parameters to and fro)
 
 The step is then `cost.sync_step`: stages and servers in turn, filled and drained with every batch. Kendall's tau is the
 last line.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import tempfile
@@ -27,7 +29,7 @@ import psutil
 import torch
 from scipy.stats import kendalltau
 
-from dovetail.cost.sync_step import shared_step_seconds
+from dovetail.cost.sync_step import StageShare, sync_step_seconds
 from dovetail.data.load import load_data
 from dovetail.models.load import load_model
 from dovetail.profiler.layers import measure_layers
@@ -65,8 +67,8 @@ class Layout:
         return f"{' | '.join(parts)}, {self.servers} server{'s' * (self.servers > 1)}{quota}, micro {self.micro_batch}"
 
 
-END = 9
-"""The last layer of CTR-DNN."""
+END, FIRST_DENSE = 9, 2
+"""The last layer of CTR-DNN, and the first with dense parameters."""
 ON_GPU = (
     Layout((0, END), (2, 1), 2, gpu=True),
     Layout((0, END), (4, 1), 2, gpu=True),
@@ -78,6 +80,8 @@ ON_GPU = (
     Layout((END,), (4,), 2),
     Layout((END,), (8,), 2),
 )
+SHARED = tuple(Layout((1, END), workers) for workers in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 3)))
+"""The cut of examples/plans/two-stages.json, with 1 to 3 workers a stage, on cores that all share."""
 UNDER_QUOTAS = (
     Layout((END,), (2,), cores=0.5),
     Layout((END,), (3,), cores=0.4),
@@ -103,10 +107,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8192)
     parser.add_argument("--hidden", type=int, default=400)
     parser.add_argument("--only", type=int, help="so many of the plans")
+    parser.add_argument("--shared", action="store_true", help="the example's plan, with 1 to 3 workers a stage")
     parser.add_argument("--json", type=Path, help="write the rows there too")
     arguments = parser.parse_args()
     has_gpu = torch.cuda.is_available()
-    plans = (ON_GPU if has_gpu else UNDER_QUOTAS)[: arguments.only]
+    plans = (SHARED if arguments.shared else ON_GPU if has_gpu else UNDER_QUOTAS)[: arguments.only]
     predictor = Predictor(arguments)
     rows = []
     for plan in plans:
@@ -131,14 +136,22 @@ class Predictor:
         self._arguments = arguments
         self._cores = len(os.sched_getaffinity(0))
         shares = profiled("cpu", arguments)
-        whole = measure(Layout((END,), (1,)), arguments).seconds
-        cut = measure(Layout((2, END), (1, 1)), arguments).seconds
-        second = sum(shares[3:]) / sum(shares)
-        self._boundary_s = (cut["stage-0"] + cut["stage-1"] - whole["stage-0"]) / 2
-        layers_s = (cut["stage-1"] - self._boundary_s) / second
-        self._layers_s = {"cpu": [layers_s * share / sum(shares) for share in shares]}
-        self._reader_s = whole["stage-0"] - layers_s
-        self._server_s, self._rest_s = whole["server"], whole["coordinator"]
+        shares = [share / sum(shares) for share in shares]
+        # One stage: what a worker and the server take for a step, at two sizes; dense parameters are the same at both.
+        batch = arguments.batch
+        wholes = {size: measure(Layout((END,), (1,)), arguments, batch=size).seconds for size in (batch, batch // 2)}
+        self._whole_s, self._whole_fixed_s = line({size: size * seen["stage-0"] for size, seen in wholes.items()})
+        self._served_s, self._served_fixed_s = line({size: size * seen["server"] for size, seen in wholes.items()})
+        # Two stages, cut at two places; then two workers in the second, which add up their gradients.
+        early = measure(Layout((2, END), (1, 1)), arguments).seconds
+        late = measure(Layout((6, END), (1, 1)), arguments).seconds
+        ring = measure(Layout((2, END), (1, 2)), arguments).seconds
+        layers_s = (early["stage-1"] - late["stage-1"]) / sum(shares[3:7])
+        self._layers_s = {"cpu": [layers_s * share for share in shares]}
+        self._boundary_s = max(0.0, early["stage-1"] - layers_s * sum(shares[3:]))
+        self._reader_s = early["stage-0"] - layers_s * sum(shares[:3]) - self._boundary_s
+        self._server_s = (early["server"] + late["server"]) / 2
+        self._ring_s = max(0.0, batch * (ring["stage-1"] - early["stage-1"]) / 2)
         self._gpu_host_s = 0.0
         if torch.cuda.is_available():
             self._layers_s["gpu"] = profiled("cuda", arguments)
@@ -152,26 +165,41 @@ class Predictor:
             "layers on the GPU": sum(self._layers_s.get("gpu", [])),
             "the GPU's host": self._gpu_host_s,
         }
-        print("us a sample: " + ", ".join(f"{name} {each * 1e6:.2f}" for name, each in known.items()), flush=True)
+        print("us a sample: " + ", ".join(f"{name} {each * 1e6:.2f}" for name, each in known.items()))
+        fixed = {"of one stage": self._whole_fixed_s, "of its server": self._served_fixed_s, "of a ring": self._ring_s}
+        print(
+            "ms a step and worker: " + ", ".join(f"{name} {each * 1e3:.2f}" for name, each in fixed.items()), flush=True
+        )
 
     def samples_per_s(self, plan: Layout) -> float:
         """Return what a plan should reach."""
-        batch = self._arguments.batch
-        stage_s, work_s, first = [], [], 0
+        batch, quota = self._arguments.batch, min(1.0, plan.cores or 1.0)
+        stages, first, is_cut = [], 0, len(plan.lasts) > 1
         for number, (last, workers) in enumerate(zip(plan.lasts, plan.workers, strict=True)):
             on_gpu = plan.gpu and number == len(plan.lasts) - 1
-            seconds = sum(self._layers_s["gpu" if on_gpu else "cpu"][first : last + 1])
+            layers_s = sum(self._layers_s["gpu" if on_gpu else "cpu"][first : last + 1])
             boundaries = (number > 0) + (number < len(plan.lasts) - 1)
-            host_s = boundaries * self._boundary_s + (self._reader_s if number == 0 else 0.0)
-            host_s = self._gpu_host_s if on_gpu else host_s
-            seconds = max(seconds, host_s) if on_gpu else seconds + host_s
-            work_s.append(batch * (host_s if on_gpu else seconds))
-            stage_s.append(batch * seconds / workers / min(1.0, plan.cores or 1.0))
+            host_s = boundaries * self._boundary_s + (self._reader_s if number == 0 else 0.0) + layers_s
+            host_s = self._gpu_host_s if on_gpu else host_s if is_cut else self._whole_s
+            has_ring = is_cut and workers > 1 and last >= FIRST_DENSE
+            fixed_s = self._ring_s if has_ring else 0.0 if is_cut else self._whole_fixed_s
+            seconds = batch * max(layers_s if on_gpu else 0.0, host_s) / workers + fixed_s
+            work_s = batch * host_s + workers * fixed_s
+            stages.append(StageShare(seconds=seconds / quota, workers=workers, work_s=work_s))
             first = last + 1
-        stage_s.append(batch * self._server_s / plan.servers)
-        work_s += [batch * self._server_s, batch * self._rest_s]
-        micro_batches = max(1, round(batch / plan.workers[0] / plan.micro_batch))
-        return batch / shared_step_seconds(stage_s, work_s, micro_batches=micro_batches, cores=self._cores)
+        readers = plan.workers[0]
+        server_s = batch * (self._server_s if is_cut else self._served_s)
+        server_s += 0.0 if is_cut else readers * self._served_fixed_s
+        stages.append(StageShare(seconds=server_s / plan.servers, workers=plan.servers, work_s=server_s))
+        micro_batches = readers * math.ceil(batch / readers / plan.micro_batch)
+        return batch / sync_step_seconds(stages, micro_batches=micro_batches, cores=self._cores)
+
+
+def line(seconds: dict[int, float]) -> tuple[float, float]:
+    """Return what a sample and what a step takes, from the seconds of steps of two sizes."""
+    (small, small_s), (large, large_s) = sorted(seconds.items())
+    each_s = (large_s - small_s) / (large - small)
+    return each_s, max(0.0, large_s - large * each_s)
 
 
 def profiled(device: str, arguments: argparse.Namespace) -> list[float]:
@@ -188,10 +216,10 @@ def profiled(device: str, arguments: argparse.Namespace) -> list[float]:
     return [0.0 if number == 0 else layer.total_s / size for number, layer in enumerate(layers)]
 
 
-def measure(plan: Layout, arguments: argparse.Namespace) -> Seen:
+def measure(plan: Layout, arguments: argparse.Namespace, *, batch: int | None = None) -> Seen:
     """Run a plan for a while."""
     with tempfile.TemporaryDirectory() as folder:
-        prepare(run_of(plan, arguments), Path(folder) / "run")
+        prepare(run_of(plan, arguments, batch or arguments.batch), Path(folder) / "run")
         with LocalRun(Path(folder) / "run") as running:
             while running.report is None or running.report.step < 15:
                 look(running)
@@ -221,7 +249,7 @@ def processor_s(running: LocalRun) -> dict[str, float]:
     return found
 
 
-def run_of(plan: Layout, arguments: argparse.Namespace) -> Run:
+def run_of(plan: Layout, arguments: argparse.Namespace, batch: int) -> Run:
     """Return the run of a plan."""
     firsts = (0, *(last + 1 for last in plan.lasts[:-1]))
     num_stages = len(plan.lasts)
@@ -229,7 +257,7 @@ def run_of(plan: Layout, arguments: argparse.Namespace) -> Run:
         model=RunModel(name="ctr-dnn", options={"num_rows": ROWS, "hidden": [arguments.hidden] * 3}),
         data=RunData(samples=SAMPLES),
         training=RunTraining(
-            batch=arguments.batch,
+            batch=batch,
             epochs=100_000,
             dense="ring" if num_stages > 1 else "ps",
             micro_batch=plan.micro_batch,

@@ -44,6 +44,7 @@ def test_people_see_rows_tiers_hot_keys_and_a_histogram(saved, tmp_path):
     assert "rows       10 of width 4, every checksum right" in result.stdout
     assert "hot keys   7 (5)" in result.stdout
     assert "#" * 40 in result.stdout
+    assert "            10   35.7%" in result.stdout  # of 14 look-ups 9 were those of new rows
     assert "<svg" in (tmp_path / "counts.svg").read_text()
 
 
@@ -54,3 +55,13 @@ def test_a_damaged_checkpoint_is_an_error_with_a_hint(saved):
 
     assert result.exit_code == 1
     assert "part-00000.safetensors: is damaged" in json.loads(result.stdout)["error"]
+
+
+def test_rows_on_a_device_are_told_apart(tmp_path):
+    with Table(width=4, device="cpu", device_bytes=1 << 20, device_rows=6) as table:
+        for keys in (np.arange(6), np.arange(3, 9)):
+            table.on_device.look_up(keys).release()
+        table.save(tmp_path / "saved")
+    result = CliRunner().invoke(app, ["table", str(tmp_path / "saved")])
+
+    assert "tiers      6 rows were on a device, 3 in RAM and 0 on disk" in result.stdout

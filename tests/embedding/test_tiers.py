@@ -2,10 +2,25 @@
 
 import numpy as np
 import pytest
+import torch
 
+from dovetail.embedding.device_tier import DeviceTier
 from dovetail.embedding.disk_tier import DiskTier
 from dovetail.embedding.host_tier import HostTier
-from dovetail.embedding.places import NOWHERE, at_record, at_slot, is_below, is_up, record_at, slot_at
+from dovetail.embedding.places import (
+    MOST_RECORDS,
+    MOST_SLOTS,
+    NOWHERE,
+    at_device_slot,
+    at_record,
+    at_slot,
+    device_slot_at,
+    in_host,
+    on_device,
+    on_disk,
+    record_at,
+    slot_at,
+)
 from dovetail.embedding.record import RecordLayout
 from dovetail.embedding.tier import Tier
 from tests.embedding.tiers import read, write
@@ -13,13 +28,16 @@ from tests.embedding.tiers import read, write
 ROW_WIDTH = 5
 
 
-@pytest.fixture(params=["host", "disk"])
+@pytest.fixture(params=["host", "disk", "device"])
 def tier(request, tmp_path):
-    made: Tier = (
-        HostTier(100, ROW_WIDTH)
-        if request.param == "host"
-        else DiskTier(tmp_path, RecordLayout(width=3, state_width=2), 1000)
-    )
+    made: Tier
+    if request.param == "host":
+        made = HostTier(100, ROW_WIDTH)
+    elif request.param == "disk":
+        made = DiskTier(tmp_path, RecordLayout(width=3, state_width=2), 1000)
+    else:
+        place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        made = DeviceTier(place, ROW_WIDTH, device_bytes=1 << 20, device_rows=100)
     yield made
     made.close()
 
@@ -62,12 +80,16 @@ def test_rows_that_were_given_back_no_longer_count_and_the_others_stay(tier):
 
 
 def test_a_place_is_nowhere_or_in_one_tier_and_gives_its_number_back():
-    numbers = np.array([0, 1, 7, 2**31 - 2], dtype=np.int32)
+    slots = np.array([0, 1, 7, MOST_SLOTS - 1], dtype=np.int32)
+    numbers = np.array([0, 1, 7, MOST_RECORDS - 1], dtype=np.int32)
 
-    assert slot_at(at_slot(numbers)).tolist() == record_at(at_record(numbers)).tolist() == numbers.tolist()
-    assert is_up(at_slot(numbers)).all()
-    assert not is_below(at_slot(numbers)).any()
-    assert is_below(at_record(numbers)).all()
-    assert not is_up(at_record(numbers)).any()
-    assert not is_up(NOWHERE)
-    assert not is_below(NOWHERE)
+    assert slot_at(at_slot(slots)).tolist() == slots.tolist()
+    assert record_at(at_record(numbers)).tolist() == numbers.tolist()
+    assert device_slot_at(at_device_slot(numbers)).tolist() == numbers.tolist()
+    for place, here in ((at_slot(slots), in_host), (at_record(numbers), on_disk), (at_device_slot(numbers), on_device)):
+        assert place.dtype == np.int32
+        assert [each(place).all() for each in (in_host, on_disk, on_device)] == [
+            each is here for each in (in_host, on_disk, on_device)
+        ]
+        assert not any(each(place).any() for each in (in_host, on_disk, on_device) if each is not here)
+    assert not any(each(NOWHERE) for each in (in_host, on_disk, on_device))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 from torch import nn
@@ -25,6 +26,7 @@ from dovetail.runtime.messages import Report
 from dovetail.spec.run import Run, RunData, RunFaults, RunModel, RunServers, RunTraining, RunWorker
 from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_stage import RunStage
 
 DATA = {"num_slots": 4, "num_multi_valued": 1, "num_dense": 3, "rows_per_slot": 60}
 NUM_ROWS = 240
@@ -55,6 +57,16 @@ def make_run(
         workers=[RunWorker(count=workers)] if isinstance(workers, int) else workers,
         checkpoint=checkpoint or RunSaving(),
         faults=RunFaults(patience_s=patience_s, restarts=restarts, restart_workers=restart_workers),
+    )
+
+
+def cut(run: Run, *lasts: int, workers: tuple[int, ...]) -> Run:
+    """Return a run whose stages end with these layers, with so many workers in each."""
+    firsts = (0, *(last + 1 for last in lasts[:-1]))
+    return msgspec.structs.replace(
+        run,
+        stages=[RunStage(first_layer=first, last_layer=last) for first, last in zip(firsts, lasts, strict=True)],
+        workers=[RunWorker(name=f"stage-{number}", count=count, stage=number) for number, count in enumerate(workers)],
     )
 
 

@@ -6,7 +6,6 @@ import random
 import time
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
@@ -16,28 +15,17 @@ from dovetail.runtime.finished.restore import restore_into
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.messages import Report
 from dovetail.runtime.model.items import items_for
-from dovetail.spec.run import Run, RunModel, RunWorker
+from dovetail.spec.run import Run, RunModel
 from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
-from dovetail.spec.run_stage import RunStage
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.one_process import OneProcess
-from tests.runtime.runs import clicks, kill, make_run, train
+from tests.runtime.runs import clicks, cut, kill, make_run, train
 from tests.runtime.test_equality import OwnModel, assert_equals
 
 pytestmark = pytest.mark.processes
 
 ADAM = RunOptimizer(name="adam", learning_rate=0.01)
-
-
-def cut(run: Run, *lasts: int, workers: tuple[int, ...]) -> Run:
-    """Return a run whose stages end with these layers, with so many workers in each."""
-    firsts = (0, *(last + 1 for last in lasts[:-1]))
-    return msgspec.structs.replace(
-        run,
-        stages=[RunStage(first_layer=first, last_layer=last) for first, last in zip(firsts, lasts, strict=True)],
-        workers=[RunWorker(name=f"stage-{number}", count=count, stage=number) for number, count in enumerate(workers)],
-    )
 
 
 CLICKS = {"num_slots": 4, "num_multi_valued": 1, "num_dense": 3, "rows_per_slot": 60}

@@ -221,6 +221,8 @@ def _run_table(path: Path, settings: list[str]) -> dict[str, Any]:
     if settings:
         run = with_settings(run, dict(map(parse_setting, settings)), place=FLAGS)
     table: dict[str, Any] = json.loads(msgspec.json.encode(run))
+    if run.training.plan is not None:  # it is looked for from the run file's folder, which the daemon's copy is not in
+        table["training"]["plan"] = str((path.parent / run.training.plan).absolute())
     return table
 
 

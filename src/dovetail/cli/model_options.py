@@ -17,3 +17,8 @@ DataOptions = Annotated[
 Prices = Annotated[
     list[str] | None, typer.Option(metavar="NAME=USD", help="USD per hour of `cpu` (one core) or `gpu`.")
 ]
+
+ReplanAbove = Annotated[
+    float, typer.Option(min=0.0, help="With --replan: the part by which a stage's throughput may be off.")
+]
+ReplanSteps = Annotated[int, typer.Option(min=1, help="With --replan: over how many steps stages are measured.")]

@@ -58,7 +58,11 @@ def plan(
     load_policy: Annotated[Path | None, typer.Option(help="rl: start from a saved policy.")] = None,
     save_policy: Annotated[Path | None, typer.Option(help="rl: keep the policy.")] = None,
     measured: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="rl: refine on runs that this function measures.")
+        str | None,
+        typer.Option(
+            metavar="RUN|MODULE:FUNCTION",
+            help="rl: refine on what plans of this run reach here, or on runs that this function measures.",
+        ),
     ] = None,
     plot_learning: Annotated[Path | None, typer.Option(help="rl: draw how cost fell over the rounds.")] = None,
     memory: Annotated[bool, typer.Option("--memory", help="Show what each unit of each stage will hold.")] = False,
@@ -85,6 +89,10 @@ def plan(
         problem = problem_from(
             problem_file, catalogue, spot=spot, min_samples_per_s=min_samples_per_s, finish_in=finish_in
         )
+        if measured is not None:
+            from dovetail.cli.measured_runs import limited_to_here
+
+            problem = limited_to_here(problem, measured)
         demands = Demands(
             max_cost_per_hour=max_cost_per_hour,
             max_stages=max_stages,
@@ -220,9 +228,14 @@ def _told_if_slow(what: str) -> Iterator[None]:
 
 
 def _measure(name: str) -> Measure:
-    """Return the function that `package.module:function` names."""
+    """Return what runs the plans of a run file or model here, or the function that `package.module:function` names."""
+    from dovetail.cli.run_file import is_run
     from dovetail.data.imports import ImportProblem, imported
 
+    if is_run(name):
+        from dovetail.cli.measured_runs import measure_runs
+
+        return measure_runs(name)
     try:
         return imported(name)
     except ImportProblem as problem:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.model_options import DataName, DataOptions, ModelName, ModelOptions, Prices
-from dovetail.cli.output import errors_shown, print_json, say, write_file
+from dovetail.cli.model_options import DataName, DataOptions, ModelName, ModelOptions, Prices, ReplanAbove, ReplanSteps
+from dovetail.cli.output import errors_shown, print_json, say
 
 if TYPE_CHECKING:
+    from dovetail.cli.replanning import PlannedResult, Replanner
     from dovetail.runtime.finished.result import TrainingResult
-    from dovetail.runtime.folder import StageSummary
-    from dovetail.runtime.launch.from_plan import Machine, PlacedStage
+    from dovetail.runtime.launch.from_plan import Machine
     from dovetail.spec import Plan, Problem
     from dovetail.spec.run import Run
 
@@ -35,13 +35,26 @@ def run(
     timeline: Annotated[
         Path | None, typer.Option(help="Draw what every worker did when: FILE.html, .svg or .png.")
     ] = None,
+    dense: Annotated[
+        Literal["ring", "ps"] | None,
+        typer.Option(help="Where dense parameters are kept: by a stage's workers in a ring, or on servers."),
+    ] = None,
+    replan: Annotated[
+        bool, typer.Option("--replan", help="Plan again where stages do not take what was predicted.")
+    ] = False,
+    replan_above: ReplanAbove = 0.2,
+    replan_steps: ReplanSteps = 20,
     seed: Annotated[int, typer.Option(help="Of initial values, and of the order of the data.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
 ) -> None:
     """Profile a model on this machine, plan it, train it as planned, and compare what was predicted with what was."""
     with errors_shown(as_json=as_json):
+        from dovetail.cli.measured import keep_plan
+        from dovetail.cli.planned import placed
+        from dovetail.cli.replanning import ReplanRule, train_planned
         from dovetail.cli.run_file import lock_free_folder, model_run
-        from dovetail.runtime.launch.from_plan import Machine, place, planned_run
+        from dovetail.cli.train import draw_timeline, train_watched
+        from dovetail.runtime.launch.from_plan import Machine
         from dovetail.runtime.launch.lock import RunLock
 
         machine = Machine.this()
@@ -56,25 +69,27 @@ def run(
         )
         problem = _profiled(chosen, machine, price or [], min_samples_per_s)
         plan = _planned(problem, max_stages=max_stages, split_stages=split_stages)
-        stages = place(plan, machine)
+        planned = placed(chosen, plan, problem, machine, dense=dense)
         with RunLock(out) if out is not None else lock_free_folder(chosen) as lock:
-            from dovetail.cli.planned import show_places
-            from dovetail.cli.train import draw_timeline, train_watched
 
-            show_places(plan, stages, machine)
+            def train_once(run: Run, resumed: bool, replanner: Replanner | None) -> TrainingResult:
+                return train_watched(
+                    run,
+                    lock,
+                    resumed=resumed,
+                    timeline=timeline is not None,
+                    start_from=None,
+                    loggers=[],
+                    replanner=replanner,
+                )
+
             begun_s = time.time()
-            result = train_watched(
-                planned_run(chosen, stages, machine, batch),
-                lock,
-                resumed=False,
-                timeline=timeline is not None,
-                start_from=None,
-                loggers=[],
-            )
-            _keep(problem, plan, result.folder)
+            rule = ReplanRule(above=replan_above, steps=replan_steps) if replan else None
+            found = train_planned(planned, lock.folder, train_once, resumed=False, rule=rule)
+            keep_plan(plan, problem, lock.folder)
             if timeline is not None:
-                draw_timeline(result.folder, timeline, begun_s)
-        compared = _compared(problem, plan, stages, result)
+                draw_timeline(lock.folder, timeline, begun_s)
+        compared = _compared(problem, found)
         if as_json:
             import msgspec
 
@@ -126,46 +141,37 @@ def _planned(problem: Problem, *, max_stages: int | None, split_stages: bool) ->
     return plan_with("exact", problem, demands, clock=time.perf_counter)
 
 
-def _keep(problem: Problem, plan: Plan, folder: Path) -> None:
-    """Write problem and plan beside the run."""
-    import msgspec
-
-    write_file(folder / "problem.json", msgspec.json.encode(problem) + b"\n")
-    write_file(folder / "plan.json", msgspec.json.encode(plan) + b"\n")
-
-
-def _compared(problem: Problem, plan: Plan, stages: list[PlacedStage], result: TrainingResult) -> dict[str, Any]:
-    """Return what was predicted beside what was measured."""
+def _compared(problem: Problem, found: PlannedResult) -> dict[str, Any]:
+    """Return what was predicted beside what was measured, of the plan that the run ended with."""
+    from dovetail.cli.measured import took
     from dovetail.runtime.folder import Summary
 
-    batch = problem.training.batch
-    measured: tuple[StageSummary, ...] = Summary.read(result.folder).stages
-    rows = []
-    for number, stage in enumerate(stages):
-        took = measured[number] if number < len(measured) else None
-        busy_s = None
-        if took is not None and took.samples:
-            busy_s = took.busy_s / took.samples * batch / max(1, took.workers)
-        elif len(stages) == 1:
-            busy_s = batch / result.samples_per_s if result.samples_per_s else None
-        rows.append(
-            {
-                "resource": stage.resource,
-                "first_layer": stage.first_layer,
-                "last_layer": stage.last_layer,
-                "units": stage.units,
-                "predicted_seconds_per_batch": stage.seconds_per_batch,
-                "measured_seconds_per_batch": busy_s,
-            }
-        )
+    result, planned = found.result, found.planned
+    measured = Summary.read(result.folder).stages
+    samples = measured[0].samples if measured else 0
+    seconds = [
+        each.seconds(problem.training.batch) for each in took(planned.stages, [s.busy_s for s in measured], samples)
+    ]
+    rows = [
+        {
+            "resource": stage.resource,
+            "first_layer": stage.first_layer,
+            "last_layer": stage.last_layer,
+            "units": stage.units,
+            "predicted_seconds_per_batch": stage.seconds_per_batch,
+            "measured_seconds_per_batch": seconds[number] if number < len(seconds) else None,
+        }
+        for number, stage in enumerate(planned.stages)
+    ]
     return {
         "folder": str(result.folder),
-        "predicted_samples_per_s": plan.samples_per_s,
+        "predicted_samples_per_s": planned.plan.samples_per_s,
         "measured_samples_per_s": result.samples_per_s,
-        "cost_per_hour": plan.cost_per_hour,
+        "cost_per_hour": planned.plan.cost_per_hour,
         "samples": result.samples,
         "loss": result.loss,
         "stages": rows,
+        "replans": found.replans,
     }
 
 
@@ -193,7 +199,8 @@ def _print(compared: dict[str, Any]) -> None:
     predicted, measured = compared["predicted_samples_per_s"], compared["measured_samples_per_s"]
     console.print(
         f"predicted {predicted:,.0f} samples/s, measured {measured:,.0f} ({measured / predicted:.2f}x); "
-        f"{compared['cost_per_hour']:.3f} USD/h\nproblem.json, plan.json and the run are in {compared['folder']}",
+        f"{compared['cost_per_hour']:.3f} USD/h\n"
+        f"problem.json, plan.json, measured-problem.json and the run are in {compared['folder']}",
         highlight=False,
         soft_wrap=True,
     )

@@ -34,20 +34,44 @@ def find_run(
         run = Blueprint.read(resume).run
         check_trusted(resume, run, trust=trust)
     else:
-        run = _read(word or "")
+        run = read_run(word or "")
     if workers is not None:
         settings = {**settings, "worker": alike_workers(run, workers)}
     return with_settings(run, settings, place=FLAGS) if settings else run
 
 
-def _read(word: str) -> Run:
+def says_dense(word: str | None, settings: dict[str, Any]) -> bool:
+    """Say whether someone chose where dense parameters are kept: the flags, the file, or the run that goes on."""
+    from dovetail.spec.files import read_table
+
+    if word is None or "training.dense" in settings:
+        return True
+    if not is_run_file(word):
+        return False
+    training = read_table(Path(word)).get("training")
+    return isinstance(training, dict) and "dense" in training
+
+
+def is_run_file(word: str) -> bool:
+    """Say whether a word means a run file, not a model."""
+    path = Path(word)
+    return path.is_file() or path.suffix in (".toml", ".json")
+
+
+def is_run(word: str) -> bool:
+    """Say whether a word means a run: a file, or a model that we have."""
+    from dovetail.models.load import MODELS
+
+    return is_run_file(word) or word in MODELS
+
+
+def read_run(word: str) -> Run:
     """Return the run of a file, or of a model's name."""
     from dovetail.spec.files import read_struct
     from dovetail.spec.run import Run
 
-    path = Path(word)
-    if path.is_file() or path.suffix in (".toml", ".json"):
-        return read_struct(path, Run)
+    if is_run_file(word):
+        return read_struct(Path(word), Run)
     return _run_of_model(word)
 
 

@@ -42,7 +42,9 @@ def _show(summary: Summary) -> None:
     name = optimizer.pop("name")
     settings = ", ".join(f"{key} {value:g}" for key, value in optimizer.items())
     print_line(f"rows       {summary.rows:,} of width {summary.width}, every checksum right")
-    print_line(f"tiers      {summary.host_rows:,} rows were in RAM and {summary.disk_rows:,} on disk")
+    on_device = f"{summary.device_rows:,} rows were on a device, " if summary.device_rows else ""
+    in_ram = f"{summary.host_rows:,} in RAM" if on_device else f"{summary.host_rows:,} rows were in RAM"
+    print_line(f"tiers      {on_device}{in_ram} and {summary.disk_rows:,} on disk")
     print_line(f"optimizer  {name} ({settings})")
     print_line(f"shard      {summary.shard} of {summary.num_shards}, seed {summary.seed}, step {summary.step:,}")
     print_line(f"values     up to {summary.largest_value:.4g}, {summary.num_not_finite:,} not finite")
@@ -55,6 +57,9 @@ def _show(summary: Summary) -> None:
     most = max((rows for _, rows in summary.rows_by_count), default=0)
     for label, rows in summary.rows_by_count:
         print_line(f"  {label:>9}  {rows:>12,}  {'#' * round(BAR_WIDTH * rows / most)}".rstrip())
+    print_line("look-ups that a device or RAM with room for so many rows will have, foretold")
+    for rows, ratio in summary.hit_ratio_by_rows:
+        print_line(f"  {rows:>12,}  {ratio:6.1%}")
 
 
 def _draw(summary: Summary, path: Path) -> None:

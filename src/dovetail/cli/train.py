@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dovetail.cli.model_options import ReplanAbove, ReplanSteps
 from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
+    from dovetail.cli.planned import PlannedRun
+    from dovetail.cli.replanning import Replanner
     from dovetail.runtime.finished.result import TrainingResult
+    from dovetail.runtime.launch.callbacks import Callback
     from dovetail.runtime.launch.lock import RunLock
     from dovetail.spec.run import Run
 
@@ -60,6 +66,14 @@ def train(
     scale: Annotated[
         bool, typer.Option("--scale", help="With --plan: what does not fit runs in proportion with what there is.")
     ] = False,
+    problem: Annotated[
+        Path | None, typer.Option(help="With --plan: the problem it was made for; absent: problem.json beside it.")
+    ] = None,
+    replan: Annotated[
+        bool, typer.Option("--replan", help="With --plan: plan again where stages do not take what was predicted.")
+    ] = False,
+    replan_above: ReplanAbove = 0.2,
+    replan_steps: ReplanSteps = 20,
     max_bad_rows: Annotated[
         int | None, typer.Option(min=0, help="How many broken rows of the data to skip before giving up.")
     ] = None,
@@ -72,6 +86,10 @@ def train(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Everything in this process and thread: to see where a model fails.")
     ] = False,
+    table: Annotated[
+        Literal["servers", "device"] | None,
+        typer.Option(help="Where embedding rows lie: on servers, or on this process's GPU over host memory and disk."),
+    ] = None,
     trust: Annotated[
         bool,
         typer.Option(
@@ -86,10 +104,13 @@ def train(
     """
     if run_file is None and resume is None:
         raise typer.BadParameter("give a run file, a model, or --resume FOLDER")
+    if replan and in_process:
+        raise typer.BadParameter("--replan moves workers, and --in-process has none")
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder: leave --out away")
     flags = {
         "servers.count": servers,
+        "table.place": table,
         "training.batch": batch,
         "training.epochs": epochs,
         "training.mode": mode,
@@ -107,40 +128,75 @@ def train(
             from dovetail.cli.timeline import check_timeline_path
 
             check_timeline_path(timeline)
-        from dovetail.cli.run_file import find_run, lock_free_folder, settings_of
+        from dovetail.cli.run_file import find_run, lock_free_folder, says_dense, settings_of
         from dovetail.runtime.launch.lock import RunLock
 
-        run = find_run(run_file, resume, settings_of(flags, setting or []), workers, trust=trust)
+        settings = settings_of(flags, setting or [])
+        run = find_run(run_file, resume, settings, workers, trust=trust)
+        plan = _plan_of(plan, run, run_file, is_needed=scale or replan or problem is not None)
+        planned: PlannedRun | None = None
         if plan is not None:
             from dovetail.cli.planned import run_as_planned
 
-            run = run_as_planned(run, plan, scale=scale)
+            chosen = run.training.dense if says_dense(run_file, settings) else None
+            planned = run_as_planned(run, plan, scale=scale, problem_file=problem, dense=chosen)
+            run = planned.run
         if resume is not None and not resume.is_dir():
             raise DovetailError(f"{resume} is no run", hint="give the folder that `dovetail train` wrote")
         place = resume or out
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder
-            if in_process:
-                _train_in_process(run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from)
+            if in_process or run.table.place == "device":
+                _train_alone(
+                    run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from, bare=in_process
+                )
                 return
-            begun_s = time.time()
-            result = train_watched(
-                run,
-                lock,
-                resumed=resume is not None,
-                timeline=timeline is not None,
-                start_from=start_from,
-                loggers=log or [],
-            )
+            begun_s, facts = time.time(), {}
+
+            def train_once(run: Run, resumed: bool, replanner: Replanner | None = None) -> TrainingResult:
+                return train_watched(
+                    run,
+                    lock,
+                    resumed=resumed,
+                    timeline=timeline is not None,
+                    start_from=start_from,
+                    loggers=log or [],
+                    replanner=replanner,
+                )
+
+            if planned is None:
+                result = train_once(run, resume is not None)
+            else:
+                from dovetail.cli.replanning import ReplanRule, train_planned
+
+                rule = ReplanRule(above=replan_above, steps=replan_steps) if replan else None
+                found = train_planned(planned, folder, train_once, resumed=resume is not None, rule=rule)
+                result, run, facts = found.result, found.planned.run, {"replans": found.replans}
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
-        _show(run, result, as_json=as_json)
+        _show(run, result, facts, as_json=as_json)
+
+
+def _plan_of(plan: Path | None, run: Run, run_file: str | None, *, is_needed: bool) -> Path | None:
+    """Return the plan of the command line, else the one that the run file names, from its own folder."""
+    if plan is None and run.training.plan is not None:
+        plan = Path(run_file or "").parent / run.training.plan
+    if plan is None and is_needed:
+        raise typer.BadParameter("--scale, --replan and --problem go with --plan")
+    return plan
 
 
 def train_watched(
-    run: Run, lock: RunLock, *, resumed: bool, timeline: bool, start_from: Path | None, loggers: list[str]
+    run: Run,
+    lock: RunLock,
+    *,
+    resumed: bool,
+    timeline: bool,
+    start_from: Path | None,
+    loggers: list[str],
+    replanner: Replanner | None = None,
 ) -> TrainingResult:
-    """Run to the end, or to where the user stops it."""
+    """Run to the end, or to where the user or a replanner stops it; where both do, the user's wish counts."""
     from dovetail.cli.stopping import Stopping
     from dovetail.runtime.launch.live import Shown, View
     from dovetail.runtime.launch.loggers import Logging, make_logger
@@ -149,14 +205,18 @@ def train_watched(
     folder = lock.folder
     with View(f"{run.model.name} · {run.training.mode}", run.training.epochs) as view, Stopping(view.tell) as stopping:
         view.tell(f"{'going on in' if resumed else 'training into'} {folder}")
+        others: list[Callback] = [Logging(make_logger(name)) for name in loggers]
+        if replanner is not None:
+            replanner.tell = view.tell
+            others.append(replanner)
         try:
-            return start(
+            result = start(
                 run,
                 folder,
                 resumed=resumed,
                 timeline=timeline,
                 start_from=start_from,
-                callbacks=[Shown(view, is_open=True), *(Logging(make_logger(name)) for name in loggers)],
+                callbacks=[Shown(view, is_open=True), *others],
                 stop=stopping.asked,
                 lock=lock,
                 tell=view.tell,
@@ -164,17 +224,24 @@ def train_watched(
         except KeyboardInterrupt:
             say(f"ended at once; go on from the last checkpoint with: dovetail train --resume {folder}")
             raise typer.Exit(130) from None
+        if replanner is not None and stopping.is_asked:
+            replanner.move = None
+        return result
 
 
-def _train_in_process(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None) -> None:
-    """Run to the end in this thread; an exception of the model comes out with its own traceback."""
+def _train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None, bare: bool) -> None:
+    """Run to the end in this process; where `bare`, to look for faults: a model's exception comes out as it is."""
     import msgspec
 
+    from dovetail.cli.stopping import Stopping
     from dovetail.runtime.launch.in_process import InProcess
+    from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
     from dovetail.runtime.launch.prepare import prepare
 
     folder = lock.folder
-    prepare(run, folder, resume=resumed, bare=True, lock=lock, start_from=start_from, tell=say)
+    if not bare:
+        run = on_one_device(run)
+    prepare(run, folder, resume=resumed, bare=bare, lock=lock, start_from=start_from, tell=say)
     shown_s, last = -SHOW_S, (0, 0.0)
 
     def show(step: int, loss: float) -> None:
@@ -184,11 +251,16 @@ def _train_in_process(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, 
             shown_s = time.monotonic()
             say(f"step {step:,}: loss {loss:.4f}")
 
-    alone = InProcess(folder)
-    try:
-        checkpoint = alone.run(show)
-    finally:
-        alone.close()
+    with contextlib.ExitStack() as things:
+        if bare:
+            alone: InProcess | DeviceRun = InProcess(folder)
+            things.callback(alone.close)
+            checkpoint = alone.run(show)
+        else:
+            stopping = things.enter_context(Stopping(say))
+            alone = DeviceRun(folder)
+            things.callback(alone.close)
+            checkpoint = alone.run(show, stop=stopping.asked)
     if as_json:
         result = {"folder": str(folder), "step": last[0], "loss": last[1], "checkpoint": checkpoint.name}
         print_json(msgspec.json.encode(result))
@@ -206,11 +278,12 @@ def draw_timeline(folder: Path, timeline: Path, begun_s: float) -> None:
         say(f"no timeline: {error}; {error.hint}")
 
 
-def _show(run: Run, result: TrainingResult, *, as_json: bool) -> None:
+def _show(run: Run, result: TrainingResult, more: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         import msgspec
 
-        print_json(msgspec.json.encode({"model": run.model.name, "mode": run.training.mode, **result.facts()}))
+        facts = {"model": run.model.name, "mode": run.training.mode, **result.facts(), **more}
+        print_json(msgspec.json.encode(facts))
         return
     from dovetail.cli.run_summary import print_summary
 

@@ -1,5 +1,6 @@
 """What a plan costs: pure functions, written as formulas."""
 
+from dovetail.cost.measured import StageTook, bare_problem, measured_problem, modelled_seconds
 from dovetail.cost.memory import StageMemory, plan_memory, stage_memory
 from dovetail.cost.plan import Evaluation, evaluate, stage_times
 from dovetail.cost.stage import StageTimes
@@ -8,7 +9,11 @@ __all__ = [
     "Evaluation",
     "StageMemory",
     "StageTimes",
+    "StageTook",
+    "bare_problem",
     "evaluate",
+    "measured_problem",
+    "modelled_seconds",
     "plan_memory",
     "stage_memory",
     "stage_times",

@@ -74,7 +74,7 @@ class Background:
                 if self._store.closed:
                     return fetched
                 before = self._store.num_fetched
-                held = self._store.hold(part, insert=False)
+                held = self._store.hold(self._store.facts.not_on_device(part), insert=False)
                 if held is None:
                     return fetched
                 self._store.keep_until(held, self._store.clock.batch + ahead)

@@ -86,6 +86,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     files: dict[str, str]
     host_rows: int = 0
     disk_rows: int = 0
+    device_rows: int = 0
     version: int = 1
 
     def write(self, folder: Path) -> None:

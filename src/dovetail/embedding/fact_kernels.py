@@ -1,4 +1,7 @@
-"""Kernels over what is known of rows: in slots' lines for those in the host tier, in the index for those below."""
+"""Kernels over what is known of rows: in slots' lines for those in the host tier, in the index for all others.
+
+For rows on a device the index has what was written there last; the tier itself knows better.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from dovetail.embedding.index import probe
-from dovetail.embedding.places import NOWHERE, is_below, is_up, slot_at
+from dovetail.embedding.places import NOWHERE, in_host, on_disk, slot_at
 from dovetail.embedding.slot_line import (
     CHANGED,
     COUNT,
@@ -28,7 +31,7 @@ def find_slots(index_keys, index_places, keys, slots):  # type: ignore[no-untype
     for i in range(len(keys)):
         position = probe(index_keys, index_places, keys[i])
         place = index_places[position] if position >= 0 else NOWHERE
-        slots[i] = slot_at(place) if is_up(place) else -1
+        slots[i] = slot_at(place) if in_host(place) else -1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -74,7 +77,7 @@ def mark_pending(index_places, states, lines, top, everything):  # type: ignore[
     """Mark what a checkpoint has to write: every row, or those changed since the last one; return how many."""
     count = 0
     for position in range(len(index_places)):
-        if is_below(index_places[position]) and (everything or states[position] == CHANGED):
+        if on_disk(index_places[position]) and (everything or states[position] == CHANGED):
             states[position] = PENDING
             count += 1
     for slot in range(top):
@@ -92,7 +95,7 @@ def find_pending(index_keys, index_places, states, lines, start, keys):  # type:
     while position < len(index_places) and count < len(keys):
         place = index_places[position]
         if place != NOWHERE:
-            state = lines[slot_at(place), STATE] if is_up(place) else np.int32(states[position])
+            state = lines[slot_at(place), STATE] if in_host(place) else np.int32(states[position])
             if state == PENDING:
                 keys[count] = index_keys[position]
                 count += 1
@@ -107,10 +110,10 @@ def read_facts(index_keys, index_places, seen, counts, states, lines, keys, plac
         position = probe(index_keys, index_places, keys[i])
         place = index_places[position] if position >= 0 else NOWHERE
         places[i] = place
-        if is_up(place):
+        if in_host(place):
             line = lines[slot_at(place)]
             saw[i], counted[i], state[i] = line[SEEN], line[COUNT], line[STATE]
-        elif is_below(place):
+        elif place != NOWHERE:
             saw[i], counted[i], state[i] = seen[position], counts[position], states[position]
 
 
@@ -120,7 +123,7 @@ def write_facts(index_keys, index_places, seen, counts, states, lines, keys, saw
     for i in range(len(keys)):
         position = probe(index_keys, index_places, keys[i])
         place = index_places[position]
-        if is_up(place):
+        if in_host(place):
             line = lines[slot_at(place)]
             line[SEEN], line[COUNT], line[STATE] = saw[i], counted[i], state[i]
         else:
@@ -135,7 +138,7 @@ def find_expired(index_keys, index_places, seen, counts, lines, before, below, s
     while position < len(index_places) and count < len(keys):
         place = index_places[position]
         if place != NOWHERE:
-            if is_up(place):
+            if in_host(place):
                 saw, counted = lines[slot_at(place), SEEN], lines[slot_at(place), COUNT]
             else:
                 saw, counted = seen[position], np.int32(counts[position])

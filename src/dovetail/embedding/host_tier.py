@@ -5,6 +5,7 @@ Beside its row a slot has a line of what is known of it (`slot_line`) and its ke
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 import numpy as np
@@ -17,6 +18,10 @@ from dovetail.embedding.slot_line import CLEAN, COUNT, FREE, HELD, HOME, LINE_BY
 
 SLOT_BYTES = LINE_BYTES + 8 + 4
 """A slot's line, its key, its place on the stack of free slots."""
+FEWEST_LOOKED_AT, PART_OF_VICTIMS = 2**18, 8
+"""Slots that are looked at for victims: so many, or so many times the victims wanted; all of them would take long."""
+WORTH_LARGE_PAGES = 64 << 20
+"""A range of so many bytes asks for large pages: a row is then found without a walk through tables of pages."""
 
 
 class HostTier:
@@ -101,12 +106,15 @@ class HostTier:
     def victims(self, wanted: int, operation: int, batch: int) -> NDArray[np.int32]:
         """Return up to `wanted` slots to evict: the least counted that nobody holds and no known batch needs.
 
+        They come from a part of all slots, one part after the other.
         Where these do not suffice, rows of known batches go too, never those held by `operation`.
         """
         chosen = np.empty(wanted, dtype=np.int32)
-        count = choose_victims(self.lines, self.top, operation, batch, self.hand, chosen)
-        if count < wanted:
-            count = choose_victims(self.lines, self.top, operation, np.iinfo(np.int32).max, self.hand, chosen)
+        part = min(self.top, max(FEWEST_LOOKED_AT, PART_OF_VICTIMS * wanted))
+        for known_batch, looked_at in ((batch, part), (batch, self.top), (np.iinfo(np.int32).max, self.top)):
+            count = choose_victims(self.lines, self.top, operation, known_batch, self.hand, looked_at, chosen)
+            if count == wanted:
+                break
         if count:
             self.hand = int(chosen[count - 1]) + 1
         return chosen[:count]
@@ -129,7 +137,11 @@ class HostTier:
 
 def _reserve(size_bytes: int) -> mmap.mmap:
     """Return a range of zeros that takes memory as it is written."""
-    return mmap.mmap(-1, max(size_bytes, mmap.PAGESIZE))
+    memory = mmap.mmap(-1, max(size_bytes, mmap.PAGESIZE))
+    if size_bytes >= WORTH_LARGE_PAGES:
+        with contextlib.suppress(OSError, AttributeError):  # a system without them works as well
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def _hand_back(memory: mmap.mmap, used_bytes: int) -> None:
@@ -146,20 +158,25 @@ def _may_go(lines, slot, operation, batch):  # type: ignore[no-untyped-def]  # p
 
 
 @njit(cache=True, nogil=True)
-def choose_victims(lines, top, operation, batch, hand, chosen):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Fill `chosen` with the least counted slots that may go, taking equals in the order of a clock's hand."""
+def choose_victims(lines, top, operation, batch, hand, looked_at, chosen):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Fill `chosen` with the least counted slots that may go, of so many from a clock's hand on, in that order."""
     wanted = len(chosen)
     histogram = np.zeros(MOST_COUNTED + 1, dtype=np.int64)
-    for slot in range(top):
+    begin = hand if hand < top else 0
+    slot = begin
+    for _ in range(looked_at):
         histogram[lines[slot, COUNT]] += _may_go(lines, slot, operation, batch)
+        slot += 1
+        if slot == top:
+            slot = 0
     limit, below = 0, 0
     while limit < MOST_COUNTED and below + histogram[limit] < wanted:
         below += histogram[limit]
         limit += 1
     equals = wanted - below
     found = 0
-    slot = hand if hand < top else 0
-    for _ in range(top):
+    slot = begin
+    for _ in range(looked_at):
         if found == wanted:
             break
         count = lines[slot, COUNT]

@@ -74,6 +74,11 @@ class Index:
         copy_all(*old, self.keys, self.places, self.seen, self.counts, self.states)
 
 
+def size_for(num_rows: int) -> int:
+    """Return the size of an index that need not grow for `num_rows`."""
+    return int(num_rows / FULLEST) + 8
+
+
 @njit(cache=True, nogil=True, inline="always")
 def probe(index_keys, index_places, key):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Return the position of `key`, or -(free position) - 1."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding.checkpoint import Checkpoint
+from dovetail.embedding.hit_ratio import by_parts
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +29,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     host_rows: int
     disk_rows: int
+    device_rows: int
     width: int
     optimizer: dict[str, Any]
     seed: int
@@ -37,6 +39,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     chain: list[Link]
     hot_keys: list[tuple[int, int]]
     rows_by_count: list[tuple[str, int]]
+    hit_ratio_by_rows: list[tuple[int, float]]
+    """What part of look-ups a tier of so many rows will have, foretold."""
     largest_value: float
     num_not_finite: int
 
@@ -80,6 +84,7 @@ def inspect(path: str | Path, *, num_hot: int = 10) -> Summary:
         rows=len(all_keys),
         host_rows=manifest.host_rows,
         disk_rows=manifest.disk_rows,
+        device_rows=manifest.device_rows,
         width=width,
         optimizer=settings.optimizer,
         seed=settings.seed,
@@ -89,6 +94,7 @@ def inspect(path: str | Path, *, num_hot: int = 10) -> Summary:
         chain=links,
         hot_keys=[(int(all_keys[i]), int(all_counts[i])) for i in hottest],
         rows_by_count=_by_count(all_counts),
+        hit_ratio_by_rows=by_parts(all_counts),
         largest_value=largest,
         num_not_finite=not_finite,
     )

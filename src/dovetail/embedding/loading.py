@@ -33,6 +33,10 @@ class LoadOptions(TypedDict, total=False):
     ageing_lookups: int | None
     key_log: str | Path | None
     segment_bytes: int | None
+    device: str
+    device_bytes: int | None
+    device_rows: int | None
+    expected_rows: int | None
 
 
 def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[Settings, list[list[Checkpoint]]]:
@@ -72,7 +76,7 @@ def fill(store: Store, chains: Sequence[Sequence[Checkpoint]], *, shard: int, nu
     for checkpoint in (each for chain in chains for each in chain):
         for part in checkpoint.parts():
             if len(part.tombstones):
-                store.remove(np.unique(part.tombstones))
+                store.anywhere.remove(np.unique(part.tombstones))
             for start in range(0, len(part.keys), MOST_AT_ONCE):
                 piece = slice(start, start + MOST_AT_ONCE)
                 mine = shard_of(part.keys[piece], num_shards) == shard

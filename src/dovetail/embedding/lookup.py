@@ -50,6 +50,13 @@ class Lookup:
             kernels.pool(values, np.arange(len(keys), dtype=np.int32), begins, ends, mean, out)
         self._end_batch()
 
+    def note(self, num_rows: int) -> bool:
+        """Count a batch of so many distinct rows, looked up on a device; say whether counts are to be halved."""
+        self._num_since_ageing += num_rows
+        self.num_rows += num_rows
+        self._store.clock.batch += 1
+        return self._is_time_to_age()
+
     def _values(self, keys: NDArray[np.int64], out: NDArray[np.float32], *, insert: bool) -> None:
         """Write the values of keys; where they do not fit at once, each distinct key in turn."""
         held = self._store.hold(keys, insert=insert)
@@ -75,7 +82,15 @@ class Lookup:
     def _end_batch(self) -> None:
         """Go on to the next batch, and age the counts where it is time."""
         self._store.clock.batch += 1
-        period = self._ageing_lookups or AGEING_LOOKUPS_A_SLOT * self._store.room.capacity
-        if self._num_since_ageing >= period:
+        if self._is_time_to_age():
             self._store.facts.age()
-            self._num_since_ageing -= period
+            if self._store.anywhere.above is not None:
+                self._store.anywhere.above.age()
+
+    def _is_time_to_age(self) -> bool:
+        """Say whether counts are to be halved, and begin to count look-ups anew."""
+        period = self._ageing_lookups or AGEING_LOOKUPS_A_SLOT * self._store.room.capacity
+        if self._num_since_ageing < period:
+            return False
+        self._num_since_ageing -= period
+        return True

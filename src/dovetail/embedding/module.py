@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,6 +12,10 @@ from torch import Tensor, nn
 from dovetail.embedding.arrays import as_bags
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.table import Mode, Table
+
+if TYPE_CHECKING:
+    from dovetail.embedding.device.batch import DeviceBatch
+    from dovetail.embedding.device.on_device import OnDevice
 
 
 class TableEmbedding(nn.Module):
@@ -85,11 +89,25 @@ class TableEmbedding(nn.Module):
 
     def _pooled(self, keys: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Tensor:
         """Return pooled vectors whose gradients step the rows."""
+        if self.table.on_device is not None:
+            return self._pooled_on_device(self.table.on_device, keys, begins, ends)
         if not (self.training and torch.is_grad_enabled()):
             values = self.table.lookup_bags(keys, begins, ends, mode=self.mode, insert=self.training)
             return torch.from_numpy(values).to(self._anchor.device)
         anchor = self._anchor.detach().requires_grad_()
         pooled: Tensor = _LookUp.apply(anchor, self.table, keys, begins, ends, self.mode)  # type: ignore[no-untyped-call]
+        return pooled
+
+    def _pooled_on_device(
+        self, rows: OnDevice, keys: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> Tensor:
+        """Do the same where the rows lie on a device."""
+        batch = rows.look_up(keys, insert=self.training)
+        is_mean, bags = self.mode == "mean", (torch.from_numpy(begins), torch.from_numpy(ends))
+        if not (self.training and torch.is_grad_enabled()):
+            return batch.pooled(*bags, mean=is_mean).to(self._anchor.device)
+        anchor = self._anchor.detach().requires_grad_()
+        pooled: Tensor = _LookUpOnDevice.apply(anchor, batch, *bags, is_mean)  # type: ignore[no-untyped-call]
         return pooled
 
     def extra_repr(self) -> str:
@@ -120,6 +138,24 @@ class _LookUp(torch.autograd.Function):
         gradient = gradients[0].detach().to("cpu", torch.float32).contiguous().numpy()
         ctx.table.update_bags(ctx.keys, ctx.begins, ctx.ends, gradient, mode=ctx.mode)
         return (None,) * 6
+
+
+class _LookUpOnDevice(torch.autograd.Function):
+    """A look-up of rows on a device, whose backward pass steps them there."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, batch: DeviceBatch, begins: Tensor, ends: Tensor, is_mean: bool) -> Tensor:
+        """Look up; `anchor` has no numbers and is there so that autograd calls `backward`."""
+        ctx.batch = batch
+        pooled = batch.pooled(begins, ends, mean=is_mean)
+        ctx.rows_are_on = pooled.device
+        return pooled.to(anchor.device)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Step the rows."""
+        ctx.batch.step(gradients[0].to(ctx.rows_are_on))
+        return (None,) * 5
 
 
 def _numpy(tensor: Tensor) -> NDArray[np.int64]:

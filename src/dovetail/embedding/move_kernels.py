@@ -7,7 +7,7 @@ from numba import njit
 
 from dovetail.embedding.hashing import home_of
 from dovetail.embedding.index import probe
-from dovetail.embedding.places import NOWHERE, at_record, at_slot, is_below, is_up, record_at, slot_at
+from dovetail.embedding.places import NOWHERE, at_record, at_slot, in_host, on_disk, record_at, slot_at
 from dovetail.embedding.raw_memory import AHEAD, fetch_soon
 from dovetail.embedding.slot_line import CLEAN, COUNT, DIRTY, FREE, HELD, HOME, MARK, NEEDED, SEEN, STATE, TAKEN
 
@@ -61,10 +61,10 @@ def resolve(  # type: ignore[no-untyped-def]  # pragma: no cover
             hint_probe(index_keys, index_places, keys[i + AHEAD])
         position = probe(index_keys, index_places, keys[i])
         place = index_places[position] if position >= 0 else NOWHERE
-        slots[i] = slot_at(place) if is_up(place) else -1
+        slots[i] = slot_at(place) if in_host(place) else -1
         absent[num_absent] = i
-        absent_at[num_absent] = position if is_below(place) else -1
-        num_absent += not is_up(place)
+        absent_at[num_absent] = position if on_disk(place) else -1
+        num_absent += not in_host(place)
     for i in range(len(keys)):
         if i + AHEAD < len(keys):
             fetch_soon(np.uintp(lines.ctypes.data + lines.strides[0] * np.int64(max(slots[i + AHEAD], 0))))
@@ -151,7 +151,8 @@ def find_living(index_keys, index_places, lines, keys, first_record, living):  #
         position = probe(index_keys, index_places, keys[i])
         if position >= 0:
             place = index_places[position]
-            record = lines[slot_at(place), HOME] if is_up(place) else record_at(place)
+            # A row on a device has no record, and its place reads as a number that no record has.
+            record = lines[slot_at(place), HOME] if in_host(place) else record_at(place)
             if record == first_record + i:
                 living[count] = i
                 count += 1
@@ -163,7 +164,7 @@ def repoint(index_keys, index_places, lines, keys, records):  # type: ignore[no-
     """Follow rows whose records were moved within the tier below."""
     for i in range(len(keys)):
         position = probe(index_keys, index_places, keys[i])
-        if is_up(index_places[position]):
+        if in_host(index_places[position]):
             lines[slot_at(index_places[position]), HOME] = records[i]
         else:
             index_places[position] = at_record(records[i])

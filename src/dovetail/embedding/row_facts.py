@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dovetail.embedding import fact_kernels as kernels
 from dovetail.embedding.host_tier import HostTier
 from dovetail.embedding.index import Index
+from dovetail.embedding.places import on_device
 from dovetail.embedding.tier import MOST_AT_ONCE
 
 Keys = NDArray[np.int64]
@@ -58,6 +59,11 @@ class RowFacts:
         slots = np.empty(len(keys), dtype=np.int32)
         kernels.find_slots(self._index.keys, self._index.places, keys, slots)
         kernels.need_slots(self._host.lines, slots, batch)
+
+    def not_on_device(self, keys: Keys) -> Keys:
+        """Return those keys whose rows are in the tiers below a device's, or that have none."""
+        kept: Keys = keys[~on_device(self.of(keys).places)]
+        return kept
 
     def age(self) -> None:
         """Halve all access counts."""

@@ -13,8 +13,8 @@ from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.places import NOWHERE
 from dovetail.embedding.row_facts import Facts
-from dovetail.embedding.slot_line import PENDING, SAVED
-from dovetail.embedding.snapshot import Snapshot
+from dovetail.embedding.slot_line import CHANGED, PENDING, SAVED
+from dovetail.embedding.snapshot import PART_ROWS, Snapshot
 from dovetail.embedding.store import Store
 
 
@@ -41,11 +41,17 @@ class Saver:
         snapshot = Snapshot.begin(path, kind=kind, settings=settings, base=base)
         snapshot.tombstones = np.concatenate([*self._tombstones, np.empty(0, dtype=np.int64)])
         snapshot.num_pending = store.facts.mark_pending(everything=kind == "full")
-        snapshot.host_rows, snapshot.disk_rows = store.rows_by_tier
+        snapshot.host_rows, snapshot.disk_rows, snapshot.device_rows = store.rows_by_tier
         self._tombstones = []
         self._snapshot = snapshot
         self.base = None
         future: Future[Checkpoint] = Future()
+        try:
+            self._take_from_device(snapshot, everything=kind == "full")
+        except BaseException:
+            self._snapshot = None
+            snapshot.abandon()
+            raise
         thread = threading.Thread(target=self._write, args=(snapshot, future), name="dovetail-checkpoint", daemon=True)
         thread.start()
         return future
@@ -60,7 +66,7 @@ class Saver:
         if not pending.any():
             return
         keys, facts = keys[pending], Facts(*(numbers[pending] for numbers in facts))
-        snapshot.add(keys, self._store.peek(keys), facts.seen, facts.counts)
+        snapshot.add(keys, self._store.anywhere.read(keys), facts.seen, facts.counts)
         self._store.facts.set(keys, facts._replace(states=np.full(len(keys), SAVED, dtype=np.int32)))
 
     def keep_at(self, slots: NDArray[np.int32]) -> None:
@@ -72,6 +78,21 @@ class Saver:
         """Leave tombstones for the next checkpoint, and the rows, which are about to go, for the one under way."""
         self.keep(keys)
         self._tombstones.append(keys)
+
+    def _take_from_device(self, snapshot: Snapshot, *, everything: bool) -> None:
+        """Take what is to be written of the device's rows at once: they change too often to be watched."""
+        above = self._store.anywhere.above
+        if above is None or not above.num_rows:
+            return
+        facts = self._store.anywhere.all_above(above)
+        wanted = np.flatnonzero(np.ones(len(facts.keys), dtype=np.bool_) if everything else facts.states == CHANGED)
+        for start in range(0, len(wanted), PART_ROWS):
+            part = wanted[start : start + PART_ROWS]
+            rows = np.empty((len(part), self._store.row_width), dtype=np.float32)
+            above.read_into(facts.keys[part], facts.numbers[part], rows, np.arange(len(part), dtype=np.int32))
+            snapshot.num_pending += len(part)
+            snapshot.add(facts.keys[part], rows, facts.seen[part], facts.counts[part])
+        above.mark_saved(facts.numbers[wanted])
 
     def _write(self, snapshot: Snapshot, future: Future[Checkpoint]) -> None:
         """Write what is pending, part by part, each taken under the lock and written outside of it."""

@@ -36,6 +36,7 @@ class Snapshot:
     num_pending: int = 0
     host_rows: int = 0
     disk_rows: int = 0
+    device_rows: int = 0
     _waiting: list[CheckpointPart] = field(default_factory=list)
     _num_waiting: int = 0
     _sums: dict[str, str] = field(default_factory=dict)
@@ -101,6 +102,7 @@ class Snapshot:
             files=self._sums,
             host_rows=self.host_rows,
             disk_rows=self.disk_rows,
+            device_rows=self.device_rows,
         )
         final = self.folder / self.name
         try:

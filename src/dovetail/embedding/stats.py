@@ -12,11 +12,13 @@ class TableStats:
     num_rows: int
     host_rows: int
     disk_rows: int
+    device_rows: int
     memory_bytes: int
     budget_bytes: int
     index_bytes: int
     host_row_bytes: int
     disk_bytes: int
+    device_bytes: int
     num_looked_up: int
     num_fetched: int
     num_evicted: int

@@ -9,25 +9,25 @@ from numpy.typing import NDArray
 
 from dovetail.embedding import batch_kernels, fact_kernels
 from dovetail.embedding import move_kernels as moves
+from dovetail.embedding.anywhere import Anywhere
 from dovetail.embedding.disk_tier import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES, DiskTier
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.first_values import fill_first_values, first_values
 from dovetail.embedding.held import Found, Held
 from dovetail.embedding.host_tier import SLOT_BYTES, HostTier
-from dovetail.embedding.index import Index
+from dovetail.embedding.index import Index, size_for
 from dovetail.embedding.key_log import KeyLog
-from dovetail.embedding.places import NOWHERE, at_slot, is_below, is_up, record_at, slot_at
+from dovetail.embedding.lifting import Lifting
+from dovetail.embedding.places import MOST_SLOTS, at_slot, record_at
 from dovetail.embedding.record import Precision, RecordLayout
 from dovetail.embedding.room import Clock, Room
 from dovetail.embedding.row_facts import RowFacts
 from dovetail.embedding.row_optimizer import Kernel, RowOptimizer
-from dovetail.embedding.slot_line import CHANGED, DIRTY, HOME, SEEN, STATE, TAKEN
+from dovetail.embedding.slot_line import CHANGED, DIRTY, SEEN, STATE, TAKEN
 from dovetail.embedding.stats import TableStats
 from dovetail.embedding.tier import Tier
 
 FIRST_INDEX_SIZE = 64
-MOST_SLOTS = 2**31 - 2
-"""A place is an int32."""
 NO_ROWS = np.empty(0, dtype=np.int32)
 NO_RECORDS = np.zeros(1, dtype=np.int64)
 
@@ -48,13 +48,14 @@ class Store:
         cold_precision: Precision,
         segment_bytes: int | None = None,
         key_log: KeyLog | None = None,
+        expected_rows: int | None = None,
     ) -> None:
         self.width, self.seed, self.scale = width, seed, scale
-        self._first_state = np.float32(optimizer.first_state)
+        self.first_state = float(np.float32(optimizer.first_state))
         layout = RecordLayout(width=width, state_width=optimizer.state_width(width), precision=cold_precision)
         self._row_width = width + layout.state_width
         slot_bytes = self._row_width * 4 + SLOT_BYTES
-        self._index = Index(FIRST_INDEX_SIZE)
+        self._index = Index(FIRST_INDEX_SIZE if expected_rows is None else size_for(expected_rows))
         reserved = (host_bytes - self._index.used_bytes) // slot_bytes
         if reserved < 1:
             raise TableError(
@@ -76,6 +77,14 @@ class Store:
             clock=self.clock,
             key_log=key_log,
         )
+        self.lifting = Lifting(self._index, self._host, self._disk, self.room, self.clock)
+        self.anywhere = Anywhere(
+            *(self._index, self._host, self._disk),
+            facts=self.facts,
+            room=self.room,
+            lifting=self.lifting,
+            row_width=self._row_width,
+        )
         self.key_log = key_log
         self.closed = False
         self.num_fetched = 0
@@ -92,6 +101,7 @@ class Store:
         """
         if self._held_in == self.room.generation and np.array_equal(keys, self._held_keys):
             return self._held  # an update comes after a look-up of the same keys, mostly
+        self.anywhere.recall(keys)
         found = self._resolve(keys)
         if found.num_new and insert:
             if not self._create_absent(keys, found):
@@ -159,7 +169,7 @@ class Store:
             return False
         host = self._host
         slots = host.take(len(new))
-        fill_first_values(host.rows, slots, new, self.width, self.seed, self.scale, self._first_state)
+        fill_first_values(host.rows, slots, new, self.width, self.seed, self.scale, np.float32(self.first_state))
         self._index.insert(new, at_slot(slots))
         host.begin(new, slots)
         host.lines[slots, TAKEN] = DIRTY
@@ -205,16 +215,6 @@ class Store:
 
     # -- whole rows ------------------------------------------------------------------------------------------------
 
-    def peek(self, keys: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return whole rows, values and state, from wherever they lie, moving none; a key without one gives zeros."""
-        rows = np.zeros((len(keys), self._row_width), dtype=np.float32)
-        places = self.facts.of(keys).places
-        up, below = np.flatnonzero(is_up(places)).astype(np.int32), np.flatnonzero(is_below(places)).astype(np.int32)
-        self._host.read_into(keys[up], slot_at(places[up]), rows, up)
-        if len(below):
-            self._below().read_into(keys[below], record_at(places[below]), rows, below)
-        return rows
-
     def put(self, keys: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
         """Set whole rows of distinct keys, making those that do not exist."""
         held = self.hold(keys, insert=True)
@@ -226,18 +226,6 @@ class Store:
         self._host.rows[held.slots] = rows
         self._change(held.unique)
 
-    def remove(self, keys: NDArray[np.int64]) -> None:
-        """Delete rows of distinct keys; keys without a row are left out."""
-        places = self.facts.of(keys).places
-        keys, places = keys[places != NOWHERE], places[places != NOWHERE]
-        slots = slot_at(places[is_up(places)])
-        homes = self._host.lines[slots, HOME]
-        if self._disk is not None:
-            self._disk.release(np.concatenate([record_at(places[is_below(places)]), homes[homes >= 0]]))
-        self._host.release(slots)
-        self._index.remove(keys)
-        self.room.generation += 1
-
     def first_rows(self, keys: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the values that rows of `keys` begin with."""
         return first_values(keys, width=self.width, seed=self.seed, scale=self.scale)
@@ -246,11 +234,14 @@ class Store:
 
     def stats(self, *, num_looked_up: int, num_expired: int) -> TableStats:
         """Return what the store holds and has done; look-ups and expired rows are counted by whoever asks."""
-        host_rows, disk_rows = self.rows_by_tier
+        host_rows, disk_rows, device_rows = self.rows_by_tier
+        above = self.anywhere.above
         return TableStats(
             num_rows=self.num_rows,
             host_rows=host_rows,
             disk_rows=disk_rows,
+            device_rows=device_rows,
+            device_bytes=above.used_bytes if above else 0,
             memory_bytes=self.room.memory_bytes,
             budget_bytes=self.room.host_bytes,
             index_bytes=self._index.used_bytes,
@@ -269,9 +260,15 @@ class Store:
         return self._index.num_rows
 
     @property
-    def rows_by_tier(self) -> tuple[int, int]:
-        """Return how many rows are in the host tier and how many below; a row in both counts as in the host tier."""
-        return self._host.num_rows, self.num_rows - self._host.num_rows
+    def rows_by_tier(self) -> tuple[int, int, int]:
+        """Return how many rows are in the host tier, below and on the device; one with a copy below is in the host."""
+        host_rows, device_rows = self._host.num_rows, self.lifting.num_rows
+        return host_rows, self.num_rows - host_rows - device_rows, device_rows
+
+    @property
+    def row_width(self) -> int:
+        """Return the numbers of a row, values and state."""
+        return self._row_width
 
     def must_be_open(self) -> None:
         """Refuse work after `close`."""
@@ -286,7 +283,8 @@ class Store:
 
     def close(self) -> None:
         """Give back memory and files."""
-        for tier in self._tiers:
+        for tier in (*self._tiers, *([self.anywhere.above] if self.anywhere.above else [])):
             tier.close()
+        self.lifting.close()
         if self.key_log is not None:
             self.key_log.close()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal, Unpack
@@ -12,77 +10,23 @@ from typing import Literal, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dovetail.embedding.arrays import as_bags, as_gradients, as_keys, check_bags, in_bag_order, own_keys
-from dovetail.embedding.background import Background
+from dovetail.embedding.arrays import as_bags, as_gradients, as_keys, check_bags, in_bag_order
 from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
-from dovetail.embedding.errors import TableError
 from dovetail.embedding.expiry import expire
-from dovetail.embedding.key_log import KeyLog
 from dovetail.embedding.loading import LoadOptions, fill, find_chains, optimizer_of
-from dovetail.embedding.lookup import Lookup
-from dovetail.embedding.record import Precision
-from dovetail.embedding.row_optimizer import Adagrad, RowOptimizer, described
-from dovetail.embedding.saving import Saver
-from dovetail.embedding.stats import TableStats
-from dovetail.embedding.store import Store
-from dovetail.embedding.update import Update
+from dovetail.embedding.open_table import OpenTable
+from dovetail.embedding.row_optimizer import described
 
 Mode = Literal["sum", "mean"]
 
 
-class Table:
+class Table(OpenTable):
     """Rows of `width` values and their optimizer state, made on first use, for any int64 keys.
 
     The rows in RAM (at most `host_rows`, where given) and the index of all rows stay within `host_bytes`; the others
     lie in `folder`. Where a row lies never shows in its bits (but for `cold_precision` below float32). Any thread may
     call any method.
     """
-
-    def __init__(
-        self,
-        *,
-        width: int,
-        optimizer: RowOptimizer | None = None,
-        seed: int = 0,
-        scale: float | None = None,
-        host_bytes: int = 1 << 30,
-        host_rows: int | None = None,
-        folder: str | Path | None = None,
-        cold_precision: Precision = "float32",
-        shard: int = 0,
-        num_shards: int = 1,
-        ageing_lookups: int | None = None,
-        key_log: str | Path | None = None,
-        segment_bytes: int | None = None,
-    ) -> None:
-        """Make an empty table; first values are uniform within `scale`, by default 1 / (3 sqrt(width))."""
-        if width < 1 or not 0 <= shard < num_shards or (host_rows is not None and host_rows < 1):
-            raise TableError(
-                f"a table has width {width}, host_rows {host_rows}, shard {shard} of {num_shards}",
-                hint="the width and host_rows are at least 1, and shards count from 0",
-            )
-        self.width = width
-        self.optimizer: RowOptimizer = Adagrad() if optimizer is None else optimizer
-        self.seed, self.shard, self.num_shards = seed, shard, num_shards
-        self.scale = 1 / 3 / width**0.5 if scale is None else scale
-        self._store = Store(
-            width=width,
-            optimizer=self.optimizer,
-            seed=seed,
-            scale=self.scale,
-            host_bytes=host_bytes,
-            host_rows=host_rows,
-            folder=Path(folder) if folder is not None else None,
-            cold_precision=cold_precision,
-            segment_bytes=segment_bytes,
-            key_log=KeyLog(Path(key_log)) if key_log is not None else None,
-        )
-        self._lock = threading.RLock()
-        self._background = Background(self._store, self._lock)
-        self._saver = Saver(self._store, self._lock)
-        self._lookup = Lookup(self._store, ageing_lookups)
-        self._update = Update(self._store, self._saver, self.optimizer)
-        self._num_expired = 0
 
     def lookup(self, keys: ArrayLike, *, insert: bool = True) -> NDArray[np.float32]:
         """Return the values of each key: float32 [len(keys), width].
@@ -133,6 +77,14 @@ class Table:
             self._update.bags(keys, places[:-1], places[1:], gradients, mean=False)
             self._background.caller_leaves()
 
+    def update_distinct(self, keys: ArrayLike, gradients: ArrayLike) -> None:
+        """Step the rows of keys that are all different: what `update` does, and faster. Whoever calls sees to that."""
+        keys = self._own(keys)
+        gradients = as_gradients(gradients, len(keys), self.width)
+        with self._open():
+            self._update.distinct(keys, gradients)
+            self._background.caller_leaves()
+
     def update_pooled(self, keys: ArrayLike, offsets: ArrayLike, gradients: ArrayLike, *, mode: Mode = "sum") -> None:
         """Step the rows of bags by the gradients of their pooled vectors, float32 [bags, width]."""
         keys = self._own(keys)
@@ -168,6 +120,8 @@ class Table:
         """Have the following updates use `factor` times the optimizer's learning rate, as a schedule asks."""
         with self._lock:
             self._update.set_rate_factor(factor)
+            if self.on_device is not None:
+                self.on_device.set_rate_factor(factor)
 
     def prefetch(self, keys: ArrayLike, *, ahead: int = 1) -> Future[int]:
         """Bring rows up in the background and keep them for the next `ahead` look-ups; the result counts the fetches.
@@ -238,6 +192,8 @@ class Table:
         )
         try:
             fill(table._store, chains, shard=table.shard, num_shards=table.num_shards)
+            if table.on_device is not None:
+                table.on_device.set_clock()
         except BaseException:
             table.close()
             raise
@@ -246,7 +202,7 @@ class Table:
     def rows(self, keys: ArrayLike) -> NDArray[np.float32]:
         """Return whole rows, values then optimizer state, moving and counting nothing; zeros where there is no row."""
         with self._open():
-            return self._store.peek(as_keys(keys))
+            return self._store.anywhere.read(as_keys(keys))
 
     def keys(self) -> NDArray[np.int64]:
         """Return every key that has a row, in no order."""
@@ -256,44 +212,4 @@ class Table:
     def counts(self, keys: ArrayLike) -> NDArray[np.int32]:
         """Return the aged access count of each key's row."""
         with self._open():
-            return self._store.facts.of(as_keys(keys)).counts
-
-    def stats(self) -> TableStats:
-        """Return what the table holds and has done."""
-        with self._lock:
-            return self._store.stats(num_looked_up=self._lookup.num_rows, num_expired=self._num_expired)
-
-    @property
-    def step(self) -> int:
-        """Return how many updates there were."""
-        return self._store.clock.step
-
-    def __len__(self) -> int:
-        return self._store.num_rows
-
-    def close(self) -> None:
-        """Wait for background work, and give back memory and files; checkpoints stay."""
-        with self._lock:
-            if self._store.closed:
-                return
-            self._store.closed = True
-        self._background.close()
-        with self._lock:
-            self._store.close()
-
-    def __enter__(self) -> Table:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[None]:
-        """Have the table to oneself; one that is closed is refused."""
-        with self._lock:
-            self._store.must_be_open()
-            yield
-
-    def _own(self, keys: ArrayLike) -> NDArray[np.int64]:
-        """Return keys as a vector; those of other shards are refused."""
-        return own_keys(as_keys(keys), self.shard, self.num_shards)
+            return self._store.anywhere.facts(as_keys(keys)).counts

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 MOST_AT_ONCE = 4096
 """Rows moved between tiers, into a checkpoint or out of one in one go: what bounds buffers and waiting for the lock."""
+
+
+class FactsAbove(NamedTuple):
+    """What a tier that knows its rows itself says of some: one number a row each."""
+
+    keys: NDArray[np.int64]
+    numbers: NDArray[np.int32]
+    seen: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    states: NDArray[np.int32]
+
+    @property
+    def columns(self) -> NDArray[np.int32]:
+        """Return last step seen, count and state side by side."""
+        return np.stack([self.seen, self.counts, self.states], axis=1)
 
 
 class Tier(Protocol):
@@ -51,4 +66,29 @@ class Tier(Protocol):
 
     def close(self) -> None:
         """Give everything back."""
+        ...
+
+
+class TierAbove(Tier, Protocol):
+    """A tier that knows its rows itself: what is known of them in the index may be out of date."""
+
+    @property
+    def capacity(self) -> int:
+        """Return how many rows there is room for."""
+        ...
+
+    def facts_at(self, numbers: NDArray[np.int32]) -> FactsAbove:
+        """Return what is known of the rows at `numbers`."""
+        ...
+
+    def taken(self) -> NDArray[np.int32]:
+        """Return the numbers of all rows."""
+        ...
+
+    def mark_saved(self, numbers: NDArray[np.int32]) -> None:
+        """Say that rows are as in the last checkpoint."""
+        ...
+
+    def age(self) -> None:
+        """Halve all access counts."""
         ...

@@ -55,6 +55,11 @@ class Update:
             self._step_in_turn(distinct, sums)
         self._store.clock.step += 1
 
+    def distinct(self, keys: NDArray[np.int64], gradients: NDArray[np.float32]) -> None:
+        """Step the rows of keys that are all different: there is nothing to sum."""
+        self._step_in_turn(keys, gradients)
+        self._store.clock.step += 1
+
     def _sums_for(self, num_rows: int) -> NDArray[np.float32]:
         """Return room for the sums of a batch, the same memory each time."""
         if len(self._sums) < num_rows:

@@ -42,7 +42,7 @@ def to_plan(
     return Plan(
         method=method,
         stages=tuple(
-            msgspec.structs.replace(stage, seconds_per_batch=stage_s)
+            msgspec.structs.replace(stage, seconds_per_batch=stage_s, kind=problem.resource(stage.resource).kind)
             for stage, stage_s in zip(stages, priced.stage_seconds, strict=True)
         ),
         samples_per_s=priced.samples_per_s,

@@ -24,6 +24,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.result import TrainingResult
 from dovetail.runtime.launch.adopt import adopted, name_of, plain, source_of
 from dovetail.runtime.launch.callbacks import Callback
+from dovetail.runtime.launch.from_plan import with_plan_of
 from dovetail.runtime.launch.guard import leave_when_imported
 from dovetail.runtime.launch.live import Shown, View
 from dovetail.runtime.launch.loggers import Logger, Logging, make_logger
@@ -104,6 +105,7 @@ def train(
     given |= {f"model.options.{key}": value for key, value in (model_options or {}).items()}
     given |= {f"data.options.{key}": value for key, value in named_options.items()}
     whole = with_settings(run, given, place=PLACE) if run is not None else run_from({}, given, place=PLACE)
+    whole = with_plan_of(whole, Path())
     return start(
         whole,
         Path(folder),

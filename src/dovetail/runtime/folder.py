@@ -10,6 +10,8 @@ metrics.jsonl      a line of figures a second
 steps.jsonl        who did how much of each step, where a timeline is kept
 timeline.jsonl     what every worker did when, where it is kept
 summary.json       what the run came to
+measured-problem.json  what the stages of a plan really took, as a problem that can be planned again
+replans.jsonl      a line for each time the run moved to another plan
 tensorboard/       the same figures for TensorBoard
 logs/NAME.log      what each process says
 keys/              a pair of keys for each process
@@ -36,6 +38,8 @@ METRICS = "metrics.jsonl"
 STEPS = "steps.jsonl"
 TIMELINE = "timeline.jsonl"
 SUMMARY = "summary.json"
+MEASURED_PROBLEM = "measured-problem.json"
+REPLANS = "replans.jsonl"
 FIXED = "fixed.safetensors"
 TENSORBOARD = "tensorboard"
 LOGS = "logs"

@@ -81,8 +81,10 @@ class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def fixed_workers(self) -> int | None:
-        """How many workers a run with stages has: it cannot be resized."""
+        """How many workers a run with stages has: it cannot be resized. One with a plan counts for `min_workers`."""
         run = self.parsed_run
+        if run is not None and run.training.plan is not None:
+            return self.min_workers
         return len(run.each_worker()) if run is not None and run.stages else None
 
     @property

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from dovetail.spec.checks import check_name, check_whole_number
+from dovetail.spec.resource import Kind
 
 
 class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -16,6 +17,9 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     first_layer: Annotated[int, Meta(description="the position of the stage's first layer, from 0")]
     last_layer: Annotated[int, Meta(description="the position of the stage's last layer, itself included")]
     units: Annotated[int, Meta(description="how many units share the stage, 1 or more")]
+    kind: Annotated[
+        Kind | None, Meta(description='what the type is, where the problem says: "cpu", "gpu" or "other"')
+    ] = None
     layers: Annotated[tuple[str, ...] | None, Meta(description="the names of the stage's layers")] = None
     dense: Annotated[
         Literal["ring", "ps"] | None, Meta(description='how dense gradients are averaged: "ring" or "ps"')

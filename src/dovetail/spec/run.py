@@ -14,6 +14,7 @@ from dovetail.spec.run_keeping import RunSaving, RunValidation
 from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_section import Meta, Section
 from dovetail.spec.run_stage import RunStage, check_stages
+from dovetail.spec.run_table import RunTable
 
 Mode = Literal["sync", "ssp", "async"]
 Dense = Literal["ring", "ps"]
@@ -125,6 +126,10 @@ class RunTraining(Section, frozen=True):
             "absent: by how well speeds are known"
         ),
     ] = None
+    plan: Annotated[
+        str | None,
+        Meta(description="a plan whose stages the run has, as with --plan: a file, from the run file's folder"),
+    ] = None
     activations: Annotated[
         Activations, Meta(description="as what numbers travel between stages: float32, or bfloat16 (half the bytes)")
     ] = "float32"
@@ -230,6 +235,7 @@ class Run(Section, frozen=True):
     training: RunTraining = RunTraining()
     optimizer: RunOptimizer = RunOptimizer()
     servers: RunServers = RunServers()
+    table: RunTable = RunTable()
     workers: Sequence[RunWorker] = msgspec.field(name="worker", default=(RunWorker(count=2),))
     stages: Sequence[RunStage] = msgspec.field(name="stage", default_factory=list)
     checkpoint: RunSaving = RunSaving()

@@ -17,7 +17,8 @@ from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.coordinator.work import BeginAgain, Fail, GoBack
 from dovetail.runtime.messages import Accepted, Alive, Done, Hello, Holds, InRing, JoinRing, More, RingBroken, RingMeets
 from dovetail.spec.run import RunWorker
-from tests.runtime.coordinator.world import World, make_blueprint
+from tests.runtime.coordinator.blueprints import make_blueprint
+from tests.runtime.coordinator.world import World
 
 
 def worker(name="worker-0", patience_s=10.0):

@@ -153,3 +153,36 @@ def test_a_push_that_makes_no_sense_is_refused(make_shard, kind):
 
     with pytest.raises(TrainingError):
         make_shard("sync").check([(table, keys, np.ones((len(keys), 1), dtype=np.float32))], None)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_fetched_early_and_refreshed_are_the_rows_after_the_step(make_shard, seed):
+    draw = np.random.default_rng(seed)
+    shard = make_shard("sync")
+    for step in range(6):
+        wanted = draw.permutation(NUM_ROWS)[: draw.integers(1, NUM_ROWS)]
+        early, since = shard.pull((0,), (wanted,), dense=False)[0].copy(), shard.version
+        keys = draw.choice(NUM_ROWS, size=25, replace=False)
+        gradients = -np.ones((len(keys), 1), dtype=np.float32)
+        shard.push(step, 0, "worker-0", part=0, rows=[(0, keys, gradients)], dense=None, last=True)
+        shard.commit(scale=1.0, dense_scale=1.0, factor=1.0)
+        for _ in range(draw.integers(0, 3)):
+            shard.settle_some(7)  # some of it is applied when the refresh comes, or all of it
+
+        places, rows = shard.refresh((0,), (wanted,), since=since, dense=False)
+
+        early[places] = rows
+        assert set(wanted[places]) == set(wanted) & set(keys)
+        np.testing.assert_array_equal(early[:, 0], values_of(shard)[wanted])
+
+
+def test_whoever_is_more_than_a_step_behind_gets_all_rows_again(make_shard):
+    shard = make_shard("sync")
+    for step in range(2):
+        gradients = -np.ones((1, 1), dtype=np.float32)
+        shard.push(step, 0, "w", part=0, rows=[(0, KEYS[step : step + 1], gradients)], dense=None, last=True)
+        shard.commit(scale=1.0, dense_scale=1.0, factor=1.0)
+
+    assert list(shard.refresh((0,), (KEYS[:5],), since=0, dense=False)[0]) == [0, 1, 2, 3, 4]
+    assert list(shard.refresh((0,), (KEYS[:5],), since=1, dense=False)[0]) == [1]
+    assert list(shard.refresh((0,), (KEYS[:5],), since=2, dense=False)[0]) == []

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dovetail.models.load import load_model
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.launch.in_process import answer_as
 from dovetail.runtime.launch.prepare import load_source, prepare
@@ -24,7 +25,7 @@ from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.task import MicroBatch, Task
 from dovetail.transport import DirectCaller
-from tests.runtime.runs import make_run
+from tests.runtime.runs import cut, make_run
 
 CPU = torch.device("cpu")
 
@@ -32,9 +33,16 @@ CPU = torch.device("cpu")
 class Bench:
     """A prepared run, its shards, and a model over them."""
 
-    def __init__(self, folder: Path, *, own: nn.Module | None = None, **how: Any) -> None:
+    def __init__(
+        self, folder: Path, *, own: nn.Module | None = None, lasts: tuple[int, ...] = (),
+        counts: tuple[int, ...] = (), **how: Any,
+    ) -> None:  # fmt: skip
+        """Prepare it; it is cut after the layers `lasts`, with so many workers in each stage."""
         self.run = make_run(**({"samples": 400, "batch": 100} | how))
         self.folder, self.source = folder, load_source(self.run)
+        if counts:
+            num_layers = len(load_model(self.run.model.name, schema=self.source.schema, **self.run.model.options))
+            self.run = cut(self.run, *lasts, num_layers - 1, workers=counts)
         self.blueprint = prepare(self.run, folder, model=own, source=self.source)
         self.shards = [Shard(self.blueprint, number, folder / "cold") for number in range(self.blueprint.num_servers)]
         for shard in self.shards:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Pushed, Stale
+from dovetail.runtime.messages import Pulled, Pushed, Refresh, Refreshed, Stale
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Abandoned, Lines
 from dovetail.transport import DirectCaller, Letter, Refused
@@ -62,3 +62,24 @@ def test_a_refusal_names_the_server_and_the_reason(bench, kind):
 def test_an_answer_to_another_question_is_named(bench):
     with pytest.raises(TrainingError, match="refused a request: Pushed"):
         pull(bench, DirectCaller(lambda letter: (Pushed(), ())))
+
+
+def test_who_waits_for_steps_fetches_before_them_and_again_what_they_change(bench):
+    rows, asked = np.zeros((3, bench.blueprint.tables[0].width), dtype=np.float32), []
+
+    def answer(letter):
+        asked.append(letter.message)
+        if isinstance(letter.message, Refresh):
+            return Refreshed(parked_s=0.5), (np.array([1], dtype=np.int32), rows[:1] + 7)
+        return Pulled(parked_s=0.0 if letter.message.early else 5.0, version=letter.message.version - 1), (rows,)
+
+    lines = Lines(bench.blueprint, [DirectCaller(answer)])
+    found = [
+        lines.pull(1, step, [look_up(0, np.arange(3), 1)], dense=False, wanted=lambda: True).rows[0][:, 0].tolist()
+        for step in (1, 2)
+    ]
+
+    assert [type(message).__name__ for message in asked] == ["Pull", "Pull", "Refresh"]
+    assert [getattr(message, "early", None) for message in asked] == [False, True, None]
+    assert (asked[-1].version, asked[-1].since) == (2, 1)
+    assert found == [[0, 0, 0], [0, 7, 0]]

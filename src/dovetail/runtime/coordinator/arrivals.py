@@ -44,6 +44,7 @@ class Arrivals:
         settings = self._roster.settings.get(message.name, RunWorker())
         worker = worker_of(message, address, now_s, patience_s, settings)
         if message.role == "stage worker":
+            self._generations.tell_again(worker)
             was_here = self._staffing.came(worker, state)
             if was_here and state.is_working:  # and what it had under way is gone
                 return BeginAgain(f"{worker.name} began anew; the step is done again")

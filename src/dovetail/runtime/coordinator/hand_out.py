@@ -276,7 +276,8 @@ class HandOut:
         step = self._steps.get(more.step)
         task = step.tasks.get(more.task) if step is not None else None
         generation = self._roster.generation
-        if step is not None and task is not None and task.worker == worker.name and not task.doubled:
+        # One that was closed stays so: its gradients may be with the servers already.
+        if step is not None and task is not None and task.worker == worker.name and task.is_open:
             samples = self._grant(step, worker, now_s, more.fetch_s)
             if samples:
                 first, last = step.extend(task, samples)

@@ -19,7 +19,7 @@ from dovetail.runtime.coordinator.shelf import FolderShelf
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import ServerSummary, StageSummary, Summary
-from dovetail.runtime.messages import Died, Done, Hello, Report, SaveNow, ServerStats, Status, WhoAreYou
+from dovetail.runtime.messages import Died, Done, Hello, Report, SaveNow, ServerStats, StageSpans, Status, WhoAreYou
 from dovetail.runtime.process import Process
 from dovetail.runtime.sealed import checksum_of_value
 from dovetail.transport import Letter
@@ -123,6 +123,9 @@ class CoordinatorLoop:
                 self._listener.send(letter.sender, WhoAreYou())
             elif isinstance(message, ServerStats):
                 self._server_stats[message.name] = message
+            elif isinstance(message, StageSpans):
+                member.hear(now_s)
+                self._metrics.add_spans(message.name, message.spans)
             else:
                 if isinstance(message, Done) and message.generation == self._conductor.roster.generation:
                     self._metrics.add_task(message, letter.arrays)
@@ -262,6 +265,8 @@ class CoordinatorLoop:
             metrics=tuple(self._metrics.values.items()),
             learning_rate=self._learning_rate(),
             gradient_norm=self._metrics.gradient_norm,
+            stages_s=tuple(self._metrics.stages_s),
+            staged_samples=self._metrics.staged_samples,
         )
 
 

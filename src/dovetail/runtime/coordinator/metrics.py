@@ -18,7 +18,7 @@ from dovetail.models.ratios import live_ratios, ratio_value
 from dovetail.runtime.coordinator.board import Board
 from dovetail.runtime.coordinator.decisions import Counted
 from dovetail.runtime.folder import METRICS, STEPS, TENSORBOARD, TIMELINE, WorkerSummary
-from dovetail.runtime.messages import Done, ServerStats, WorkerStatus
+from dovetail.runtime.messages import Done, ServerStats, Span, WorkerStatus
 
 EVERY_S = 1.0
 WINDOW = 8
@@ -85,7 +85,7 @@ class Metrics:
         self._board = Board(folder / TENSORBOARD)
         self.stages_s: list[float] = []
         self.staged_samples = 0
-        """In a run with stages: how long each computed, for how many samples."""
+        """How long each stage computed, for how many samples; a run that is not cut is one stage."""
         self.workers: dict[str, WorkerWindow] = {}
         self.auc = math.nan
         self.loss = math.nan
@@ -112,14 +112,18 @@ class Metrics:
     def add_task(self, done: Done, counts: tuple[NDArray[Any], ...]) -> None:
         """Take in what a worker says of a task."""
         self.workers.setdefault(done.name, WorkerWindow()).add(done)
-        if done.stages_s:
-            self.staged_samples += done.samples
-            self.stages_s = [a + b for a, b in zip_longest(self.stages_s, done.stages_s, fillvalue=0.0)]
+        self.staged_samples += done.samples
+        stages_s = done.stages_s or (done.compute_s,)
+        self.stages_s = [a + b for a, b in zip_longest(self.stages_s, stages_s, fillvalue=0.0)]
         if len(counts) == 4:
             self._add_counts(done.name, *counts)
+        self.add_spans(done.name, done.spans)
+
+    def add_spans(self, name: str, spans: Sequence[Span]) -> None:
+        """Write what somebody did when, where a timeline is kept."""
         if self._timeline is not None:
-            for span in done.spans:
-                line = msgspec.json.encode([done.name, span.kind, span.start_s, span.end_s, span.step])
+            for span in spans:
+                line = msgspec.json.encode([name, span.kind, span.start_s, span.end_s, span.step])
                 with suppress(OSError):
                     self._timeline.write(line + b"\n")
 

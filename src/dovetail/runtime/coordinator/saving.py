@@ -165,7 +165,8 @@ class Saving:
         self._told_s = now_s
         late = [server for name, server in self._roster.servers.items() if name not in self._begun]
         self._decisions.send_all(late, self._message)
-        if not set(self._files) - set(self._roster.server_names):
+        num_written = len(set(self._files) - set(self._roster.server_names))
+        if num_written < self._num_savers - self._roster.num_servers:
             work.save_dense(self._number, self._message.step, self._message.folder)
 
     def handle(self, message: SaveBegun | Saved | SaveFailed, now_s: float) -> Kept | NotKept | None:

@@ -12,6 +12,12 @@ def num_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def gpu_bytes() -> float | None:
+    """Return the memory of the smallest GPU that PyTorch can use here; None where there is none."""
+    sizes = [torch.cuda.get_device_properties(number).total_memory for number in range(num_gpus())]
+    return float(min(sizes)) if sizes else None
+
+
 def check_device(device: str, where: str) -> None:
     """Refuse a device that this machine does not have; `where` is what the error calls its place."""
     try:

@@ -5,27 +5,46 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
+import psutil
 
+from dovetail.cost import stage_memory
 from dovetail.errors import PlanError
-from dovetail.runtime.launch.devices import num_gpus
-from dovetail.spec.plan import Plan
-from dovetail.spec.run import Run, RunWorker
+from dovetail.runtime.launch.devices import gpu_bytes, num_gpus
+from dovetail.runtime.launch.plan_units import PlanUnit, units_of
+from dovetail.spec.files import read_struct
+from dovetail.spec.plan import Plan, Stage
+from dovetail.spec.problem import Problem
+from dovetail.spec.run import Dense, Run, RunWorker
 from dovetail.spec.run_stage import RunStage
+from dovetail.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What there is to run on: cores, and GPUs."""
+    """What there is to run on: cores, and GPUs; where their memory is not known it is not looked at."""
 
     cores: int
     gpus: int
+    memory_bytes: float | None = None
+    gpu_memory_bytes: float | None = None
+    """Of the smallest."""
 
     @classmethod
     def this(cls) -> Machine:
         """Return this one; cores are those that this process may use."""
-        return cls(cores=len(os.sched_getaffinity(0)), gpus=num_gpus())
+        return cls(
+            cores=len(os.sched_getaffinity(0)),
+            gpus=num_gpus(),
+            memory_bytes=float(psutil.virtual_memory().total),
+            gpu_memory_bytes=gpu_bytes(),
+        )
+
+    def has(self, *, gpu: bool) -> int:
+        """Return how many GPUs, or cores."""
+        return self.gpus if gpu else self.cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,28 +56,49 @@ class PlacedStage:
     resource: str
     planned: int
     units: int
-    on_gpu: bool
+    unit: PlanUnit
+    size: int
+    """Cores or GPUs of a unit here: less than planned where even one is more than there is."""
     seconds_per_batch: float | None = None
     """What the plan says that it takes, with the planned units."""
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it runs on GPUs."""
+        return self.unit.on_gpu
 
-def is_gpu(resource: str) -> bool:
-    """Say whether a type of a plan is run on a GPU here: all but those that are called after CPUs."""
-    return "cpu" not in resource.lower()
+    @property
+    def workers(self) -> int:
+        """How many there are of it: one for each GPU, and one for all cores of a unit."""
+        return self.units * self.size if self.on_gpu else self.units
+
+    @property
+    def is_as_planned(self) -> bool:
+        """Whether it has all of its units."""
+        return self.units == self.planned and self.size == self.unit.size
+
+    def as_stage(self) -> Stage:
+        """Return it as plans have stages, with the units that it has here."""
+        return Stage(resource=self.resource, first_layer=self.first_layer, last_layer=self.last_layer, units=self.units)
 
 
-def place(plan: Plan, machine: Machine, *, scale: bool = False) -> list[PlacedStage]:
-    """Return where each stage runs: a unit of a CPU type is a core, any other a GPU.
+def place(
+    stages: Sequence[Stage], machine: Machine, *, scale: bool = False, units: Mapping[str, PlanUnit] | None = None
+) -> list[PlacedStage]:
+    """Return where each stage of a plan runs; `units` says what a unit of a type is, where the stage does not tell.
 
     What does not fit is refused; with `scale` every stage gets its part of what there is, and at least one unit.
     """
+    units = units_of(stages) if units is None else units
     wanted = {True: 0, False: 0}
-    for stage in plan.stages:
-        wanted[is_gpu(stage.resource)] += stage.units
-    has = {True: machine.gpus, False: machine.cores}
+    for stage in stages:
+        unit = units[stage.resource]
+        wanted[unit.on_gpu] += stage.units * unit.size
+    has = {gpu: machine.has(gpu=gpu) for gpu in wanted}
     if wanted[True] and not machine.gpus:
+        named = sorted({f"`{stage.resource}`" for stage in stages if units[stage.resource].on_gpu})
         raise PlanError(
-            f"the plan needs {_counted(wanted)}, {_named(plan, gpu=True)} among them, and this machine has "
+            f"the plan needs {_counted(wanted)}, {', '.join(named)} among them, and this machine has "
             f"{_counted(has)} that PyTorch can use",
             hint="plan for what is here: dovetail profile measures the types at hand",
         )
@@ -67,23 +107,22 @@ def place(plan: Plan, machine: Machine, *, scale: bool = False) -> list[PlacedSt
             f"the plan needs {_counted(wanted)}, and this machine has {_counted(has)}",
             hint="--scale runs it in proportion with what there is",
         )
-    return [
-        PlacedStage(
-            first_layer=stage.first_layer,
-            last_layer=stage.last_layer,
-            resource=stage.resource,
-            planned=stage.units,
-            units=_units(stage.units, wanted[is_gpu(stage.resource)], has[is_gpu(stage.resource)]),
-            on_gpu=is_gpu(stage.resource),
-            seconds_per_batch=stage.seconds_per_batch,
-        )
-        for stage in plan.stages
-    ]
+    return [_placed(stage, units[stage.resource], wanted, has) for stage in stages]
 
 
-def _units(planned: int, wanted: int, has: int) -> int:
-    """Return how many units a stage gets where all of its kind want `wanted`."""
-    return planned if wanted <= has else max(1, planned * has // wanted)
+def _placed(stage: Stage, unit: PlanUnit, wanted: Mapping[bool, int], has: Mapping[bool, int]) -> PlacedStage:
+    """Return a stage with its part of what there is."""
+    fits = wanted[unit.on_gpu] <= has[unit.on_gpu]
+    return PlacedStage(
+        first_layer=stage.first_layer,
+        last_layer=stage.last_layer,
+        resource=stage.resource,
+        planned=stage.units,
+        units=stage.units if fits else max(1, stage.units * has[unit.on_gpu] // wanted[unit.on_gpu]),
+        unit=unit,
+        size=min(unit.size, has[unit.on_gpu]),
+        seconds_per_batch=stage.seconds_per_batch,
+    )
 
 
 def _counted(units: Mapping[bool, int]) -> str:
@@ -91,23 +130,50 @@ def _counted(units: Mapping[bool, int]) -> str:
     return f"{units[False]} cores and {units[True]} GPUs"
 
 
-def _named(plan: Plan, *, gpu: bool) -> str:
-    """Return the types of one kind in a plan, by name."""
-    return ", ".join(sorted({f"`{stage.resource}`" for stage in plan.stages if is_gpu(stage.resource) == gpu}))
+def check_memory(problem: Problem, stages: Sequence[PlacedStage], machine: Machine) -> None:
+    """Refuse stages whose dense parameters, with gradients and optimizer state, do not fit into memory here.
+
+    Rows of tables are not among it: servers keep them, and on disk where they are too many.
+    """
+    hosts_bytes = 0.0
+    for number, stage in enumerate(stages):
+        layers = [
+            layer for layer in problem.layers[stage.first_layer : stage.last_layer + 1] if layer.kind != "embedding"
+        ]
+        memory = stage_memory(layers, units=1)
+        needed = memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes
+        if not stage.on_gpu:
+            hosts_bytes += needed * stage.units
+        elif machine.gpu_memory_bytes is not None and needed > machine.gpu_memory_bytes:
+            raise PlanError(
+                f"stage {number} holds {format_bytes(needed)} of parameters, gradients and optimizer state on each "
+                f"GPU, and one here has {format_bytes(machine.gpu_memory_bytes)}",
+                hint="plan with memory_bytes of this GPU in the problem file, so that the stage is cut",
+            )
+    if machine.memory_bytes is not None and hosts_bytes > machine.memory_bytes:
+        raise PlanError(
+            f"the workers on cores would hold {format_bytes(hosts_bytes)} of parameters, gradients and optimizer "
+            f"state, and this machine has {format_bytes(machine.memory_bytes)}",
+            hint="plan with fewer units: every worker of a stage holds all dense parameters of its layers",
+        )
 
 
-def planned_run(run: Run, stages: Sequence[PlacedStage], machine: Machine, batch: int | None) -> Run:
+def planned_run(
+    run: Run, stages: Sequence[PlacedStage], machine: Machine, batch: int | None, *, dense: Dense | None = None
+) -> Run:
     """Return a run with a worker for every unit of every stage, and the plan's batch where it has none of its own.
 
-    The GPUs are taken in turn; a CPU worker has one thread.
+    The GPUs are taken in turn, one for each worker; a CPU worker has a thread for each core of its unit. Without
+    `dense`, the workers of each stage keep its dense parameters in a ring where there are several stages and steps are
+    in `sync`: then no gradient of theirs leaves the stage. Otherwise the run's own choice stands.
     """
     workers, next_gpu = [], 0
     for number, stage in enumerate(stages):
         name = f"stage-{number}-{'gpu' if stage.on_gpu else 'cpu'}"
         if not stage.on_gpu:
-            workers.append(RunWorker(name=name, count=stage.units, stage=number))
+            workers.append(RunWorker(name=name, count=stage.units, threads=stage.size, stage=number))
             continue
-        for unit in range(stage.units):
+        for unit in range(stage.workers):
             device = f"cuda:{next_gpu % max(1, machine.gpus)}"
             workers.append(RunWorker(name=f"{name}-{unit}", device=device, stage=number))
             next_gpu += 1
@@ -116,6 +182,17 @@ def planned_run(run: Run, stages: Sequence[PlacedStage], machine: Machine, batch
         for stage in stages
     ]
     training = run.training
-    if training.batch is None and batch is not None:
-        training = msgspec.structs.replace(training, batch=batch)
+    if dense is None and len(stages) > 1 and training.mode == "sync":
+        dense = "ring"
+    training = msgspec.structs.replace(
+        training, plan=None, batch=training.batch or batch, dense=dense or training.dense
+    )
     return msgspec.structs.replace(run, workers=workers, stages=cut, training=training)
+
+
+def with_plan_of(run: Run, folder: Path) -> Run:
+    """Return a run with the workers and stages of the plan that it names, from that folder, where it names one."""
+    if run.training.plan is None:
+        return run
+    plan, machine = read_struct(folder / run.training.plan, Plan), Machine.this()
+    return planned_run(run, place(plan.stages, machine), machine, plan.batch)

@@ -50,13 +50,7 @@ from dovetail.runtime.messages.serving import (
     SaveFailed,
     ServerStats,
 )
-from dovetail.runtime.messages.staging import (
-    Collect,
-    Collected,
-    Forward,
-    Returned,
-    Staff,
-)
+from dovetail.runtime.messages.staging import Collect, Collected, Forward, Returned, Staff, StageSpans
 from dovetail.runtime.messages.watching import (
     Died,
     Report,
@@ -84,7 +78,7 @@ Message = (
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
     | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Stale
-    | Forward | Returned | Collect | Collected | Staff
+    | Forward | Returned | Collect | Collected | Staff | StageSpans
 )  # fmt: skip
 
 __all__ = [
@@ -138,6 +132,7 @@ __all__ = [
     "ServerStats",
     "Span",
     "Staff",
+    "StageSpans",
     "Stale",
     "Status",
     "Stop",

@@ -18,7 +18,7 @@ from dovetail.runtime.messages.serving import (
     SaveFailed,
     ServerStats,
 )
-from dovetail.runtime.messages.staging import Collect, Forward
+from dovetail.runtime.messages.staging import Collect, Forward, StageSpans
 from dovetail.runtime.messages.watching import Died, SaveNow, Status
 from dovetail.runtime.messages.working import Done, More, RanOut
 
@@ -29,7 +29,7 @@ TO_COORDINATOR: dict[str, tuple[type, ...]] = {
     "server": (
         Status, Hello, Alive, Failed, Ready, Accepted, NormIs, Committed, SaveBegun, Saved, SaveFailed, ServerStats,
     ),
-    "stage worker": (Status, Hello, Alive, Failed),
+    "stage worker": (Status, Hello, Alive, Failed, StageSpans),
     "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, Done),
 }  # fmt: skip
 FROM_RINGS = (Holds, RingMeets, InRing, Reduced, RingBroken, Saved, SaveFailed)

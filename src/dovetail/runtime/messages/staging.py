@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dovetail.runtime.messages.kind import MessageKind
+from dovetail.runtime.messages.working import Span
 
 
 class Forward(MessageKind, frozen=True):
@@ -52,6 +53,14 @@ class Collect(MessageKind, frozen=True):
 
 class Collected(MessageKind, frozen=True):
     """The dense gradients of a task over the stage's own parameters, where there are any."""
+
+
+class StageSpans(MessageKind, frozen=True):
+    """What a worker of a later stage did when, for the timeline."""
+
+    name: str
+    generation: int
+    spans: tuple[Span, ...]
 
 
 class Staff(MessageKind, frozen=True):

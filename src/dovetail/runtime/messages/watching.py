@@ -72,6 +72,10 @@ class Report(MessageKind, frozen=True):
     """Of dense parameters, at this step."""
     gradient_norm: float = math.nan
     """Of the last step's dense gradient, before it is clipped; in ssp, async and rings it is not known."""
+    stages_s: tuple[float, ...] = ()
+    """How long each stage computed so far, over all of its workers."""
+    staged_samples: int = 0
+    """For how many samples, those of steps that were done again among them."""
 
 
 class SaveNow(MessageKind, frozen=True):

@@ -15,14 +15,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding import Checkpoint, Table, make_row_optimizer
-from dovetail.runtime.blueprint import Blueprint, table_seed
+from dovetail.embedding import Checkpoint, Table
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import Manifest, load_dense, save_dense, table_folder
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
 from dovetail.runtime.server.step_sums import StepSums
+from dovetail.runtime.server.tables import load_table
 
 
 class Shard:
@@ -66,7 +67,12 @@ class Shard:
         for table in self.tables:
             table.close()
         self.tables = [
-            self._load_table(checkpoint, folder, position) for position in range(len(self._blueprint.tables))
+            load_table(
+                *(self._blueprint, checkpoint, folder, position),
+                cold=self._folder / f"table-{position}",
+                server=self._number,
+            )
+            for position in range(len(self._blueprint.tables))
         ]
         self._due = []
         self.is_settled = True
@@ -81,33 +87,6 @@ class Shard:
         self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values))
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
-
-    def _load_table(self, checkpoint: Manifest, folder: Path, position: int) -> Table:
-        """Return one table with this server's rows."""
-        spec = self._blueprint.tables[position]
-        budget = self._blueprint.run.servers.host_bytes // max(1, len(self._blueprint.tables))
-        cold = self._folder / f"table-{position}"
-        settings = dict(self._blueprint.row_optimizer)
-        optimizer = make_row_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
-        if not checkpoint.num_servers:
-            return Table(
-                width=spec.width,
-                optimizer=optimizer,
-                seed=table_seed(self._blueprint.values_seed, position),
-                scale=spec.scale,
-                host_bytes=budget,
-                folder=cold,
-                shard=self._number,
-                num_shards=self._blueprint.num_servers,
-            )
-        return Table.load(
-            [checkpoint.table_at(folder, position, server) for server in range(checkpoint.num_servers)],
-            optimizer=optimizer,
-            host_bytes=budget,
-            folder=cold,
-            shard=self._number,
-            num_shards=self._blueprint.num_servers,
-        )
 
     def save(self, folder: Path) -> list[Future[Checkpoint]]:
         """Write dense parameters now and begin to write the rows as they are now; futures say when they are there."""
@@ -213,8 +192,11 @@ class Shard:
     def _apply_due(self, position: int, keys: Keys, values: Floats) -> None:
         """Step rows by sums that are due."""
         if len(keys):
-            rows = [(keys, values)]
-            self._update_rows(self.tables[position], rows, scale=self._due_scale, factor=self._due_factor)
+            table = self.tables[position]
+            np.multiply(values, np.float32(self._due_scale), out=values)  # a copy of the sums
+            table.set_rate_factor(self._due_factor)
+            table.update_distinct(keys, values)
+            self.pushed_keys += len(keys)
 
     def apply(
         self, task: int, worker: str, *, part: int, rows: Sequence[RowGradients], dense: Floats | None,

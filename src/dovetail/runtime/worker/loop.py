@@ -95,13 +95,7 @@ class WorkerLoop:
         self._pipeline = Pipeline(process, self._model) if blueprint.stages else None
         room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
         self._inbox = Inbox(room.most_at_once)
-        self._control = Control(
-            process,
-            self._handle,
-            lambda: self._inbox.generation,
-            room.most_samples,
-            leaves,
-        )
+        self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples, leaves)
         self._dense: DenseSync = (
             RingSync(process, self._model, self._control.tell, part=cut.dense if cut is not None else None)
             if has_ring and (cut is None or len(self._model.values))
@@ -142,11 +136,9 @@ class WorkerLoop:
             tell=self._control.tell,
             wanted=self._wanted,
         )
-        self._staged = (
-            None
-            if self._pipeline is None
-            else StagedWork(self._pipeline, self._fetcher.ready, self._passing, wanted=self._wanted)
-        )
+        self._staged: StagedWork | None = None
+        if self._pipeline is not None:
+            self._staged = StagedWork(self._pipeline, self._fetcher.ready, self._passing, wanted=self._wanted)
 
     def run(self) -> None:
         """Compute until told to stop."""

@@ -22,7 +22,7 @@ from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.ids import column_of, no_such_row
 from dovetail.runtime.model.parameters import TableLayer, dense_parameters, norms_of, sparse_modules
 from dovetail.runtime.worker.patterns import pattern_of
-from dovetail.runtime.worker.row_source import RemoteRows, Rows
+from dovetail.runtime.worker.row_source import Rows, RowSource
 from dovetail.spec.run import Precision
 
 AskedKeys = Callable[[Batch], Tensor | None]
@@ -130,17 +130,17 @@ class ServedModel:
             for norm in self._norms:
                 norm.train()
 
-    def _source_of(self, table: int, layer: TableLayer) -> RemoteRows:
+    def _source_of(self, table: int, layer: TableLayer) -> RowSource:
         """Return the rows of a table; a layer of PyTorch's refuses ids that it has no row for, as PyTorch does."""
         if isinstance(layer, SlotEmbedding):
-            return RemoteRows(table, self.rows)
+            return self.rows.source(table)
 
         def refuse(key: int) -> None:
             known = self._batch is not None and self._schema is not None
             column = column_of(key, self._batch, self._schema) if known else None  # type: ignore[arg-type]
             raise no_such_row(key, layer.num_embeddings, column)
 
-        return RemoteRows(table, self.rows, num_rows=layer.num_embeddings, refuse=refuse)
+        return self.rows.source(table, num_rows=layer.num_embeddings, refuse=refuse)
 
     @contextmanager
     def _watched(self, batch: Batch) -> Iterator[list[tuple[int, AskedKeys]]]:
@@ -200,7 +200,7 @@ def _ids(batch: Batch) -> Tensor:
     return batch.ids
 
 
-def _serve(module: TableLayer, source: RemoteRows) -> None:
+def _serve(module: TableLayer, source: RowSource) -> None:
     """Have a layer take its rows from servers, and let go of its own weight."""
     if isinstance(module, SlotEmbedding):
         module.row_source = source
@@ -211,7 +211,7 @@ def _serve(module: TableLayer, source: RemoteRows) -> None:
     module.weight = nn.Parameter(module.weight.detach().to("meta"), requires_grad=False)
 
 
-def _embedding_forward(source: RemoteRows) -> Callable[..., Tensor]:
+def _embedding_forward(source: RowSource) -> Callable[..., Tensor]:
     """Return the forward of an `nn.Embedding` over servers."""
 
     def forward(_: nn.Embedding, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name for the ids
@@ -220,7 +220,7 @@ def _embedding_forward(source: RemoteRows) -> Callable[..., Tensor]:
     return forward
 
 
-def _bag_forward(source: RemoteRows) -> Callable[..., Tensor]:
+def _bag_forward(source: RowSource) -> Callable[..., Tensor]:
     """Return the forward of an `nn.EmbeddingBag` over servers."""
 
     def forward(

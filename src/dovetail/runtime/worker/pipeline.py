@@ -14,13 +14,13 @@ from torch import Tensor
 
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Collect, Collected, Forward, Returned
+from dovetail.runtime.messages import Collect, Collected, Forward, Returned, Span
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.calls import Call, Calls, is_stale, lane_bytes
 from dovetail.runtime.worker.compute import Computed, gradients_of
 from dovetail.runtime.worker.keys import look_up
-from dovetail.runtime.worker.lines import Abandoned
+from dovetail.runtime.worker.lines import Abandoned, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import Fetch, Leaf
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
@@ -76,8 +76,11 @@ class Pipeline:
 
     @property
     def is_full(self) -> bool:
-        """Say whether enough micro-batches are under way to keep every stage at work."""
-        return len(self._flights) > len(self._cuts)
+        """Say whether enough micro-batches are under way: two for this worker, and for every one of the later stages.
+
+        With one each, whoever is done waits for the next to come.
+        """
+        return len(self._flights) > 2 * (1 + sum(len(names) for names in self.staff))
 
     @property
     def task(self) -> Task | None:
@@ -121,11 +124,13 @@ class Pipeline:
             self._load[name] = self._load.get(name, 0) + 1
         self._visited.setdefault(assign.task, set()).update(route)
         self._flights.append(flight)
-        self._took(time.perf_counter() - begun_s)
+        self._took(fetched.micro_batch.task, begun_s)
 
-    def _took(self, seconds: float) -> None:
-        """Note how long this stage computed."""
+    def _took(self, task: Task, begun_s: float) -> None:
+        """Note that this stage computed from then until now."""
+        seconds, end_s = time.perf_counter() - begun_s, now_s()
         self._stages_s = (self._stages_s[0] + seconds, *self._stages_s[1:])
+        task.spans.append(Span("compute", end_s - seconds, end_s, task.assign.step))
 
     def _route(self, wanted: Callable[[], bool]) -> tuple[str, ...]:
         """Return who gets the next micro-batch: of each stage, whoever has the fewest of ours under way."""
@@ -180,7 +185,7 @@ class Pipeline:
         for call in flight.calls.values():
             self._calls.end(call)
         mine = gradients_of(flight.leaves)
-        self._took(time.perf_counter() - begun_s)
+        self._took(flight.fetched.micro_batch.task, begun_s)
         return Computed(mine + rows, loss, scores)
 
     def finish(self, task: Task, wanted: Callable[[], bool]) -> None:

@@ -46,13 +46,14 @@ class RingSync(DenseSync):
         self._ring = Ring(process, model.values, model.gradients, part=part or whole, number=stage)
         self._ring.watch(model.dense)
         self._generation = 0
+        self._joined = -1
+        """The generation of the ring that this worker has a place in; the main thread writes it."""
         self._saved: Saved | None = None
         self._calls: queue.SimpleQueue[JoinRing | SumUp] = queue.SimpleQueue()
 
-    @property
-    def version(self) -> int:
-        """Return how many steps the dense parameters hold."""
-        return self._ring.version
+    def has_step(self, generation: int, step: int) -> bool:
+        """Say whether this worker is in the ring of a generation, and holds so many steps: else nobody counts on it."""
+        return self._joined == generation and self._ring.version >= step
 
     def reset(self, generation: int) -> None:
         """Throw away the step under way, and say which parameters this worker holds."""
@@ -107,6 +108,7 @@ class RingSync(DenseSync):
                     self._tell(RingMeets(name=self._name, generation=generation, meeting=meeting))
                 else:
                     self._ring.join(message, lambda: is_current(generation))  # noqa: B023 - used at once
+                    self._joined = generation
                     self._tell(InRing(name=self._name, generation=generation, version=self._ring.version))
             except Abandoned:
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,18 @@ Floats = NDArray[np.float32]
 Fetch = Callable[[LookUp], Floats]
 AheadRows = list[tuple[LookUp, Floats]]
 """Rows of look-ups that were known before the model asked for them."""
+
+
+class RowSource(Protocol):
+    """Where a layer of a model gets its rows."""
+
+    def look_up(self, keys: Tensor, offsets: Tensor, mode: str) -> Tensor:
+        """Return one pooled vector a bag."""
+        ...
+
+    def rows(self, keys: Tensor) -> Tensor:
+        """Return one vector a key, whatever the shape of `keys`."""
+        ...
 
 
 class Leaf:
@@ -51,6 +63,12 @@ class Rows:
         for wanted, rows in ahead:
             self._ahead.setdefault(wanted.table, []).append((wanted, rows))
         self._fetch, self.leaves = fetch, []
+
+    def source(
+        self, table: int, *, num_rows: int | None = None, refuse: Callable[[int], None] | None = None
+    ) -> RowSource:
+        """Return one table as a model's `row_source`."""
+        return RemoteRows(table, self, num_rows=num_rows, refuse=refuse)
 
     def leaf(self, table: int, keys: Keys) -> Leaf:
         """Return the rows of some keys."""

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.runtime.messages import Forward, Returned
+from dovetail.runtime.messages import Forward, Returned, Span
 from dovetail.runtime.model.stages import Cut
 from dovetail.runtime.worker.calls import Calls
 from dovetail.runtime.worker.compute import finite_loss, gradients_of
-from dovetail.runtime.worker.lines import Lines
+from dovetail.runtime.worker.lines import Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.stage_dense import StageDense
 from dovetail.runtime.worker.stage_visits import Visit, joined
@@ -42,6 +42,7 @@ class StageComputer:
         wanted: Callable[[], bool],
         dense: StageDense,
         travel: Travel,
+        keeps_spans: bool,
     ) -> None:
         """Keep the model, and the lines to servers and later stages; `reply` answers a letter."""
         self._name, self._graph, self._cut, self._model = name, graph, cut, model
@@ -50,6 +51,9 @@ class StageComputer:
         blocks = graph.blocks[cut.first : cut.last + 1]
         self.joins = is_last and not {"ids", "offsets"} & set(cut.fields) and all(b.kind != "embedding" for b in blocks)
         """Whether several micro-batches may be computed at once."""
+        self._keeps_spans = keeps_spans
+        self.spans: list[Span] = []
+        """For the timeline; whoever tells the coordinator of them takes them out."""
         self._computed: deque[tuple[Sequence[Visit], Timer]] = deque()
         """Handed out both ways, and not answered yet."""
 
@@ -67,6 +71,7 @@ class StageComputer:
             if not self._is_last:
                 self._send_on(whole)
                 whole.took(self._own(timer.seconds()))
+                self._note(whole, timer)
                 return False
             self._turn(whole)
         else:
@@ -90,11 +95,17 @@ class StageComputer:
         """Answer micro-batches that are computed; with `wait`, wait for one at least."""
         while self._computed and (wait or self._computed[0][1].is_over):
             visits, timer = self._computed.popleft()
+            self._note(visits[0], timer)
             samples = sum(visit.message.samples for visit in visits)
             for visit in visits:
                 visit.took(self._own(timer.seconds() * visit.message.samples / max(1, samples)))
                 self._answer(visit)
             wait = False
+
+    def _note(self, visit: Visit, timer: Timer) -> None:
+        """Note for the timeline what was computed from when until now."""
+        if self._keeps_spans:
+            self.spans.append(Span("compute", timer.begun_at_s, now_s(), visit.message.step))
 
     def forget(self) -> None:
         """Throw away what is computed and not answered."""
@@ -214,7 +225,7 @@ class Timer:
 
     def __init__(self, device: torch.device) -> None:
         """Begin."""
-        self._begun_s = time.perf_counter()
+        self._begun_s, self.begun_at_s = time.perf_counter(), now_s()
         self._ended_s: float | None = None
         self._events: Any = None
         if device.type == "cuda":

@@ -47,8 +47,8 @@ class StageRing(StageDense):
         self._ring, self._model = ring, model
 
     def are_there(self, message: Forward) -> bool:
-        """Say whether the step before has been applied here too."""
-        return self._ring.version >= message.step
+        """Say whether this worker is in the ring, and the step before has been applied here too."""
+        return self._ring.has_step(message.generation, message.step)
 
     def prepare(self, message: Forward, wanted: Wanted) -> None:
         """Do nothing: they are here."""

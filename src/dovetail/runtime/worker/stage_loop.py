@@ -21,7 +21,7 @@ from dovetail.errors import DovetailError
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
-from dovetail.runtime.messages import Collect, Collected, Forward, Message, Reset, Stale
+from dovetail.runtime.messages import Collect, Collected, Forward, Message, Reset, StageSpans, Stale
 from dovetail.runtime.messages.senders import why_not_to_stage
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed
@@ -44,6 +44,8 @@ from dovetail.transport import Letter
 LOOK_MS = 100
 """How often a worker without work looks whether it should stop."""
 END_S = 10.0
+MOST_SPANS = 100
+"""What the timeline is told of at once at most; a worker without work tells what it has."""
 
 
 class StageLoop:
@@ -112,6 +114,7 @@ class StageLoop:
             wanted=self._is_wanted,
             dense=self._dense,
             travel=self._travel,
+            keeps_spans=blueprint.timeline,
         )
 
         # Gradients that stay here are those of a step: of whichever task, they may be computed together.
@@ -184,9 +187,15 @@ class StageLoop:
                         for each in visits:
                             self._visits.remove(each)
             self._computer.answer_done(wait=visit is None)
+            if len(self._computer.spans) >= MOST_SPANS or (visit is None and self._computer.spans):
+                spans, self._computer.spans = self._computer.spans, []
+                told = StageSpans(name=self._process.name, generation=self._generation, spans=tuple(spans))
+                self._control.tell(told)
 
     def _is_now(self, generation: int) -> bool:
-        """Say whether a generation is the one that goes on."""
+        """Say whether a generation is the one that goes on; where it has only just been told, it begins."""
+        if generation == self._told > self._generation:
+            self._begin_generation(generation)  # the coordinator may have called in it already: that is not lost
         return generation == self._told and self._is_wanted()
 
     def _is_wanted(self) -> bool:

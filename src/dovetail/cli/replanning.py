@@ -1,0 +1,241 @@
+"""A planned run that closes the loop: what its stages took is written as a problem, and may lead to another plan.
+
+Moving to another plan is going on from a checkpoint: the run stops at the end of a step, keeps it, and starts again
+with the workers and stages of the new plan. No step is lost, and every sample counts once, as with `--resume`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dovetail.cli.measured import base_problem, keep_measured, limited, took
+from dovetail.cli.output import say
+from dovetail.cli.planned import PlannedRun, placed
+from dovetail.cost import measured_problem
+from dovetail.errors import PlanError
+from dovetail.planner.replan import Difference, Move, Ran, better_plan, differences, way_back
+from dovetail.runtime.finished.result import TrainingResult
+from dovetail.runtime.folder import REPLANS
+from dovetail.runtime.launch.callbacks import Callback
+from dovetail.runtime.launch.from_plan import place
+from dovetail.runtime.launch.stage_watch import StageWatch
+from dovetail.runtime.messages import Report
+from dovetail.spec import Problem, Stage
+from dovetail.spec.run import Run
+
+LEAST_S = 2.0
+"""The least time that stages are measured over, however short a step is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplanRule:
+    """When to plan again."""
+
+    above: float = 0.2
+    """The fraction by which a stage's throughput may be off."""
+    steps: int = 20
+    """Over which stages are measured."""
+
+
+class Replanner(Callback):
+    """Watches the stages of a run, and has it stop where moving to another plan pays."""
+
+    def __init__(
+        self,
+        planned: PlannedRun,
+        problem: Problem,
+        rule: ReplanRule,
+        *,
+        restart_s: float = 0.0,
+        earlier: Sequence[Ran] = (),
+        came_back: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Compare with what a problem says, and with plans that ran before.
+
+        A restart is known to take at least `restart_s`. A run that `came_back` to a plan stays, unless the model knows
+        one that was not tried: speeds that are seen are not steady enough to go to and fro by.
+        """
+        self._earlier, self._came_back = earlier, came_back
+        self.reached = 0.0
+        """The speed that was seen last, in samples/s."""
+        self._planned, self._rule, self._clock = planned, rule, clock
+        self._problem = limited(problem, planned.machine, planned.units, planned.stages)
+        self._watch = StageWatch(steps=rule.steps, seconds=LEAST_S)
+        self._begun_s = self._clock()
+        self._first_step: int | None = None
+        self._is_under_way = False
+        self.restart_s = restart_s
+        """From the start of the processes to the first step."""
+        self.tell: Callable[[str], None] = say
+        self.move: Move | None = None
+        """Where the run moves to."""
+        self.why = ""
+        self._reasons: set[str] = set()
+
+    def begin(self, folder: Path, run: Run) -> None:
+        """Take in that processes are being started."""
+        self._begun_s = self._clock()
+
+    def report(self, report: Report) -> None:
+        """Take in how the run goes."""
+        self._time_the_start(report)
+        window = None if self.stop else self._watch.add(report, self._clock())
+        if window is None:
+            return
+        self.reached, left = window.samples_per_s, report.total_samples - report.samples
+        back = None if self._came_back else way_back(self.reached, self._earlier)
+        if back is not None and back.saves_s(left, self.reached) > self.restart_s:
+            self.why = "this plan is slower than one before"
+            self._go(back)
+            return
+        measured = took(self._planned.stages, window.stages_s, window.samples)
+        found = differences(self._problem, measured, above=self._rule.above)
+        if found:
+            self._problem = measured_problem(self._problem, measured)
+            self._decide(found, left)
+
+    def _time_the_start(self, report: Report) -> None:
+        """Note how long it took to start: moving to another plan takes that long again."""
+        if self._first_step is None:
+            self._first_step = report.step
+        if not self._is_under_way and report.step > self._first_step:
+            self._is_under_way = True
+            self.restart_s = max(self.restart_s, self._clock() - self._begun_s)
+
+    def _decide(self, found: Sequence[Difference], left: int) -> None:
+        """Move where there is a better plan, and it saves more than a restart takes."""
+        self.why = "; ".join(map(str, found))
+        stages = [stage.as_stage() for stage in self._planned.stages]
+        move = better_plan(self._problem, stages, clock=time.perf_counter)
+        if move is None or not self._fits(move):
+            self._stay("no plan within the price of this one is faster")
+            return
+        if any(ran.is_like(move.plan) for ran in self._earlier):
+            self._stay("the plan that should be faster was tried, and is not")
+            return
+        saved_s = move.saves_s(left, self.reached)
+        if saved_s <= self.restart_s:
+            self._stay(
+                "another plan would save less than starting again takes",
+                f": {_told(stages, move)}, {saved_s:.1f} s of what is left and {self.restart_s:.1f} s",
+            )
+            return
+        self._go(move)
+
+    def _stay(self, reason: str, more: str = "") -> None:
+        """Say why the run goes on as it is, once for each reason: stages differ again with every window."""
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            self.tell(f"{self.why}; the run goes on as it is: {reason}{more}")
+
+    def _go(self, move: Move) -> None:
+        """Have the run keep a checkpoint and stop, to go on with another plan."""
+        self.move, self.stop = move, True
+        stages = [stage.as_stage() for stage in self._planned.stages]
+        self.tell(f"{self.why}; {_told(stages, move)}; keeping a checkpoint to go on from")
+
+    def _fits(self, move: Move) -> bool:
+        """Say whether a plan can run on this machine: types may share its cores."""
+        try:
+            place(move.plan.stages, self._planned.machine, units=self._planned.units)
+        except PlanError:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedResult:
+    """What a planned run came to."""
+
+    result: TrainingResult
+    planned: PlannedRun
+    """As it ran last."""
+    replans: Sequence[dict[str, Any]]
+
+
+def train_planned(
+    planned: PlannedRun,
+    folder: Path,
+    train: Callable[[Run, bool, Replanner | None], TrainingResult],
+    *,
+    resumed: bool,
+    rule: ReplanRule | None,
+) -> PlannedResult:
+    """Train as planned, moving to other plans where a rule says when; write what the stages took.
+
+    `train` takes a run to its end, given whether it goes on and who may stop it.
+    """
+    problem, restart_s, came_back = base_problem(planned), 0.0, False
+    replans: list[dict[str, Any]] = []
+    earlier: list[Ran] = []
+    if rule is not None:
+        from dovetail.planner.compile import compile_kernels
+
+        compile_kernels(clock=time.perf_counter)  # not while the run waits to be seen to
+    while True:
+        watching = None
+        if rule is not None:
+            watching = Replanner(planned, problem, rule, restart_s=restart_s, earlier=earlier, came_back=came_back)
+        result = train(planned.run, resumed, watching)
+        problem = keep_measured(planned, problem, folder)
+        if watching is None or watching.move is None or result.is_complete:
+            return PlannedResult(result=result, planned=planned, replans=replans)
+        move, restart_s, came_back = watching.move, watching.restart_s, watching.move.is_seen
+        replans.append(_noted(watching, move, planned, result.step))
+        with (folder / REPLANS).open("ab") as lines:
+            lines.write(msgspec.json.encode(replans[-1]) + b"\n")
+        before = [stage.as_stage() for stage in planned.stages]
+        ran = msgspec.structs.replace(planned.plan, stages=tuple(before))
+        earlier = [
+            each for each in [*earlier, Ran(plan=ran, samples_per_s=watching.reached)] if not each.is_like(move.plan)
+        ]
+        say(f"at step {result.step:,} the run moves: {watching.why}; {_told(before, move)}")
+        plan = msgspec.structs.replace(move.plan, batch=planned.run.training.batch)
+        planned = placed(planned.before, plan, problem, planned.machine, dense=planned.dense)
+        resumed = True
+
+
+def _told(before: Sequence[Stage], move: Move) -> str:
+    """Return a move in words."""
+    what, how = ("back", "seen") if move.is_seen else ("planned again,", "predicted")
+    return (
+        f"{what} from {_layout(before)} to {_layout(move.plan.stages)}: "
+        f"{move.before_samples_per_s:,.0f} samples/s {how} before, {move.after_samples_per_s:,.0f} after"
+    )
+
+
+def _layout(stages: Sequence[Stage]) -> str:
+    """Return stages in short: `0-1 on 2 cpu, 2-9 on 1 gpu`."""
+    return ", ".join(f"{stage.first_layer}-{stage.last_layer} on {stage.units} {stage.resource}" for stage in stages)
+
+
+def _noted(watching: Replanner, move: Move, planned: PlannedRun, step: int) -> dict[str, Any]:
+    """Return a move as a line of a file."""
+    stages = {"from": [stage.as_stage() for stage in planned.stages], "to": move.plan.stages}
+    return {
+        "step": step,
+        "why": watching.why,
+        **{
+            key: [
+                {
+                    "resource": stage.resource,
+                    "first_layer": stage.first_layer,
+                    "last_layer": stage.last_layer,
+                    "units": stage.units,
+                }
+                for stage in each
+            ]
+            for key, each in stages.items()
+        },
+        "speeds_are": "seen" if move.is_seen else "predicted",
+        "samples_per_s_before": move.before_samples_per_s,
+        "samples_per_s_after": move.after_samples_per_s,
+        "restart_s": round(watching.restart_s, 3),
+    }

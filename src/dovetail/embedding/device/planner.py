@@ -1,0 +1,250 @@
+"""The thread that plans batches ahead, in the order in which they are announced, on a stream of its own.
+
+A batch in use, planned and not yet done, keeps its rows on the device. Who changes rows behind the planner's back
+pauses it first; batches that were planned and not taken are then planned anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dovetail.embedding.device.finder import Finder
+from dovetail.embedding.device.grouping import MOST_TOGETHER
+from dovetail.embedding.device.mover import Mover
+from dovetail.embedding.device.plan import DeviceKeys, Places, Plan
+from dovetail.embedding.device.streams import Moment, Streams
+from dovetail.embedding.device_tier import DeviceTier
+from dovetail.embedding.errors import TableError
+from dovetail.embedding.store import Store
+from dovetail.units import format_bytes
+
+MOST_UNDER_WAY = 4
+"""Batches that the device may be behind the thread that trains: more would hold rows and memory, and gain nothing."""
+PATIENCE_S = 0.1
+"""How long the thread sleeps at most before it looks again for room."""
+
+
+class Planner:
+    """Plans batches in a thread of its own; one other thread trains on them."""
+
+    def __init__(
+        self, tier: DeviceTier, store: Store, streams: Streams, mover: Mover, finder: Finder, lock: threading.RLock
+    ) -> None:
+        self._tier, self._store, self._streams, self._mover, self._lock = tier, store, streams, mover, lock
+        self._finder = finder
+        self._turn = threading.Lock()
+        """Held while a batch is planned, and by those who want the tier to themselves."""
+        self._news = threading.Condition()
+        self._waiting: deque[Plan] = deque()
+        self._in_use: list[Plan] = []
+        self._under_way: deque[Moment] = deque()
+        self._last_number = 0
+        self._closed = False
+        self.busy_s = 0.0
+        mover.on_ready = self._is_ready
+        self._thread = threading.Thread(target=self._run, name="dovetail-planner", daemon=True)
+        self._thread.start()
+
+    # -- for the thread that trains --------------------------------------------------------------------------------
+
+    def announce(self, keys: DeviceKeys, arrays: tuple[NDArray[Any], ...] = (), *, insert: bool = True) -> Plan:
+        """Have a batch planned after those announced before, and arrays brought to the device with it."""
+        given = self._streams.moment() if isinstance(keys, Tensor) and keys.is_cuda else None
+        with self._news:
+            plan = Plan(self._next_number(), keys, insert, arrays, given=given)
+            self._waiting.append(plan)
+            self._news.notify_all()
+        return plan
+
+    def take(self, plan: Plan) -> Places:
+        """Return where a batch's rows lie; the current stream waits until they are there."""
+        while len(self._under_way) > MOST_UNDER_WAY:
+            self._under_way.popleft().synchronize()
+        with self._news:
+            plan.is_taken = True
+            self._news.notify_all()  # it may now be worth planning
+            while not plan.is_ready and plan.error is None:
+                self._news.wait()
+        if plan.error is not None or plan.places is None:
+            self._mover.must_work()
+            raise plan.error or TableError("a batch was not planned", hint="a bug: report it")
+        self._streams.wait_for(plan.ready)
+        return plan.places
+
+    def take_again(self, plan: Plan) -> Places:
+        """Return the same later, when its rows may have been moved."""
+        if plan.generation != self._tier.generation:
+            with self._news:
+                self._in_use.remove(plan)
+                plan.forget(self._next_number())
+                self._waiting.appendleft(plan)
+                self._news.notify_all()
+        return self.take(plan)
+
+    def done_with(self, plan: Plan) -> None:
+        """Let go of a batch once the current stream has come so far."""
+        if plan.done is None:
+            plan.done = self._streams.moment()
+            self._under_way.append(plan.done)
+            with self._news:
+                self._news.notify_all()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Have the tier to oneself, with all moved that was on its way, and no rows that wait for their first batch."""
+        with self._turn:
+            self._mover.wait()
+            self._streams.wait_for_all()
+            before = self._tier.generation
+            self._forget_announced()
+            try:
+                yield
+            finally:
+                self._streams.wait_for_all()
+                if self._tier.generation != before:
+                    self._plan_anew()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Have nothing planned or moved, and all as it is."""
+        with self._turn:
+            self._mover.wait()
+            self._streams.wait_for_all()
+            yield
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+        self._thread.join()
+
+    def _next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def _forget_announced(self) -> None:
+        """Take out rows that were made for batches to come: nobody has looked them up yet."""
+        slots = self._tier.announced()
+        if len(slots):
+            with self._lock:
+                self._store.lifting.forget(self._tier.keys[slots.long()].cpu().numpy())
+            self._tier.release(slots.cpu().numpy())
+
+    def _plan_anew(self) -> None:
+        """Have those batches planned again that nobody has taken yet."""
+        with self._news:
+            old = [plan for plan in self._in_use if not plan.is_taken]
+            self._in_use = [plan for plan in self._in_use if plan.is_taken]
+            for plan in [*old, *self._waiting]:
+                plan.forget(self._next_number())  # in the order in which they are planned
+            self._waiting.extendleft(reversed(old))
+            self._news.notify_all()
+
+    # -- the thread that plans -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                while not self._closed and not self._is_worth_it():
+                    self._news.wait()
+                if self._closed:
+                    return
+            with self._turn:
+                begun_s = time.perf_counter()
+                had_room = self._plan_next()
+                self.busy_s += time.perf_counter() - begun_s
+            if not had_room:
+                self._wait_for_room()
+
+    def _is_worth_it(self) -> bool:
+        """Say whether to plan now: not where more batches can be planned at once before any is waited for."""
+        if not 0 < len(self._waiting) < MOST_TOGETHER or any(plan.is_taken for plan in self._waiting):
+            return bool(self._waiting)
+        return sum(not plan.is_taken for plan in self._in_use) < MOST_TOGETHER
+
+    def _plan_next(self) -> bool:
+        """Plan the first batches that wait; False where the rows of the first do not fit beside those in use."""
+        with self._news:
+            if not self._waiting:
+                return True
+            self._in_use = [each for each in self._in_use if each.done is None or not each.done.query()]
+            plans = self._next_plans()
+            oldest = min(each.number for each in (*self._in_use, *plans))
+        error: BaseException | None = None
+        try:
+            with torch.no_grad(), self._streams.on(self._streams.planning):
+                if not self._finder.find(plans, oldest=oldest):
+                    self._must_get_room(plans[0])
+                    return False
+        except BaseException as caught:  # whoever takes the batches says it
+            error = caught
+        with self._news:
+            for plan in plans:
+                plan.error = plan.error or error
+                self._waiting.remove(plan)
+                if error is None:
+                    self._in_use.append(plan)
+            self._news.notify_all()
+        return True
+
+    def _next_plans(self) -> list[Plan]:
+        """Return the batches to plan together: one that is waited for alone, else as many as surely fit."""
+        taken = next((each for each in self._waiting if each.is_taken), None)
+        if taken is not None and taken is not self._waiting[0]:
+            return [taken]
+        first, *others = itertools.islice(self._waiting, MOST_TOGETHER)
+        plans, room = [first], self._tier.capacity - first.num_keys
+        room -= sum(each.places.num_unique for each in self._in_use if each.places is not None)
+        for plan in others:
+            room -= plan.num_keys
+            if room < 0 or not (first.insert and plan.insert and first.num_keys and plan.num_keys):
+                break
+            plans.append(plan)
+        return plans
+
+    def _must_get_room(self, plan: Plan) -> None:
+        """Have batches that nobody waits for give way to one that somebody does; refuse it where there are none."""
+        if not plan.is_taken or any(each.done is not None for each in self._in_use):
+            return
+        if any(not each.is_taken for each in self._in_use):
+            self._mover.wait()
+            self._streams.wait_for_all()
+            self._forget_announced()
+            self._plan_anew()
+            return
+        tier = self._tier
+        in_use = sum(each.places.num_unique for each in self._in_use if each.places is not None)
+        own = len(torch.unique(torch.as_tensor(plan.keys)))
+        raise TableError(
+            f"batches in use hold {in_use:,} rows, another one has {own:,}, and device_bytes = "
+            f"{format_bytes(tier.device_bytes)} has room for {tier.capacity:,}",
+            hint=f"give device_bytes of at least {(in_use + own + 1) * tier.slot_bytes}, or step each batch before the "
+            "next is looked up",
+        )
+
+    def _is_ready(self, plans: list[Plan]) -> None:
+        """Say that batches' rows are on their way up."""
+        with self._news:
+            for plan in plans:
+                plan.is_ready = True
+            self._news.notify_all()
+
+    def _wait_for_room(self) -> None:
+        """Wait until a batch in use is done."""
+        with self._news:
+            done = next((plan.done for plan in self._in_use if plan.done is not None), None)
+            if done is None and not self._closed:
+                self._news.wait(PATIENCE_S)
+        if done is not None:
+            done.synchronize()

@@ -1,0 +1,54 @@
+"""Losses that are looked at once they are here: nobody waits for the device after each step."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dovetail.runtime.errors import TrainingError
+
+MOST_LATE = 4
+"""Steps that may be under way while no loss of theirs is known."""
+
+
+class LateLosses:
+    """The losses of steps under way; one that is no number is an error, a few steps late."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._waiting: deque[tuple[Tensor, Any, int, int]] = deque()
+        self.last: float | None = None
+        """The newest mean loss that is known."""
+
+    def add(self, loss: Tensor, *, samples: int, step: int) -> None:
+        """Take in the summed loss of a step that was begun."""
+        here = torch.empty((), dtype=torch.float32, pin_memory=self._is_cuda)
+        here.copy_(loss.detach(), non_blocking=self._is_cuda)
+        arrived = None
+        if self._is_cuda:
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        self._waiting.append((here, arrived, samples, step))
+        while self._waiting and (len(self._waiting) > MOST_LATE or arrived is None or self._waiting[0][1].query()):
+            self._look()
+
+    def settle(self) -> None:
+        """Look at all of them."""
+        while self._waiting:
+            self._look()
+
+    def _look(self) -> None:
+        here, arrived, samples, step = self._waiting.popleft()
+        if arrived is not None:
+            arrived.synchronize()
+        total = float(here)
+        if not math.isfinite(total):
+            raise TrainingError(
+                f"the loss is {total} at step {step}",
+                hint="lower the learning rate, clip gradients, or look for broken samples",
+            )
+        self.last = total / max(1, samples)

@@ -1,0 +1,196 @@
+"""A run in one process whose tables have their hot rows in the memory of a GPU, over host memory and disk.
+
+Layers, dense optimizer and rows are on the device. Batches are read ahead, and their rows brought there while earlier
+ones are trained on. The folder and its checkpoints are those of any run: a run can go on with servers, and back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from dovetail.data.batch import Batch
+from dovetail.data.source import Source
+from dovetail.embedding import Checkpoint
+from dovetail.models.schedules import make_schedule
+from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.checkpoint import Manifest, checksums_in, load_dense, save_dense, table_folder
+from dovetail.runtime.dense.clipping import clipped_scale
+from dovetail.runtime.dense.groups import optimizer_of
+from dovetail.runtime.dense.on_device import from_device, step_on_device, to_device
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.fingerprint import Fingerprint
+from dovetail.runtime.folder import rows_of
+from dovetail.runtime.launch.devices import check_device
+from dovetail.runtime.launch.late_losses import LateLosses
+from dovetail.runtime.launch.prepare import load_source
+from dovetail.runtime.model.build import build_model
+from dovetail.runtime.model.fixed import read_fixed, read_statistics
+from dovetail.runtime.model.parameters import statistics_vector
+from dovetail.runtime.private_folder import remove_private_folder
+from dovetail.runtime.samples import Samples
+from dovetail.runtime.server.tables import load_table
+from dovetail.runtime.worker.device_rows import DeviceRows, doors_of
+from dovetail.runtime.worker.model import ServedModel
+from dovetail.spec.run import Run, RunWorker
+
+OnStep = Callable[[int, float], None]
+
+
+def on_one_device(run: Run) -> Run:
+    """Return the run as one process does it; refuse what that cannot."""
+    if run.stages:
+        raise TrainingError(
+            "the rows lie on a device, and the run is cut into stages",
+            hint='leave [[stage]] away, or set table.place = "servers"',
+        )
+    if run.validation.is_wanted:
+        raise TrainingError(
+            "a run whose rows lie on a device has no trials in between",
+            hint="leave [validation] away, and try the run with `dovetail evaluate`",
+        )
+    check_device(run.table.device, f'table.device = "{run.table.device}"')
+    worker = RunWorker(device=run.table.device, precision=run.workers[0].precision)
+    training = msgspec.structs.replace(run.training, mode="sync", dense="ps")
+    servers = msgspec.structs.replace(run.servers, count=1)
+    table = msgspec.structs.replace(run.table, place="device")
+    return msgspec.structs.replace(run, workers=(worker,), servers=servers, table=table, training=training)
+
+
+class DeviceRun:
+    """A run of one process; the caller's thread trains."""
+
+    def __init__(self, folder: Path, *, model: nn.Module | None = None, source: Source | None = None) -> None:
+        """Take up the newest checkpoint of a folder that `prepare` made."""
+        self.folder = folder
+        self._blueprint = Blueprint.read(folder)
+        run = self._blueprint.run
+        newest = checkpoints.newest(folder, fits=Fingerprint.of(self._blueprint))
+        self._manifest = Manifest.read(newest).in_epochs_of(self._blueprint.samples)
+        data = load_source(run, source)
+        self._samples = Samples(self._blueprint, data)
+        built = build_model(run, data.schema, model)
+        read_fixed(built, folder, self._blueprint.fixed)
+        read_statistics(built, newest, self._manifest)
+        count = len(self._blueprint.tables)
+        self._tables = [
+            load_table(
+                *(self._blueprint, self._manifest, newest, position),
+                cold=rows_of(folder, self._blueprint.servers[0].name) / f"table-{position}",
+                device=run.table.device,
+                device_bytes=run.table.device_bytes // count,
+            )
+            for position in range(count)
+        ]
+        self._rows = DeviceRows(doors_of(self._tables))
+        device = torch.device(run.table.device)
+        self._model = ServedModel(
+            built.train(), self._rows, device, schema=data.schema, precision=run.workers[0].precision
+        )
+        self._optimizer = optimizer_of(self._blueprint)
+        values, state = load_dense(newest, self._manifest)
+        self._model.values.copy_(torch.from_numpy(values))
+        self._state = to_device(state or self._optimizer.first_state(len(values)), device)
+        self._dense_steps = self._manifest.dense_steps
+        self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
+        self._losses = LateLosses(device)
+        self._ahead: deque[tuple[Batch, int]] = deque()
+        self._read_to = self._manifest.position
+
+    def run(self, on_step: OnStep | None = None, *, stop: Callable[[], bool] = lambda: False) -> Path:
+        """Train to the end, or until `stop` says so; return the last checkpoint's folder."""
+        step, position, saving = self._manifest.step, self._manifest.position, self._blueprint.run.checkpoint
+        saved_s, saved_step, newest = time.monotonic(), -1, self.folder
+        while (found := self._next()) is not None and not stop():
+            batch, position = found
+            self._step(step, batch)
+            step += 1
+            if on_step is not None and self._losses.last is not None:
+                on_step(step, self._losses.last)
+            is_due = saving.every_steps is not None and step % saving.every_steps == 0
+            if is_due or (saving.every_s is not None and time.monotonic() - saved_s >= saving.every_s):
+                newest, saved_s, saved_step = self._save(step, position), time.monotonic(), step
+        if saved_step != step:
+            newest = self._save(step, position)
+        if on_step is not None and self._losses.last is not None:
+            on_step(step, self._losses.last)
+        return newest
+
+    def _next(self) -> tuple[Batch, int] | None:
+        """Return the next batch and the position after it, with those after it announced; None at the end."""
+        run, samples = self._blueprint.run, self._blueprint.samples
+        while len(self._ahead) <= run.table.look_ahead and self._read_to < samples * run.training.epochs:
+            epoch, first = divmod(self._read_to, samples)
+            last = min(samples, first + self._blueprint.batch)
+            batch = self._samples.read(epoch, first, last)
+            self._rows.announce(self._model.asked(batch))
+            self._read_to += last - first
+            self._ahead.append((batch, self._read_to))
+        return self._ahead.popleft() if self._ahead else None
+
+    def _step(self, step: int, batch: Batch) -> None:
+        """Train on one batch."""
+        model, settings = self._model, self._blueprint.run
+        with model.computing():
+            loss, _ = model.outcome(batch if model.device.type == "cpu" else batch.to(model.device))
+        loss.backward()  # type: ignore[no-untyped-call]
+        scale = 1.0 / max(1, batch.num_samples) if settings.training.reduction == "mean" else 1.0
+        factor = self._schedule(step)
+        if len(model.values):
+            self._step_dense(model.gradients, scale=scale, factor=factor)
+        self._rows.step(scale=scale, factor=factor)
+        self._losses.add(loss, samples=batch.num_samples, step=step)
+
+    @torch.no_grad()
+    def _step_dense(self, gradients: Tensor, *, scale: float, factor: float) -> None:
+        """Step the dense parameters, and have their gradients begin anew."""
+        settings = self._blueprint.run.optimizer
+        if settings.clip_norm is not None:
+            scale = clipped_scale(scale, float(gradients.double().square().sum()), settings.clip_norm)
+        self._dense_steps += 1
+        step_on_device(
+            *(self._optimizer, self._model.values, gradients, self._state),
+            step_number=self._dense_steps,
+            scale=scale,
+            factor=factor,
+            clip_value=settings.clip_value,
+        )
+        gradients.zero_()
+
+    def _save(self, step: int, position: int) -> Path:
+        """Write a checkpoint, as any run does."""
+        self._losses.settle()
+        partial = checkpoints.begin(self.folder, step)
+        checkpoints.write_statistics(statistics_vector(self._model.graph), partial)
+        save_dense(partial, 0, 0, self._model.values.cpu().numpy(), from_device(self._state))
+        written: list[Future[Checkpoint]] = [
+            table.save_beside(partial / table_folder(number, 0)) for number, table in enumerate(self._tables)
+        ]
+        for future in written:
+            future.result()
+        manifest = Manifest(
+            step=step,
+            position=position,
+            dense_steps=self._dense_steps,
+            num_servers=1,
+            samples=self._blueprint.samples,
+            fingerprint=Fingerprint.of(self._blueprint),
+            files=checksums_in(partial, only="**/*"),
+        )
+        newest = checkpoints.publish(partial, manifest)
+        checkpoints.drop_old(self.folder, newest, self._blueprint.run.checkpoint.keep)
+        return newest
+
+    def close(self) -> None:
+        """Give back memory and files."""
+        for table in self._tables:
+            table.close()
+        remove_private_folder(self._blueprint.private_folder)

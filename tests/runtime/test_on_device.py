@@ -1,0 +1,153 @@
+"""A run whose rows lie on a device does what a run with servers does, and survives its end.
+
+Without a GPU the device is the CPU: the same code but for streams and Triton.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+import torch
+
+from dovetail.embedding import TableError
+from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.launch.in_process import InProcess
+from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
+from dovetail.runtime.launch.prepare import prepare
+from dovetail.spec.run import RunModel
+from dovetail.spec.run_keeping import RunSaving, RunValidation
+from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_table import RunTable
+from tests.runtime.runs import MODEL, assert_same_state, last_state, make_run
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ADAM = RunOptimizer(name="adam", learning_rate=0.01, clip_norm=0.1)
+ROW_BYTES = 400
+"""More than a row takes, with its optimizer's state and its part of the index."""
+
+
+def run_on_device(*, rows=200, look_ahead=3, **how):
+    """Return a run with room for so many rows on the device, of 240 that there are."""
+    table = RunTable(place="device", device=DEVICE, device_bytes=rows * ROW_BYTES, look_ahead=look_ahead)
+    return on_one_device(msgspec.structs.replace(make_run(**({"batch": 50, "samples": 1000} | how)), table=table))
+
+
+def finish(run, folder, *, resume=False):
+    """Run to the end; return the losses."""
+    losses = {}
+    prepare(run, folder, resume=resume)
+    alone = DeviceRun(folder)
+    try:
+        alone.run(losses.__setitem__)
+    finally:
+        alone.close()
+    return losses
+
+
+def finish_with_servers(run, folder, *, resume=False):
+    prepare(run, folder, resume=resume)
+    alone = InProcess(folder)
+    alone.run()
+    alone.close()
+
+
+@pytest.mark.parametrize("optimizer", [ADAM, RunOptimizer(name="adagrad", learning_rate=0.05)], ids=lambda o: o.name)
+def test_rows_on_a_device_end_where_rows_on_servers_end(tmp_path, optimizer):
+    losses = finish(run_on_device(optimizer=optimizer), tmp_path / "device")
+    finish_with_servers(make_run(batch=50, samples=1000, optimizer=optimizer), tmp_path / "servers")
+
+    assert max(losses) == 20
+    assert_same_state(last_state(tmp_path / "device"), last_state(tmp_path / "servers"), rtol=2e-4, atol=2e-5)
+
+
+def test_a_model_that_looks_a_table_up_twice_steps_each_row_once(tmp_path):
+    model = RunModel(name="2emb", options={"num_rows": 240, "width": 4, "hidden": [16, 8]})
+    finish(run_on_device(model=model, rows=600), tmp_path / "device")
+    finish_with_servers(make_run(model=model, batch=50, samples=1000), tmp_path / "servers")
+
+    assert_same_state(last_state(tmp_path / "device"), last_state(tmp_path / "servers"), rtol=2e-4, atol=2e-5)
+
+
+def test_a_run_moves_from_a_device_to_servers_and_back(tmp_path):
+    finish(run_on_device(), tmp_path / "run")
+    finish_with_servers(make_run(batch=50, samples=1000, epochs=2, servers=2), tmp_path / "run", resume=True)
+    finish(run_on_device(epochs=3), tmp_path / "run", resume=True)
+    finish_with_servers(make_run(batch=50, samples=1000, epochs=3), tmp_path / "whole")
+
+    assert last_state(tmp_path / "run").manifest.step == 60
+    assert_same_state(last_state(tmp_path / "run"), last_state(tmp_path / "whole"), rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.processes
+def test_a_run_that_is_killed_goes_on_to_the_same_bits(tmp_path):
+    run = run_on_device(samples=20_000, checkpoint=RunSaving(every_steps=2, keep=2))
+    file = tmp_path / "run.json"
+    file.write_bytes(msgspec.json.encode(run))
+    started = subprocess.Popen(
+        [sys.executable, "-c", "from dovetail.cli.main import main; main()", "train", file, "--out", tmp_path / "run"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until_s = time.monotonic() + 90
+        while not _has_step(tmp_path / "run", 10):
+            assert started.poll() is None, "it ended too early"
+            assert time.monotonic() < until_s, "no checkpoint came"
+            time.sleep(0.01)
+    finally:
+        os.kill(started.pid, signal.SIGKILL)
+        started.wait(timeout=20)
+
+    killed_at = last_state(tmp_path / "run").manifest.step
+    assert 10 <= killed_at < 400
+    seldom = msgspec.structs.replace(run, checkpoint=RunSaving())
+    finish(seldom, tmp_path / "run", resume=True)
+    finish(seldom, tmp_path / "whole")
+
+    exactly = 0.0 if DEVICE == "cpu" else 1e-3  # matrix products of a GPU need not have the same bits twice
+    assert last_state(tmp_path / "run").manifest.step == 400
+    assert_same_state(last_state(tmp_path / "run"), last_state(tmp_path / "whole"), rtol=exactly, atol=exactly)
+
+
+def _has_step(folder, step):
+    return (
+        any(int(each.name.split("-")[1]) >= step for each in checkpoints.all_in(folder)) if folder.exists() else False
+    )
+
+
+def test_a_run_stops_when_it_is_asked_to_and_keeps_what_it_has(tmp_path):
+    prepare(run_on_device(), tmp_path / "run")
+    alone = DeviceRun(tmp_path / "run")
+    steps = []
+    alone.run(lambda step, _: steps.append(step), stop=lambda: len(steps) >= 7)
+    alone.close()
+
+    assert last_state(tmp_path / "run").manifest.position == 7 * 50
+
+
+def test_less_memory_than_a_batch_needs_is_an_error_that_says_how_much_works(tmp_path):
+    run = run_on_device(rows=20)
+    with pytest.raises(TableError, match=r"distinct keys, and device_bytes = .* has room for") as caught:
+        finish(run, tmp_path / "run")
+    least = int(caught.value.hint.split("at least ")[1].split(",")[0])
+    enough = msgspec.structs.replace(run, table=msgspec.structs.replace(run.table, device_bytes=2 * least))
+
+    assert max(finish(enough, tmp_path / "enough")) == 20
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
+def test_without_cuda_the_error_says_so():
+    run = msgspec.structs.replace(make_run(), table=RunTable(place="device"))
+    with pytest.raises(TrainingError, match=r'table.device = "cuda": PyTorch finds no CUDA'):
+        on_one_device(run)
+
+
+def test_what_one_process_cannot_do_is_refused():
+    with pytest.raises(TrainingError, match="no trials in between"):
+        on_one_device(msgspec.structs.replace(run_on_device(), validation=RunValidation(every_steps=5)))
+    assert MODEL.name == "ctr-dnn"
