@@ -54,7 +54,7 @@ def raw(daemon, method, path, body=b"", token=None):
 
 
 def test_a_run_that_is_resized_five_times_goes_on_and_counts_every_sample_once(daemon):
-    run = make_run(model=slow_counting(0.003), optimizer=PLAIN, reduction="sum", workers=2, samples=8000)
+    run = make_run(model=slow_counting(0.003), optimizer=PLAIN, reduction="sum", workers=2, samples=6000)
     job = daemon.submit(name="counting", run=table_of(run), max_workers=1)["id"]
     daemon.wait(job, lambda facts: facts["present"] == 1 and (facts["done"] or 0) > 0)
 

@@ -50,7 +50,7 @@ def test_killed_under_load_it_loses_no_job_and_runs_none_twice(tmp_path, kills, 
 
 
 def test_a_run_goes_on_without_the_daemon_and_the_next_one_takes_it_over(tmp_path):
-    run = make_run(model=slow_counting(0.003), optimizer=PLAIN, reduction="sum", workers=1, samples=5000)
+    run = make_run(model=slow_counting(0.003), optimizer=PLAIN, reduction="sum", workers=1, samples=3000)
     with Daemon(tmp_path / "daemon", "--nodes", "cpu:2x1") as daemon:
         job = daemon.submit(run=table_of(run), max_workers=1)["id"]
         before = daemon.wait(job, lambda facts: (facts["done"] or 0) > 0)
