@@ -5,12 +5,13 @@ python examples/small_cluster.py out/cluster
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from dovetail.serve.client import Client
 
 RUN = Path(__file__).parent / "runs" / "ctr-dnn.toml"
 DOVETAIL = [sys.executable, "-c", "from dovetail.cli.main import main; main()"]
@@ -23,15 +24,16 @@ def main(folder: str) -> None:
     daemon = subprocess.Popen([*DOVETAIL, "serve", *where, "--nodes", "cpu:4x1", "--policy", "fixed-1"])
     try:
         wait_until((Path(folder) / "server.json").exists)
-        sizes = {"first": 500_000, "second": 40_000, "third": 40_000}
+        sizes = {"first": 400_000, "second": 20_000, "third": 20_000}
         for name, samples in sizes.items():
             say("submit", RUN, *where, "--name", name, "--set", f"data.samples={samples}")
-        wait_until(lambda: (job(where, "first-1")["done"] or 0) > 0)
+        client = Client(Path(folder))  # from Python: the same API
+        wait_until(lambda: (client.ask("GET", "/v1/jobs/first-1")["done"] or 0) > 0)
         say("resize", "first-1", "2", *where)  # the policy gave it one
-        wait_until(lambda: job(where, "first-1")["present"] == 2)
+        wait_until(lambda: client.ask("GET", "/v1/jobs/first-1")["present"] == 2)
         say("jobs", *where, "--wait", "--timeout-s", "120")
         say("cluster", *where, "--chrome", f"{folder}/cluster.json")
-        states = {each["id"]: each["state"] for each in ask("jobs", *where)["jobs"]}
+        states = {each["id"]: each["state"] for each in client.ask("GET", "/v1/jobs")["jobs"]}
         assert states == {"first-1": "done", "second-2": "done", "third-3": "done"}, states
     finally:
         daemon.terminate()
@@ -41,14 +43,6 @@ def main(folder: str) -> None:
 def say(*words: object) -> None:
     print(f"$ dovetail {' '.join(str(word) for word in words)}", flush=True)
     subprocess.run([*DOVETAIL, *map(str, words)], check=True, timeout=150)
-
-
-def ask(*words: str) -> dict:
-    return json.loads(subprocess.run([*DOVETAIL, *words, "--json"], check=True, capture_output=True).stdout)
-
-
-def job(where: list[str], job_id: str) -> dict:
-    return next(each for each in ask("jobs", *where)["jobs"] if each["id"] == job_id)
 
 
 def wait_until(is_so, timeout_s: float = 60.0) -> None:
