@@ -32,16 +32,16 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).parent))
 from stock_tables import StockModel, dense_layers, run_stock
 
-from dovetail.embedding import Adagrad, Table, device_tier
+from dovetail.embedding import Adagrad, Table
 from dovetail.embedding.device.fused import FusedStep
 from dovetail.embedding.device.moved import Moved
+from dovetail.embedding.device_budget import slot_bytes
 from dovetail.embedding.hit_ratio import hit_ratio
 from dovetail.units import format_bytes
 from zipf_keys import Batches, make_batches, rows_by_count
 
 SLOTS, WIDTH, HIDDEN, RATE = 26, 16, [1024, 1024, 1024], 0.01
-ROW_BYTES = 2 * WIDTH * 4
-SLOT_BYTES = ROW_BYTES + device_tier.SLOT_BYTES
+ROW_BYTES, SLOT_BYTES = 2 * WIDTH * 4, slot_bytes(2 * WIDTH)
 NUM_EVALUATED = 16
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dovetail.embedding import Table
-from dovetail.embedding.hit_ratio import by_parts, hit_ratio
+from dovetail.embedding.hit_ratio import by_parts, hit_ratio, least_rows
 
 
 def test_nothing_seen_foretells_nothing():
@@ -24,6 +24,15 @@ def test_a_larger_tier_never_has_less():
     ratios = [ratio for _, ratio in by_parts(rng.zipf(1.5, size=2000).clip(max=500).astype(np.int32))]
     assert ratios == sorted(ratios)
     assert ratios[-1] < 1
+
+
+def test_the_least_tier_for_a_ratio_reaches_it_and_one_row_less_does_not():
+    rows_by_count = np.bincount(np.random.default_rng(2).zipf(1.5, size=2000).clip(max=500))
+    for ratio in (0.1, 0.5, 0.8):
+        rows = least_rows(rows_by_count, ratio)
+        assert hit_ratio(rows_by_count, rows) >= ratio > hit_ratio(rows_by_count, rows - 1)
+    assert least_rows(rows_by_count, 0.0) == 0
+    assert least_rows(rows_by_count, 0.999) is None
 
 
 @pytest.mark.parametrize("part", [0.1, 0.3, 1.0])

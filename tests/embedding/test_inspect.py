@@ -44,8 +44,29 @@ def test_people_see_rows_tiers_hot_keys_and_a_histogram(saved, tmp_path):
     assert "rows       10 of width 4, every checksum right" in result.stdout
     assert "hot keys   7 (5)" in result.stdout
     assert "#" * 40 in result.stdout
-    assert "            10   35.7%" in result.stdout  # of 14 look-ups 9 were those of new rows
+    assert "            10   35.7%  " in result.stdout  # of 14 look-ups 9 were those of new rows
     assert "<svg" in (tmp_path / "counts.svg").read_text()
+
+
+def test_the_least_budget_for_a_hit_ratio_has_room_for_its_rows(saved):
+    result = CliRunner().invoke(app, ["table", str(saved), "--hit-ratio", "0.3", "--json"])
+    least = json.loads(result.stdout.splitlines()[-1])["least_budget"]
+    with Table(width=4, device="cpu", device_bytes=least["device_bytes"]) as table:
+        for keys in np.arange(3 * least["rows"]).reshape(3, -1):
+            table.on_device.look_up(keys).release()
+        table.save(saved / "other")
+    held = json.loads(CliRunner().invoke(app, ["table", str(saved / "other"), "--json"]).stdout.splitlines()[-1])
+
+    assert 0.3 <= least["hit_ratio"] <= 0.357
+    assert held["device_rows"] == least["rows"]
+
+
+def test_a_hit_ratio_that_no_budget_reaches_is_an_error_that_says_what_is_possible(saved):
+    result = CliRunner().invoke(app, ["table", str(saved), "--hit-ratio", "0.5"])
+
+    assert result.exit_code == 1
+    assert "no device reaches a hit ratio of 50.0%: with all 10 rows there it is 35.7%" in result.output
+    assert "ask for 0.357 or less" in " ".join(result.output.split())
 
 
 def test_a_damaged_checkpoint_is_an_error_with_a_hint(saved):

@@ -1,9 +1,12 @@
 """What every tier promises, on each of them."""
 
+import resource
+
 import numpy as np
 import pytest
 import torch
 
+from dovetail.embedding import host_tier
 from dovetail.embedding.device_tier import DeviceTier
 from dovetail.embedding.disk_tier import DiskTier
 from dovetail.embedding.host_tier import HostTier
@@ -93,3 +96,37 @@ def test_a_place_is_nowhere_or_in_one_tier_and_gives_its_number_back():
         ]
         assert not any(each(place).any() for each in (in_host, on_disk, on_device) if each is not here)
     assert not any(each(NOWHERE) for each in (in_host, on_disk, on_device))
+
+
+def faults_of(write):
+    """Return how many pages the system had to find while this thread wrote."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    write()
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+
+def test_memory_committed_ahead_is_there_when_rows_come_and_changes_none():
+    tier = HostTier(100_000, 16)
+    if not host_tier._commit(tier._ranges[0], 0, 1):
+        pytest.skip("this system commits pages as they are written")
+    tier.rows[tier.take(1000)] = 7
+    tier.commit_ahead(50_000)  # 3.2 MB of rows
+    ready, fresh = tier.rows[1000:50_000], tier.rows[51_100:99_000]
+
+    assert (tier.rows[:1000] == 7).all()
+    assert not ready.any()
+    assert faults_of(lambda: ready.fill(1)) < 50 < faults_of(lambda: fresh.fill(1))
+
+
+def test_memory_committed_ahead_goes_back_when_the_budget_falls():
+    tier = HostTier(10_000, 16)
+    slots = tier.take(100)
+    tier.rows[slots] = 7
+    tier.commit_ahead(9_000)
+    tier.rows[8_000] = 1  # nobody's slot: to see whether its page goes
+    tier.shrink(200, np.empty(0, np.int64), np.empty(0, np.int32))
+    tier.commit_ahead(9_000)
+
+    assert (tier.rows[slots] == 7).all()
+    assert not tier.rows[8_000].any()
+    assert tier._committed == tier.capacity == 200

@@ -3,7 +3,6 @@
 Without a GPU the device is the CPU: the same code but for streams and Triton.
 """
 
-import os
 import signal
 import subprocess
 import sys
@@ -37,13 +36,13 @@ def run_on_device(*, rows=200, look_ahead=3, **how):
     return on_one_device(msgspec.structs.replace(make_run(**({"batch": 50, "samples": 1000} | how)), table=table))
 
 
-def finish(run, folder, *, resume=False):
-    """Run to the end; return the losses."""
+def finish(run, folder, *, resume=False, last_step=None):
+    """Run to the end, or to `last_step`; return the losses."""
     losses = {}
     prepare(run, folder, resume=resume)
     alone = DeviceRun(folder)
     try:
-        alone.run(losses.__setitem__)
+        alone.run(losses.__setitem__, stop=lambda: last_step is not None and max(losses, default=0) >= last_step)
     finally:
         alone.close()
     return losses
@@ -85,32 +84,30 @@ def test_a_run_moves_from_a_device_to_servers_and_back(tmp_path):
 
 @pytest.mark.processes
 def test_a_run_that_is_killed_goes_on_to_the_same_bits(tmp_path):
-    run = run_on_device(samples=20_000, checkpoint=RunSaving(every_steps=2, keep=2))
-    file = tmp_path / "run.json"
-    file.write_bytes(msgspec.json.encode(run))
-    started = subprocess.Popen(
-        [sys.executable, "-c", "from dovetail.cli.main import main; main()", "train", file, "--out", tmp_path / "run"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    endless = run_on_device(epochs=100_000, checkpoint=RunSaving(every_steps=2, keep=2))  # no kill comes too late
+    file, told = tmp_path / "run.json", tmp_path / "told.txt"
+    file.write_bytes(msgspec.json.encode(endless))
+    train = [sys.executable, "-c", "from dovetail.cli.main import main; main()", "train"]
+    with told.open("wb") as stream:
+        started = subprocess.Popen([*train, file, "--out", tmp_path / "run"], stdout=stream, stderr=stream)
     try:
         until_s = time.monotonic() + 90
         while not _has_step(tmp_path / "run", 10):
-            assert started.poll() is None, "it ended too early"
-            assert time.monotonic() < until_s, "no checkpoint came"
+            assert started.poll() is None, f"it ended by itself: {told.read_text()}"
+            assert time.monotonic() < until_s, f"no checkpoint came: {told.read_text()}"
             time.sleep(0.01)
     finally:
-        os.kill(started.pid, signal.SIGKILL)
+        started.kill()
         started.wait(timeout=20)
 
-    killed_at = last_state(tmp_path / "run").manifest.step
-    assert 10 <= killed_at < 400
-    seldom = msgspec.structs.replace(run, checkpoint=RunSaving())
-    finish(seldom, tmp_path / "run", resume=True)
-    finish(seldom, tmp_path / "whole")
+    assert started.returncode == -signal.SIGKILL
+    last_step = last_state(tmp_path / "run").manifest.step + 30
+    seldom = msgspec.structs.replace(endless, checkpoint=RunSaving())
+    finish(seldom, tmp_path / "run", resume=True, last_step=last_step)
+    finish(seldom, tmp_path / "whole", last_step=last_step)
 
     exactly = 0.0 if DEVICE == "cpu" else 1e-3  # matrix products of a GPU need not have the same bits twice
-    assert last_state(tmp_path / "run").manifest.step == 400
+    assert last_state(tmp_path / "run").manifest.step == last_step
     assert_same_state(last_state(tmp_path / "run"), last_state(tmp_path / "whole"), rtol=exactly, atol=exactly)
 
 
@@ -124,7 +121,7 @@ def test_a_run_stops_when_it_is_asked_to_and_keeps_what_it_has(tmp_path):
     prepare(run_on_device(), tmp_path / "run")
     alone = DeviceRun(tmp_path / "run")
     steps = []
-    alone.run(lambda step, _: steps.append(step), stop=lambda: len(steps) >= 7)
+    alone.run(lambda step, _: steps.append(step), stop=lambda: bool(steps) and steps[-1] >= 7)
     alone.close()
 
     assert last_state(tmp_path / "run").manifest.position == 7 * 50

@@ -56,6 +56,7 @@ SLOW = pytest.mark.slow
         pytest.param(TWO, CLICKS, (3, 8), (1, 1, 2), 1, id="2emb with tables in two stages and an output that skips"),
         pytest.param(DLRM, CLICKS, (2,), (2, 1), 2, id="dlrm with the table in the second stage"),
         pytest.param(NCE, NEXT, (0, 2), (1, 1, 1), 1, id="nce with tables in two stages"),
+        pytest.param(NCE, NEXT, (0, 1, 2), (1, 1, 1, 1), 1, id="nce with a table that hears of the batch by others"),
         pytest.param(MATCHNET, MATCHES, (4, 8), (1, 2, 1), 2, id="matchnet with drawn items in the second stage"),
     ],
 )

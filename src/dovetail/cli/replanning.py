@@ -23,7 +23,7 @@ from dovetail.planner.replan import Difference, Move, Ran, better_plan, differen
 from dovetail.runtime.finished.result import TrainingResult
 from dovetail.runtime.folder import REPLANS
 from dovetail.runtime.launch.callbacks import Callback
-from dovetail.runtime.launch.from_plan import place
+from dovetail.runtime.launch.from_plan import check_memory, place
 from dovetail.runtime.launch.stage_watch import StageWatch
 from dovetail.runtime.messages import Report
 from dovetail.spec import Problem, Stage
@@ -144,7 +144,8 @@ class Replanner(Callback):
     def _fits(self, move: Move) -> bool:
         """Say whether a plan can run on this machine: types may share its cores."""
         try:
-            place(move.plan.stages, self._planned.machine, units=self._planned.units)
+            stages = place(move.plan.stages, self._planned.machine, units=self._planned.units)
+            check_memory(self._problem, stages, self._planned.machine)
         except PlanError:
             return False
         return True

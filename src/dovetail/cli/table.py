@@ -19,6 +19,10 @@ BAR_WIDTH = 40
 def table(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The folder that table.save was given.")],
     hot: Annotated[int, typer.Option(min=0, help="How many of the most used keys to show.")] = 10,
+    hit_ratio: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Say the least device_bytes with which this part of look-ups will hit."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the access counts: a .png, .svg or .html file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -26,7 +30,7 @@ def table(
     from dovetail.embedding.inspect import inspect
 
     with errors_shown(as_json=as_json):
-        summary = inspect(path, num_hot=hot)
+        summary = inspect(path, num_hot=hot, wanted_hit_ratio=hit_ratio)
         if plot is not None:
             _draw(summary, plot)
     if as_json:
@@ -57,9 +61,11 @@ def _show(summary: Summary) -> None:
     most = max((rows for _, rows in summary.rows_by_count), default=0)
     for label, rows in summary.rows_by_count:
         print_line(f"  {label:>9}  {rows:>12,}  {'#' * round(BAR_WIDTH * rows / most)}".rstrip())
-    print_line("look-ups that a device or RAM with room for so many rows will have, foretold")
-    for rows, ratio in summary.hit_ratio_by_rows:
-        print_line(f"  {rows:>12,}  {ratio:6.1%}")
+    print_line("look-ups that a tier with room for so many rows will have, foretold, and device_bytes for such a tier")
+    for budget in summary.budgets:
+        print_line(f"  {budget.rows:>12,}  {budget.hit_ratio:6.1%}  {format_bytes(budget.device_bytes)}")
+    if (least := summary.least_budget) is not None:
+        print_line(f"least      device_bytes={least.device_bytes}, {least.rows:,} rows, for {least.hit_ratio:.1%}")
 
 
 def _draw(summary: Summary, path: Path) -> None:

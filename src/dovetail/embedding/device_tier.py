@@ -16,17 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dovetail.embedding.device import torch_kernels
+from dovetail.embedding.device_budget import INDEX_ENTRIES_A_SLOT, rows_in, slot_bytes
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.places import MOST_DEVICE_SLOTS
 from dovetail.embedding.slot_line import SAVED
 from dovetail.embedding.tier import FactsAbove
 from dovetail.units import format_bytes
 
-INDEX_ENTRIES_A_SLOT = 2
 FULLEST = 0.65
 """The index is made again when more than this fraction is taken or marked: all wait for the longest of many probes."""
-SLOT_BYTES = 8 + 4 + 2 + 1 + 4 + 4 * INDEX_ENTRIES_A_SLOT
-"""Beside a row: key, last step seen, count, state, last batch that needs it, entries of the index."""
 FREE = -1
 """What `needed` says of a slot without a row."""
 NEVER_SEEN = -1
@@ -45,8 +43,8 @@ class DeviceTier:
     def __init__(self, device: torch.device, row_width: int, *, device_bytes: int, device_rows: int | None) -> None:
         """Take the memory; on CUDA all of it at once."""
         self.device, self.row_width, self.device_bytes = device, row_width, device_bytes
-        self.slot_bytes = row_width * 4 + SLOT_BYTES
-        self.capacity = min(device_bytes // self.slot_bytes - 1, MOST_DEVICE_SLOTS - 1)
+        self.slot_bytes = slot_bytes(row_width)
+        self.capacity = min(rows_in(device_bytes, row_width), MOST_DEVICE_SLOTS - 1)
         if device_rows is not None:
             self.capacity = min(self.capacity, device_rows)
         if self.capacity < 1:
@@ -55,7 +53,7 @@ class DeviceTier:
                 hint=f"give at least {2 * self.slot_bytes}",
             )
         self.kernels = kernels_for(device)
-        size = self.capacity + 1  # the last slot is never a row's: kernels that have nothing to do write there
+        size = self.capacity + 1  # the last slot is never a row's
         try:
             self._make(size)
         except torch.OutOfMemoryError:

@@ -34,6 +34,20 @@ def hit_ratio(rows_by_count: NDArray[np.int64], num_rows: int) -> float:
     return float(hits / seen.sum())
 
 
+def least_rows(rows_by_count: NDArray[np.int64], ratio: float) -> int | None:
+    """Return the size of the smallest tier whose hit ratio is `ratio` or more; None where no size is enough."""
+    fewest, most = 0, int(rows_by_count.sum())
+    if hit_ratio(rows_by_count, most) < ratio:
+        return None
+    while fewest < most:  # more rows never hit less
+        middle = (fewest + most) // 2
+        if hit_ratio(rows_by_count, middle) < ratio:
+            fewest = middle + 1
+        else:
+            most = middle
+    return most
+
+
 def _to_come(seen: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return how often the rows seen c times will be asked for; all together as often as all but new rows were."""
     gaps = np.flatnonzero(seen[1 : SELDOM + 1] == 0)

@@ -6,7 +6,9 @@ Beside its row a slot has a line of what is known of it (`slot_line`) and its ke
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
+import threading
 
 import numpy as np
 from numba import njit
@@ -22,6 +24,10 @@ FEWEST_LOOKED_AT, PART_OF_VICTIMS = 2**18, 8
 """Slots that are looked at for victims: so many, or so many times the victims wanted; all of them would take long."""
 WORTH_LARGE_PAGES = 64 << 20
 """A range of so many bytes asks for large pages: a row is then found without a walk through tables of pages."""
+_COMMIT = 23
+"""MADV_POPULATE_WRITE, which `mmap` has no name for; where the system has none, pages are committed as written."""
+_libc = ctypes.CDLL(None)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class HostTier:
@@ -32,7 +38,8 @@ class HostTier:
         self.reserved = reserved
         self.capacity = reserved
         self.row_bytes = row_width * 4
-        self._ranges = [_reserve(reserved * size_bytes) for size_bytes in (self.row_bytes, LINE_BYTES, 8, 4)]
+        self._sizes = (self.row_bytes, LINE_BYTES, 8, 4)
+        self._ranges = [_reserve(reserved * size_bytes) for size_bytes in self._sizes]
         self.rows = np.frombuffer(self._ranges[0], np.float32)[: reserved * row_width].reshape(reserved, row_width)
         self.lines = np.frombuffer(self._ranges[1], np.int32)[: reserved * 8].reshape(reserved, 8)
         self.keys = np.frombuffer(self._ranges[2], np.int64)[:reserved]
@@ -40,6 +47,8 @@ class HostTier:
         self._num_free = 0
         self.top = 0
         self.hand = 0
+        self._committed = 0
+        self._committing = threading.Lock()
 
     @property
     def num_rows(self) -> int:
@@ -70,6 +79,18 @@ class HostTier:
         slots[reused:] = np.arange(self.top, self.top + num_rows - reused)
         self.top += num_rows - reused
         return slots
+
+    def commit_ahead(self, num_rows: int) -> None:
+        """Have the system commit the memory of the next slots above all that were used; what is there stays as it is.
+
+        For a thread of its own: committing takes as long as the copying of rows.
+        """
+        with self._committing:
+            start, end = max(self.top, self._committed), min(self.capacity, self.top + num_rows)
+            if start < end:
+                for memory, size_bytes in zip(self._ranges, self._sizes, strict=True):
+                    _commit(memory, start * size_bytes, end * size_bytes)
+                self._committed = end
 
     def give_back(self, slots: NDArray[np.int32]) -> None:
         """Take slots back whose lines say that they are free."""
@@ -125,9 +146,13 @@ class HostTier:
             self.top, self._num_free = compact(
                 self.rows, self.lines, self.keys, self._free, self.top, capacity, index_keys, index_places
             )
-            for memory, size_bytes in zip(self._ranges, (self.row_bytes, LINE_BYTES, 8, 4), strict=True):
-                _hand_back(memory, capacity * size_bytes)
-        self.capacity = capacity
+            self._committed = max(self._committed, capacity + 1)
+        with self._committing:
+            if self._committed > capacity:
+                for memory, size_bytes in zip(self._ranges, self._sizes, strict=True):
+                    _hand_back(memory, capacity * size_bytes)
+                self._committed = capacity
+            self.capacity = capacity
 
     def close(self) -> None:
         """Let go of the memory."""
@@ -139,16 +164,23 @@ def _reserve(size_bytes: int) -> mmap.mmap:
     """Return a range of zeros that takes memory as it is written."""
     memory = mmap.mmap(-1, max(size_bytes, mmap.PAGESIZE))
     if size_bytes >= WORTH_LARGE_PAGES:
-        with contextlib.suppress(OSError, AttributeError):  # a system without them works as well
+        with contextlib.suppress(OSError, AttributeError):  # a system without them for shared memory works as well
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
+
+
+def _commit(memory: mmap.mmap, start: int, end: int) -> bool:
+    """Have pages with these bytes committed, without Python's lock; False where the system does not do so."""
+    start = start // mmap.PAGESIZE * mmap.PAGESIZE
+    address = np.frombuffer(memory, np.uint8).ctypes.data
+    return bool(_libc.madvise(address + start, end - start, _COMMIT) == 0)
 
 
 def _hand_back(memory: mmap.mmap, used_bytes: int) -> None:
     """Let the system have the pages behind `used_bytes`; they read as zeros again."""
     start = -(-used_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
     if start < len(memory):
-        memory.madvise(mmap.MADV_DONTNEED, start, len(memory) - start)
+        memory.madvise(mmap.MADV_REMOVE, start, len(memory) - start)  # shared memory outlives MADV_DONTNEED
 
 
 @njit(cache=True, nogil=True, inline="always")

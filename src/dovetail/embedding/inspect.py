@@ -9,8 +9,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding.checkpoint import Checkpoint
-from dovetail.embedding.hit_ratio import by_parts
+from dovetail.embedding.checkpoint import Checkpoint, Settings
+from dovetail.embedding.device_budget import bytes_for
+from dovetail.embedding.errors import TableError
+from dovetail.embedding.hit_ratio import by_parts, hit_ratio, least_rows
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +23,14 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     tombstones: int
     bytes: int
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """A device tier of so many rows: the device_bytes it takes, and what part of look-ups will hit, foretold."""
+
+    rows: int
+    device_bytes: int
+    hit_ratio: float
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,13 +49,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     chain: list[Link]
     hot_keys: list[tuple[int, int]]
     rows_by_count: list[tuple[str, int]]
-    hit_ratio_by_rows: list[tuple[int, float]]
-    """What part of look-ups a tier of so many rows will have, foretold."""
+    budgets: list[Budget]
+    """For parts of all rows."""
+    least_budget: Budget | None
+    """The least that reaches the hit ratio asked for."""
     largest_value: float
     num_not_finite: int
 
 
-def inspect(path: str | Path, *, num_hot: int = 10) -> Summary:
+def inspect(path: str | Path, *, num_hot: int = 10, wanted_hit_ratio: float | None = None) -> Summary:
     """Return what the newest checkpoint in `path` holds, every file checked."""
     chain = Checkpoint.newest(Path(path))
     links: list[Link] = []
@@ -94,10 +106,28 @@ def inspect(path: str | Path, *, num_hot: int = 10) -> Summary:
         chain=links,
         hot_keys=[(int(all_keys[i]), int(all_counts[i])) for i in hottest],
         rows_by_count=_by_count(all_counts),
-        hit_ratio_by_rows=by_parts(all_counts),
+        budgets=[_budget(rows, ratio, settings) for rows, ratio in by_parts(all_counts)],
+        least_budget=None if wanted_hit_ratio is None else _least_budget(all_counts, wanted_hit_ratio, settings),
         largest_value=largest,
         num_not_finite=not_finite,
     )
+
+
+def _budget(rows: int, ratio: float, settings: Settings) -> Budget:
+    return Budget(rows=rows, device_bytes=bytes_for(rows, settings.row_width), hit_ratio=ratio)
+
+
+def _least_budget(counts: NDArray[np.int32], wanted: float, settings: Settings) -> Budget:
+    """Return the least budget that reaches a hit ratio; refuse one that none does."""
+    rows_by_count = np.bincount(counts)
+    if (rows := least_rows(rows_by_count, wanted)) is None:
+        most = hit_ratio(rows_by_count, len(counts))
+        raise TableError(
+            f"no device reaches a hit ratio of {wanted:.1%}: with all {len(counts):,} rows there it is {most:.1%}, "
+            "and the other look-ups are of rows not seen yet",
+            hint=f"ask for {np.floor(1000 * most) / 1000:g} or less" if most else "let the table be looked up first",
+        )
+    return _budget(rows, hit_ratio(rows_by_count, rows), settings)
 
 
 def _by_count(counts: NDArray[np.int32]) -> list[tuple[str, int]]:

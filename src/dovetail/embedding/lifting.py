@@ -24,8 +24,10 @@ MOST_THREADS = 8
 CORES_A_THREAD = 2
 """Threads that move rows: half of the cores, but no more than keep up with a GPU."""
 KEYS_WORTH_A_THREAD = 1024
-MOST_LOWERED = 32_768
+MOST_LOWERED = 131_072
 """Rows that come down before room is looked for again."""
+WORTH_COMMITTING = 4096
+"""Rows that come down at once for which the memory of the next ones is made ready."""
 
 
 class Lifted(NamedTuple):
@@ -103,6 +105,8 @@ class Lifting:
             start = part.stop
         self.num_rows -= len(keys)
         self._room.generation += 1
+        if len(keys) >= WORTH_COMMITTING:
+            self._pool.submit(self._host.commit_ahead, 2 * len(keys))
 
     def have_rows(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Say which keys have a row, in whichever tier."""

@@ -105,7 +105,7 @@ def train(
     given |= {f"model.options.{key}": value for key, value in (model_options or {}).items()}
     given |= {f"data.options.{key}": value for key, value in named_options.items()}
     whole = with_settings(run, given, place=PLACE) if run is not None else run_from({}, given, place=PLACE)
-    whole = with_plan_of(whole, Path())
+    whole = with_plan_of(whole, Path(), dense=given.get("training.dense"))
     return start(
         whole,
         Path(folder),

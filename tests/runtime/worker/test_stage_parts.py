@@ -229,7 +229,7 @@ def test_a_stages_ring_has_parameters_for_its_own_generation_up_to_its_step(make
 def stage_line(make_bench):
     """Return calls to a worker of the second stage, and where it listens."""
     bench = make_bench(lasts=(1,), counts=(1, 1))
-    calls = Calls(Process(bench.folder, "stage-0"), "test", lane_bytes=1 << 20)
+    calls = Calls(Process(bench.folder, "stage-0"), "test", dense_size=1000)
     stage = Process(bench.folder, "stage-1")
     (spec,) = bench.blueprint.stages[1].workers
     yield calls, stage.listen([spec.local_address])

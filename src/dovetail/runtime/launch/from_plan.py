@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from dovetail.catalogue import load_catalogue
 from dovetail.cost import stage_memory
 from dovetail.errors import PlanError
 from dovetail.runtime.launch.devices import gpu_bytes, num_gpus
@@ -190,9 +191,18 @@ def planned_run(
     return msgspec.structs.replace(run, workers=workers, stages=cut, training=training)
 
 
-def with_plan_of(run: Run, folder: Path) -> Run:
-    """Return a run with the workers and stages of the plan that it names, from that folder, where it names one."""
+def with_plan_of(run: Run, folder: Path, *, dense: Dense | None = None) -> Run:
+    """Return a run with the workers and stages of the plan that it names, from that folder, where it names one.
+
+    `dense` is where dense parameters are kept, where someone chose.
+    """
     if run.training.plan is None:
         return run
     plan, machine = read_struct(folder / run.training.plan, Plan), Machine.this()
-    return planned_run(run, place(plan.stages, machine), machine, plan.batch)
+    stages = place(plan.stages, machine, units=units_of(plan.stages, None, load_catalogue()))
+    return planned_run(run, stages, machine, plan.batch, dense=dense or dense_of(plan))
+
+
+def dense_of(plan: Plan) -> Dense | None:
+    """Return where a plan has dense parameters, where it says so."""
+    return next((stage.dense for stage in plan.stages if stage.dense is not None), None)

@@ -65,7 +65,7 @@ def in_sync(prediction: Prediction, plan: Plan, stages: Sequence[PlacedStage], r
     Every worker of the first stage cuts its part of a batch into micro-batches.
     """
     seconds = [each for each in prediction.stage_seconds if each is not None]
-    batch = plan.batch
+    batch = run.training.batch or plan.batch
     if run.training.mode != "sync" or len(stages) < 2 or len(seconds) < len(stages) or batch is None:
         return None
     readers = stages[0].workers

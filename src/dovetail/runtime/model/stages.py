@@ -29,8 +29,8 @@ class Cut:
 
     @property
     def senders(self) -> frozenset[int]:
-        """The stages that it waits for: with fields of the batch, the first as well."""
-        return frozenset(self.inputs) | (frozenset({0}) if self.fields else frozenset())
+        """The stages that it waits for: the first is one, which is told of loss, scores and gradients of rows."""
+        return frozenset(self.inputs) | (frozenset({0}) if self.number else frozenset())
 
 
 def cuts_of(graph: LayerGraph, blueprint: Blueprint) -> list[Cut]:

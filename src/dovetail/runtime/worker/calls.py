@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import zmq
 
-from dovetail.runtime.blueprint import Blueprint, ServerSpec
+from dovetail.runtime.blueprint import ServerSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Collect, Forward, Stale
 from dovetail.runtime.process import Process
@@ -30,9 +30,14 @@ class Calls:
     A line takes one request at a time through shared memory, so there are as many lines as requests under way.
     """
 
-    def __init__(self, process: Process, purpose: str, *, lane_bytes: int) -> None:
-        """Open no line yet; `purpose` tells these from other lines of the process."""
-        self._process, self._purpose, self._lane_bytes = process, purpose, lane_bytes
+    def __init__(self, process: Process, purpose: str, *, dense_size: int) -> None:
+        """Open no line yet; `purpose` tells these from other lines of the process.
+
+        Some are asked for so many dense gradients.
+        """
+        self._process, self._purpose = process, purpose
+        self._dense_bytes = 4 * dense_size if process.blueprint.run.training.dense == "ps" else 0
+        self._most_samples = process.blueprint.run.training.micro_batch
         self._specs = process.blueprint.stage_workers
         self._free: dict[str, list[Caller]] = {name: [] for name in self._specs}
         self._num_lines = 0
@@ -45,16 +50,22 @@ class Calls:
     def ask(self, name: str, message: Forward | Collect, arrays: Sequence[Sendable] = ()) -> Call:
         """Send a request to a worker of a later stage."""
         free = self._free[name]
-        line = free.pop() if free else self._open(self._specs[name])
+        line = free.pop() if free else self._open(self._specs[name], message, arrays)
         call = Call(name, line, line.ask(message, arrays))
         self._under_way[line.socket] = call
         self.poller.register(line.socket, zmq.POLLIN)
         return call
 
-    def _open(self, spec: ServerSpec) -> Caller:
-        """Return a new line."""
+    def _open(self, spec: ServerSpec, message: Forward | Collect, arrays: Sequence[Sendable]) -> Caller:
+        """Return a new line, with room in shared memory for a whole micro-batch of what it is opened for.
+
+        Shared memory that a GPU reads is pinned, all of it: no more than is needed.
+        """
         self._num_lines += 1
-        return self._process.call(spec, suffix=f"/{self._purpose}-{self._num_lines}", lane_bytes=self._lane_bytes)
+        samples = max(1, message.samples) if isinstance(message, Forward) else self._most_samples
+        bytes_each = -(-sum(array.nbytes for array in arrays) // samples)
+        lane_bytes = max(self._dense_bytes, 2 * bytes_each * self._most_samples) + (1 << 20)
+        return self._process.call(spec, suffix=f"/{self._purpose}-{self._num_lines}", lane_bytes=lane_bytes)
 
     def answered(self, timeout_s: float) -> list[Call]:
         """Return the requests that were answered, after a while where there are none yet."""
@@ -103,8 +114,3 @@ class Calls:
 def is_stale(call: Call) -> bool:
     """Say whether an answer says that the request was of work that is thrown away."""
     return call.letter is not None and isinstance(call.letter.message, Stale)
-
-
-def lane_bytes(blueprint: Blueprint, dense_size: int) -> int:
-    """Return how much shared memory a line between stages has: a micro-batch of wide activations, or gradients."""
-    return max(4 * dense_size, blueprint.run.training.micro_batch * 4096 * 4) + (1 << 20)

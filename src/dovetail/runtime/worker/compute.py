@@ -73,7 +73,11 @@ class Computer:
 
 def finite_loss(loss: Tensor, where: str) -> float:
     """Return a loss as a number; one that is none is an error that says `where`."""
-    total = float(loss.detach())
+    return finite(float(loss.detach()), where)
+
+
+def finite(total: float, where: str) -> float:
+    """Return the loss; one that is no number is an error that says `where`."""
     if not math.isfinite(total):
         raise TrainingError(
             f"the loss is {total} {where}", hint="lower the learning rate, clip gradients, or look for broken samples"

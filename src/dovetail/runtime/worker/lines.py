@@ -53,7 +53,7 @@ class Lines:
         Where servers have not applied them yet, and waiting for that takes longer than an exchange, rows are fetched
         before, and those that a step changes again when it is applied.
         """
-        early = self._parked_s > self._exchange_s
+        early = bool(look_ups) and self._parked_s > self._exchange_s
         tables = tuple(each.table for each in look_ups)
         pull = Pull(generation=generation, version=version, tables=tables, dense=dense, early=early)
         begun_s = time.perf_counter()

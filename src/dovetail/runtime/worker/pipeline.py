@@ -17,7 +17,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Collect, Collected, Forward, Returned, Span
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.calls import Call, Calls, is_stale, lane_bytes
+from dovetail.runtime.worker.calls import Call, Calls, is_stale
 from dovetail.runtime.worker.compute import Computed, gradients_of
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Abandoned, now_s
@@ -60,7 +60,7 @@ class Pipeline:
         self._blueprint = process.blueprint
         self._cuts: list[Cut] = cuts_of(self._graph, process.blueprint)
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
-        self._calls = Calls(process, "pipeline", lane_bytes=lane_bytes(process.blueprint, largest))
+        self._calls = Calls(process, "pipeline", dense_size=largest)
         half = process.blueprint.run.training.activations == "bfloat16"
         self._travel = Travel(model.device, half=half)
         self._flights: list[Flight] = []
@@ -80,7 +80,7 @@ class Pipeline:
 
         With one each, whoever is done waits for the next to come.
         """
-        return len(self._flights) > 2 * (1 + sum(len(names) for names in self.staff))
+        return len(self._flights) >= 2 * (1 + sum(len(names) for names in self.staff))
 
     @property
     def task(self) -> Task | None:
@@ -102,8 +102,6 @@ class Pipeline:
         self._num_flights += 1
         assign = fetched.micro_batch.task.assign
         for later in self._cuts[1:]:
-            if 0 not in later.senders:
-                continue
             names = later.inputs.get(0, ())
             message = Forward(
                 generation=assign.generation,
@@ -165,13 +163,13 @@ class Pipeline:
             answer: Any = call.letter.message if call.letter is not None else None
             if call.letter is None or not isinstance(answer, Returned):
                 raise TrainingError(f"{call.name} answered a micro-batch with {type(answer).__name__}", hint="a bug")
-            arrays = list(call.letter.arrays)
-            for name in self._cuts[stage].inputs.get(0, ()):
-                array = arrays.pop(0)
+            arrays, names = list(call.letter.arrays), self._cuts[stage].inputs.get(0, ())
+            for name, tensor in zip(names, self._travel.unpack_all(arrays[: len(names)]), strict=True):
                 if not flight.outputs[name].requires_grad:
                     continue
-                gradient = self._travel.unpack(array).to(flight.outputs[name].dtype)
+                gradient = tensor.to(flight.outputs[name].dtype)
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
+            arrays = arrays[len(names) :]
             for table in answer.tables:
                 keys, values = arrays.pop(0), arrays.pop(0)
                 rows.append((look_up(table, keys.copy(), self._blueprint.num_servers), values.copy()))
@@ -180,7 +178,6 @@ class Pipeline:
             loss = answer.loss if answer.loss is not None else loss
             self._stages_s = tuple(a + b for a, b in zip_longest(self._stages_s, answer.stages_s, fillvalue=0.0))
         if gradients:
-            self._travel.await_copies()
             torch.autograd.backward([flight.outputs[name] for name in gradients], list(gradients.values()))
         for call in flight.calls.values():
             self._calls.end(call)
@@ -211,7 +208,7 @@ class Pipeline:
         for call in calls:
             if call.letter is not None and isinstance(call.letter.message, Collected) and call.letter.arrays:
                 part = self._cuts[stage_of[call.name]].dense
-                self._model.gradients[part] += self._travel.unpack(call.letter.arrays[0])
+                self._model.gradients[part] += self._travel.unpack_all(call.letter.arrays)[0]
             self._calls.end(call)
 
     def give_up(self) -> None:

@@ -14,15 +14,20 @@ from torch import Tensor
 
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.messages import Forward, Returned, Span
+from dovetail.runtime.model.parameters import sparse_modules
 from dovetail.runtime.model.stages import Cut
 from dovetail.runtime.worker.calls import Calls
-from dovetail.runtime.worker.compute import finite_loss, gradients_of
+from dovetail.runtime.worker.compute import finite, gradients_of
 from dovetail.runtime.worker.lines import Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.stage_dense import StageDense
 from dovetail.runtime.worker.stage_visits import Visit, joined
 from dovetail.runtime.worker.travel import Travel
 from dovetail.transport import Sendable
+
+Packed = dict[int, list[Sendable]]
+"""By the stage that it goes to."""
+SCORES = -1
 
 
 class StageComputer:
@@ -48,13 +53,14 @@ class StageComputer:
         self._name, self._graph, self._cut, self._model = name, graph, cut, model
         self._lines, self._calls, self._is_last = lines, calls, is_last
         self._reply, self._wanted, self._dense, self._travel = reply, wanted, dense, travel
-        blocks = graph.blocks[cut.first : cut.last + 1]
-        self.joins = is_last and not {"ids", "offsets"} & set(cut.fields) and all(b.kind != "embedding" for b in blocks)
-        """Whether several micro-batches may be computed at once."""
+        tables = {id(layer) for each in sparse_modules(graph) for layer in each.layers}
+        modules = [module for block in graph.blocks[cut.first : cut.last + 1] for module in block.module.modules()]
+        self.joins = is_last and not any(id(module) in tables for module in modules)
+        """Whether several micro-batches may be computed at once: nothing is looked up for them."""
         self._keeps_spans = keeps_spans
         self.spans: list[Span] = []
         """For the timeline; whoever tells the coordinator of them takes them out."""
-        self._computed: deque[tuple[Sequence[Visit], Timer]] = deque()
+        self._computed: deque[tuple[Sequence[Visit], list[Packed], Timer]] = deque()
         """Handed out both ways, and not answered yet."""
 
     def compute(self, visits: Sequence[Visit]) -> bool:
@@ -78,8 +84,9 @@ class StageComputer:
             self._backward(whole)
         whole.gradients = {name: tensor.grad for name, tensor in whole.inputs.items()}
         _hand_back(whole, visits)
+        packed = [self._packed(visit) for visit in visits]
         timer.end()
-        self._computed.append((visits, timer))
+        self._computed.append((visits, packed, timer))
         return True
 
     def _own(self, seconds: float) -> tuple[float, ...]:
@@ -93,13 +100,13 @@ class StageComputer:
 
     def answer_done(self, *, wait: bool) -> None:
         """Answer micro-batches that are computed; with `wait`, wait for one at least."""
-        while self._computed and (wait or self._computed[0][1].is_over):
-            visits, timer = self._computed.popleft()
+        while self._computed and (wait or self._computed[0][2].is_over):
+            visits, packed, timer = self._computed.popleft()
             self._note(visits[0], timer)
             samples = sum(visit.message.samples for visit in visits)
-            for visit in visits:
+            for visit, arrays in zip(visits, packed, strict=True):
                 visit.took(self._own(timer.seconds() * visit.message.samples / max(1, samples)))
-                self._answer(visit)
+                self._answer(visit, arrays)
             wait = False
 
     def _note(self, visit: Visit, timer: Timer) -> None:
@@ -163,38 +170,48 @@ class StageComputer:
             arrays = call.letter.arrays if call.letter is not None else ()
             if call.letter is not None:
                 visit.took(call.letter.message.stages_s)
-            for name, array in zip(self._cut.outputs[stage], arrays, strict=True):
+            for name, tensor in zip(self._cut.outputs[stage], self._travel.unpack_all(arrays), strict=True):
                 if not visit.outputs[name].requires_grad:
                     continue
-                gradient = self._travel.unpack(array).to(visit.outputs[name].dtype)
+                gradient = tensor.to(visit.outputs[name].dtype)
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
-            self._calls.end(call)
         self._dense.add_up(visit.task)
-        self._travel.await_copies()
         if gradients:
             torch.autograd.backward([visit.outputs[name] for name in gradients], list(gradients.values()))
+        for call in visit.calls.values():  # only now: the gradients were in the memory of the letters
+            self._calls.end(call)
 
-    def _answer(self, visit: Visit) -> None:
-        """Send gradients to where what they are of came from; the first stage gets the rest of what came of it too."""
+    def _packed(self, visit: Visit) -> Packed:
+        """Return what goes back to each stage, the scores with what goes to the first."""
+        packed = {
+            sender: [self._gradient_of(visit, name) for name in self._cut.inputs.get(sender, ())]
+            for sender in visit.letters
+        }
+        if visit.scores is not None:
+            packed[SCORES] = [self._travel.pack(visit.scores, exact=True)]
+        return packed
+
+    def _answer(self, visit: Visit, packed: Packed) -> None:
+        """Send gradients to where what they are of came from; the first stage gets the rest of what came of it too.
+
+        The first stage is answered first: what the scores lie in may be another's letter.
+        """
         where = f"on {self._name} at step {visit.message.step}"
-        loss = finite_loss(visit.loss, where) if visit.loss is not None else None
+        loss = finite(self._travel.number(visit.loss), where) if visit.loss is not None else None
         rows = gradients_of(visit.leaves)
-        first = min(visit.letters)  # is told how long the stages took: one of them, so that it counts once
-        for sender, letter in visit.letters.items():
-            arrays = [self._gradient_of(visit, name) for name in self._cut.inputs.get(sender, ())]
-            stages_s = visit.stages_s if sender == first else ()
+        for sender, letter in sorted(visit.letters.items()):
+            arrays = packed[sender]
             if sender:
-                self._reply(letter, Returned(stages_s=stages_s), arrays)
+                self._reply(letter, Returned(), arrays)
                 continue
             for wanted, values in rows:
                 arrays += [wanted.keys, values]
-            if visit.scores is not None:
-                arrays.append(self._travel.pack(visit.scores, exact=True))
+            arrays += packed.get(SCORES, [])
             returned = Returned(
                 loss=loss,
                 tables=tuple(wanted.table for wanted, _ in rows),
                 has_scores=visit.scores is not None,
-                stages_s=stages_s,
+                stages_s=visit.stages_s,
             )
             self._reply(letter, returned, arrays)
 
@@ -210,12 +227,13 @@ def _hand_back(whole: Visit, visits: Sequence[Visit]) -> None:
     """Give each of several that were computed at once what came of it; the loss of all counts for the first."""
     if visits[0] is whole:
         return
-    begin = 0
+    begin, samples = 0, sum(visit.message.samples for visit in visits)
     for visit in visits:
         part = slice(begin, begin + visit.message.samples)
         begin = part.stop
         visit.gradients = {name: None if each is None else each[part] for name, each in whole.gradients.items()}
-        visit.scores = whole.scores[part] if whole.scores is not None else None
+        is_each = whole.scores is not None and whole.scores.shape[:1] == (samples,)
+        visit.scores = whole.scores[part] if is_each else None
         if whole.loss is not None:
             visit.loss = whole.loss if visit is visits[0] else torch.zeros((), device=whole.loss.device)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -71,9 +72,11 @@ class TaskSums(StageDense):
     Without steps (ssp and async), they are fetched for every task.
     """
 
-    def __init__(self, model: ServedModel, cut: Cut, lines: Lines, *, sync: bool) -> None:
-        """Keep the lines to the servers."""
-        self._model, self._cut, self._lines, self._sync = model, cut, lines, sync
+    def __init__(
+        self, model: ServedModel, cut: Cut, lines: Lines, *, sync: bool, has_out: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Keep the lines to the servers; `has_out` says whether micro-batches are between their two passes."""
+        self._model, self._cut, self._lines, self._sync, self._has_out = model, cut, lines, sync, has_out
         self._fetched_for: int | TaskKey | None = None
         self._sums: dict[TaskKey, Tensor] = {}
         """Gradients of tasks under way, but for the one whose sum is in the model."""
@@ -81,13 +84,16 @@ class TaskSums(StageDense):
         """The task whose gradients add up in the model."""
 
     def are_there(self, message: Forward) -> bool:
-        """Say that they can be fetched."""
-        return True
+        """Say that they can be fetched: not while others are to go back with those that they went forward with."""
+        return self._use_of(message) == self._fetched_for or not self._has_out()
+
+    def _use_of(self, message: Forward) -> int | TaskKey:
+        """Return what a fetch serves: a step, or a task where there are none."""
+        return message.step if self._sync else task_of(message)
 
     def prepare(self, message: Forward, wanted: Wanted) -> None:
         """Fetch them, where those of another step are here."""
-        task = task_of(message)
-        use = message.step if self._sync else task
+        use = self._use_of(message)
         if use == self._fetched_for or not len(self._model.values):
             return
         version = message.step if self._sync else 0

@@ -27,7 +27,7 @@ from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.calls import Calls, is_stale, lane_bytes
+from dovetail.runtime.worker.calls import Calls, is_stale
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.lines import Abandoned, lines_of
 from dovetail.runtime.worker.model import ServedModel
@@ -73,7 +73,7 @@ class StageLoop:
         )
         self._lines = lines_of(process, "stage")
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
-        self._calls = Calls(process, "stage-on", lane_bytes=lane_bytes(blueprint, largest))
+        self._calls = Calls(process, "stage-on", dense_size=largest)
         self._travel = Travel(device, half=blueprint.run.training.activations == "bfloat16")
         self._listener = process.listen(self._addresses(), self._travel.pin)
         self._waker = Waker()
@@ -98,7 +98,9 @@ class StageLoop:
             else None
         )
         self._dense: StageDense = (
-            TaskSums(self._model, self._cut, self._lines, sync=training.mode == "sync")
+            TaskSums(
+                self._model, self._cut, self._lines, sync=training.mode == "sync", has_out=lambda: self._visits.has_out
+            )
             if self._ring is None
             else StageRing(self._ring, self._model)
         )

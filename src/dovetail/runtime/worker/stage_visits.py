@@ -119,6 +119,11 @@ class Visits:
                 samples += message.samples
         return found
 
+    @property
+    def has_out(self) -> bool:
+        """Say whether any is with later stages: forward here, and not back yet."""
+        return any(visit.calls for visit in self._visits.values())
+
     def remove(self, visit: Visit) -> None:
         """Forget one that is done."""
         del self._visits[visit.message.head, visit.message.flight]

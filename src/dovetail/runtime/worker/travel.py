@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,16 @@ class Travel:
         self._device, self._half = device, half
         self._is_cuda = device.type == "cuda"
         self._copies: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
+        self._answers: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
 
     def pack(self, tensor: Tensor, *, exact: bool = False) -> Sendable:
-        """Return a tensor as it goes into a letter; `exact` numbers stay as they are."""
+        """Return a tensor, as it will be computed by then, as it goes into a letter; `exact` numbers stay as they are.
+
+        A GPU writes it when what was handed out so far is done, whatever is handed out after.
+        """
         tensor = tensor.detach()
+        if tensor.dtype == torch.int16:
+            tensor = tensor.int()  # as int16 travels what is half
         if tensor.is_floating_point():
             tensor = tensor.to(HALF).view(torch.int16) if self._half and not exact else tensor.float()
         tensor = tensor.contiguous()
@@ -40,10 +48,23 @@ class Travel:
         if tensor.device.type == "cpu":
             return tensor.numpy().view(dtype)
 
+        computed = torch.cuda.current_stream(self._device).record_event()
+
         def write(place: Any) -> None:
-            torch.from_numpy(place.view(np.int16) if dtype == np.uint16 else place).copy_(tensor)
+            host = torch.from_numpy(place.view(np.int16) if dtype == np.uint16 else place)
+            with torch.cuda.stream(self._answers):
+                self._answers.wait_event(computed)
+                host.copy_(tensor, non_blocking=True)
+                self._answers.synchronize()
 
         return Unwritten(tuple(tensor.shape), dtype, write)
+
+    def number(self, tensor: Tensor) -> float:
+        """Return a single number that is computed, without waiting for what was handed out after it."""
+        if not self._is_cuda:
+            return float(tensor.detach())
+        with torch.cuda.stream(self._answers):
+            return float(tensor.detach().to("cpu"))
 
     def unpack(self, array: Any) -> Tensor:
         """Return an array of a letter on the device; in host memory it is that of the letter, and as short-lived."""
@@ -59,6 +80,12 @@ class Travel:
             return tensor
         return tensor.view(HALF).float() if is_half else tensor
 
+    def unpack_all(self, arrays: Sequence[Any]) -> list[Tensor]:
+        """Return arrays of a letter on the device, to be used at once."""
+        tensors = [self.unpack(array) for array in arrays]
+        self.await_copies()
+        return tensors
+
     def await_copies(self) -> None:
         """Have what is computed from now on wait for everything that was unpacked."""
         if self._is_cuda:
@@ -70,5 +97,9 @@ class Travel:
             return
         memory, cudart = lane.memory(), torch.cuda.cudart()  # type: ignore[no-untyped-call]
         address = memory.ctypes.data
-        if int(cudart.cudaHostRegister(address, memory.nbytes, 0)) == 0:
-            weakref.finalize(lane, cudart.cudaHostUnregister, address)
+        with torch.cuda.device(self._device):
+            if int(cudart.cudaHostRegister(address, memory.nbytes, 0)) == 0:
+                weakref.finalize(lane, cudart.cudaHostUnregister, address)
+                return
+            with suppress(RuntimeError):  # the error stays with the thread until somebody asks: not who comes next
+                torch.ones(1, device=self._device).add_(1)

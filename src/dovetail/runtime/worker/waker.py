@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import zmq
 
@@ -25,7 +26,8 @@ class Waker:
         """Wake it; a waker that is closed wakes nobody."""
         with self._lock:
             if not self._other.closed:
-                self._other.send(b"", zmq.NOBLOCK)
+                with suppress(zmq.Again):  # whoever was woken so often is awake
+                    self._other.send(b"", zmq.NOBLOCK)
 
     def clear(self) -> None:
         """Be awake: sleep again at the next poll."""
