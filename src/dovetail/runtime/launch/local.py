@@ -215,6 +215,7 @@ class LocalRun:
                 self._start(child.name)
             else:
                 del self.children[child.name]
+                self._team.go_on_without(child.name)
 
     def _need_line(self) -> Caller:
         """Return the line to the coordinator."""

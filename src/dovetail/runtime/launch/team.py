@@ -70,12 +70,13 @@ class Team:
             with suppress(OSError):
                 drop_keys(self._folder / KEYS, name)
 
+    def go_on_without(self, name: str) -> None:
+        """Have a worker stay away that died and does not come back, until another size is asked for."""
+        self._gave_up.add(name)
+
     def may_start_again(self, child: Child) -> bool:
         """Say whether a worker that died may come back; one that the run file does not name is soon done without."""
-        if child.is_role or child.name in self._own or child.starts < EXTRA_STARTS:
-            return True
-        self._gave_up.add(child.name)
-        return False
+        return child.is_role or child.name in self._own or child.starts < EXTRA_STARTS
 
     def _names(self) -> list[str]:
         """Return those wanted, by name: the run file's first."""

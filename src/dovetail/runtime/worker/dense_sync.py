@@ -36,6 +36,10 @@ class DenseSync(Protocol):
         """Return the dense gradients of a whole task for the servers, and count from zero again; None: not theirs."""
         return None
 
+    def close(self) -> None:
+        """Let go of what is open, when the worker ends."""
+        return
+
     def finish(self, task: Task, wanted: Callable[[], bool]) -> Span | None:
         """After a task's last gradients were passed on: wait until all workers agree; return that wait."""
         return None

@@ -157,6 +157,7 @@ class WorkerLoop:
             for thread in threads:
                 thread.join(END_S)
             self._lines.close()
+            self._dense.close()
             if self._pipeline is not None:
                 self._pipeline.close()
         if self._control.problem is not None:

@@ -72,7 +72,7 @@ class Ring:
 
     def meet(self, members: Sequence[str]) -> str:
         """Open the meeting place of a new ring, and say where it is."""
-        self._leave()
+        self.close()
         self._place = MeetingPlace(self._process, self._own_address(), members)
         return self._place.address
 
@@ -83,7 +83,7 @@ class Ring:
             self._group.leave()
         self._group = self._store = None
         if self._place is not None and self._place.address != message.meeting:
-            self._leave()
+            self.close()
         if (self.era, self.version) != (message.era, message.step):
             self.version = -1  # until it is whole
         if message.source == "":
@@ -122,7 +122,7 @@ class Ring:
             raise
         return Collective(group, self._gradients)
 
-    def _leave(self) -> None:
+    def close(self) -> None:
         """Close the meeting place of an earlier ring."""
         if self._place is not None:
             self._place.close()

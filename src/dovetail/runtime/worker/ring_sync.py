@@ -120,6 +120,10 @@ class RingSync(DenseSync):
         square = self._ring.reduce(message.step, wanted)
         self._tell(Reduced(name=self._name, generation=message.generation, step=message.step, square=square))
 
+    def close(self) -> None:
+        """Close the meeting place, where this worker keeps one."""
+        self._ring.close()
+
     def begin_last(self) -> None:
         """Have gradients summed while the backward pass that follows goes on."""
         self._ring.overlap()

@@ -148,6 +148,8 @@ class StageLoop:
             self._calls.close()
             self._listener.close()
             self._waker.close()
+            if self._ring is not None:
+                self._ring.close()
         if self._control.problem is not None:
             raise self._control.problem
 
