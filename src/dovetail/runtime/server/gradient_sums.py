@@ -100,16 +100,22 @@ def place_keys(known, count, heads):  # type: ignore[no-untyped-def]  # pragma: 
         heads[at] = place
 
 
+@njit(cache=True, nogil=True, inline="always")
+def place_of(key, heads, known):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return where the sum of a key lies, or -1."""
+    mask = len(heads) - 1
+    at = np.int64(mix(np.uint64(key)) & np.uint64(mask))
+    while heads[at] >= 0 and known[heads[at]] != key:
+        at = (at + 1) & mask
+    return heads[at]
+
+
 @njit(cache=True, nogil=True)
 def find_untaken(keys, heads, known, taken, places):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write where the keys lie that were not taken yet, and take them; return how many."""
-    mask = len(heads) - 1
     count = 0
     for i in range(len(keys)):
-        at = np.int64(mix(np.uint64(keys[i])) & np.uint64(mask))
-        while heads[at] >= 0 and known[heads[at]] != keys[i]:
-            at = (at + 1) & mask
-        place = heads[at]
+        place = place_of(keys[i], heads, known)
         if place >= 0 and not taken[place]:
             taken[place] = True
             places[count] = place
@@ -120,13 +126,9 @@ def find_untaken(keys, heads, known, taken, places):  # type: ignore[no-untyped-
 @njit(cache=True, nogil=True)
 def find_known(keys, heads, known, positions):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write which of the keys have sums; return how many."""
-    mask = len(heads) - 1
     count = 0
     for i in range(len(keys)):
-        at = np.int64(mix(np.uint64(keys[i])) & np.uint64(mask))
-        while heads[at] >= 0 and known[heads[at]] != keys[i]:
-            at = (at + 1) & mask
-        if heads[at] >= 0:
+        if place_of(keys[i], heads, known) >= 0:
             positions[count] = i
             count += 1
     return count
