@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import zmq
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.awake import AwakeClock
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.folder import log_of
 from dovetail.runtime.messages import Alive, Failed, Hello, Leaves, Message, Stop, WhoAreYou
 from dovetail.runtime.messages.membership import Role
 from dovetail.runtime.process import HEARTBEAT_S, Process
@@ -94,6 +98,21 @@ class Control:
             self.problem = problem
         self.tell(Failed(name=self._process.name, error=str(problem), hint=problem.hint))
         self.stopped.set()
+
+    def fail_by(self, problem: Exception) -> None:
+        """End the worker for what a model, data or we did not foresee.
+
+        The traceback is written first: once the coordinator knows, the launcher may end this process at any moment.
+        """
+        with suppress(OSError):  # a full disk
+            traceback.print_exception(problem)
+        log = log_of(self._process.folder, self._process.name)
+        self.fail(
+            TrainingError(
+                f"{type(problem).__name__}: {problem}",
+                hint=f"its traceback is in {log}; `dovetail train --in-process` stops where the model fails",
+            )
+        )
 
     def _receive(self, letter: Letter) -> None:
         """Take in a message of the coordinator."""

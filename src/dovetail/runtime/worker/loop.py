@@ -22,8 +22,6 @@ from dovetail.data.source import Source
 from dovetail.data.streams import stream_number
 from dovetail.errors import DovetailError
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import log_of
 from dovetail.runtime.messages import Message, Reset, Span, Staff
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed, read_newest_statistics
@@ -170,14 +168,7 @@ class WorkerLoop:
         except DovetailError as problem:
             self._control.fail(problem)
         except Exception as problem:
-            self._control.fail(
-                TrainingError(
-                    f"{type(problem).__name__}: {problem}",
-                    hint=f"its traceback is in {log_of(self._process.folder, self._process.name)}; "
-                    "`dovetail train --in-process` stops where the model fails",
-                )
-            )
-            raise
+            self._control.fail_by(problem)
 
     def _handle(self, message: Message) -> None:
         """Do what the coordinator says, in the control thread."""

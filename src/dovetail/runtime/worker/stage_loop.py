@@ -19,8 +19,6 @@ from dovetail.data.source import Source
 from dovetail.data.streams import stream_number
 from dovetail.errors import DovetailError
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import log_of
 from dovetail.runtime.messages import Collect, Collected, Forward, Message, Reset, StageSpans, Stale
 from dovetail.runtime.messages.senders import why_not_to_stage
 from dovetail.runtime.model.build import build_model
@@ -137,10 +135,7 @@ class StageLoop:
         except DovetailError as problem:
             self._control.fail(problem)
         except Exception as problem:
-            log = log_of(self._process.folder, self._process.name)
-            hint = f"its traceback is in {log}"
-            self._control.fail(TrainingError(f"{type(problem).__name__}: {problem}", hint=hint))
-            raise
+            self._control.fail_by(problem)
         finally:
             self._control.stopped.set()
             thread.join(END_S)
