@@ -38,6 +38,11 @@ MOST_COPIED_BYTES = 1 << 28
 def work_out(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool) -> tuple[Blueprint, Path]:
     """Return a new run's blueprint, worked out from its model and a look at its data, and its private folder."""
     tables, dense = tuple(each.spec() for each in sparse_modules(built)), dense_entries(built)
+    if run.table.place == "device" and (limited := [table.name for table in tables if table.max_norm is not None]):
+        raise TrainingError(
+            f"layer `{limited[0]}` has max_norm, and its rows would lie on a device",
+            hint='set table.place = "servers", which keep the norm of rows',
+        )
     samples, own_loss = _samples(run, data), _own_loss(built, run)
     task = first_look(built, data, samples=samples, loss=run.model.loss, bare=bare)
     run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))

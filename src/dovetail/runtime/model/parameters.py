@@ -35,7 +35,15 @@ class SparseModule:
     def spec(self) -> TableSpec:
         """Return the table."""
         num_rows, width = self.module.weight.shape
-        return TableSpec(name=self.name, width=width, num_rows=num_rows, scale=1.0 / 3.0 / math.sqrt(width))
+        return TableSpec(
+            name=self.name,
+            width=width,
+            num_rows=num_rows,
+            scale=1.0 / 3.0 / math.sqrt(width),
+            padding=getattr(self.module, "padding_idx", None),
+            max_norm=getattr(self.module, "max_norm", None),
+            norm_type=getattr(self.module, "norm_type", 2.0),
+        )
 
 
 def sparse_modules(model: Model) -> list[SparseModule]:
@@ -52,6 +60,8 @@ def sparse_modules(model: Model) -> list[SparseModule]:
             continue
         _check_table(name, module)
         known = found.get(id(module.weight))
+        if known is not None:
+            _check_alike(known, name, module)
         found[id(module.weight)] = (
             SparseModule(name, module)
             if known is None
@@ -90,13 +100,39 @@ def _check_table(name: str, module: nn.Module) -> None:
     """Refuse what servers do not know."""
     if isinstance(module, SlotEmbedding):
         return
-    if getattr(module, "padding_idx", None) is not None or getattr(module, "max_norm", None) is not None:
+    padding: int | None = getattr(module, "padding_idx", None)
+    weight: Tensor = module.weight  # type: ignore[assignment]
+    if padding is not None and not weight.is_meta and bool(weight[padding].any()):
         raise TrainingError(
-            f"layer `{name}` has padding_idx or max_norm, which servers do not know",
-            hint="build it without them, or with sparse=False as a dense parameter",
+            f"layer `{name}` has other numbers than zeros in the row of its padding_idx, {padding}",
+            hint="set that row to zeros, which is what servers have for it, or train it with sparse=False",
         )
     if getattr(module, "mode", "sum") == "max":
         raise TrainingError(f"layer `{name}` pools by max", hint="choose mode sum or mean")
+
+
+def _check_alike(known: SparseModule, name: str, module: nn.Module) -> None:
+    """Refuse layers that share a weight and use it in unlike ways."""
+    for option in ("padding_idx", "max_norm", "norm_type"):
+        one, other = getattr(known.module, option, None), getattr(module, option, None)
+        if one != other:
+            raise TrainingError(
+                f"layers `{known.name}` and `{name}` share their rows, and {option} is {one} and {other}",
+                hint=f"give both the same {option}",
+            )
+
+
+def _check_dense(model: Model) -> None:
+    """Refuse trained rows that a forward pass changes where no server would know."""
+    sparse = {id(each.module.weight) for each in sparse_modules(model)}
+    for name, module in model.owner.named_modules():
+        if not isinstance(module, nn.Embedding | nn.EmbeddingBag) or module.max_norm is None:
+            continue
+        if module.weight.requires_grad and not module.weight.is_meta and id(module.weight) not in sparse:
+            raise TrainingError(
+                f"layer `{name}` has max_norm and is a dense parameter",
+                hint="build it with sparse=True, and let no other kind of layer use its weight: servers keep the norm",
+            )
 
 
 def dense_parameters(model: Model) -> list[tuple[str, nn.Parameter]]:
@@ -116,6 +152,7 @@ def dense_parameters(model: Model) -> list[tuple[str, nn.Parameter]]:
 
 def dense_entries(model: Model) -> tuple[DenseEntry, ...]:
     """Return where each dense parameter lies in the one vector."""
+    _check_dense(model)
     entries, offset = [], 0
     for name, parameter in dense_parameters(model):
         entries.append(DenseEntry(name=name, shape=tuple(parameter.shape), offset=offset))

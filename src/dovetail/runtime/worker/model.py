@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,12 @@ from dovetail.data.schema import Schema
 from dovetail.models.block import Block
 from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.ids import column_of, no_such_row
 from dovetail.runtime.model.parameters import TableLayer, dense_parameters, norms_of, sparse_modules
 from dovetail.runtime.worker.patterns import pattern_of
 from dovetail.runtime.worker.row_source import Rows, RowSource
+from dovetail.runtime.worker.table_layers import serve, without_padding
 from dovetail.spec.run import Precision
 
 AskedKeys = Callable[[Batch], Tensor | None]
@@ -74,7 +73,7 @@ class ServedModel:
                 offset = part.stop
             for table, each in enumerate(self._sparse):
                 for layer in each.layers:
-                    _serve(layer, self._source_of(table, layer))
+                    serve(layer, self._source_of(table, layer))
             for parameter in model.parameters():
                 if not parameter.requires_grad and not parameter.is_meta:
                     parameter.data = parameter.data.to(device)
@@ -140,6 +139,8 @@ class ServedModel:
             column = column_of(key, self._batch, self._schema) if known else None  # type: ignore[arg-type]
             raise no_such_row(key, layer.num_embeddings, column)
 
+        if layer.max_norm is not None:
+            self.rows.limit(table, layer.max_norm, layer.norm_type)
         return self.rows.source(table, num_rows=layer.num_embeddings, refuse=refuse)
 
     @contextmanager
@@ -153,7 +154,7 @@ class ServedModel:
                     return
                 if not isinstance(layer, SlotEmbedding):
                     if (pattern := pattern_of(arguments[0], batch)) is not None:
-                        seen.append((table, pattern.keys))
+                        seen.append((table, _without_padding(pattern.keys, layer)))
                 elif type(layer).forward is SlotEmbedding.forward and arguments[0] is batch.ids:
                     seen.append((table, _asked_by_slots(layer)))
 
@@ -181,7 +182,7 @@ class ServedModel:
                 if module is block.module and isinstance(module, SlotEmbedding):
                     known.append((table, _asked_by_slots(module)))
                 elif module is block.module:
-                    known.append((table, _ids))
+                    known.append((table, _without_padding(_ids, module)))
         return known
 
 
@@ -195,52 +196,19 @@ def _asked_by_slots(module: SlotEmbedding) -> AskedKeys:
     return asked
 
 
+def _without_padding(asked: AskedKeys, layer: nn.Module) -> AskedKeys:
+    """Return the keys that a layer of PyTorch's asks for among those that it is given."""
+    padding: int | None = getattr(layer, "padding_idx", None)
+    if padding is None:
+        return asked
+
+    def without(batch: Batch) -> Tensor | None:
+        keys = asked(batch)
+        return None if keys is None else without_padding(keys, padding)
+
+    return without
+
+
 def _ids(batch: Batch) -> Tensor:
     """Return a batch's ids."""
     return batch.ids
-
-
-def _serve(module: TableLayer, source: RowSource) -> None:
-    """Have a layer take its rows from servers, and let go of its own weight."""
-    if isinstance(module, SlotEmbedding):
-        module.row_source = source
-    elif isinstance(module, nn.EmbeddingBag):
-        module.forward = MethodType(_bag_forward(source), module)  # type: ignore[method-assign]
-    else:
-        module.forward = MethodType(_embedding_forward(source), module)  # type: ignore[method-assign]
-    module.weight = nn.Parameter(module.weight.detach().to("meta"), requires_grad=False)
-
-
-def _embedding_forward(source: RowSource) -> Callable[..., Tensor]:
-    """Return the forward of an `nn.Embedding` over servers."""
-
-    def forward(_: nn.Embedding, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name for the ids
-        return source.rows(input)
-
-    return forward
-
-
-def _bag_forward(source: RowSource) -> Callable[..., Tensor]:
-    """Return the forward of an `nn.EmbeddingBag` over servers."""
-
-    def forward(
-        module: nn.EmbeddingBag,
-        input: Tensor,  # noqa: A002 - PyTorch's name for the ids
-        offsets: Tensor | None = None,
-        per_sample_weights: Tensor | None = None,
-    ) -> Tensor:
-        ids = input
-        if per_sample_weights is not None:
-            raise TrainingError("per_sample_weights are not known to servers", hint="multiply after the look-up")
-        if ids.dim() == 2:
-            offsets = torch.arange(0, ids.numel() + 1, ids.shape[1])
-            ids = ids.reshape(-1)
-        elif offsets is None:
-            raise TrainingError(
-                "an nn.EmbeddingBag gets ids in one row and no offsets", hint="pass it the batch's offsets too"
-            )
-        elif not module.include_last_offset:
-            offsets = torch.cat([offsets, offsets.new_tensor([ids.numel()])])
-        return source.look_up(ids, offsets, module.mode)
-
-    return forward
