@@ -18,7 +18,7 @@ from dovetail.spec.run_table import RunTable
 
 Mode = Literal["sync", "ssp", "async"]
 Dense = Literal["ring", "ps"]
-Precision = Literal["float32", "tf32", "bfloat16"]
+Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 Activations = Literal["float32", "bfloat16"]
 """In the order that plans have them: Python takes two Literals of the same words for one, and keeps the first."""
 Reduction = Literal["mean", "sum"]
@@ -187,7 +187,10 @@ class RunWorker(Section, frozen=True):
     stage: Annotated[int, Meta(description="the stage whose layers it holds, from 0")] = 0
     precision: Annotated[
         Precision,
-        Meta(description="of matrix products: float32, tf32 (GPUs round inputs to 10 bits) or bfloat16 (autocast)"),
+        Meta(
+            description="of matrix products: float32, tf32 (GPUs round inputs to 10 bits), bfloat16 (autocast) or "
+            "float16 (autocast, losses scaled)"
+        ),
     ] = "float32"
 
     def __post_init__(self) -> None:

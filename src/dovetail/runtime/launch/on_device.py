@@ -95,6 +95,11 @@ class DeviceRun:
         self._model = ServedModel(
             built.train(), self._rows, device, schema=data.schema, precision=run.workers[0].precision
         )
+        if self._model.loss_scale is not None:
+            raise TrainingError(
+                "the run computes in float16, and its rows lie on a device, where losses are not scaled",
+                hint='take bfloat16, or set table.place = "servers"',
+            )
         self._optimizer = optimizer_of(self._blueprint)
         values, state = load_dense(newest, self._manifest)
         self._model.values.copy_(torch.from_numpy(values))

@@ -24,6 +24,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.guard import travelling
 from dovetail.runtime.looks import look_at
 from dovetail.runtime.model.build import Model
+from dovetail.runtime.model.cutting import check_cut
 from dovetail.runtime.model.first_look import first_look
 from dovetail.runtime.model.parameters import dense_entries, norms_of, sparse_modules
 from dovetail.runtime.private_folder import make_private_folder, remove_private_folder
@@ -43,6 +44,8 @@ def work_out(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool
             f"layer `{limited[0]}` has max_norm, and its rows would lie on a device",
             hint='set table.place = "servers", which keep the norm of rows',
         )
+    if len(run.stages) > 1 and isinstance(built, LayerGraph):
+        check_cut(built, run)
     samples, own_loss = _samples(run, data), _own_loss(built, run)
     task = first_look(built, data, samples=samples, loss=run.model.loss, bare=bare)
     run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))
@@ -152,11 +155,6 @@ def _stages(run: Run, built: Model, private: Path) -> tuple[StageSpec, ...]:
         raise TrainingError(
             f"the stages hold layers 0 to {last}, and the model has {len(built)}",
             hint="a plan holds for the model that it was made for: profile and plan again",
-        )
-    if norms_of(built):
-        raise TrainingError(
-            "the model normalises by batches, and its stages would each see another part of one",
-            hint="train it in one stage, or use layer norms",
         )
     dense = {entry.name for entry in dense_entries(built)}
     return tuple(

@@ -16,6 +16,7 @@ from dovetail.runtime.blueprint import DenseEntry, TableSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.model.build import Model
 
+TRAINED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 TableLayer = SlotEmbedding | nn.Embedding | nn.EmbeddingBag
 
 
@@ -142,9 +143,10 @@ def dense_parameters(model: Model) -> list[tuple[str, nn.Parameter]]:
     for name, parameter in model.owner.named_parameters():
         if id(parameter) in sparse or not parameter.requires_grad:
             continue
-        if parameter.dtype != torch.float32:
+        if parameter.dtype not in TRAINED_TYPES:
             raise TrainingError(
-                f"parameter `{name}` is {str(parameter.dtype).removeprefix('torch.')}", hint="servers keep float32"
+                f"parameter `{name}` is {str(parameter.dtype).removeprefix('torch.')}",
+                hint="train float32, or bfloat16 or float16, of which servers keep masters in float32: model.float()",
             )
         found.append((name, parameter))
     return found
@@ -162,7 +164,7 @@ def dense_entries(model: Model) -> tuple[DenseEntry, ...]:
 
 def dense_values(model: Model) -> NDArray[np.float32]:
     """Return the dense parameters as one vector."""
-    parts = [parameter.detach().reshape(-1) for _, parameter in dense_parameters(model)]
+    parts = [parameter.detach().reshape(-1).float() for _, parameter in dense_parameters(model)]
     return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
 
 

@@ -19,6 +19,7 @@ from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.ids import column_of, no_such_row
 from dovetail.runtime.model.parameters import TableLayer, dense_parameters, norms_of, sparse_modules
+from dovetail.runtime.worker.low_precision import LossScale, LowParameters
 from dovetail.runtime.worker.patterns import pattern_of
 from dovetail.runtime.worker.row_source import Rows, RowSource
 from dovetail.runtime.worker.table_layers import serve, without_padding
@@ -63,13 +64,20 @@ class ServedModel:
         size = sum(parameter.numel() for parameter in self.dense)
         self.values = torch.empty(size, device=device)
         self.gradients = torch.zeros(size, device=device)
+        self._low = LowParameters()
+        is_half = precision == "float16" or any(parameter.dtype == torch.float16 for parameter in self.dense)
+        self.loss_scale = LossScale() if is_half else None
+        """What losses are multiplied by where float16 is computed with."""
         offset = 0
         with torch.no_grad():
             for parameter in self.dense:
                 part = slice(offset, offset + parameter.numel())
                 self.values[part] = parameter.detach().reshape(-1).to(device)
-                parameter.data = self.values[part].view(parameter.shape)
-                parameter.grad = self.gradients[part].view(parameter.shape)
+                values, gradients = (vector[part].view(parameter.shape) for vector in (self.values, self.gradients))
+                if parameter.dtype == torch.float32:
+                    parameter.data, parameter.grad = values, gradients
+                else:
+                    self._low.add(parameter, values, gradients)
                 offset = part.stop
             for table, each in enumerate(self._sparse):
                 for layer in each.layers:
@@ -89,9 +97,13 @@ class ServedModel:
         self._norms = [norm for norm in norms_of(model) if norm.training]
 
     def computing(self) -> AbstractContextManager[Any]:
-        """Return what a forward pass is done in: with bfloat16, layers for which that is good compute in it."""
-        if self._precision == "bfloat16":
-            return torch.autocast(self.device.type, torch.bfloat16)
+        """Return what a forward pass is done in: with bfloat16 or float16, layers for which that is good compute in it.
+
+        Parameters of lower precision have their masters' values from then on.
+        """
+        self._low.refresh()
+        if self._precision in ("bfloat16", "float16"):
+            return torch.autocast(self.device.type, getattr(torch, self._precision))
         return nullcontext()
 
     def asked(self, batch: Batch) -> list[tuple[int, NDArray[np.int64]]]:

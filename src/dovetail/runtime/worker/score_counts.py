@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dovetail.models.losses import heads_of
+from dovetail.models.answers import heads_of, label_of
 from dovetail.models.metrics import OfHead, Ratio, make_metric, one_score_each
 from dovetail.models.ratios import live_ratios
 
@@ -77,4 +77,4 @@ def _of_head(name: str, scores: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
     if not head:
         return scores, labels
     parts = heads_of(scores)
-    return parts[head], labels[:, list(parts).index(head)]
+    return parts[head], label_of(head, parts, labels)
