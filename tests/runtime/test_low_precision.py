@@ -96,7 +96,12 @@ def test_gradients_that_overflow_float16_are_computed_again_with_a_smaller_loss(
 def test_the_scale_of_a_loss_does_not_show_in_gradients():
     weight = torch.ones(4, dtype=torch.float16, requires_grad=True)
     vector, scale = torch.full((4,), 5.0), LossScale()
-    weight.register_post_accumulate_grad_hook(lambda of: (vector.add_(of.grad), setattr(of, "grad", None)))
+
+    def pass_on(of):
+        vector.add_(of.grad)
+        of.grad = None
+
+    weight.register_post_accumulate_grad_hook(pass_on)
 
     scale.backward((weight.float() * torch.tensor([1.0, 2.0, 1e-6, 900.0])).sum(), 1, vector, list)
 

@@ -6,21 +6,18 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from dovetail.data.batch import FIELDS, Batch
-from dovetail.models.answers import LossSpec, Scores, has_one_number, heads_of
+from dovetail.models.answers import LossSpec, Scores, has_one_number
 from dovetail.models.errors import ModelError
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import make_loss, weighted_sum
+from dovetail.models.low_types import in_full, suited
 from dovetail.models.recipe import Recipe
 from dovetail.models.sequential import first_reads, steps_of
 
 DENSE = "dense"
-LOW_TYPES = (torch.bfloat16, torch.float16)
-NOT_INPUTS = ("labels", "weights")
-"""Fields that a model in lower precision gets as they are: classes above 256 are no bfloat16."""
 INPUT = "x"
 """What the one input of samples without names is called."""
 
@@ -57,7 +54,7 @@ class WholeModel(nn.Module):
 
     def predict(self, batch: Batch) -> Scores:
         """Return the model's answer."""
-        return _in_full(self._answer(batch))
+        return in_full(self._answer(batch))
 
     def check_weights(self, batch: Batch) -> None:
         """Refuse weights of samples where the loss is one number for all of them."""
@@ -73,7 +70,7 @@ class WholeModel(nn.Module):
             raise ModelError(
                 f"{type(self.module).__name__} has no loss", hint='name one, e.g. loss = "logistic" or "cross-entropy"'
             )
-        scores = _in_full(self._answer(batch))
+        scores = in_full(self._answer(batch))
         return weighted_sum(self.loss(scores, batch.labels), batch.weights), scores
 
     def __getstate__(self) -> dict[str, Any]:
@@ -156,26 +153,6 @@ class _Steps:
     def _fields(self, batch: Batch, names: Sequence[str]) -> list[Any]:
         """Return fields of a batch."""
         return [suited(getattr(batch, name), self._model, name) for name in names]
-
-
-def suited(value: Any, module: nn.Module, name: str) -> Any:
-    """Return a field of a batch as a module takes it: numbers in its type, where all it has is bfloat16 or float16."""
-    if not isinstance(value, Tensor) or value.dtype != torch.float32 or name in NOT_INPUTS:
-        return value
-    first = next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
-    if first not in LOW_TYPES or any(each.dtype != first for each in module.parameters() if each.is_floating_point()):
-        return value
-    return value.to(first)
-
-
-def _in_full(scores: Scores) -> Scores:
-    """Return an answer in float32 where it is less, for a loss that adds up many."""
-    if isinstance(scores, Tensor):
-        return scores.float() if scores.dtype in LOW_TYPES else scores
-    parts = heads_of(scores)
-    if not any(isinstance(part, Tensor) and part.dtype in LOW_TYPES for part in parts.values()):
-        return scores
-    return {name: part.float() if part.dtype in LOW_TYPES else part for name, part in parts.items()}
 
 
 def _by_name(module: nn.Module) -> _Called:

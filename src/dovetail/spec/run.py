@@ -22,6 +22,7 @@ Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 Activations = Literal["float32", "bfloat16"]
 """In the order that plans have them: Python takes two Literals of the same words for one, and keeps the first."""
 Reduction = Literal["mean", "sum"]
+BatchNorm = Literal["global", "own"]
 PROCESS_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 """A name that is a file's as well: of a log, of a key."""
 OTHERS = re.compile(r"coordinator|launcher|server-[0-9]+", re.IGNORECASE)
@@ -133,6 +134,10 @@ class RunTraining(Section, frozen=True):
     activations: Annotated[
         Activations, Meta(description="as what numbers travel between stages: float32, or bfloat16 (half the bytes)")
     ] = "float32"
+    batch_norm: Annotated[
+        BatchNorm | None,
+        Meta(description="normalise by the whole batch (global), or each worker by its part (own); absent: see below"),
+    ] = None
     balance: Annotated[bool, Meta(description="whether shares follow the workers' speeds; else they are equal")] = True
 
     def __post_init__(self) -> None:

@@ -39,8 +39,8 @@ from dovetail.runtime.launch.warm_start import Known, Start, fill_first, fixed_f
 from dovetail.runtime.launch.work_out import COORDINATOR, copied, work_out
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.model.build import Model, build_model
-from dovetail.runtime.model.fixed import check_fixed, write_fixed
-from dovetail.runtime.model.parameters import dense_values
+from dovetail.runtime.model.fixed import check_fixed, tensors_in, write_fixed
+from dovetail.runtime.model.parameters import dense_values, statistics_vector
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.spec.run import Run
 from dovetail.transport import make_keys
@@ -116,7 +116,8 @@ def _prepare(
         else:
             fixed = write_fixed(built, folder, instead={} if known is None else fixed_from(known, built))
             blueprint = msgspec.structs.replace(blueprint, fixed=fixed)
-        _write_all(blueprint, folder, None if resume else dense_values(built), known)
+            statistics = statistics_vector(built, instead=tensors_in(folder, fixed))
+        _write_all(blueprint, folder, None if resume else (dense_values(built), statistics), known)
     except OSError as error:
         remove_private_folder(private)
         raise cannot_write(folder, error) from None
@@ -133,7 +134,7 @@ def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Kno
     for name in (LOGS, ROWS):
         (folder / name).mkdir(exist_ok=True)
     if first_values is not None:
-        _write_first_checkpoint(blueprint, folder, first_values, known)
+        _write_first_checkpoint(blueprint, folder, *first_values, known)
     for name in (JOURNAL, SUMMARY, SIZE, TEAM):  # of another launcher: this one begins with the run file's workers
         (folder / name).unlink(missing_ok=True)
     for name in _names(blueprint):
@@ -180,9 +181,12 @@ def is_free(folder: Path) -> bool:
     return not (folder / BLUEPRINT).exists() and kept in ([], [checkpoints.folder_of(folder, 0).name])
 
 
-def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any, known: Known | None) -> None:
+def _write_first_checkpoint(
+    blueprint: Blueprint, folder: Path, values: Any, statistics: Any, known: Known | None
+) -> None:
     """Write the state before the first step: dense parameters as the model has them and no rows, or those known."""
     partial = checkpoints.begin(folder, 0)
+    checkpoints.write_statistics(statistics, partial)
     num_servers = 0
     if known is not None:
         values, num_servers = fill_first(known, blueprint, partial, values)

@@ -26,7 +26,8 @@ from dovetail.runtime.looks import look_at
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.cutting import check_cut
 from dovetail.runtime.model.first_look import first_look
-from dovetail.runtime.model.parameters import dense_entries, norms_of, sparse_modules
+from dovetail.runtime.model.norms import with_norms
+from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.private_folder import make_private_folder, remove_private_folder
 from dovetail.spec.run import Run
 
@@ -49,8 +50,8 @@ def work_out(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool
     samples, own_loss = _samples(run, data), _own_loss(built, run)
     task = first_look(built, data, samples=samples, loss=run.model.loss, bare=bare)
     run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))
-    is_cut = len(run.stages) > 1  # a piece of a tail would go through all stages, and each has its price
-    if run.training.tail is None and (is_cut or norms_of(built)):  # or be too small to normalise by
+    run = with_norms(run, built)
+    if run.training.tail is None and len(run.stages) > 1:  # a piece would go through all, and each has its price
         run = msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, tail=0.0))
     metrics = task.metrics if run.model.metrics is None else run.model.metrics
     for name in metrics:

@@ -140,9 +140,11 @@ def _answer(model: LayerGraph | WholeModel, batch: Batch, schema: Schema, *, bar
     except Exception as problem:
         if bare:
             raise
+        hint = "run it on `source.read(0, 10)` yourself, or `dovetail train --in-process` to see where it fails"
+        if "could not create a primitive" in str(problem):
+            hint = "this machine lacks what its CPU says it has: set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, and try again"
         raise ModelError(
-            f"the model fails on the first samples: {type(problem).__name__}: {problem}",
-            hint="run it on `source.read(0, 10)` yourself, or `dovetail train --in-process` to see where it fails",
+            f"the model fails on the first samples: {type(problem).__name__}: {problem}", hint=hint
         ) from problem
     finally:
         for module, mode in modes.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -186,6 +186,15 @@ def norms_of(model: Model) -> list[nn.modules.batchnorm._NormBase]:
     ]
 
 
+def batch_norms_of(model: Model) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Return the layers that normalise by statistics of a batch while they train, and are in training."""
+    return [
+        module
+        for module in model.owner.modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
+    ]
+
+
 def moving_statistics(model: Model) -> Iterator[Tensor]:
     """Yield the running means and variances that normalising layers keep, each worker its own."""
     for _, buffer in named_statistics(model):
@@ -201,9 +210,10 @@ def named_statistics(model: Model) -> Iterator[tuple[str, Tensor]]:
                 yield names[id(buffer)], buffer
 
 
-def statistics_vector(model: Model) -> NDArray[np.float32]:
-    """Return all running means and variances as one vector."""
-    parts = [buffer.detach().reshape(-1).float().cpu() for buffer in moving_statistics(model)]
+def statistics_vector(model: Model, instead: Mapping[str, Tensor] | None = None) -> NDArray[np.float32]:
+    """Return all running means and variances as one vector; `instead` of the model's own, those under their names."""
+    found = [(instead or {}).get(name, buffer) for name, buffer in named_statistics(model)]
+    parts = [buffer.detach().reshape(-1).float().cpu() for buffer in found]
     return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
 
 

@@ -94,6 +94,8 @@ class ServedModel:
             else None
         )
         self._batch: Batch | None = None
+        self.normalises_alone = True
+        """Whether batch norms see this batch only."""
         self._norms = [norm for norm in norms_of(model) if norm.training]
 
     def computing(self) -> AbstractContextManager[Any]:
@@ -122,7 +124,7 @@ class ServedModel:
     def outcome(self, batch: Batch) -> tuple[Tensor, Any]:
         """Return the loss, summed over the samples of a batch that is on the device, and the model's answer."""
         self._batch = batch
-        if self._norms and batch.num_samples == 1:
+        if self._norms and batch.num_samples == 1 and self.normalises_alone:
             return self._outcome_of_one(batch)
         if self._asked is not None:
             return self.graph.outcome(batch)

@@ -24,11 +24,16 @@ Counts = tuple[NDArray[Any], ...]
 """Clicked and other samples by score, two sums for each metric that has them, running statistics; or nothing."""
 
 
+def no_statistics() -> NDArray[np.float32]:
+    """Return the running statistics of a model that has none, or whose servers keep them."""
+    return np.zeros(0, dtype=np.float32)
+
+
 class ScoreCounts:
     """What was seen since it was last taken."""
 
     def __init__(
-        self, metrics: Sequence[str], statistics: Callable[[], NDArray[np.float32]] = lambda: np.zeros(0, np.float32)
+        self, metrics: Sequence[str], statistics: Callable[[], NDArray[np.float32]] = no_statistics
     ) -> None:
         """Start with no samples; `statistics` are the model's running means and variances."""
         self._auc = next((name for name in metrics if name.rpartition(".")[2] == "auc"), None)
