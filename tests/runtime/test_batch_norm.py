@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dovetail.runtime import restore_into
 from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime import restore_into
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.evaluate import evaluate_run
 from dovetail.runtime.launch.prepare import prepare

@@ -178,7 +178,9 @@ def test_losses_count_as_much_as_they_are_told(tmp_path):
 def test_a_number_that_is_no_sum_over_samples_is_refused_unless_it_is_asked_for(tmp_path):
     source = Labelled(clicked)
 
-    with pytest.raises(ModelError, match="the model's answer is one number, and neither the mean nor the sum") as caught:
+    with pytest.raises(
+        ModelError, match="the model's answer is one number, and neither the mean nor the sum"
+    ) as caught:
         prepare(make_run(), tmp_path / "run", model=Contrast(), source=source)
 
     assert 'loss = "answer-mean"' in caught.value.hint

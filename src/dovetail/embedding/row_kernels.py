@@ -106,7 +106,7 @@ def ftrl(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def limit_norms(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
+def limit_norms(rows, slots, _, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
     """W *= max_norm / (norm + 1e-7) where the norm is above; the gradients are for the step that follows."""
     most, kind = settings[0], settings[1]
     for i in range(len(slots)):

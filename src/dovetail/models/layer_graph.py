@@ -182,5 +182,3 @@ def _registered(blocks: Sequence[Block]) -> nn.Module:
                 f"a layer is called `{block.name}`, which PyTorch keeps for itself", hint="give it another name"
             ) from None
     return layers
-
-

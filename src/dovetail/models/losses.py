@@ -173,20 +173,7 @@ def make_loss(loss: LossSpec | Callable[..., Any]) -> nn.Module:
     name for each head, or an object: a module of PyTorch's, or anything that is called with scores and labels.
     """
     if isinstance(loss, str):
-        weight, name = weight_and_name(loss)
-        if name != loss:
-            return Times(weight, make_loss(name))
-        if loss in LOSSES:
-            return LOSSES[loss]()
-        if loss in OWN_LOSSES:
-            return OwnLoss(loss)
-        if ":" not in loss:
-            known = [*LOSSES, *OWN_LOSSES]
-            raise ModelError(
-                f"there is no loss `{loss}`", hint=did_you_mean(loss, known) + ", or package.module:function"
-            )
-        found = import_function(loss, what="loss")
-        return make_loss(found() if _makes_a_loss(found) else found)
+        return _by_name(loss)
     if isinstance(loss, Mapping):
         return Heads({name: None if part == NO_LOSS else make_loss(part) for name, part in loss.items()})
     if not callable(loss):
@@ -202,6 +189,22 @@ def make_loss(loss: LossSpec | Callable[..., Any]) -> nn.Module:
     if isinstance(loss, nn.Module) and isinstance(loss, (*known, Heads, OwnLoss, Times)):
         return loss
     return OneValueEach(loss, getattr(loss, "__name__", type(loss).__name__))
+
+
+def _by_name(loss: str) -> nn.Module:
+    """Return the loss of a name; of `0.3 * NAME`, three tenths of it."""
+    weight, name = weight_and_name(loss)
+    if name != loss:
+        return Times(weight, make_loss(name))
+    if loss in LOSSES:
+        return LOSSES[loss]()
+    if loss in OWN_LOSSES:
+        return OwnLoss(loss)
+    if ":" not in loss:
+        known = [*LOSSES, *OWN_LOSSES]
+        raise ModelError(f"there is no loss `{loss}`", hint=did_you_mean(loss, known) + ", or package.module:function")
+    found = import_function(loss, what="loss")
+    return make_loss(found() if _makes_a_loss(found) else found)
 
 
 def loss_block(loss: LossSpec, *, name: str = "loss") -> Block:

@@ -138,6 +138,7 @@ class RunTraining(Section, frozen=True):
         BatchNorm | None,
         Meta(description="normalise by the whole batch (global), or each worker by its part (own); absent: see below"),
     ] = None
+    compile: Annotated[bool, Meta(description="whether workers compile the model with torch.compile")] = False
     balance: Annotated[bool, Meta(description="whether shares follow the workers' speeds; else they are equal")] = True
 
     def __post_init__(self) -> None:

@@ -38,6 +38,7 @@ from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.tables import load_table
+from dovetail.runtime.worker.compiled import can_compile
 from dovetail.runtime.worker.device_rows import DeviceRows, doors_of
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.spec.run import Run, RunWorker
@@ -93,7 +94,8 @@ class DeviceRun:
         self._rows = DeviceRows(doors_of(self._tables))
         device = torch.device(run.table.device)
         self._model = ServedModel(
-            built.train(), self._rows, device, schema=data.schema, precision=run.workers[0].precision
+            built.train(), self._rows, device, schema=data.schema, precision=run.workers[0].precision,
+            compiles=run.training.compile and can_compile("the run", device),
         )
         if self._model.loss_scale is not None:
             raise TrainingError(

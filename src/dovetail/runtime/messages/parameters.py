@@ -75,8 +75,8 @@ class Pushed(MessageKind, frozen=True):
 class AddUp(MessageKind, frozen=True):
     """Of a batch norm, what a worker's part of a step comes to; answered once those of all `batch` positions are there.
 
-    Array, the bits of float64 as int64: forward, count, means and squared distances from them; `back`, zero and two sums of gradients. A task without
-    samples comes to no norm: `place` -1.
+    Array, the bits of float64 as int64: forward, count, means and squared distances from them; `back`, zero and two
+    sums of gradients. A task without samples comes to no norm: `place` -1.
     """
 
     generation: int
@@ -94,7 +94,7 @@ class AddUp(MessageKind, frozen=True):
 
 
 class AddedUp(MessageKind, frozen=True):
-    """Array, of bits too: forward, count, means and variances of the whole batch; back, zero and the sums over all workers."""
+    """Array, of bits too: forward, count, means and variances of the whole batch; back, zero and the sums of all."""
 
 
 class Stale(MessageKind, frozen=True):

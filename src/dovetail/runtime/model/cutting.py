@@ -19,14 +19,20 @@ def check_cut(graph: LayerGraph, run: Run) -> None:
         )
     for name, parameter in dense_parameters(graph):
         if parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
             raise TrainingError(
-                f"parameter `{name}` is {str(parameter.dtype).removeprefix('torch.')}, and the model is cut into stages",
+                f"parameter `{name}` is {kind}, and the model is cut into stages",
                 hint='train it in one stage, or keep float32 and set precision = "bfloat16" of workers',
             )
     if any(worker.precision == "float16" for worker in run.workers):
         raise TrainingError(
             "a worker computes in float16, and the model is cut into stages",
             hint='set its precision = "bfloat16": losses are scaled for float16 in one stage only',
+        )
+    if run.training.compile:
+        raise TrainingError(
+            "training.compile is true, and the model is cut into stages",
+            hint="leave it away, or train the model in one stage",
         )
     stage_of = [
         number for number, stage in enumerate(run.stages) for _ in range(stage.first_layer, stage.last_layer + 1)

@@ -70,9 +70,7 @@ def first_look(
     return Task(loss, _own_metrics(model))
 
 
-def _own_losses(
-    model: WholeModel, scores: Scores, source: Source, samples: int, *, bare: bool
-) -> dict[str, str]:
+def _own_losses(model: WholeModel, scores: Scores, source: Source, samples: int, *, bare: bool) -> dict[str, str]:
     """Return whether each part of an answer that is one number is the mean of the samples' or their sum.
 
     Over two halves of some samples a mean counts each by its samples, and a sum adds up.
@@ -99,8 +97,8 @@ def _own_losses(
             raise ModelError(
                 f"{called} is one number, and neither the mean nor the sum of its samples' losses: {whole:g} for "
                 f"{counts[0]:g} samples, {parts[0]:g} and {parts[1]:g} for two parts of them",
-                hint='a step would depend on how a batch is split; loss = "answer-mean" trains all the same, and counts '
-                "each part by its samples",
+                hint='a step would depend on how a batch is split; loss = "answer-mean" trains all the same, and '
+                "counts each part by its samples",
             )
     return own
 

@@ -1,8 +1,8 @@
 """Statistics of batch norms over the whole batch of a step: what workers bring of their parts, put together.
 
 A worker comes to a norm in its forward pass with count, means and squared distances of its samples, and in its backward
-pass with sums of gradients. Whoever comes waits for those of all positions of the batch. Running means and variances lie
-here too: they take in a step when it is committed, and are in this server's part of a checkpoint.
+pass with sums of gradients. Whoever comes waits for those of all positions of the batch. Running means and variances
+lie here too: they take in a step when it is committed, and are in this server's part of a checkpoint.
 
 No sockets: whoever waits is a value that is handed back.
 """

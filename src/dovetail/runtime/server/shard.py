@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint, Table
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import Manifest, load_dense, read_statistics, save_dense, table_folder, write_statistics
+from dovetail.runtime.checkpoint import (
+    Manifest,
+    load_dense,
+    read_statistics,
+    save_dense,
+    table_folder,
+    write_statistics,
+)
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums

@@ -29,6 +29,7 @@ from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.model.stages import cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
+from dovetail.runtime.worker.compiled import can_compile
 from dovetail.runtime.worker.compute import Computer
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.dense_sync import DenseSync, ServerSync
@@ -89,6 +90,7 @@ class WorkerLoop:
             only=cut.names if cut is not None and has_ring else None,
             last=cut.last if cut is not None else None,
             precision=settings.precision,
+            compiles=training.compile and can_compile(process.name, device),
         )
         self._computer = Computer(self._model)
         self._pipeline = Pipeline(process, self._model) if blueprint.stages else None

@@ -1,7 +1,7 @@
 """Parameters in bfloat16 and float16 over masters in float32, and losses scaled so that small gradients survive.
 
-Servers, rings and checkpoints keep masters in float32. A worker computes with copies of them in the parameter's own type;
-gradients, which have that type too, are added up in float32.
+Servers, rings and checkpoints keep masters in float32. A worker computes with copies of them in the parameter's own
+type; gradients, which have that type too, are added up in float32.
 """
 
 from __future__ import annotations

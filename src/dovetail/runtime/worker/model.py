@@ -19,6 +19,7 @@ from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.ids import column_of, no_such_row
 from dovetail.runtime.model.parameters import TableLayer, dense_parameters, norms_of, sparse_modules
+from dovetail.runtime.worker.compiled import compiled, uncompiled
 from dovetail.runtime.worker.low_precision import LossScale, LowParameters
 from dovetail.runtime.worker.patterns import pattern_of
 from dovetail.runtime.worker.row_source import Rows, RowSource
@@ -41,13 +42,16 @@ class ServedModel:
         only: Collection[str] | None = None,
         last: int | None = None,
         precision: Precision = "float32",
+        compiles: bool = False,
     ) -> None:
         """Take the model over; `schema` names the columns of its data.
 
         Of the dense parameters the vectors hold those in `only`, and the memory of others is given back. What blocks
-        after `last` look up is not fetched ahead: others run them.
+        after `last` look up is not fetched ahead: others run them. Where it `compiles`, it does so with the second batch.
         """
-        self.graph, self.rows, self.device = model, rows, device
+        self.graph, self.rows, self.device, self.compiles = model, rows, device, compiles
+        self._outcome = compiled(model.outcome) if compiles else model.outcome
+        self._has_begun = False
         self._precision = precision
         if precision != "float32":
             torch.set_float32_matmul_precision("high")
@@ -61,24 +65,8 @@ class ServedModel:
             dense = [(name, parameter) for name, parameter in dense if name in only]
         self.dense = [parameter for _, parameter in dense]
         """Those that the vectors hold, in their order."""
-        size = sum(parameter.numel() for parameter in self.dense)
-        self.values = torch.empty(size, device=device)
-        self.gradients = torch.zeros(size, device=device)
-        self._low = LowParameters()
-        is_half = precision == "float16" or any(parameter.dtype == torch.float16 for parameter in self.dense)
-        self.loss_scale = LossScale() if is_half else None
-        """What losses are multiplied by where float16 is computed with."""
-        offset = 0
+        self._lay_out(precision)
         with torch.no_grad():
-            for parameter in self.dense:
-                part = slice(offset, offset + parameter.numel())
-                self.values[part] = parameter.detach().reshape(-1).to(device)
-                values, gradients = (vector[part].view(parameter.shape) for vector in (self.values, self.gradients))
-                if parameter.dtype == torch.float32:
-                    parameter.data, parameter.grad = values, gradients
-                else:
-                    self._low.add(parameter, values, gradients)
-                offset = part.stop
             for table, each in enumerate(self._sparse):
                 for layer in each.layers:
                     serve(layer, self._source_of(table, layer))
@@ -97,6 +85,28 @@ class ServedModel:
         self.normalises_alone = True
         """Whether batch norms see this batch only."""
         self._norms = [norm for norm in norms_of(model) if norm.training]
+
+    def _lay_out(self, precision: Precision) -> None:
+        """Have the dense parameters and their gradients lie in two vectors."""
+        device = self.device
+        size = sum(parameter.numel() for parameter in self.dense)
+        self.values = torch.empty(size, device=device)
+        self.gradients = torch.zeros(size, device=device)
+        self._low = LowParameters()
+        is_half = precision == "float16" or any(parameter.dtype == torch.float16 for parameter in self.dense)
+        self.loss_scale = LossScale() if is_half else None
+        """What losses are multiplied by where float16 is computed with."""
+        offset = 0
+        with torch.no_grad():
+            for parameter in self.dense:
+                part = slice(offset, offset + parameter.numel())
+                self.values[part] = parameter.detach().reshape(-1).to(device)
+                values, gradients = (vector[part].view(parameter.shape) for vector in (self.values, self.gradients))
+                if parameter.dtype == torch.float32:
+                    parameter.data, parameter.grad = values, gradients
+                else:
+                    self._low.add(parameter, values, gradients)
+                offset = part.stop
 
     def computing(self) -> AbstractContextManager[Any]:
         """Return what a forward pass is done in: with bfloat16 or float16, layers for which that is good compute in it.
@@ -126,6 +136,9 @@ class ServedModel:
         self._batch = batch
         if self._norms and batch.num_samples == 1 and self.normalises_alone:
             return self._outcome_of_one(batch)
+        if self._asked is not None and self._has_begun:
+            return self._outcome(batch)
+        self._has_begun = True
         if self._asked is not None:
             return self.graph.outcome(batch)
         with self._watched(batch) as seen:
@@ -145,6 +158,13 @@ class ServedModel:
 
     def _source_of(self, table: int, layer: TableLayer) -> RowSource:
         """Return the rows of a table; a layer of PyTorch's refuses ids that it has no row for, as PyTorch does."""
+        source = self._bare_source_of(table, layer)
+        if self.compiles:
+            source.look_up, source.rows = uncompiled(source.look_up), uncompiled(source.rows)  # type: ignore[method-assign]
+        return source
+
+    def _bare_source_of(self, table: int, layer: TableLayer) -> RowSource:
+        """Return the rows of a table."""
         if isinstance(layer, SlotEmbedding):
             return self.rows.source(table)
 

@@ -32,9 +32,7 @@ def no_statistics() -> NDArray[np.float32]:
 class ScoreCounts:
     """What was seen since it was last taken."""
 
-    def __init__(
-        self, metrics: Sequence[str], statistics: Callable[[], NDArray[np.float32]] = no_statistics
-    ) -> None:
+    def __init__(self, metrics: Sequence[str], statistics: Callable[[], NDArray[np.float32]] = no_statistics) -> None:
         """Start with no samples; `statistics` are the model's running means and variances."""
         self._auc = next((name for name in metrics if name.rpartition(".")[2] == "auc"), None)
         self._bins = NUM_BINS if self._auc is not None else 0

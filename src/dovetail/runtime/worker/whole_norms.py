@@ -27,6 +27,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import AddedUp, AddUp
 from dovetail.runtime.model.parameters import batch_norms_of, norms_of
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.compiled import uncompiled
 from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.task import Task
@@ -53,7 +54,8 @@ class WholeNorms:
             offsets[id(norm)] = offset
             offset += sum(each.numel() for each in (norm.running_mean, norm.running_var) if each is not None)
         for norm in batch_norms_of(model):
-            norm.forward = MethodType(self._forward_of(offsets.get(id(norm), -1)), norm)  # type: ignore[method-assign]
+            forward = self._forward_of(offsets.get(id(norm), -1))
+            norm.forward = MethodType(uncompiled(forward) if served.compiles else forward, norm)  # type: ignore[method-assign]
 
     def begin(self, task: Task, *, has_samples: bool) -> None:
         """Start with a task, which is computed at once; one that has no samples nobody is to wait for."""
@@ -115,7 +117,7 @@ class WholeNorms:
         reason = letter.message.reason if isinstance(letter.message, Refused) else type(letter.message).__name__
         raise TrainingError(
             f"a batch norm could not be computed over the whole batch: {reason}",
-            hint='every worker has to pass the same norms; training.batch_norm = "own" normalises by each worker\'s part',
+            hint='have all samples pass the same norms; or training.batch_norm = "own", by each worker\'s part',
         )
 
 
