@@ -146,10 +146,8 @@ def train(
         place = resume or out
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder
-            if in_process or run.table.place == "device":
-                _train_alone(
-                    run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from, bare=in_process
-                )
+            if in_process:
+                _train_alone(run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from)
                 return
             begun_s, facts = time.time(), {}
 
@@ -229,19 +227,15 @@ def train_watched(
         return result
 
 
-def _train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None, bare: bool) -> None:
-    """Run to the end in this process; where `bare`, to look for faults: a model's exception comes out as it is."""
+def _train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None) -> None:
+    """Run to the end in this process, to look for faults: a model's exception comes out as it is."""
     import msgspec
 
-    from dovetail.cli.stopping import Stopping
     from dovetail.runtime.launch.in_process import InProcess
-    from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
     from dovetail.runtime.launch.prepare import prepare
 
     folder = lock.folder
-    if not bare:
-        run = on_one_device(run)
-    prepare(run, folder, resume=resumed, bare=bare, lock=lock, start_from=start_from, tell=say)
+    prepare(run, folder, resume=resumed, bare=True, lock=lock, start_from=start_from, tell=say)
     shown_s, last = -SHOW_S, (0, 0.0)
 
     def show(step: int, loss: float) -> None:
@@ -251,16 +245,8 @@ def _train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start
             shown_s = time.monotonic()
             say(f"step {step:,}: loss {loss:.4f}")
 
-    with contextlib.ExitStack() as things:
-        if bare:
-            alone: InProcess | DeviceRun = InProcess(folder)
-            things.callback(alone.close)
-            checkpoint = alone.run(show)
-        else:
-            stopping = things.enter_context(Stopping(say))
-            alone = DeviceRun(folder)
-            things.callback(alone.close)
-            checkpoint = alone.run(show, stop=stopping.asked)
+    with contextlib.closing(InProcess(folder)) as alone:
+        checkpoint = alone.run(show)
     if as_json:
         result = {"folder": str(folder), "step": last[0], "loss": last[1], "checkpoint": checkpoint.name}
         print_json(msgspec.json.encode(result))
