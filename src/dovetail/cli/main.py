@@ -15,6 +15,7 @@ from dovetail.cli.evaluate import evaluate
 from dovetail.cli.export import export
 from dovetail.cli.jobs import cancel, cluster, drain, jobs, logs, resize, submit
 from dovetail.cli.join import join
+from dovetail.cli.launch import launch
 from dovetail.cli.link import link
 from dovetail.cli.plan import plan
 from dovetail.cli.predict import predict
@@ -58,6 +59,7 @@ app.command()(profile)
 app.command()(run)
 app.command()(train)
 app.command()(join)
+app.command()(launch)
 app.command()(evaluate)
 app.command()(predict)
 app.command()(export)
