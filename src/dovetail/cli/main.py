@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -84,4 +85,7 @@ app.add_typer(link, name="link")
 
 def main() -> None:
     """Run the command line."""
-    app()
+    from dovetail.logs import JOB, json_lines, wants_json
+
+    with json_lines("launcher", os.environ.get(JOB), wanted=wants_json()):
+        app()

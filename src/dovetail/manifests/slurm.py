@@ -66,7 +66,7 @@ def _cluster(fleet: Fleet) -> list[str]:
 def _training() -> list[str]:
     """Return the line that trains, on the first node; a signal reaches it, and it keeps a checkpoint."""
     return [
-        "# It keeps a checkpoint on SIGTERM; to have one before the time is over: sbatch --signal=B:TERM@120 job.sbatch",
+        "# It keeps a checkpoint on SIGTERM; for one before the time is over: sbatch --signal=B:TERM@120 job.sbatch",
         f"{train_line('run', on=f'$head:{PORT}')} &",
         "training=$!",
         "trap 'kill -TERM \"$training\"' TERM",
