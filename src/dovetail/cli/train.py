@@ -146,12 +146,10 @@ def train(
         place = resume or out
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder
-            if in_process or run.table.place == "device":
+            if in_process:
                 from dovetail.cli.train_alone import train_alone
 
-                train_alone(
-                    run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from, bare=in_process
-                )
+                train_alone(run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from)
                 return
             begun_s, facts = time.time(), {}
 

@@ -1,4 +1,4 @@
-"""A run in this one process: to look for faults, or on a device that holds the table itself."""
+"""`dovetail train --in-process`: a run in this one process and thread, to look for faults."""
 
 from __future__ import annotations
 
@@ -17,46 +17,31 @@ SHOW_S = 2.0
 """How often it says where it is."""
 
 
-def train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None, bare: bool) -> None:
-    """Run to the end in this process; where `bare`, to look for faults: a model's exception comes out as it is."""
+def train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None) -> None:
+    """Run to the end: a model's exception comes out as it is."""
     import msgspec
 
-    from dovetail.cli.stopping import Stopping
     from dovetail.runtime.launch.in_process import InProcess
     from dovetail.runtime.launch.metrics_page import MetricsPage
-    from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
     from dovetail.runtime.launch.prepare import prepare
 
     folder = lock.folder
-    if not bare:
-        run = on_one_device(run)
-    prepare(run, folder, resume=resumed, bare=bare, lock=lock, start_from=start_from, tell=say)
+    prepare(run, folder, resume=resumed, bare=True, lock=lock, start_from=start_from, tell=say)
     shown_s, last = -SHOW_S, (0, 0.0)
-    page: MetricsPage | None = None
+    page = MetricsPage(say)
 
     def show(step: int, loss: float) -> None:
         nonlocal shown_s, last
         last = (step, loss)
-        if page is not None:
-            page.step(step, loss)
+        page.step(step, loss)
         if time.monotonic() - shown_s >= SHOW_S:
             shown_s = time.monotonic()
             say(f"step {step:,}: loss {loss:.4f}")
 
-    with contextlib.ExitStack() as things:
+    with contextlib.closing(InProcess(folder)) as alone, contextlib.closing(page):
         if run.log.metrics is not None:
-            page = MetricsPage(say)
-            things.callback(page.close)
             page.begin(folder, run)
-        if bare:
-            alone: InProcess | DeviceRun = InProcess(folder)
-            things.callback(alone.close)
-            checkpoint = alone.run(show)
-        else:
-            stopping = things.enter_context(Stopping(say))
-            alone = DeviceRun(folder)
-            things.callback(alone.close)
-            checkpoint = alone.run(show, stop=stopping.asked)
+        checkpoint = alone.run(show)
     if as_json:
         result = {"folder": str(folder), "step": last[0], "loss": last[1], "checkpoint": checkpoint.name}
         print_json(msgspec.json.encode(result))

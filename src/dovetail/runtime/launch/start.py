@@ -18,6 +18,7 @@ from dovetail.runtime.launch.guard import check_travels, forget
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.lock import RunLock
 from dovetail.runtime.launch.metrics_page import MetricsPage
+from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
 from dovetail.runtime.launch.prepare import prepare, undo
 from dovetail.runtime.launch.validation import Validator
 from dovetail.runtime.launch.warm_start import Start
@@ -49,6 +50,7 @@ def start(
 
     `lock` is the folder's, where it is held already; `tell` hears what differs from before.
     """
+    run = on_one_device(run) if run.table.place == "device" else run
     _check_objects(run, model, source)
     if resumed and not folder.is_dir():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
@@ -79,7 +81,12 @@ def start(
                     )
                     things.callback(validator.close)
                 told.begin(folder, blueprint.run)
-                processes = running.enter_context(LocalRun(folder, model=model, source=source, lock=held))
+                processes: DeviceRun | LocalRun = (
+                    DeviceRun(folder, model=model, source=source)
+                    if run.table.place == "device"
+                    else LocalRun(folder, model=model, source=source, lock=held)
+                )
+                running.enter_context(processes)
             except BaseException:
                 if not resumed:
                     undo(blueprint, folder)
