@@ -201,8 +201,10 @@ def _by_name(loss: str) -> nn.Module:
     if loss in OWN_LOSSES:
         return OwnLoss(loss)
     if ":" not in loss:
-        known = [*LOSSES, *OWN_LOSSES]
-        raise ModelError(f"there is no loss `{loss}`", hint=did_you_mean(loss, known) + ", or package.module:function")
+        raise ModelError(
+            f"there is no loss `{loss}`",
+            hint=did_you_mean(loss, [*LOSSES, *OWN_LOSSES]) + ", or package.module:function",
+        )
     found = import_function(loss, what="loss")
     return make_loss(found() if _makes_a_loss(found) else found)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -13,6 +15,8 @@ from torch import nn
 
 from dovetail.data.load import load_data
 from dovetail.data.source import Source
+from dovetail.errors import DovetailError
+from dovetail.logs import JOB, wants_json
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import Manifest
@@ -116,8 +120,9 @@ def _prepare(
         else:
             fixed = write_fixed(built, folder, instead={} if known is None else fixed_from(known, built))
             blueprint = msgspec.structs.replace(blueprint, fixed=fixed)
-            statistics = statistics_vector(built, instead=tensors_in(folder, fixed))
-        _write_all(blueprint, folder, None if resume else (dense_values(built), statistics), known)
+        blueprint = _named(blueprint, folder, is_new=not resume)
+        first = None if resume else _first_values(built, folder, blueprint.fixed)
+        _write_all(blueprint, folder, first, known)
     except OSError as error:
         remove_private_folder(private)
         raise cannot_write(folder, error) from None
@@ -127,6 +132,23 @@ def _prepare(
     return blueprint
 
 
+def _first_values(built: Model, folder: Path, fixed: str) -> tuple[Any, Any]:
+    """Return the dense parameters, and the running statistics, that a run begins with."""
+    return dense_values(built), statistics_vector(built, instead=tensors_in(folder, fixed))
+
+
+def _named(blueprint: Blueprint, folder: Path, *, is_new: bool) -> Blueprint:
+    """Return the blueprint with the id that all processes go by, which a run keeps, and the format of their logs."""
+    name = os.environ.get(JOB, "")
+    if not name and not is_new:
+        with suppress(DovetailError):
+            name = Blueprint.read(folder).id
+    log = blueprint.run.log
+    log = msgspec.structs.replace(log, format=log.format or ("json" if wants_json() else "text"))
+    run = msgspec.structs.replace(blueprint.run, log=log)
+    return msgspec.structs.replace(blueprint, run=run, id=name or f"{folder.name}-{secrets.token_hex(3)}")
+
+
 def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Known | None) -> None:
     """Write what processes need to start, the blueprint last; without first values, the run goes on."""
     if first_values is None:
@@ -134,7 +156,7 @@ def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Kno
     for name in (LOGS, ROWS):
         (folder / name).mkdir(exist_ok=True)
     if first_values is not None:
-        _write_first_checkpoint(blueprint, folder, *first_values, known)
+        _write_first_checkpoint(blueprint, folder, first_values, known)
     for name in (JOURNAL, SUMMARY, SIZE, TEAM):  # of another launcher: this one begins with the run file's workers
         (folder / name).unlink(missing_ok=True)
     for name in _names(blueprint):
@@ -181,11 +203,10 @@ def is_free(folder: Path) -> bool:
     return not (folder / BLUEPRINT).exists() and kept in ([], [checkpoints.folder_of(folder, 0).name])
 
 
-def _write_first_checkpoint(
-    blueprint: Blueprint, folder: Path, values: Any, statistics: Any, known: Known | None
-) -> None:
+def _write_first_checkpoint(blueprint: Blueprint, folder: Path, first: tuple[Any, Any], known: Known | None) -> None:
     """Write the state before the first step: dense parameters as the model has them and no rows, or those known."""
     partial = checkpoints.begin(folder, 0)
+    values, statistics = first
     checkpoints.write_statistics(statistics, partial)
     num_servers = 0
     if known is not None:

@@ -42,7 +42,7 @@ class LowParameters:
                 gradients.add_(of.grad)
                 of.grad = None
 
-        parameter.register_post_accumulate_grad_hook(pass_on)
+        parameter.register_post_accumulate_grad_hook(pass_on)  # type: ignore[no-untyped-call]
 
     def refresh(self) -> None:
         """Take the masters' values."""

@@ -77,7 +77,7 @@ class WholeNorms:
         def forward(norm: nn.modules.batchnorm._BatchNorm, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
             if not norm.training or self._task is None or self._task.assign.batch <= 1:
                 return type(norm).forward(norm, input)
-            norm._check_input_dim(input)
+            norm._check_input_dim(input)  # type: ignore[no-untyped-call]
             place, self._place = self._place, self._place + 1
             steps = self._task.assign.step + 1
             momentum = 1.0 / steps if norm.momentum is None else float(norm.momentum)
