@@ -56,8 +56,9 @@ class RunModel(Section, frozen=True):
     loss: Annotated[
         str | dict[str, str] | None,
         Meta(
-            description="logistic, cross-entropy, squared, absolute, huber, package.module:function, or one for each "
-            "part of the model's answer; absent: the model's own, or what labels and answers tell"
+            description="logistic, cross-entropy, squared, absolute, huber, package.module:function, answer-mean (the "
+            "model computes it), or one for each part of the model's answer, such as 0.3 * squared; absent: the "
+            "model's own, or what labels and answers tell"
         ),
     ] = None
     metric: Annotated[

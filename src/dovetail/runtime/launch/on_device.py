@@ -7,6 +7,7 @@ ones are trained on. The folder and its checkpoints are those of any run: a run 
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -98,7 +99,7 @@ class DeviceRun:
             device,
             schema=data.schema,
             precision=run.workers[0].precision,
-            compiles=run.training.compile and can_compile("the run", device),
+            compiles=run.training.compile and can_compile(device, warnings.warn),
         )
         if self._model.loss_scale is not None:
             raise TrainingError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,11 +24,11 @@ def compiler_problem(device: torch.device) -> str | None:
     return None
 
 
-def can_compile(name: str, device: torch.device) -> bool:
-    """Say whether a worker compiles its model; where it cannot, its log says why."""
+def can_compile(device: torch.device, say: Callable[[str], None]) -> bool:
+    """Return whether a model can be compiled for a device; where it cannot, `say` why."""
     problem = compiler_problem(device)
     if problem is not None:
-        print(f"{name}: torch.compile does not work here, and the model runs as it is: {problem}", file=sys.stderr)
+        say(f"torch.compile does not work here, and the model runs as it is: {problem}")
     return problem is None
 
 

@@ -90,7 +90,7 @@ class WorkerLoop:
             only=cut.names if cut is not None and has_ring else None,
             last=cut.last if cut is not None else None,
             precision=settings.precision,
-            compiles=training.compile and can_compile(process.name, device),
+            compiles=training.compile and can_compile(device, process.log),
         )
         self._computer = Computer(self._model)
         self._pipeline = Pipeline(process, self._model) if blueprint.stages else None

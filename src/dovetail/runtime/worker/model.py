@@ -47,7 +47,7 @@ class ServedModel:
         """Take the model over; `schema` names the columns of its data.
 
         Of the dense parameters the vectors hold those in `only`, and the memory of others is given back. What blocks
-        after `last` look up is not fetched ahead: others run them. Where it `compiles`, it does so with the second batch.
+        after `last` look up is not fetched ahead: others run them. One that `compiles` does so with the second batch.
         """
         self.graph, self.rows, self.device, self.compiles = model, rows, device, compiles
         self._outcome = compiled(model.outcome) if compiles else model.outcome
