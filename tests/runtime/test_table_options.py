@@ -10,12 +10,17 @@ from torch import nn
 from torch.nn import functional
 
 from dovetail.embedding import Table, make_row_optimizer
+from dovetail.models import as_graph
 from dovetail.runtime import restore_into, train
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_settings import with_settings
 from tests.runtime.any_model import NUM_SLOTS, ROWS, Labelled, by_pytorch, clicked, make_run, train_here
+from tests.runtime.one_process import OneProcess
+from tests.runtime.runs import cut
+from tests.runtime.runs import train as train_cut
 from tests.runtime.test_equality import assert_equals
 
 PADDING = 3  # among the ids of the first slot
@@ -107,6 +112,44 @@ def test_a_table_scales_rows_down_as_pytorch_does_before_it_steps_them(norm_type
 
         expected = torch.embedding_renorm_(values, torch.from_numpy(keys), 1.5, norm_type) - 0.5
         np.testing.assert_allclose(table.lookup(keys), expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+class Looks(nn.Module):
+    """A layer of a sequence that looks ids up."""
+
+    reads = ("ids",)
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(ROWS, 4, sparse=True, padding_idx=PADDING, max_norm=0.2)
+
+    def forward(self, ids):
+        return self.table(ids.view(-1, NUM_SLOTS)).flatten(1)
+
+
+@pytest.mark.slow
+def test_cut_into_stages_they_end_there_too(tmp_path):
+    torch.manual_seed(4)
+    model, source = nn.Sequential(Looks(), nn.Linear(4 * NUM_SLOTS, 1)), Labelled(clicked)
+    run = cut(make_run(optimizer=RunOptimizer(name="adagrad", learning_rate=0.1)), 0, 2, workers=(1, 1))
+
+    train_cut(run, tmp_path / "run", model=copy.deepcopy(model), source=source)
+
+    alone = OneProcess(run, as_graph(model), source)
+    alone.train()
+    assert_equals(tmp_path / "run", alone)
+
+
+def test_the_padding_of_rows_on_a_device_is_zeros_too(tmp_path):
+    model, source = made("padded"), Labelled(clicked)
+    run = make_run(optimizer=RunOptimizer(name="adagrad", learning_rate=0.1))
+    device = with_settings(run, {"table.place": "device", "table.device": "cpu"}, place="test")
+
+    prepare(on_one_device(device), tmp_path / "run", model=copy.deepcopy(model), source=source)
+    with DeviceRun(tmp_path / "run", model=copy.deepcopy(model), source=source) as alone:
+        alone.wait()
+
+    assert_equals(tmp_path / "run", by_pytorch(run, model, source, logistic))
 
 
 class Shared(Rows):
