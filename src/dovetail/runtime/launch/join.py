@@ -109,10 +109,7 @@ def _check_name(name: str, blueprint: Blueprint) -> None:
 
 def _check_same(blueprint: Blueprint, source: Source, model: nn.Module | None) -> None:
     """Refuse data, code or a model that are not the run's, with the difference."""
-    total = source.num_samples
-    here = look_at(blueprint.run, source, blueprint.samples if total is None else min(blueprint.samples, total))
-    if found := list(unlike(blueprint.looks, here)):
-        raise TrainingError("; ".join(found), hint="join with the data and the code that the run began with")
+    check_same_data(blueprint, source)
     built = build_model(blueprint.run, source.schema, model)
     tables = {each.name: (spec.num_rows, spec.width) for each in sparse_modules(built) for spec in [each.spec()]}
     dense = {entry.name: entry.shape for entry in dense_entries(built)}
@@ -125,6 +122,14 @@ def _check_same(blueprint: Blueprint, source: Source, model: nn.Module | None) -
                     f"the model's {what} `{key}` is {_shape(own.get(key))} here, and {_shape(its.get(key))} in the run",
                     hint="join with the code that the run began with",
                 )
+
+
+def check_same_data(blueprint: Blueprint, source: Source) -> None:
+    """Refuse data and code that are not the run's, with the difference."""
+    total = source.num_samples
+    here = look_at(blueprint.run, source, blueprint.samples if total is None else min(blueprint.samples, total))
+    if found := list(unlike(blueprint.looks, here)):
+        raise TrainingError("; ".join(found), hint="join with the data and the code that the run began with")
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
