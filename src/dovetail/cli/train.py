@@ -105,14 +105,14 @@ def train(
 
     Ctrl-C or SIGTERM keeps a checkpoint and stops; a second one ends at once.
     """
-    if run_file is None and resume is None:
-        raise typer.BadParameter("give a run file, a model, or --resume FOLDER")
-    if replan and in_process:
-        raise typer.BadParameter("--replan moves workers, and --in-process has none")
-    if on is not None and in_process:
-        raise typer.BadParameter("--on starts workers on other machines, and --in-process has none")
-    if resume is not None and out is not None:
-        raise typer.BadParameter("--resume goes on in its own folder: leave --out away")
+    _check_flags(
+        {
+            "give a run file, a model, or --resume FOLDER": run_file is None and resume is None,
+            "--replan moves workers, and --in-process has none": replan and in_process,
+            "--on starts workers on other machines, and --in-process has none": on is not None and in_process,
+            "--resume goes on in its own folder: leave --out away": resume is not None and out is not None,
+        }
+    )
     flags = {
         "servers.count": servers,
         "table.place": table,
@@ -182,6 +182,13 @@ def train(
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
         _show(run, result, facts, as_json=as_json)
+
+
+def _check_flags(complaints: Mapping[str, bool]) -> None:
+    """Refuse flags that do not go together."""
+    for complaint, is_so in complaints.items():
+        if is_so:
+            raise typer.BadParameter(complaint)
 
 
 def _plan_of(plan: Path | None, run: Run, run_file: str | None, *, is_needed: bool) -> Path | None:

@@ -134,13 +134,13 @@ def _connected(folder: Path) -> socket.socket | None:
 def _pass_on(line: socket.socket) -> None:
     """Copy both ways until one side ends."""
     while True:
-        ready, _, _ = select.select([0, line], [], [])
+        ready, _, _ = select.select([0, line.fileno()], [], [])
         if 0 in ready:
             sent = os.read(0, CHUNK_BYTES)
             if not sent:
                 return
             line.sendall(sent)
-        if line in ready:
+        if line.fileno() in ready:
             answered = line.recv(CHUNK_BYTES)
             if not answered:
                 return

@@ -82,7 +82,7 @@ class Fleet:
     def settled(self, run: Run) -> Run:
         """Return a run as it is on these hosts: listening where they reach it, with data by whole paths."""
         address, options = run.network.address, dict(run.data.options)
-        if _is_loopback(address) and not all(_is_loopback(host.reached_at) for host in self.hosts):
+        if is_loopback(address) and not all(is_loopback(host.reached_at) for host in self.hosts):
             address = next(iter(self.remotes.values())).line.here
         if paths := data_paths(options):
             whole = [str(Path(path).absolute()) for path in paths]
@@ -198,7 +198,7 @@ class Fleet:
         return here.index(name) % self.remotes[place].line.host.units
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     """Say whether an address is of a machine's own alone."""
     with suppress(ValueError):
         return ipaddress.ip_address(address).is_loopback
