@@ -16,6 +16,7 @@ tensorboard/       the same figures for TensorBoard
 logs/NAME.log      what each process says
 keys/              a pair of keys for each process
 rows/              rows that do not fit into memory, while the run goes on
+prometheus.json    where the figures are served, while they are (`launch.metrics_page`)
 lock               whose the run is, while it goes on (`launch.lock`)
 size.json          how many workers a scheduler wants it to have; team.json: who works (`launch.team`)
 """
@@ -48,6 +49,7 @@ ROWS = "rows"
 LOCK = "lock"
 SIZE = "size.json"
 TEAM = "team.json"
+PROMETHEUS = "prometheus.json"
 
 
 class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):

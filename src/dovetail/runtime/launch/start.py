@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from dovetail.data.source import Source
+from dovetail.logs import json_lines
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name
 from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
@@ -17,11 +18,13 @@ from dovetail.runtime.launch.guard import check_travels, forget
 from dovetail.runtime.launch.hosts.fleet import Fleet
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.lock import RunLock
+from dovetail.runtime.launch.metrics_page import MetricsPage
 from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
 from dovetail.runtime.launch.prepare import prepare, undo
 from dovetail.runtime.launch.validation import Validator
 from dovetail.runtime.launch.warm_start import Start
 from dovetail.runtime.messages import Report
+from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.spec.run import Run
 
@@ -57,7 +60,8 @@ def start(
     if resumed and not folder.is_dir():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
     forget()
-    told, pace = Callbacks(callbacks), Pace()
+    page = [] if run.log.metrics is None else [MetricsPage(tell)]
+    told, pace = Callbacks([*callbacks, *page]), Pace()
     with ExitStack() as things:
         things.callback(told.close)
         held = lock or things.enter_context(RunLock(folder))
@@ -73,6 +77,7 @@ def start(
             elsewhere=None if fleet is None else fleet.place(run, folder),
             tell=tell,
         )
+        things.enter_context(json_lines(LAUNCHER, blueprint.id, wanted=blueprint.run.log.format == "json"))
         validator: Validator | None = None
         with ExitStack() as running:
             try:
