@@ -191,6 +191,15 @@ def test_whole_batches_are_refused_where_there_are_none(tmp_path, training, comp
     assert blueprint.run.training.batch_norm == "own"
 
 
+def test_a_model_that_is_given_in_evaluation_mode_is_trained_all_the_same(tmp_path):
+    model = made().eval()
+
+    blueprint = prepare(make_run(), tmp_path / "run", model=model, source=Labelled(clicked))
+
+    assert blueprint.run.training.batch_norm == "global"
+    assert not model.first.training
+
+
 def test_a_model_without_norms_is_left_alone(tmp_path):
     model = nn.Sequential(nn.Linear(NUM_DENSE, 1))
 
