@@ -128,6 +128,7 @@ def test_a_server_that_dies_takes_running_statistics_back_with_it(tmp_path):
     assert_statistics_equal(tmp_path / "run", model)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_running_statistics(tmp_path):
     model, source = made(), Labelled(clicked, num_samples=300)
     run = make_run(optimizer=SGD, workers=2)
