@@ -17,6 +17,7 @@ from dovetail.runtime.launch.guard import check_travels, forget
 from dovetail.runtime.launch.hosts.fleet import Fleet
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.lock import RunLock
+from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
 from dovetail.runtime.launch.prepare import prepare, undo
 from dovetail.runtime.launch.validation import Validator
 from dovetail.runtime.launch.warm_start import Start
@@ -49,6 +50,7 @@ def start(
     `lock` is the folder's, where it is held already; `tell` hears what differs from before. With a `fleet`, workers are
     on its hosts.
     """
+    run = on_one_device(run) if run.table.place == "device" else run
     _check_objects(run, model, source)
     if fleet is not None:
         run = _settled(run, fleet, model, source)
@@ -80,7 +82,12 @@ def start(
                     )
                     things.callback(validator.close)
                 told.begin(folder, blueprint.run)
-                processes = running.enter_context(LocalRun(folder, model=model, source=source, lock=held, fleet=fleet))
+                processes: DeviceRun | LocalRun = (
+                    DeviceRun(folder, model=model, source=source)
+                    if run.table.place == "device"
+                    else LocalRun(folder, model=model, source=source, lock=held, fleet=fleet)
+                )
+                running.enter_context(processes)
             except BaseException:
                 if not resumed:
                     undo(blueprint, folder)

@@ -21,6 +21,7 @@ from dovetail.errors import PlanError, SpecError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import LOGS
 from dovetail.runtime.launch.entry import first_worker
+from dovetail.runtime.launch.from_plan import Machine
 from dovetail.runtime.launch.hosts.brought import code_of, data_paths, files_for
 from dovetail.runtime.launch.hosts.placing import Elsewhere, Places, is_on_gpu
 from dovetail.runtime.launch.hosts.protocol import Handle, HostProblem, Line
@@ -28,8 +29,6 @@ from dovetail.runtime.launch.hosts.remote import RemoteHost
 from dovetail.runtime.launch.hosts.requests import AskMissing, AskPorts, Missing, Ports
 from dovetail.spec.hosts import LOST_S, Host
 from dovetail.spec.run import Run, RunWorker
-
-LOOPBACK = "127.0.0.1"
 
 
 class Fleet:
@@ -67,12 +66,23 @@ class Fleet:
         with ThreadPoolExecutor(max_workers=min(32, len(self.remotes))) as pool:
             list(pool.map(RemoteHost.close, self.remotes.values()))
 
+    @property
+    def machine(self) -> Machine:
+        """Return what the hosts have together, for plans."""
+        facts = [remote.facts for remote in self.remotes.values() if remote.facts is not None]
+        return Machine(
+            cores=sum(host.units for host in self.hosts if not host.on_gpu),
+            gpus=sum(host.units for host in self.hosts if host.on_gpu),
+            memory_bytes=float(sum(fact.memory_bytes for fact in facts)),
+            called="the hosts have",
+        )
+
     # -- before a run --------------------------------------------------------------------------------------------------
 
     def settled(self, run: Run) -> Run:
         """Return a run as it is on these hosts: listening where they reach it, with data by whole paths."""
         address, options = run.network.address, dict(run.data.options)
-        if _is_loopback(address) and not all(_is_loopback(host.reached_at) for host in self.hosts):
+        if is_loopback(address) and not all(is_loopback(host.reached_at) for host in self.hosts):
             address = next(iter(self.remotes.values())).line.here
         if paths := data_paths(options):
             whole = [str(Path(path).absolute()) for path in paths]
@@ -106,6 +116,12 @@ class Fleet:
             raise SpecError(
                 "is a quota of the launching machine, and the workers are on other hosts",
                 key="worker.cores",
+                hint="leave it out, or run without --on",
+            )
+        if run.table.place == "device":
+            raise SpecError(
+                'is "device", the GPU of one process, and the workers are on other hosts',
+                key="table.place",
                 hint="leave it out, or run without --on",
             )
         code_of(run)
@@ -182,7 +198,7 @@ class Fleet:
         return here.index(name) % self.remotes[place].line.host.units
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     """Say whether an address is of a machine's own alone."""
     with suppress(ValueError):
         return ipaddress.ip_address(address).is_loopback

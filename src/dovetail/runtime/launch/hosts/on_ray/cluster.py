@@ -75,7 +75,8 @@ class RayCluster:
             threading.Thread(target=self._read, args=(ours,), name="dovetail-ray", daemon=True).start()
             return first
         self._end_process()
-        raise HostProblem(f"the Ray cluster `{self.address}`: {first.error}", hint=first.hint)
+        which = "this machine" if self.address == "auto" else self.address
+        raise HostProblem(f"the Ray cluster of {which}: {first.error}", hint=first.hint)
 
     def call(self, make: Callable[[int], ToDriver], timeout_s: float) -> bytes:
         """Return the answer to a message, which is made with a number; raise where there is none."""

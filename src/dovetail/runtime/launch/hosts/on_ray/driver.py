@@ -21,6 +21,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dovetail.runtime.launch.hosts import requests
+from dovetail.runtime.launch.hosts.code import own_code
 from dovetail.runtime.launch.hosts.on_ray.messages import (
     Ask,
     Connected,
@@ -114,7 +115,7 @@ class Driver:
         )
         actor = keeper.remote(self._lost_s)
         try:
-            answer = ray.get(actor.answer.remote(facts), timeout=BEGIN_S)
+            code, answer = ray.get([actor.code.remote(), actor.answer.remote(facts)], timeout=BEGIN_S)
         except ActorDiedError as error:
             self._died_on[host] = node
             if "ModuleNotFoundError" in str(error) or "ImportError" in str(error):
@@ -127,6 +128,13 @@ class Driver:
         except RayError:
             ray.kill(actor)
             raise
+        if code != own_code():
+            ray.kill(actor)
+            return Reply(
+                message.number,
+                problem=f"node {message.address} has another Dovetail than this machine",
+                hint="install the same version into the Python that runs `ray start` there",
+            )
         self._actors[host] = actor
         self._died_on[host] = node
         return Reply(message.number, answer=answer)

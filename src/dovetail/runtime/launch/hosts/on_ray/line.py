@@ -26,7 +26,6 @@ from dovetail.runtime.launch.hosts.requests import (
 from dovetail.spec.hosts import HOST_NAME, Host
 from dovetail.spec.run import RunWorker
 
-ON_RAY = "ray"
 LOST_S = 10.0
 OPEN_S = 75.0
 HOLD_S = 10.0
@@ -96,18 +95,18 @@ class RayLine:
         return f"{self.host.name}/{worker}"
 
 
-def lines_of(on: str) -> tuple[list[RayLine], float]:
-    """Return lines to the nodes of the cluster of this machine (`ray`), or of one at HEAD:PORT.
+def lines_of(head: str | None) -> tuple[list[RayLine], float]:
+    """Return lines to the nodes of the Ray cluster with a head at HEAD:PORT, or of the one that this machine is in.
 
     With them comes after how many seconds without a word a node counts as dead.
     """
-    cluster = RayCluster("auto" if on == ON_RAY else on, lost_s=LOST_S)
+    cluster = RayCluster(head or "auto", lost_s=LOST_S)
     connected = cluster.connect()
     hosts = hosts_of(connected.nodes)
     if not hosts:
         cluster.close()
         raise HostProblem(
-            f"no node of the Ray cluster `{on}` has a unit free",
+            f"no node of the Ray cluster{f' at {head}' if head else ''} has a unit free",
             hint="start nodes with CPUs, GPUs or resources of your types: ray start --resources='{\"type\": 2}'",
         )
     return [RayLine(cluster, host, connected.here, unit) for host, unit in hosts], LOST_S

@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+from dovetail.runtime.launch.hosts.code import own_code
 from dovetail.runtime.launch.hosts.keeper import Keeper
 from dovetail.runtime.launch.hosts.requests import decode_request, encode
 from dovetail.runtime.private_folder import make_private_folder
@@ -26,6 +27,10 @@ class NodeKeeper:
         """Make a folder for files, in the place of those that actors left that were killed."""
         self._keeper = Keeper(make_private_folder(Path(tempfile.gettempdir())), lost_s=lost_s)
         threading.Thread(target=self._end_when_alone, name="dovetail-alone", daemon=True).start()
+
+    def code(self) -> str:
+        """Return a checksum of the Dovetail that this node has."""
+        return own_code()
 
     def answer(self, request: bytes) -> bytes:
         """Do what the launcher asks for."""
