@@ -7,11 +7,12 @@ import importlib.util
 import json
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,9 +32,19 @@ class RayNodes:
     Only those who have the token in `environment` are let in.
     """
 
-    def __init__(self, hosts: Hosts, types: Mapping[str, Mapping[str, int]], folder: Path) -> None:
-        """Keep which host has how many units of each type; logs and sockets go into `folder`, of a short path."""
-        self._hosts, self._types, self._folder = hosts, types, folder
+    def __init__(
+        self,
+        hosts: Hosts,
+        types: Mapping[str, Mapping[str, int]],
+        folder: Path,
+        *,
+        hidden: Sequence[Path] = (),
+    ) -> None:
+        """Keep which host has how many units of each type; logs and sockets go into `folder`, of a short path.
+
+        What lies in the `hidden` folders is not seen by nodes other than the head.
+        """
+        self._hosts, self._types, self._folder, self._hidden = hosts, types, folder, hidden
         self._head = next(iter(types))
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         token = folder / "token"
@@ -60,12 +71,12 @@ class RayNodes:
         token.write_text(secrets.token_hex(32))
         try:
             self.start(self._head)
-            self._wait(self._head)
+            self.wait_for(self._head)
             others = [name for name in self._types if name != self._head]
             for name in others:
                 self.start(name)
             for name in others:
-                self._wait(name)
+                self.wait_for(name)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -80,11 +91,14 @@ class RayNodes:
 
     def start(self, name: str) -> None:
         """Start a node, for the first time or again."""
-        as_what = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+        as_what, own_view = ["--head", f"--port={PORT}", "--include-dashboard=false"], []
         if name != self._head:
             as_what = [f"--address={self.address}"]
+            hide = "".join(f"mount -t tmpfs none {shlex.quote(str(path))} && " for path in self._hidden)
+            own_view = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{hide}exec "$@"', "node"]
         command = [
-            *("ip", "netns", "exec", self._hosts.namespace(name), sys.executable, "-m", "ray.scripts.scripts", "start"),
+            *("ip", "netns", "exec", self._hosts.namespace(name), *own_view),
+            *(sys.executable, "-m", "ray.scripts.scripts", "start"),
             *("--block", "--disable-usage-stats", "--include-log-monitor=false", "--num-cpus=0"),
             *(f"--node-ip-address={self._hosts.address(name)}", f"--object-store-memory={_STORE_BYTES}"),
             *(f"--temp-dir={self._folder / name}", f"--resources={json.dumps(dict(self._types[name]))}", *as_what),
@@ -101,7 +115,7 @@ class RayNodes:
 
     def kill(self, name: str) -> None:
         """End everything on a host at once, as a power cut does: the node, and what anybody started on it."""
-        for process_id in self._processes(name):
+        for process_id in self.processes(name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process_id, signal.SIGKILL)
         node = self._started.pop(name, None)
@@ -109,13 +123,13 @@ class RayNodes:
             node.kill()
             node.wait()
 
-    def _processes(self, name: str) -> list[int]:
+    def processes(self, name: str) -> list[int]:
         """Return the processes on a host, without this one."""
         command = ("ip", "netns", "pids", self._hosts.namespace(name))
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
         return [int(word) for word in done.stdout.split() if int(word) != os.getpid()]
 
-    def _wait(self, name: str) -> None:
+    def wait_for(self, name: str) -> None:
         """Wait until a node is a part of the cluster."""
         until_s = time.monotonic() + _START_S
         while _STARTED not in self._log(name).read_text(errors="replace"):

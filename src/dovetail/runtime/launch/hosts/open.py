@@ -26,7 +26,7 @@ def fleet_of(on: str) -> Fleet:
     if path.suffix not in (".toml", ".json") and not path.is_file():
         raise DovetailError(
             f"`--on {on}` names no hosts",
-            hint="give a file of hosts, such as hosts.toml; `ray` for the Ray cluster of this machine, or HEAD:PORT for another",
+            hint="give a file of hosts, such as hosts.toml, `ray` for the cluster of this machine, or HEAD:PORT of one",
         )
     from dovetail.runtime.launch.hosts.ssh import ssh_lines  # noqa: PLC0415 - asyncio only where it is needed
 

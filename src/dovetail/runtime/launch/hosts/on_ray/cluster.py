@@ -46,7 +46,7 @@ class RayCluster:
         self.address, self._lost_s = address, lost_s
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Connection | None = None
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it goes when this does
+        self._log: IO[bytes] | None = None
         self._numbers = itertools.count()
         self._waiting: dict[int, queue.Queue[Reply | None]] = {}
         self._lock = threading.Lock()
@@ -58,7 +58,8 @@ class RayCluster:
             raise HostProblem("Ray is not installed here", hint="pip install 'dovetail[ray]'")
         if self.address != "auto":
             _probe(self.address)
-        self._log.truncate(0)
+        self._forget_log()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it stays open as long as the process runs
         ours, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, our own module
@@ -74,7 +75,9 @@ class RayCluster:
             self._line = ours
             threading.Thread(target=self._read, args=(ours,), name="dovetail-ray", daemon=True).start()
             return first
+        ours.close()
         self._end_process()
+        self._forget_log()
         which = "this machine" if self.address == "auto" else self.address
         raise HostProblem(f"the Ray cluster of {which}: {first.error}", hint=first.hint)
 
@@ -137,6 +140,7 @@ class RayCluster:
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(END_S)
             self._end_process()
+            self._forget_log()
 
     def _first_word(self, line: Connection) -> Connected | NotConnected:
         """Wait for word from the process; where the cluster does not let it in, that is seen in its log."""
@@ -181,7 +185,13 @@ class RayCluster:
 
     def _said(self) -> bytes:
         """Return what the process wrote."""
-        return os.pread(self._log.fileno(), 1 << 20, 0)
+        return b"" if self._log is None else os.pread(self._log.fileno(), 1 << 20, 0)
+
+    def _forget_log(self) -> None:
+        """Close what the process wrote to."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
     def _last_word(self) -> str:
         """Return the last thing that it wrote."""
