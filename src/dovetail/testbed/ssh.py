@@ -62,7 +62,7 @@ class SshServers:
         self.known_hosts.write_text("".join(listed))
         try:
             for name in self._names:
-                self.start(name)
+                self._start(name)
             for name in self._names:
                 self._wait_for(name)
         except BaseException:
@@ -78,7 +78,12 @@ class SshServers:
             self.kill(name)
 
     def start(self, name: str) -> None:
-        """Start a host's server, for the first time or after it was killed."""
+        """Start a host's server after it was killed, and wait until it is there."""
+        self._start(name)
+        self._wait_for(name)
+
+    def _start(self, name: str) -> None:
+        """Start a host's server."""
         config = self._folder / f"{name}.conf"
         address = self._hosts.address(name)
         config.write_text(_CONFIG.format(port=PORT, address=address, folder=self._folder, name=name))

@@ -109,7 +109,7 @@ class RemoteHost:
             self.facts = self.line.open()
         except LineLost as error:
             raise HostProblem(
-                f"host `{self.name}` ({self.line.host.address}) is not reached: {error}",
+                f"host `{self.name}` ({self.line.host.address}:{self.line.host.port}) is not reached: {error}",
                 hint="see that it is up, and its address and port in the hosts file",
             ) from None
         self._heard_s = time.monotonic()

@@ -106,10 +106,10 @@ class SshLine:
                 f"exec {self._python} -m {module} {self._token} {self._file.lost_s}", encoding=None
             )
         except (self._ssh.Error, OSError, TimeoutError) as error:
-            raise LineLost(f"{self._place}: {_said(error)}") from None
+            raise LineLost(_said(error)) from None
         facts = await self._call(AskFacts(), ANSWER_S)
         if not isinstance(facts, Facts):
-            raise LineLost(f"{self._place}: a strange answer")
+            raise LineLost("a strange answer")
         return facts
 
     async def _log_in(self) -> Any:
@@ -199,7 +199,7 @@ class SshLine:
         """Send a request and return its answer."""
         process = self._process
         if process is None:
-            raise LineLost(f"{self._place}: the line is not open")
+            raise LineLost("the line is not open")
         try:
             async with asyncio.timeout(timeout_s):
                 process.stdin.write(framed(encode(request)))
@@ -212,7 +212,7 @@ class SshLine:
                 async with asyncio.timeout(0.5):
                     why = (await process.stderr.read()).decode(errors="replace").strip() or why
             await self._close()
-            raise LineLost(f"{self._place}: {why}") from None
+            raise LineLost(why) from None
 
     async def _close(self) -> None:
         """Hang up at once."""
