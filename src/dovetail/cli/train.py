@@ -33,6 +33,9 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; absent: runs/MODEL-N.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="With --resume: get ready, then have whoever runs it stop, and go on.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="So many workers instead of the file's.")] = None,
     servers: Annotated[int | None, typer.Option(min=1, help="So many servers instead of the file's.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples of one step over all workers.")] = None,
@@ -108,6 +111,8 @@ def train(
         raise typer.BadParameter("--replan moves workers, and --in-process has none")
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder: leave --out away")
+    if take_over and resume is None:
+        raise typer.BadParameter("--take-over goes with --resume")
     flags = {
         "servers.count": servers,
         "table.place": table,
@@ -143,6 +148,10 @@ def train(
             run = planned.run
         if resume is not None and not resume.is_dir():
             raise DovetailError(f"{resume} is no run", hint="give the folder that `dovetail train` wrote")
+        if take_over and resume is not None:
+            from dovetail.runtime.launch.take_over import take_over as take_over_run
+
+            take_over_run(run, resume, say)
         place = resume or out
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder

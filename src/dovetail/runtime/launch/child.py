@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.bed import Bed
 from dovetail.runtime.launch.entry import run_worker
 from dovetail.runtime.launch.guard import travelling
+from dovetail.runtime.launch.ready import Role, start_ready, take_ready, wait_until_ready
 from dovetail.runtime.launch.starter_folder import keep_starter_folder
+from dovetail.runtime.launch.work_out import COORDINATOR
 
 OVER_S = 3.0
 """How long a process that ended well is left alone: so does everyone when the run is over."""
@@ -70,6 +74,31 @@ class Child:
             self.handle.join(5)
 
 
+def forking_context() -> Any:
+    """Return how workers are started: forked from a process that has loaded torch, and started no thread."""
+    keep_starter_folder()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+def role_environment() -> dict[str, str]:
+    """Return the variables of a coordinator or server: one thread each."""
+    return {**os.environ, **dict.fromkeys(THREADS, "1")}
+
+
+@contextmanager
+def processes_ready(num_servers: int) -> Iterator[None]:
+    """Have a run's processes load what they need before there is a run to start; once left, they are ready."""
+    forks = forking_context().Process(target=int)  # it ends once the process that forks it has loaded everything
+    forks.start()
+    for role in ("coordinator", *["server"] * num_servers):
+        start_ready(role, role_environment())  # type: ignore[arg-type]
+    yield
+    wait_until_ready()
+    forks.join(60.0)
+
+
 class Starter:
     """Starts processes of a run, each on the host that the run's bed says."""
 
@@ -77,17 +106,19 @@ class Starter:
         """Keep what workers are given."""
         self._folder, self._bed = folder, bed
         self._model, self._source = travelling(model), travelling(source)
-        keep_starter_folder()
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOAD)
+        self._context = forking_context()
         self.inherited: tuple[int, ...] = ()
         """Open files that coordinator and servers hold as well."""
 
     def start_role(self, name: str) -> Any:
-        """Start the coordinator or a server; return its handle."""
+        """Start the coordinator or a server, or have one be it that is ready; return its handle."""
+        words = [str(self._folder), name, str(os.getpid())]
+        role: Role = "coordinator" if name == COORDINATOR else "server"
+        if (ready := take_ready(role, words, self.inherited)) is not None:
+            return ready
         return subprocess.Popen(  # noqa: S603 - this interpreter, our own module
-            [sys.executable, "-m", "dovetail.runtime.launch.entry", str(self._folder), name, str(os.getpid())],
-            env={**os.environ, **dict.fromkeys(THREADS, "1")},
+            [sys.executable, "-m", "dovetail.runtime.launch.entry", *words],
+            env=role_environment(),
             stdin=subprocess.DEVNULL,
             pass_fds=self.inherited,
         )
