@@ -119,7 +119,7 @@ class Cluster:
             left_error=believed.left_error,
             speed_error=believed.speed_error,
             submit_s=self.table.submit_s,
-            restart_s=self.table.restart_s,
+            restart_s=np.where(self.workers > 0, self.table.resize_s, self.table.restart_s),
             weight=self.table.weight,
             type=self.type,
             workers=self.workers,

@@ -39,6 +39,7 @@ class ClusterView:
     speed_error: FloatArray
     submit_s: FloatArray
     restart_s: FloatArray
+    """What a start takes a job that waits, and other workers of its type one that runs."""
     weight: FloatArray
     type: IntArray
     """The type a job holds workers of; -1 while it waits."""

@@ -29,7 +29,7 @@ OVER_S = 3.0
 """How long a process that ended well is left alone: so does everyone when the run is over."""
 STARTS = 2
 """How often a worker is tried to be started: another process that starts workers takes the place of one that ended."""
-PRELOAD = ["dovetail.runtime.worker.loop", "dovetail.data.load", "dovetail.models.load"]
+PRELOAD = ["dovetail.runtime.launch.preload"]
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 

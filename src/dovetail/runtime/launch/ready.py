@@ -19,7 +19,10 @@ from typing import Literal
 import msgspec
 
 Role = Literal["coordinator", "server"]
-LOADED = {"coordinator": "dovetail.runtime.coordinator.loop", "server": "dovetail.runtime.server.loop"}
+LOADED = {
+    "coordinator": ("dovetail.runtime.coordinator.loop", "tensorboardX.event_file_writer"),
+    "server": ("dovetail.runtime.server.loop",),
+}
 READY = b"ready"
 
 
@@ -97,7 +100,10 @@ def take_ready(role: Role, words: list[str], files: tuple[int, ...]) -> subproce
 def main() -> int:
     """Load what a role needs, wait, and be it."""
     line = socket.socket(fileno=int(sys.argv[1]))
-    importlib.import_module(LOADED[sys.argv[2]])
+    for module in LOADED[sys.argv[2]]:
+        importlib.import_module(module)
+    if sys.argv[2] == "server":
+        _have_kernels()
     entry = importlib.import_module("dovetail.runtime.launch.entry")
     line.send(READY)
     text, files, _, _ = socket.recv_fds(line, 1 << 16, 8)
@@ -108,6 +114,15 @@ def main() -> int:
         os.set_inheritable(file, False)
     sys.argv = [sys.argv[0], *msgspec.json.decode(text, type=Told).words]
     return int(entry.main())
+
+
+def _have_kernels() -> None:
+    """Use a small table once: the first kernel of a process takes most of a second, and others some time too."""
+    np = importlib.import_module("numpy")
+    embedding = importlib.import_module("dovetail.embedding")
+    keys = np.arange(8, dtype=np.int64)
+    with embedding.Table(width=4, optimizer=embedding.make_row_optimizer("adam"), host_bytes=1 << 20) as table:
+        table.update(keys, table.lookup(keys))
 
 
 if __name__ == "__main__":
