@@ -7,7 +7,6 @@ It keeps a checkpoint every few steps, goes on from it, and its first process wr
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -60,7 +59,7 @@ def main() -> None:
                 steps.flush()
                 if step % EVERY == 0:
                     torch.save({"model": model.state_dict(), "step": step}, f"{kept}.new")
-                    os.replace(f"{kept}.new", kept)
+                    Path(f"{kept}.new").replace(kept)
 
 
 if __name__ == "__main__":

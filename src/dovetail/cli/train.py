@@ -111,8 +111,6 @@ def train(
         raise typer.BadParameter("--replan moves workers, and --in-process has none")
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder: leave --out away")
-    if take_over and resume is None:
-        raise typer.BadParameter("--take-over goes with --resume")
     flags = {
         "servers.count": servers,
         "table.place": table,
@@ -148,10 +146,10 @@ def train(
             run = planned.run
         if resume is not None and not resume.is_dir():
             raise DovetailError(f"{resume} is no run", hint="give the folder that `dovetail train` wrote")
-        if take_over and resume is not None:
-            from dovetail.runtime.launch.take_over import take_over as take_over_run
+        if take_over:
+            from dovetail.cli.take_over import take_over_run
 
-            take_over_run(run, resume, say)
+            take_over_run(run, resume)
         place = resume or out
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder
