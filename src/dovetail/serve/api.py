@@ -167,6 +167,7 @@ class Api:
             "priority": job.submission.priority,
             "type": job.type,
             "workers": job.workers,
+            "units": job.units,
             "present": None if present is None else present[0],
             "pinned": job.pinned,
             "stopping": job.why,

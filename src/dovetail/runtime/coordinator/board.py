@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 MOST_WAITING = 1000
 END_S = 10.0
@@ -19,7 +19,7 @@ class Board:
 
     def __init__(self, folder: Path) -> None:
         """Begin a file of this process's own; what writes it is loaded meanwhile, since that takes a second."""
-        self._path, self._writer = folder / "events", None
+        self._path, self._writer = folder / "events", cast("Any", None)
         self._waiting: list[tuple[float, int, dict[str, float]]] = []
         folder.mkdir(exist_ok=True)
         self._loading = threading.Thread(target=self._load, name="dovetail-board", daemon=True)

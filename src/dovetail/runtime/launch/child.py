@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +107,8 @@ class Starter:
         self._folder, self._bed = folder, bed
         self._model, self._source = travelling(model), travelling(source)
         self._context = forking_context()
+        self.environment_of: Callable[[str], dict[str, str]] = lambda _: {}
+        """What a worker's process has otherwise than this one."""
         self.inherited: tuple[int, ...] = ()
         """Open files that coordinator and servers hold as well."""
 
@@ -125,7 +127,8 @@ class Starter:
 
     def start_worker(self, name: str) -> Any:
         """Start a worker, from a process that has torch already; return its handle."""
-        arguments = (str(self._folder), name, self._model, self._source, self._bed.entrance(name))
+        own = (self._bed.entrance(name), self.environment_of(name))
+        arguments = (str(self._folder), name, self._model, self._source, *own)
         for attempt in range(STARTS):
             handle = self._context.Process(target=run_worker, args=arguments, name=name)
             try:
