@@ -5,8 +5,8 @@
     python benchmarks/live_scheduling.py --part fixed-1      # then each policy,
     python benchmarks/live_scheduling.py --part table        # then the table and the ratio
 
-First other jobs of the same three kinds run under the daemon: two beside each other on a worker each, then one on
-both. They give, for each kind, the samples a second on one worker (beside another job) and on two, and what a job takes
+First other jobs of the same three kinds run under the daemon: two at a time on a worker each, of unequal length so that
+one starts while another works, as jobs do; then one on both workers. They give, for each kind, the samples a second on one worker (beside another job) and on two, and what a job takes
 besides (from its start to its end, less its samples over its speed: loading, first step, last checkpoint), and how long
 a second worker takes to come. The simulator is given these and the twelve jobs' samples and times of submission, all
 known before the first of them runs, and predicts the mean time from submission to completion. Then `dovetail serve`
@@ -40,18 +40,18 @@ from dovetail.spec.workload import NodeGroup, Workload
 POLICIES = ("fixed-1", "doubling", "dovetail")
 DOVETAIL = [sys.executable, "-c", "from dovetail.cli.main import main; main()"]
 KINDS: dict[str, dict[str, Any]] = {
-    "narrow": {"hidden": [64, 64], "width": 8},
-    "middle": {"hidden": [256, 128], "width": 8},
-    "wide": {"hidden": [512, 256], "width": 16},
+    "narrow": {"hidden": [256, 256], "width": 4},
+    "middle": {"hidden": [512, 512], "width": 4},
+    "wide": {"hidden": [1024, 512], "width": 4},
 }
 MEASURED_S, JOB_S = 8.0, (4.0, 8.0, 16.0, 6.0)
 """How long the jobs that are measured work on one worker; and the twelve, a kind after the other."""
 GAP_S = 3.0
 """Between two submissions."""
 WAIT_S = 230.0
-FIRST_GUESS = {"narrow": 60_000.0, "middle": 30_000.0, "wide": 12_000.0}
+FIRST_GUESS = {"narrow": 30_000.0, "middle": 10_000.0, "wide": 6_000.0}
 """Samples a second, to make the measured jobs of about the right length."""
-BATCH = 1_000
+BATCH = 2_000
 
 
 class Daemon:
@@ -119,7 +119,11 @@ def measure(folder: Path) -> dict[str, Any]:
     daemon = Daemon(folder, "fixed-1")
     try:
         sizes = {kind: int(MEASURED_S * FIRST_GUESS[kind]) // BATCH * BATCH for kind in KINDS}
-        pairs = [daemon.submit(f"{kind}-{n}", kind, sizes[kind], max_workers=1) for kind in KINDS for n in range(2)]
+        pairs = [
+            daemon.submit(f"{kind}-{n}", kind, round((0.6 + 0.8 * n) * sizes[kind]), max_workers=1)
+            for n in range(2)
+            for kind in KINDS
+        ]
         jobs = daemon.wait()
         for kind in KINDS:
             speeds = [speed_of(jobs[job]) for job in pairs if job.startswith(kind)]
