@@ -1,16 +1,17 @@
 """Twelve real jobs on two cores under a daemon, against what the simulator says of them.
 
     python benchmarks/live_scheduling.py                     # all of it, about eight minutes on two cores
-    python benchmarks/live_scheduling.py --part measure      # or in parts that share --folder: this first,
-    python benchmarks/live_scheduling.py --part fixed-1      # then each policy,
+    python benchmarks/live_scheduling.py --part fixed-1      # or each policy apart, into the same --folder,
     python benchmarks/live_scheduling.py --part table        # then the table and the ratio
 
-First other jobs of the same three kinds run under the daemon: two at a time on a worker each, of unequal length so that
-one starts while another works, as jobs do; then one on both workers. They give, for each kind, the samples a second on one worker (beside another job) and on two, and what a job takes
-besides (from its start to its end, less its samples over its speed: loading, first step, last checkpoint), and how long
-a second worker takes to come. The simulator is given these and the twelve jobs' samples and times of submission, all
-known before the first of them runs, and predicts the mean time from submission to completion. Then `dovetail serve`
-runs the twelve, its policy asking for workers, and the daemon's own record says when each was done.
+Before each policy, other jobs of the same three kinds run under the daemon: two at a time on a worker each, of unequal
+length so that one starts while another works, as jobs do; then one on both workers. They give, for each kind, the
+samples a second on one worker (beside another job) and on two, and what a job takes besides (from its start to its end,
+less its samples over its speed: loading, first step, last checkpoint), and how long a second worker takes to come. The
+simulator is given these and the twelve jobs' samples and times of submission, all known before the first of them runs,
+and predicts the mean time from submission to completion. Then `dovetail serve` runs the twelve, its policy asking for
+workers, and the daemon's own record says when each was done. It is the daemon of the jobs before, started again with
+the policy in question, so it has seen how fast the kinds are.
 
 While a worker is on its way the job goes on with those it has. So what a resize costs in the simulation is the time
 until the worker is there, times the part of the speed that is missing meanwhile.
@@ -37,6 +38,7 @@ from dovetail.simulator.engine import simulate
 from dovetail.spec.job import Job
 from dovetail.spec.workload import NodeGroup, Workload
 
+MEASURE = ("--measure-s", "2")
 POLICIES = ("fixed-1", "doubling", "dovetail")
 DOVETAIL = [sys.executable, "-c", "from dovetail.cli.main import main; main()"]
 KINDS: dict[str, dict[str, Any]] = {
@@ -44,12 +46,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "middle": {"hidden": [512, 512], "width": 4},
     "wide": {"hidden": [1024, 512], "width": 4},
 }
-MEASURED_S, JOB_S = 8.0, (4.0, 8.0, 16.0, 6.0)
+MEASURED_S, JOB_S = 5.0, (3.0, 6.0, 12.0, 5.0)
 """How long the jobs that are measured work on one worker; and the twelve, a kind after the other."""
 GAP_S = 3.0
 """Between two submissions."""
 WAIT_S = 230.0
-FIRST_GUESS = {"narrow": 30_000.0, "middle": 10_000.0, "wide": 6_000.0}
+FIRST_GUESS = {"narrow": 60_000.0, "middle": 30_000.0, "wide": 20_000.0}
 """Samples a second, to make the measured jobs of about the right length."""
 BATCH = 2_000
 
@@ -62,7 +64,7 @@ class Daemon:
         self.folder = folder
         with (folder.parent / f"{folder.name}.out").open("ab") as out:
             self._process = subprocess.Popen(
-                [*DOVETAIL, "serve", "--folder", str(folder), "--nodes", "cpu:2x1", "--policy", policy],
+                [*DOVETAIL, "serve", "--folder", str(folder), "--nodes", "cpu:2x1", "--policy", policy, *MEASURE],
                 stdout=out,
                 stderr=out,
             )
@@ -188,16 +190,17 @@ def live(folder: Path, policy: str, known: dict[str, Any]) -> dict[str, Any]:
     """Run the twelve jobs under a policy; return when each was submitted and done."""
     daemon = Daemon(folder, policy)
     try:
-        begun_s = time.monotonic()
+        begun_s, ids = time.monotonic(), []
         for job in workload(known).jobs:
             time.sleep(max(0.0, begun_s + job.submit_s - time.monotonic()))
-            daemon.submit(job.id, job.kind or "", int(job.work))
-        done = daemon.wait()
-        resizes = [event for event in daemon.client.ask("GET", "/v1/events")["events"] if event["what"] == "resized"]
+            ids.append(daemon.submit(job.id, job.kind or "", int(job.work)))
+        done = {name: job for name, job in daemon.wait().items() if name in ids}
+        events = [event for event in daemon.client.ask("GET", "/v1/events")["events"] if event["job"] in ids]
     finally:
         daemon.end()
     seconds = {name: job["finished_s"] - job["submitted_s"] for name, job in done.items()}
-    return {"mean_s": statistics.mean(seconds.values()), "resizes": len(resizes), "seconds": seconds}
+    counts = {what: sum(event["what"] == what for event in events) for what in ("resized", "stopped")}
+    return {"mean_s": statistics.mean(seconds.values()), "seconds": seconds, "known": known, **counts}
 
 
 def predicted_s(policy: str, known: dict[str, Any]) -> float:
@@ -208,38 +211,38 @@ def predicted_s(policy: str, known: dict[str, Any]) -> float:
 def main() -> None:
     """Measure, run, and print the table; the ratio of the worst prediction comes last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("all", "measure", *POLICIES, "table"), default="all")
+    parser.add_argument("--part", choices=("all", *POLICIES, "table"), default="all")
     parser.add_argument("--folder", type=Path, default=None)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as own:
         folder = arguments.folder or Path(own)
         folder.mkdir(exist_ok=True, parents=True)
-        known_at, is_all = folder / "known.json", arguments.part == "all"
-        if is_all or arguments.part == "measure":
-            known_at.write_text(json.dumps(measure(folder / "measure")))
-        known = json.loads(known_at.read_text())
         for policy in POLICIES:
-            if is_all or arguments.part == policy:
-                (folder / f"{policy}.json").write_text(json.dumps(live(folder / policy, policy, known)))
-        if is_all or arguments.part == "table":
-            print_table(folder, known)
+            if arguments.part in ("all", policy):
+                known = measure(folder / policy)
+                found = live(folder / policy, policy, known)
+                (folder / f"{policy}.json").write_text(json.dumps(found))
+        if arguments.part in ("all", "table"):
+            print_table(folder)
 
 
-def print_table(folder: Path, known: dict[str, Any]) -> None:
+def print_table(folder: Path) -> None:
     """Print what was known, what was predicted and what came of it."""
-    for kind, speed in known["speed"].items():
-        print(f"{kind}: {speed['1']:,.0f} samples/s on one worker beside another job, {speed['2']:,.0f} on two")
-    print(f"besides its samples a job takes {statistics.median(known['besides_s']):.1f} s (median)", end="; ")
-    print(f"a second worker comes after {known['comes_s']:.1f} s\n")
-    print("| policy | mean completion, predicted | measured | measured / predicted | resizes |\n|---|---|---|---|---|")
-    ratios = []
+    lines, ratios = [], []
     for policy in POLICIES:
         found = json.loads((folder / f"{policy}.json").read_text())
+        known = found["known"]
+        speeds = "; ".join(f"{kind} {each['1']:,.0f} and {each['2']:,.0f}" for kind, each in known["speed"].items())
+        print(f"{policy}: samples/s on one worker and on two: {speeds}")
+        print(f"  besides its samples a job takes {statistics.median(known['besides_s']):.1f} s", end="; ")
+        print(f"a second worker comes after {known['comes_s']:.1f} s")
         told_s = predicted_s(policy, known)
         ratios.append(found["mean_s"] / told_s)
-        print(f"| {policy} | {told_s:.1f} s | {found['mean_s']:.1f} s | {ratios[-1]:.2f} | {found['resizes']} |")
-    worst = max(ratios, key=lambda ratio: abs(ratio - 1.0))
-    print(f"\nratio {worst:.2f}")
+        changes = f"{found['resized']} | {found['stopped']}"
+        lines.append(f"| {policy} | {told_s:.1f} s | {found['mean_s']:.1f} s | {ratios[-1]:.2f} | {changes} |")
+    print("\n| policy | mean completion, predicted | measured | measured / predicted | resizes | stops |")
+    print("|---|---|---|---|---|---|", *lines, sep="\n")
+    print(f"\nratio {max(ratios, key=lambda ratio: abs(ratio - 1.0)):.2f}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 SCRIPT = Path(__file__).parent / "elastic_ddp.py"
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Without it (torch 2.13) a second agent waits for an address that the first never writes."""
 WAIT_S = 120.0
 SETTLE_S = 1.5
 
@@ -40,12 +42,21 @@ class Torchrun:
                 [
                     *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:4", "--nproc-per-node", "1"),
                     *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self._port}", "--rdzv-id", "resize"),
-                    *("--rdzv-conf", "last_call_timeout=1", "--monitor-interval", "0.1", "--max-restarts", "100"),
+                    *(
+                        "--local-addr",
+                        "127.0.0.1",
+                        "--rdzv-conf",
+                        "last_call_timeout=1",
+                        "--monitor-interval",
+                        "0.1",
+                        "--max-restarts",
+                        "100",
+                    ),
                     *(str(SCRIPT), str(self._folder)),
                 ],
                 stdout=out,
                 stderr=out,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", **OWN_STORE},
             )
 
     def wait_for(self, workers: int) -> None:

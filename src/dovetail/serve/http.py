@@ -149,6 +149,8 @@ async def not_found(request: Request, _: Exception) -> Response:
     return _error(404, f"there is nothing at {request.url.path[:120]}", "see /openapi.json")
 
 
-async def not_allowed(request: Request, _: Exception) -> Response:
-    """Answer a method that a path does not take."""
-    return _error(405, f"{request.method} is not what {request.url.path[:120]} takes", "see /openapi.json")
+async def not_allowed(request: Request, problem: Exception) -> Response:
+    """Answer a method that a path does not take, with those that it does."""
+    answer = _error(405, f"{request.method} is not what {request.url.path[:120]} takes", "see /openapi.json")
+    answer.headers.update(getattr(problem, "headers", None) or {})
+    return answer
