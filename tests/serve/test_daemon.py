@@ -245,6 +245,18 @@ def test_figures_are_there_for_prometheus_and_the_log_has_the_jobs_id_on_every_l
     assert [line["event"] for line in lines if line.get("job") == job] == ["started", "job done"]
 
 
+def test_a_method_that_a_path_does_not_take_is_refused_with_those_that_it_does(daemon):
+    url = json.loads((daemon.folder / "server.json").read_bytes())["url"]
+    line = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
+    own = (daemon.folder / "token").read_text().strip()
+    line.request("DELETE", "/v1/jobs", headers={"Authorization": f"Bearer {own}"})
+    answer = line.getresponse()
+
+    assert answer.status == 405
+    assert set(answer.headers["Allow"].split(", ")) == {"GET", "HEAD", "POST"}
+    line.close()
+
+
 def test_the_document_of_the_api_names_every_route_and_its_schemas_resolve(daemon):
     document = json.loads(raw(daemon, "GET", "/openapi.json")[1])
 

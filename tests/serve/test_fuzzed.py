@@ -12,7 +12,10 @@ import pytest
 
 from tests.serve.daemons import PATHS, Daemon
 
-EXAMPLES = "60"
+EXAMPLES = "40"
+UNCHECKED = "ignored_auth,positive_data_acceptance"
+"""Requests without a token are tests/serve/test_daemon.py's. What fits the document may still be refused: a run file
+has a format of its own, and a cluster its own types."""
 
 
 @pytest.mark.slow
@@ -31,10 +34,7 @@ def test_no_request_brings_the_api_to_an_error_of_its_own_or_off_its_document(tm
             [
                 *(*command, "run", f"{url}/openapi.json", "--header", f"Authorization: Bearer {token}"),
                 *("--max-examples", EXAMPLES, "--seed", "1", "--no-color", "--request-timeout", "20"),
-                *(
-                    "--exclude-checks",
-                    "ignored_auth",
-                ),  # without a token: tests/serve/test_daemon.py
+                *("--exclude-checks", UNCHECKED),
             ],
             env={**os.environ, "PYTHONPATH": PATHS},
             cwd=tmp_path,

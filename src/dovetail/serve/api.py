@@ -55,8 +55,7 @@ class Api:
             Route("/healthz", answered(lambda *_: {"ok": True}), methods=["GET"]),
             Route("/openapi.json", answered(lambda *_: document()), methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
-            Route("/v1/jobs", answered(self._list), methods=["GET"]),
-            Route("/v1/jobs", answered(self._submit), methods=["POST"]),
+            Route("/v1/jobs", answered(self._jobs), methods=["GET", "POST"]),
             Route("/v1/jobs/{job}", answered(self._show), methods=["GET"]),
             Route("/v1/jobs/{job}/cancel", answered(self._cancel), methods=["POST"]),
             Route("/v1/jobs/{job}/resize", answered(self._resize), methods=["POST"]),
@@ -68,6 +67,9 @@ class Api:
         ]
         inner = Starlette(routes=routes, exception_handlers={404: not_found, 405: not_allowed})
         return Guard(inner, token=token, counters=self.counters)
+
+    def _jobs(self, request: Request, body: bytes) -> dict[str, Any]:
+        return self._submit(request, body) if request.method == "POST" else self._list(request, body)
 
     def _submit(self, request: Request, body: bytes) -> dict[str, Any]:
         submission = struct_from(object_in(body), Submission, file="job")
