@@ -1,10 +1,10 @@
 """Twelve real jobs on two cores under a daemon, against what the simulator says of them.
 
-    python benchmarks/live_scheduling.py                     # all of it, about eight minutes on two cores
-    python benchmarks/live_scheduling.py --part fixed-1      # or each policy apart, into the same --folder,
-    python benchmarks/live_scheduling.py --part table        # then the table and the ratio
+    python benchmarks/live_scheduling.py                               # all of it, about five minutes on two cores
+    python benchmarks/live_scheduling.py --part dovetail --folder F    # or some policies at a time (measured before each
+    python benchmarks/live_scheduling.py --part table --folder F       # time), then the table and the ratio
 
-Before each policy, other jobs of the same three kinds run under the daemon: two at a time on a worker each, of unequal
+First other jobs of the same three kinds run under the daemon: two at a time on a worker each, of unequal
 length so that one starts while another works, as jobs do; then one on both workers. They give, for each kind, the
 samples a second on one worker (beside another job) and on two, and what a job takes besides (from its start to its end,
 less its samples over its speed: loading, first step, last checkpoint), and how long a second worker takes to come. The
@@ -46,7 +46,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "middle": {"hidden": [512, 512], "width": 4},
     "wide": {"hidden": [1024, 512], "width": 4},
 }
-MEASURED_S, JOB_S = 5.0, (3.0, 6.0, 12.0, 5.0)
+MEASURED_S, JOB_S = 4.0, (2.0, 4.0, 8.0, 3.0)
 """How long the jobs that are measured work on one worker; and the twelve, a kind after the other."""
 GAP_S = 3.0
 """Between two submissions."""
@@ -211,18 +211,18 @@ def predicted_s(policy: str, known: dict[str, Any]) -> float:
 def main() -> None:
     """Measure, run, and print the table; the ratio of the worst prediction comes last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("all", *POLICIES, "table"), default="all")
+    parser.add_argument("--part", choices=(*POLICIES, "table"), nargs="*", default=(*POLICIES, "table"))
     parser.add_argument("--folder", type=Path, default=None)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as own:
         folder = arguments.folder or Path(own)
         folder.mkdir(exist_ok=True, parents=True)
-        for policy in POLICIES:
-            if arguments.part in ("all", policy):
-                known = measure(folder / policy)
-                found = live(folder / policy, policy, known)
-                (folder / f"{policy}.json").write_text(json.dumps(found))
-        if arguments.part in ("all", "table"):
+        wanted = [policy for policy in POLICIES if policy in arguments.part]
+        known = measure(folder / "-".join(wanted)) if wanted else {}
+        for policy in wanted:
+            found = live(folder / "-".join(wanted), policy, known)
+            (folder / f"{policy}.json").write_text(json.dumps(found))
+        if "table" in arguments.part:
             print_table(folder)
 
 
