@@ -1,8 +1,8 @@
 """Twelve real jobs on two cores under a daemon, against what the simulator says of them.
 
     python benchmarks/live_scheduling.py                               # all of it, about five minutes on two cores
-    python benchmarks/live_scheduling.py --part dovetail --folder F    # or some policies at a time (measured before each
-    python benchmarks/live_scheduling.py --part table --folder F       # time), then the table and the ratio
+    python benchmarks/live_scheduling.py --part dovetail --folder F    # or some policies at a time,
+    python benchmarks/live_scheduling.py --part table --folder F       # then the table and the ratio
 
 First other jobs of the same three kinds run under the daemon: two at a time on a worker each, of unequal
 length so that one starts while another works, as jobs do; then one on both workers. They give, for each kind, the

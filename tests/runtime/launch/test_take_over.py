@@ -59,8 +59,8 @@ def test_taking_over_goes_with_a_run_to_go_on_with(tmp_path):
 
 def test_a_process_that_waits_to_be_a_server_ends_with_whoever_started_it():
     program = (
-        "from dovetail.runtime.launch import ready; ready.start_ready('server', dict(__import__('os').environ)); "
-        + ("ready.wait_until_ready(); print(ready._waiting[0].handle.pid, flush=True)")
+        "import os; from dovetail.runtime.launch import ready; ready.start_ready('server', dict(os.environ)); "
+        "ready.wait_until_ready(); print(ready._waiting[0].handle.pid, flush=True)"
     )
     started = subprocess.run(
         [sys.executable, "-c", program],

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 MOST_WAITING = 1000
 END_S = 10.0
@@ -19,7 +19,8 @@ class Board:
 
     def __init__(self, folder: Path) -> None:
         """Begin a file of this process's own; what writes it is loaded meanwhile, since that takes a second."""
-        self._path, self._writer = folder / "events", cast("Any", None)
+        self._path = folder / "events"
+        self._writer: Any = None
         self._waiting: list[tuple[float, int, dict[str, float]]] = []
         folder.mkdir(exist_ok=True)
         self._loading = threading.Thread(target=self._load, name="dovetail-board", daemon=True)
