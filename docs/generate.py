@@ -381,7 +381,7 @@ errors.
 
 `work` is in the units of `speed` times seconds. Between two worker counts in `speed` the speed is interpolated
 linearly; below the first and beyond the last it is not allowed. A job runs on one type at a time, and every start takes
-`restart_s`, with the workers held and no work done.
+`restart_s`, with the workers held and no work done. So does a change of its size, unless `resize_s` says otherwise.
 """
 WORKLOAD_EXAMPLE = """\
 {"restart_s": 10.0,
