@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import functools
 import os
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from pathlib import Path
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = "1"
 
+import msgspec
 import numpy as np
 
 from dovetail.scheduler.cluster import Cluster
@@ -127,7 +129,9 @@ def decisions(names: list[str], most_s: float, sizes: list[int]) -> None:
 
 def submission(number: int, *, most: int | None = 16, kinds: int = 20) -> Submission:
     """Return a job that does nothing."""
-    return Submission(name="job", command=["true"], user=f"user{number % 50}", max_workers=most, kind=f"{number % kinds}")
+    return Submission(
+        name="job", command=["true"], user=f"user{number % 50}", max_workers=most, kind=f"{number % kinds}"
+    )
 
 
 def measure_store(folder: Path, num_jobs: int) -> None:
@@ -143,7 +147,8 @@ def measure_store(folder: Path, num_jobs: int) -> None:
             [(f"job-x{n}", rows[0], rows[1], time.time(), time.time()) for n in range(num_jobs - count)],
         )
     print(f"reading {num_jobs:,} waiting jobs: {seconds(lambda: store.jobs(('queued',)), 2):.2f} s")
-    print(f"submitting one more beside them: {seconds(lambda: store.submit(submission(1)), 5) * 1e3:.1f} ms")
+    took_s = seconds(lambda: store.submit(submission(1)), 5)
+    print(f"submitting one more beside {num_jobs:,}: {took_s * 1e3:.1f} ms")
     store.close()
 
 
@@ -153,8 +158,6 @@ def measure_outlook(folder: Path, sizes: list[int]) -> None:
         num_jobs, nodes = num_nodes * JOBS_A_NODE, nodes_of(num_nodes)
         store = Store(folder / f"outlook-{num_nodes}.sqlite")
         with store.change() as db:
-            import msgspec
-
             db.executemany(
                 "INSERT INTO jobs (id, user, state, submission, submitted_s, since_s, type, workers, attempt) "
                 "VALUES (?, 'u', ?, ?, ?, ?, ?, ?, ?)",
@@ -174,8 +177,11 @@ def measure_outlook(folder: Path, sizes: list[int]) -> None:
             )
         jobs = store.jobs(("running", "queued"))
         seen = Seen(speeds=[(str(n % 20), "v100", 1 + n % 8, 10.0 + n % 7) for n in range(2000)])
-        took_s = seconds(lambda: outlook(nodes, jobs, {}, seen, 2e9, taken={}))
-        print(f"a view of {num_jobs:,} jobs on {num_nodes:,} nodes, {num_nodes:,} of them running: {took_s:.2f} s", flush=True)
+        took_s = seconds(functools.partial(outlook, nodes, jobs, {}, seen, 2e9, taken={}))
+        print(
+            f"a view of {num_jobs:,} jobs on {num_nodes:,} nodes, {num_nodes:,} of them running: {took_s:.2f} s",
+            flush=True,
+        )
         store.close()
 
 
