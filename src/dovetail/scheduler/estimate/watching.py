@@ -45,7 +45,8 @@ class Watching:
         for row, kind in enumerate(self._kind_of):
             self._rows_of.setdefault(kind, []).append(row)
         self._points: dict[tuple[str, int], dict[int, Measured]] = {}
-        self._prior: SpeedPrior = first_prior(self._most)
+        self._prior: SpeedPrior | None = first_prior(self._most)
+        """None where speeds were measured since: it is learnt again when it is needed."""
         self._history = SizeHistory()
         self._loss_total = np.full(count, np.nan)
         self._loss_error = np.full(count, np.nan)
@@ -65,7 +66,7 @@ class Watching:
         """Take in the speed of some job of a kind, which need not be there any more."""
         points = self._points.setdefault((kind, type_), {})
         points[size] = points[size].again(speed) if size in points else Measured(log_speed=np.log(speed), count=1)
-        self._prior = learn_prior(self._points.values(), max_workers=self._most, noise=NOISE)
+        self._prior = None
         for there in self._num_there:
             self._guess(there)
 
@@ -128,14 +129,17 @@ class Watching:
 
         On a type it never ran on they are those of one it did, by the pace of the two types for other kinds.
         """
+        if self._prior is None:
+            self._prior = learn_prior(self._points.values(), max_workers=self._most, noise=NOISE)
+        prior = self._prior
         fits = {
-            type_: fit_speed(self._points[kind, type_], self._prior, max_workers=self._most, noise=NOISE)
+            type_: fit_speed(self._points[kind, type_], prior, max_workers=self._most, noise=NOISE)
             for type_ in range(self._num_types)
             if (kind, type_) in self._points
         }
         if not fits:
             at = np.log2(np.arange(1, self._most + 1, dtype=float))
-            return [(self._prior.at(at), self._prior.error(at))] * self._num_types
+            return [(prior.at(at), prior.error(at))] * self._num_types
         known = next(iter(fits))
         mean, error = fits[known]
         return [
