@@ -12,7 +12,7 @@ import yaml
 
 from dovetail.manifests.target import TARGETS
 from tests.manifests.makers import RUN_TEXT, make_fleet
-from tests.test_docs import parse, whole_command
+from tests.test_docs import parse
 
 KUBERNETES = "1.30.0"
 
@@ -191,12 +191,8 @@ def test_a_unit_of_several_threads_takes_as_many_of_its_node() -> None:
 def test_every_dovetail_command_in_a_manifest_is_one_that_there_is(target: str) -> None:
     text = TARGETS[target].write(make_fleet()).replace("$$", "$")
     lines = re.findall(r"\bdovetail (train [^\n\"&]*)", text)
-    has_on = any(option.name == "on" for option in whole_command().commands["train"].params)
 
     assert lines
     for line in lines:
         words = shlex.split(re.sub(r"\$\(.*", "--out run", line.replace("$head", "head")))
-        if not has_on:
-            where = words.index("--on")
-            del words[where : where + 2]
         parse(words)
