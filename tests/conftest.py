@@ -38,6 +38,7 @@ PROCESSES = (
     "profiler/test_layers.py::test_two_workers",
     "profiler/test_links.py",
     "profiler/test_machine.py",
+    "runtime/hosts/test_ssh.py",
     "runtime/launch/",
     "runtime/test_",
     "serve/test_daemon.py",

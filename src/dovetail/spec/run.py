@@ -186,6 +186,9 @@ class RunWorker(Section, frozen=True):
     memory_bytes: Annotated[int | None, Meta(description="memory it may use; absent: what the machine has")] = None
     cores: Annotated[float | None, Meta(description="CPU quota in cores, e.g. 0.4; needs root")] = None
     stage: Annotated[int, Meta(description="the stage whose layers it holds, from 0")] = 0
+    host: Annotated[
+        str | None, Meta(description="with --on: the host, or the type of hosts, that it is on; absent: any that fits")
+    ] = None
     precision: Annotated[
         Precision,
         Meta(description="of matrix products: float32, tf32 (GPUs round inputs to 10 bits) or bfloat16 (autocast)"),

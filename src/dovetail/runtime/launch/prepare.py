@@ -38,6 +38,7 @@ from dovetail.runtime.folder import (
     TIMELINE,
 )
 from dovetail.runtime.launch.devices import check_device
+from dovetail.runtime.launch.hosts.placing import Elsewhere
 from dovetail.runtime.launch.lock import RunLock
 from dovetail.runtime.launch.warm_start import Known, Start, fill_first, fixed_from, known_from
 from dovetail.runtime.launch.work_out import COORDINATOR, copied, work_out
@@ -68,9 +69,12 @@ def prepare(
     bare: bool = False,
     lock: RunLock | None = None,
     start_from: Start | None = None,
+    elsewhere: Elsewhere | None = None,
     tell: Tell = lambda _: None,
 ) -> Blueprint:
     """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint.
+
+    Workers that are `elsewhere`, on other hosts, have their devices there, and those that others call their addresses.
 
     A new run begins with the parameters in `start_from` where that is given, else with the model's own.
 
@@ -87,12 +91,13 @@ def prepare(
         (_check_is_run if resume else _check_is_free)(folder)
         new = [folder / name for name in (CHECKPOINTS, LOGS, KEYS, ROWS) if not (folder / name).exists()]
         try:
-            for name, worker in run.each_worker():
+            elsewhere = elsewhere or Elsewhere()
+            for name, worker in (each for each in run.each_worker() if each[0] not in elsewhere.workers):
                 check_device(worker.device, f'device = "{worker.device}" of worker `{name}`')
             data = load_source(run, source)
             shown = data if source is None else copied(data)
             built = build_model(run, data.schema, model)
-            blueprint, private = work_out(run, built, shown, timeline=timeline, bare=bare)
+            blueprint, private = work_out(run, built, shown, timeline=timeline, bare=bare, elsewhere=elsewhere)
             known = None if start_from is None or resume else known_from(start_from)
             return _prepare(blueprint, folder, built, private, known=known, resume=resume, tell=tell)
         except BaseException:

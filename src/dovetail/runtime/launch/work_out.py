@@ -22,6 +22,7 @@ from dovetail.runtime.dense.groups import check_groups
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.guard import travelling
+from dovetail.runtime.launch.hosts.placing import Elsewhere
 from dovetail.runtime.looks import look_at
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.first_look import first_look
@@ -35,7 +36,9 @@ COORDINATOR = "coordinator"
 MOST_COPIED_BYTES = 1 << 28
 
 
-def work_out(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool) -> tuple[Blueprint, Path]:
+def work_out(
+    run: Run, built: Model, data: Source, *, timeline: bool, bare: bool, elsewhere: Elsewhere
+) -> tuple[Blueprint, Path]:
     """Return a new run's blueprint, worked out from its model and a look at its data, and its private folder."""
     tables, dense = tuple(each.spec() for each in sparse_modules(built)), dense_entries(built)
     samples, own_loss = _samples(run, data), _own_loss(built, run)
@@ -56,7 +59,7 @@ def work_out(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool
             dense=dense,
             metrics=metrics,
             own_loss=own_loss,
-            stages=_stages(run, built, private),
+            stages=_stages(run, built, private, elsewhere),
             looks=looks,
         )
         check_groups(blueprint)
@@ -138,7 +141,7 @@ def _with_defaults(run: Run, *, name: str, rate: float, batch: int) -> Run:
     )
 
 
-def _stages(run: Run, built: Model, private: Path) -> tuple[StageSpec, ...]:
+def _stages(run: Run, built: Model, private: Path, elsewhere: Elsewhere) -> tuple[StageSpec, ...]:
     """Return the stages with the addresses of their workers; none where there is only one."""
     if len(run.stages) < 2 or not isinstance(built, LayerGraph):
         return ()
@@ -159,7 +162,9 @@ def _stages(run: Run, built: Model, private: Path) -> tuple[StageSpec, ...]:
             first=stage.first_layer,
             last=stage.last_layer,
             workers=tuple(
-                _server_spec(name, run.network.address, private)
+                _elsewhere_spec(name, elsewhere.addresses[name])
+                if name in elsewhere.addresses
+                else _server_spec(name, run.network.address, private)
                 for name, _ in (run.workers_of(number) if number else ())
             ),
             has_dense=any(name in dense for name, _ in built.parameters_of(stage.first_layer, stage.last_layer)),
@@ -173,6 +178,11 @@ def _server_spec(name: str, address: str, private: Path) -> ServerSpec:
     return ServerSpec(
         name=name, address=f"tcp://{address}:{_free_port(address)}", local_address=f"ipc://{private}/{name}"
     )
+
+
+def _elsewhere_spec(name: str, address: str) -> ServerSpec:
+    """Return the address of a process on another host, the same for all who call it."""
+    return ServerSpec(name=name, address=address, local_address=address)
 
 
 def _free_port(address: str) -> int:
