@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from os import environ
 from pathlib import Path
 
 import msgspec
@@ -43,7 +44,7 @@ class Team:
         self._gave_up: set[str] = set()
         self._told: tuple[int, tuple[str, ...]] | None = None
         self.wanted = len(self._own)
-        self._gpus = tuple(filter(None, os.environ.get(GPUS, "").split(",")))
+        self._gpus = tuple(filter(None, environ.get(GPUS, "").split(",")))
 
     def see_to(self, report: Report | None) -> None:
         """Start who is missing, have those leave who are too many, and say who is there."""
