@@ -151,9 +151,8 @@ def test_a_job_that_is_lost_again_and_again_without_getting_on_fails(tmp_path, s
 
 
 def looked(jobs, progress=None, seen=None, taken=None):
-    known = outlook(
-        Settings(nodes=NODES), jobs, progress or {}, seen or Seen(), jobs[-1].submitted_s + 1.0, taken=taken or {}
-    )
+    settings = Settings(nodes=NODES)
+    known = outlook(settings, jobs, progress or {}, seen or Seen(), jobs[-1].submitted_s + 1.0, taken=taken or {})
     return known, known.cluster.view(known.watching)
 
 
