@@ -216,6 +216,7 @@ def test_ids_that_are_paths_lead_nowhere(daemon, path, what):
         (b'{"name": "a", "command": ["true"], "types": ["v100"]}', "no type here"),
         (b'{"name": "a", "command": ["true"], "folder": "here"}', "folder"),
         (b'{"name": "a", "command": ["true"], "environment": {"A=B": "c"}}', "environment"),
+        (b'{"name": "a", "command": ["true"], "environment": {"A": {}}}', "environment.A is a table, expected text"),
         (b'{"name": "a", "run": {"model": {"name": "ctr-dnn"}, "training": {"batch": -1}}}', "training.batch is -1"),
     ],
 )

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from dovetail.errors import DovetailError, SpecError
 from dovetail.prometheus import CONTENT_TYPE
 from dovetail.serve.controller import DRAIN, Controller
-from dovetail.serve.http import Guard, answered, not_allowed, not_found, number_in, object_in, piece_of
+from dovetail.serve.http import Guard, answered, not_allowed, not_found, number_in, object_in, piece_of, went_wrong
 from dovetail.serve.local import LOG
 from dovetail.serve.openapi import document
 from dovetail.serve.prometheus import Counters, metrics_text
@@ -66,7 +66,7 @@ class Api:
             Route("/v1/cluster", answered(self._cluster), methods=["GET"]),
             Route("/v1/drain", answered(self._drain), methods=["POST"]),
         ]
-        inner = Starlette(routes=routes, exception_handlers={404: not_found, 405: not_allowed})
+        inner = Starlette(routes=routes, exception_handlers={404: not_found, 405: not_allowed, 500: went_wrong})
         return Guard(inner, token=token, counters=self.counters)
 
     def _jobs(self, request: Request, body: bytes) -> dict[str, Any]:
