@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.child import processes_ready
+from dovetail.runtime.launch.hosts.placing import Elsewhere
 from dovetail.runtime.launch.lock import owner_of
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.launch.work_out import work_out
@@ -50,5 +51,6 @@ def _get_ready(run: Run) -> None:
     """Load what the run's processes need, and do once here what is done when it begins: the second time is fast."""
     with processes_ready(run.servers.count):
         data = load_source(run)
-        _, private = work_out(run, build_model(run, data.schema), data, timeline=False, bare=False)
+        built = build_model(run, data.schema)
+        _, private = work_out(run, built, data, timeline=False, bare=False, elsewhere=Elsewhere())
         remove_private_folder(private)
