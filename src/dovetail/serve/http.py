@@ -144,7 +144,7 @@ def _error(status: int, error: str, hint: str) -> Response:
     return _json(status, {"error": error, "hint": hint})
 
 
-async def went_wrong(request: Request, problem: Exception) -> Response:
+async def went_wrong(_: Request, problem: Exception) -> Response:
     """Answer where the daemon itself made a mistake; the problem goes to its log as well."""
     return _error(
         500, f"{type(problem).__name__}: {str(problem)[:200]}", "this is a mistake of the daemon: see its log"
