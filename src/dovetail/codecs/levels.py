@@ -12,114 +12,101 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
-from dovetail.codecs.blocks import BLOCK, as_noise, draw, keep_all, keep_none, largest_of, scale_above, take_block
-from dovetail.codecs.codec import NOTHING_KEPT, Bytes, Floats
-from dovetail.transport import WireError
+from dovetail.codecs.blocks import (
+    BLOCK,
+    BlockCodec,
+    as_noise,
+    draw,
+    keep_block,
+    largest_of,
+    scale_above,
+    take_block,
+)
+from dovetail.codecs.codec import Bytes, Floats
 
 _ZERO = np.float32(0)
 _4 = np.uint8(4)
 _LOW = np.uint8(15)
 
 
-class Levels:
-    """The codec of `bits` (8 or 4) with a scale for every `block` numbers."""
+class Levels(BlockCodec):
+    """The codec of 8 or 4 bits."""
 
-    def __init__(self, bits: int, *, number: int, block: int = BLOCK) -> None:
+    def __init__(self, bits: int, *, block: int = BLOCK) -> None:
         """Choose the width."""
-        self.bits, self.number, self.block = bits, number, block
+        super().__init__(block=block)
+        self.bits, self.number = bits, 2 if bits == 8 else 3
         self.name = f"{bits} bits"
         self._top = 127 if bits == 8 else 7
 
-    def _sizes(self, count: int) -> tuple[int, int]:
-        """Return how many blocks there are, and how many bytes of scales."""
-        blocks = -(-count // self.block)
-        return blocks, 2 * blocks
-
-    def encoded_bytes(self, count: int) -> int:
-        """Return how many bytes numbers become: scales, then levels of whole blocks."""
-        blocks, scales = self._sizes(count)
-        return scales + blocks * self.block * self.bits // 8
-
-    def encode(self, values: Floats, codes: Bytes, *, seed: int, residual: Floats = NOTHING_KEPT) -> None:
+    def encode_blocks(
+        self, values: Floats, residual: Floats, scales: NDArray[np.uint16], codes: Bytes, seed: int, first: int
+    ) -> None:
         """Write scales and levels."""
-        _, end = self._sizes(len(values))
-        encode_levels(values, residual, codes[:end].view(np.uint16), codes[end:], seed, self.block, self._top)
+        encode_levels(values, residual, scales, codes, seed, first, self._top)
 
-    def decode(self, codes: Bytes, values: Floats) -> None:
+    def decode_blocks(self, scales: NDArray[np.uint16], codes: Bytes, values: Floats) -> bool:
         """Write levels times scales."""
-        _, end = self._sizes(len(values))
-        if not decode_levels(codes[:end].view(np.uint16), codes[end:], values, self.block, self._top):
-            raise WireError(f"a payload of {self.name} has a level beyond its {2 * self._top + 1}")
+        return bool(decode_levels(scales, codes, values, self._top) <= 2 * self._top)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def encode_levels(values, residual, scales, codes, seed, size, top):  # type: ignore[no-untyped-def]  # pragma: no cover
+def encode_levels(values, residual, scales, codes, seed, before, top):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write the scale and the levels of every block."""
-    block, noise = np.empty(size, np.float32), np.empty(size, np.float32)
-    bits, levels = block.view(np.uint32), np.empty(size, np.uint8)
-    words = np.empty(size // 4, np.uint64)
-    parts = words.view(np.uint16)
-    word = np.empty(1, np.uint32)
-    number = word.view(np.float32)
-    middle, most = np.float32(top), np.float32(2 * top) + np.float32(0.5)
+    size = values.shape[1]
     half = size // 2
-    for b in range(len(scales)):
-        first = b * size
-        count = take_block(values, residual, first, block)
+    block, noise, levels = np.empty(size, np.float32), np.empty(size, np.float32), np.empty(size, np.uint8)
+    words, word = np.empty(size // 4, np.uint64), np.empty(1, np.uint32)
+    bits, parts, number = block.view(np.uint32), words.view(np.uint16), word.view(np.float32)
+    middle, most = np.float32(top), np.int32(2 * top)
+    for b in range(len(values)):
+        take_block(values, residual, b, block)
         scale_bits = scale_above(largest_of(bits))
         scales[b] = scale_bits
         word[0] = np.uint32(scale_bits) << np.uint32(16)
         scale = number[0]
-        if not scale > _ZERO:
-            levels[:] = np.uint8(top)
-            if scale == _ZERO:
-                keep_all(residual, first, count, block)
-            else:
-                keep_none(residual, first, count)
-        else:
-            draw(words, b * len(words), seed)
+        if scale > _ZERO:
+            draw(words, (before + b) * len(words), seed)
             as_noise(parts, noise)
             inverse, step = middle / scale, scale / middle
             for j in range(size):
-                levels[j] = np.uint8(min(block[j] * inverse + middle + noise[j], most))
+                level = np.int32(block[j] * inverse + middle + noise[j])
+                levels[j] = np.uint8(level if level < most else most)
             if len(residual):
-                for j in range(count):
-                    residual[first + j] = block[j] - (np.float32(levels[j]) - middle) * step
-        if top == 127:
-            out = codes[first : first + size]
-            for j in range(size):
-                out[j] = levels[j]
+                for j in range(size):
+                    residual[b, j] = block[j] - (np.float32(levels[j]) - middle) * step
         else:
-            out = codes[b * half : b * half + half]
+            levels[:] = np.uint8(top)
+            keep_block(residual, b, block, scale)
+        if top == 127:
+            for j in range(size):
+                codes[b, j] = levels[j]
+        else:
             for j in range(half):
-                out[j] = levels[j] | np.uint8(levels[j + half] << _4)
+                codes[b, j] = levels[j] | np.uint8(levels[j + half] << _4)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def decode_levels(scales, codes, values, size, top):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Write the numbers of every block; return False where a level is none."""
-    word = np.empty(1, np.uint32)
+def decode_levels(scales, codes, values, top):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write the numbers of every block; return the highest level that there was."""
+    size = values.shape[1]
+    half = size // 2
+    levels, word = np.empty(size, np.uint8), np.empty(1, np.uint32)
     number = word.view(np.float32)
-    levels = np.empty(size, np.uint8)
-    middle, half = np.float32(top), size // 2
-    highest = np.uint8(0)
-    for b in range(len(scales)):
-        first = b * size
+    middle, highest = np.float32(top), np.uint8(0)
+    for b in range(len(values)):
         word[0] = np.uint32(scales[b]) << np.uint32(16)
         step = number[0] / middle
         if top == 127:
-            part = codes[first : first + size]
             for j in range(size):
-                levels[j] = part[j]
+                levels[j] = codes[b, j]
         else:
-            part = codes[b * half : b * half + half]
             for j in range(half):
-                levels[j] = part[j] & _LOW
-                levels[j + half] = part[j] >> _4
+                levels[j] = codes[b, j] & _LOW
+                levels[j + half] = codes[b, j] >> _4
         for j in range(size):
-            highest = max(highest, levels[j])
-        out = values[first : min(first + size, len(values))]
-        for j in range(len(out)):
-            out[j] = (np.float32(levels[j]) - middle) * step
-    return highest <= 2 * top
+            highest = levels[j] if levels[j] > highest else highest
+            values[b, j] = (np.float32(levels[j]) - middle) * step
+    return highest

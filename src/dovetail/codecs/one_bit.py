@@ -9,110 +9,99 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from dovetail.codecs.blocks import (
-    BLOCK,
     NOT_A_NUMBER,
+    BlockCodec,
     as_noise,
     draw,
-    keep_all,
-    keep_none,
+    keep_block,
     largest_of,
     scale_above,
     take_block,
 )
-from dovetail.codecs.codec import NOTHING_KEPT, Bytes, Floats
+from dovetail.codecs.codec import Bytes, Floats
 
 _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
 _BIT = np.uint8(1)
 
 
-class OneBit:
-    """The codec of one bit with a scale for every `block` numbers."""
+class OneBit(BlockCodec):
+    """The codec of one bit."""
 
     bits, number, name = 1, 5, "1 bit"
 
-    def __init__(self, *, block: int = BLOCK) -> None:
-        """Choose how many numbers share a scale."""
-        self.block = block
-
-    def encoded_bytes(self, count: int) -> int:
-        """Return how many bytes numbers become: scales, then signs of whole blocks."""
-        return -(-count // self.block) * (2 + self.block // 8)
-
-    def encode(self, values: Floats, codes: Bytes, *, seed: int, residual: Floats = NOTHING_KEPT) -> None:
+    def encode_blocks(
+        self, values: Floats, residual: Floats, scales: NDArray[np.uint16], codes: Bytes, seed: int, first: int
+    ) -> None:
         """Write scales and signs."""
-        end = 2 * -(-len(values) // self.block)
-        encode_signs(values, residual, codes[:end].view(np.uint16), codes[end:], seed, self.block)
+        encode_signs(values, residual, scales, codes, seed, first)
 
-    def decode(self, codes: Bytes, values: Floats) -> None:
+    def decode_blocks(self, scales: NDArray[np.uint16], codes: Bytes, values: Floats) -> bool:
         """Write minus or plus the scale; every bit stands for one of them."""
-        end = 2 * -(-len(values) // self.block)
-        decode_signs(codes[:end].view(np.uint16), codes[end:], values, self.block)
+        decode_signs(scales, codes, values)
+        return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz"})
+def mean_magnitude(block):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return the mean magnitude of a block."""
+    mean, part = _ZERO, _ONE / np.float32(len(block))
+    for j in range(len(block)):
+        mean += abs(block[j]) * part
+    return mean
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def encode_signs(values, residual, scales, codes, seed, size):  # type: ignore[no-untyped-def]  # pragma: no cover
+def encode_signs(values, residual, scales, codes, seed, before):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write the scale and the signs of every block."""
-    block, noise = np.empty(size, np.float32), np.empty(size, np.float32)
-    bits, signs = block.view(np.uint32), np.empty(size, np.uint8)
-    words = np.empty(size // 4, np.uint64)
-    parts = words.view(np.uint16)
-    word = np.empty(1, np.uint32)
-    number = word.view(np.float32)
+    size = values.shape[1]
     eighth = size // 8
-    for b in range(len(scales)):
-        first = b * size
-        count = take_block(values, residual, first, block)
+    block, noise, signs = np.empty(size, np.float32), np.empty(size, np.float32), np.empty(size, np.uint8)
+    words, word = np.empty(size // 4, np.uint64), np.empty(1, np.uint32)
+    bits, parts, number = block.view(np.uint32), words.view(np.uint16), word.view(np.float32)
+    for b in range(len(values)):
+        take_block(values, residual, b, block)
         scale_bits = scale_above(largest_of(bits))
         if len(residual) and 0 < scale_bits < NOT_A_NUMBER:
-            mean, part = _ZERO, _ONE / np.float32(count)
-            for j in range(size):
-                mean += abs(block[j]) * part
-            number[0] = mean
+            number[0] = mean_magnitude(block)
             scale_bits = scale_above(word[0])
         scales[b] = scale_bits
         word[0] = np.uint32(scale_bits) << np.uint32(16)
         scale = number[0]
         if not scale > _ZERO:
             signs[:] = np.uint8(0)
-            if scale == _ZERO:
-                keep_all(residual, first, count, block)
-            else:
-                keep_none(residual, first, count)
+            keep_block(residual, b, block, scale)
         elif len(residual):
             for j in range(size):
                 signs[j] = np.uint8(block[j] >= _ZERO)
-            for j in range(count):
-                residual[first + j] = block[j] - (_TWO * np.float32(signs[j]) - _ONE) * scale
+            for j in range(size):
+                residual[b, j] = block[j] - (_TWO * np.float32(signs[j]) - _ONE) * scale
         else:
-            draw(words, b * len(words), seed)
+            draw(words, (before + b) * len(words), seed)
             as_noise(parts, noise)
             for j in range(size):
                 signs[j] = np.uint8(block[j] > scale * (_ONE - _TWO * noise[j]))
-        out = codes[b * eighth : b * eighth + eighth]
         for j in range(eighth):
-            out[j] = signs[j]
+            codes[b, j] = signs[j]
         for k in range(1, 8):
             for j in range(eighth):
-                out[j] |= np.uint8(signs[j + k * eighth] << np.uint8(k))
+                codes[b, j] |= np.uint8(signs[j + k * eighth] << np.uint8(k))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def decode_signs(scales, codes, values, size):  # type: ignore[no-untyped-def]  # pragma: no cover
+def decode_signs(scales, codes, values):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write the numbers of every block."""
-    word = np.empty(1, np.uint32)
-    number = word.view(np.float32)
-    signs = np.empty(size, np.uint8)
+    size = values.shape[1]
     eighth = size // 8
-    for b in range(len(scales)):
-        first = b * size
+    signs, word = np.empty(size, np.uint8), np.empty(1, np.uint32)
+    number = word.view(np.float32)
+    for b in range(len(values)):
         word[0] = np.uint32(scales[b]) << np.uint32(16)
         scale = number[0]
-        part = codes[b * eighth : b * eighth + eighth]
         for k in range(8):
             for j in range(eighth):
-                signs[j + k * eighth] = np.uint8(part[j] >> np.uint8(k)) & _BIT
-        out = values[first : min(first + size, len(values))]
-        for j in range(len(out)):
-            out[j] = (_TWO * np.float32(signs[j]) - _ONE) * scale
+                signs[j + k * eighth] = np.uint8(codes[b, j] >> np.uint8(k)) & _BIT
+        for j in range(size):
+            values[b, j] = (_TWO * np.float32(signs[j]) - _ONE) * scale

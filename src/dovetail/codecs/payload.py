@@ -31,6 +31,7 @@ HEAD = struct.Struct("<4sBBHdQQ")
 CHECKSUM_AT = 24
 MOST_DIMENSIONS = 16
 MOST_NUMBERS = 1 << 40
+LARGEST_SEED = (1 << 63) - 1
 Places = NDArray[np.int64]
 NO_PLACES: Places = np.empty(0, dtype=np.int64)
 
@@ -66,7 +67,10 @@ def pack(
     if len(exact):
         payload[begin - 8 : begin] = 0
         payload[middle : middle + 4 * len(exact)].view(np.float32)[:] = kept
-    codec.encode(flat, payload[begin : begin + codec.encoded_bytes(len(flat))], seed=seed, residual=residual)
+    codes = payload[begin : begin + codec.encoded_bytes(len(flat))]
+    codec.encode(flat, codes, seed=seed & LARGEST_SEED, residual=residual)
+    if len(residual):
+        residual[exact] = 0
     payload[CHECKSUM_AT : CHECKSUM_AT + 8].view(np.uint64)[0] = checksum(payload.view(np.uint64))
     return payload
 

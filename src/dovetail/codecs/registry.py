@@ -21,7 +21,7 @@ def codec_of(bits: int, *, block: int = BLOCK) -> Codec | None:
     if bits == 16:
         return BFloat16()
     if bits in (8, 4):
-        return Levels(bits, number=2 if bits == 8 else 3, block=block)
+        return Levels(bits, block=block)
     if bits == 2:
         return TwoBits(block=block)
     if bits == 1:
