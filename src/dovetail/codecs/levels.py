@@ -2,8 +2,8 @@
 
     level = floor(L x / scale + u),   L = 127 or 7,   u uniform in (0, 1)
 
-The mean of the level is L x / scale: rounding is unbiased. As zero is a level, and the scale that of the block's largest
-number, errors are smaller than what went in, so a residual stays bounded:
+The mean of the level is L x / scale: rounding is unbiased. As zero is a level, and the scale that of the block's
+largest number, errors are smaller than what went in, so a residual stays bounded:
 
     sum of errors' squares <= 64 (scale / L)^2 / 4 < scale^2 <= sum of squares      (expected; L >= 7, blocks of <= 64)
 """

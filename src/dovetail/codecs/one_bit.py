@@ -1,8 +1,8 @@
 """One bit: minus the scale, or the scale.
 
-Without a residual the scale is the block's largest magnitude, and the chance of a plus (1 + x / scale) / 2: unbiased, and
-very noisy. With a residual it is the sign times the mean magnitude (Seide et al., 2014; Karimireddy et al., 2019), whose
-error is always smaller than what went in; the residual brings what is missing.
+Without a residual the scale is the block's largest magnitude, and the chance of a plus (1 + x / scale) / 2: unbiased,
+and very noisy. With a residual it is the sign times the mean magnitude (Seide et al., 2014; Karimireddy et al., 2019),
+whose error is always smaller than what went in; the residual brings what is missing.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Without a residual the scale is the block's largest magnitude and |x| / scale the chance of not being zero: unbiased, as
 in TernGrad (Wen et al., 2017). That has errors larger than what went in, and a residual would grow without end. With a
-residual, numbers above 0.7 times the mean magnitude become the mean of those, the others zero (Li and Liu, 2016): biased,
-with about the least error, always smaller than what went in; the residual brings what is missing.
+residual, numbers above 0.7 times the mean magnitude become the mean of those, the others zero (Li and Liu, 2016):
+biased, with about the least error, always smaller than what went in; the residual brings what is missing.
 """
 
 from __future__ import annotations
