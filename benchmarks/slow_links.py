@@ -66,7 +66,7 @@ class OnHosts(nullcontext[None]):
         """Do nothing about a process that was started."""
 
 
-def data_options(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
+def data_options(seed: int) -> dict[str, Any]:
     """Return the options of the data."""
     return {"num_slots": NUM_SLOTS, "rows_per_slot": ROWS, "seed": seed}
 
@@ -75,7 +75,7 @@ def make_run(arguments: argparse.Namespace, bits: Any, seed: int, address: str, 
     """Return the run of one side."""
     return Run(
         model=RunModel(name="ctr-dnn", options={"num_rows": NUM_SLOTS * ROWS, "width": WIDTH, "hidden": HIDDEN}),
-        data=RunData(options=data_options(arguments, seed), samples=samples, shuffle=False),
+        data=RunData(options=data_options(seed), samples=samples, shuffle=False),
         training=RunTraining(batch=BATCH, mode=arguments.mode, seed=seed),
         optimizer=RunOptimizer(name="adam", learning_rate=0.001),
         workers=[RunWorker(name=name) for name in NAMES],
@@ -118,7 +118,7 @@ def measure_ddp(arguments: argparse.Namespace, hook: str, seed: int) -> dict[str
         for rank, name in enumerate(NAMES):
             options = {
                 "namespace": hosts.namespace(name), "meet": meet, "hook": hook, "rank": rank, "of": len(NAMES),
-                "data": json.dumps(data_options(arguments, seed)), "hidden": json.dumps(HIDDEN), "batch": BATCH,
+                "data": json.dumps(data_options(seed)), "hidden": json.dumps(HIDDEN), "batch": BATCH,
                 "steps": steps, "rows": NUM_SLOTS * ROWS, "width": WIDTH, "seed": seed,
                 "evaluate": arguments.evaluate,
             }  # fmt: skip

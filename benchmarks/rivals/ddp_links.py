@@ -7,6 +7,7 @@ first rank prints JSON: seconds of all steps but the first ones, and the AUC on 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import time
@@ -35,7 +36,7 @@ class CtrDnn(nn.Module):
         self.table = nn.EmbeddingBag(num_rows, width, mode="sum", include_last_offset=True)
         nn.init.uniform_(self.table.weight, -0.1, 0.1)
         sizes, layers = [self._num_slots * width + source.schema.num_dense, *hidden], []
-        for before, after in zip(sizes, sizes[1:], strict=False):
+        for before, after in itertools.pairwise(sizes):
             layers += [nn.Linear(before, after), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
 

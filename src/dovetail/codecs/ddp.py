@@ -76,6 +76,10 @@ def ddp_hook(state: DDPState, bucket: Any) -> Any:
     return dist.all_gather(arrived, payload, group=group, async_op=True).get_future().then(mean)
 
 
+ddp_hook.__annotations__ = {}
+"""PyTorch compares them with its own classes, and these are text."""
+
+
 def _small_places(bucket: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return where in a bucket the gradients of small tensors are: biases, norms."""
     found, begin = [], 0

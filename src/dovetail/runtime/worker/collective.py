@@ -48,7 +48,7 @@ class Collective:
         if self._coder is not None:
             payload = self._coder.payload(vector, part)
             self._arrived.append([torch.empty_like(payload) for _ in range(self._group.size())])
-            gathering = dist.AllgatherOptions()
+            gathering = dist.distributed_c10d.AllgatherOptions()
             gathering.timeout = timedelta(seconds=TIMEOUT_S)
             self._under_way.append(self._group.allgather([self._arrived[-1]], [payload], gathering))
             return
