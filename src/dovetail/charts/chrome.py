@@ -34,7 +34,7 @@ def run_trace(spans: Sequence[Span], *, name: str, widths: Sequence[Width] = ())
             instant = {"name": f"{width.bits} bits {width.link}", "ph": "i", "s": "t", "pid": 0}
             at = round((width.time_s - begin_s) * MICRO)
             events.append({**instant, "tid": 2 * workers.index(width.worker) + 1, "ts": at})
-    return _file(events)
+    return _file(events, name)
 
 
 def cluster_trace(happened: Iterable[Mapping[str, Any]], *, name: str, now_s: float) -> bytes:
@@ -60,7 +60,7 @@ def cluster_trace(happened: Iterable[Mapping[str, Any]], *, name: str, now_s: fl
             events.append({**instant, "ts": round((t_s - begin_s) * MICRO)})
     for job, (since_s, type_, workers) in held.items():
         events.append(_bar(rows[job], type_, workers, since_s - (begin_s or 0.0), now_s - (begin_s or 0.0)))
-    return _file(events)
+    return _file(events, name)
 
 
 def _bar(row: int, type_: str, workers: int, start_s: float, end_s: float) -> dict[str, Any]:
@@ -76,5 +76,5 @@ def _named(what: str, process: int, row: int, name: str) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": process, "tid": row, "args": {"name": name}}
 
 
-def _file(events: list[dict[str, Any]]) -> bytes:
-    return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"})
+def _file(events: list[dict[str, Any]], name: str) -> bytes:
+    return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"run": name}})

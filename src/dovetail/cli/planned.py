@@ -42,16 +42,22 @@ class PlannedRun:
 
 
 def run_as_planned(
-    run: Run, plan_file: Path, *, scale: bool, problem_file: Path | None = None, dense: Dense | None = None
+    run: Run,
+    plan_file: Path,
+    *,
+    scale: bool,
+    problem_file: Path | None = None,
+    dense: Dense | None = None,
+    machine: Machine | None = None,
 ) -> PlannedRun:
-    """Return a run with the workers and stages of a plan file, and show them."""
+    """Return a run with the workers and stages of a plan file, and show them; without a machine, on this one."""
     from dovetail.runtime.launch.from_plan import Machine
     from dovetail.spec import Plan
     from dovetail.spec.files import read_struct
 
     plan = read_struct(plan_file, Plan)
     problem = problem_of(plan, plan_file, problem_file)
-    return placed(run, plan, problem, Machine.this(), scale=scale, dense=dense)
+    return placed(run, plan, problem, machine or Machine.this(), scale=scale, dense=dense)
 
 
 def placed(
@@ -59,7 +65,7 @@ def placed(
 ) -> PlannedRun:
     """Return a run with the workers and stages of a plan, and show them; refuse what does not fit here."""
     from dovetail.cli.catalogue import load
-    from dovetail.runtime.launch.from_plan import check_memory, dense_of, place, planned_run
+    from dovetail.runtime.launch.from_plan import check_memory, dense_of, keeps_rows_on_gpu, place, planned_run
     from dovetail.runtime.launch.plan_speed import predict
     from dovetail.runtime.launch.plan_units import units_of
 
@@ -67,6 +73,8 @@ def placed(
     stages = place(plan.stages, machine, scale=scale, units=units)
     if problem is not None:
         check_memory(problem, stages, machine)
+    if any(stage.rows_bytes is not None for stage in stages) and not keeps_rows_on_gpu(stages):
+        say("rows are kept by servers: a plan of several workers has no rows on GPUs yet, and is slower than planned")
     dense = dense or dense_of(plan)
     found = PlannedRun(
         run=planned_run(run, stages, machine, plan.batch, dense=dense),
@@ -133,7 +141,7 @@ def show_places(planned: PlannedRun) -> None:
     from dovetail.units import format_duration
 
     machine, prediction = planned.machine, planned.prediction
-    say(f"this machine has {machine.cores} core{'s' * (machine.cores != 1)} and {machine.gpus} GPUs; the plan:")
+    say(f"{machine.called} {machine.cores} core{'s' * (machine.cores != 1)} and {machine.gpus} GPUs; the plan:")
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("stage", "layers", "type", "a unit is", "planned", "here", "predicted a batch"):
         is_text = heading in ("layers", "type", "a unit is")

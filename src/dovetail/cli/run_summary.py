@@ -15,7 +15,7 @@ from dovetail.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from dovetail.runtime.finished.result import TrainingResult
-    from dovetail.runtime.folder import LinkSummary, StageSummary
+    from dovetail.runtime.folder import LinkSummary, StageSummary, TableSummary
     from dovetail.spec.run import Run
 
 
@@ -23,11 +23,12 @@ def print_summary(run: Run, result: TrainingResult) -> None:
     """Print figures, workers, servers, and the commands that go on from here."""
     console = wide_console()
     console.print(_worker_table(result))
-    if stages := Summary.read(result.folder).stages:
-        console.print(_stage_table(stages))
-    console.print(_server_table(result))
-    if links := Summary.read(result.folder).links:
-        console.print(_link_table(links))
+    summary = Summary.read(result.folder)
+    if summary.stages:
+        console.print(_stage_table(summary.stages))
+    console.print(_row_table(summary.tables) if summary.tables else _server_table(result))
+    if summary.links:
+        console.print(_link_table(summary.links))
     here = int(sum(figures["samples"] for figures in result.workers.values()))
     total = f"{here:,} samples in {format_duration(result.seconds)}"
     lines = [
@@ -88,6 +89,17 @@ def _link_table(links: Mapping[str, LinkSummary]) -> Table:
         table.add_column(heading, justify="left" if heading == "link" else "right", no_wrap=True)
     for name, link in sorted(links.items()):
         table.add_row(name, str(link.bits), str(link.changes), f"{link.gain:.1f}x as fast")
+    return table
+
+
+def _row_table(tables: Sequence[TableSummary]) -> Table:
+    """Return where the rows of tables on a device are."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("table", "on the device", "in memory", "on disk", "found there", "came up", "went down"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for number, rows in enumerate(tables):
+        places = [f"{count:,}" for count in (rows.device_rows, rows.host_rows, rows.disk_rows)]
+        table.add_row(str(number), *places, f"{rows.hit_ratio:.1%}", f"{rows.lifted:,}", f"{rows.lowered:,}")
     return table
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dovetail.cli.hosts_option import OnHosts, opened
 from dovetail.cli.model_options import ReplanAbove, ReplanSteps
 from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from dovetail.cli.replanning import Replanner
     from dovetail.runtime.finished.result import TrainingResult
     from dovetail.runtime.launch.callbacks import Callback
+    from dovetail.runtime.launch.hosts.fleet import Fleet
     from dovetail.runtime.launch.lock import RunLock
     from dovetail.spec.run import Run
-
-SHOW_S = 2.0
-"""How often a run in one process says where it is."""
 
 
 def train(
@@ -80,6 +78,9 @@ def train(
     log: Annotated[
         list[str] | None, typer.Option(help="Pass figures on: wandb, mlflow, tensorboard, or package.module:Class.")
     ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="PORT", help="Serve figures for Prometheus; also HOST:PORT; 0: any port.")
+    ] = None,
     timeline: Annotated[
         Path | None, typer.Option(help="Draw what every worker did when: FILE.html, .svg or .png; .json for Perfetto.")
     ] = None,
@@ -90,6 +91,7 @@ def train(
         Literal["servers", "device"] | None,
         typer.Option(help="Where embedding rows lie: on servers, or on this process's GPU over host memory and disk."),
     ] = None,
+    on: OnHosts = None,
     trust: Annotated[
         bool,
         typer.Option(
@@ -102,12 +104,14 @@ def train(
 
     Ctrl-C or SIGTERM keeps a checkpoint and stops; a second one ends at once.
     """
-    if run_file is None and resume is None:
-        raise typer.BadParameter("give a run file, a model, or --resume FOLDER")
-    if replan and in_process:
-        raise typer.BadParameter("--replan moves workers, and --in-process has none")
-    if resume is not None and out is not None:
-        raise typer.BadParameter("--resume goes on in its own folder: leave --out away")
+    _check_flags(
+        {
+            "give a run file, a model, or --resume FOLDER": run_file is None and resume is None,
+            "--replan moves workers, and --in-process has none": replan and in_process,
+            "--on starts workers on other machines, and --in-process has none": on is not None and in_process,
+            "--resume goes on in its own folder: leave --out away": resume is not None and out is not None,
+        }
+    )
     flags = {
         "servers.count": servers,
         "table.place": table,
@@ -122,8 +126,9 @@ def train(
         "validation.every_steps": validate_every,
         "validation.patience": patience,
         "data.options.max_bad_rows": max_bad_rows,
+        "log.metrics": metrics,
     }
-    with errors_shown(as_json=as_json):
+    with errors_shown(as_json=as_json), opened(on) as fleet:
         if timeline is not None:
             from dovetail.cli.timeline import check_timeline_path
 
@@ -139,17 +144,20 @@ def train(
             from dovetail.cli.planned import run_as_planned
 
             chosen = run.training.dense if says_dense(run_file, settings) else None
-            planned = run_as_planned(run, plan, scale=scale, problem_file=problem, dense=chosen)
+            if fleet is not None and chosen is None:
+                chosen = "ps"  # a ring across hosts needs a word of trust
+            machine = None if fleet is None else fleet.machine
+            planned = run_as_planned(run, plan, scale=scale, problem_file=problem, dense=chosen, machine=machine)
             run = planned.run
         if resume is not None and not resume.is_dir():
             raise DovetailError(f"{resume} is no run", hint="give the folder that `dovetail train` wrote")
         place = resume or out
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder
-            if in_process or run.table.place == "device":
-                _train_alone(
-                    run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from, bare=in_process
-                )
+            if in_process:
+                from dovetail.cli.train_alone import train_alone
+
+                train_alone(run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from)
                 return
             begun_s, facts = time.time(), {}
 
@@ -162,6 +170,7 @@ def train(
                     start_from=start_from,
                     loggers=log or [],
                     replanner=replanner,
+                    fleet=fleet,
                 )
 
             if planned is None:
@@ -175,6 +184,13 @@ def train(
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
         _show(run, result, facts, as_json=as_json)
+
+
+def _check_flags(complaints: Mapping[str, bool]) -> None:
+    """Refuse flags that do not go together."""
+    for complaint, is_so in complaints.items():
+        if is_so:
+            raise typer.BadParameter(complaint)
 
 
 def _plan_of(plan: Path | None, run: Run, run_file: str | None, *, is_needed: bool) -> Path | None:
@@ -195,6 +211,7 @@ def train_watched(
     start_from: Path | None,
     loggers: list[str],
     replanner: Replanner | None = None,
+    fleet: Fleet | None = None,
 ) -> TrainingResult:
     """Run to the end, or to where the user or a replanner stops it; where both do, the user's wish counts."""
     from dovetail.cli.stopping import Stopping
@@ -219,6 +236,7 @@ def train_watched(
                 callbacks=[Shown(view, is_open=True), *others],
                 stop=stopping.asked,
                 lock=lock,
+                fleet=fleet,
                 tell=view.tell,
             )
         except KeyboardInterrupt:
@@ -227,45 +245,6 @@ def train_watched(
         if replanner is not None and stopping.is_asked:
             replanner.move = None
         return result
-
-
-def _train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None, bare: bool) -> None:
-    """Run to the end in this process; where `bare`, to look for faults: a model's exception comes out as it is."""
-    import msgspec
-
-    from dovetail.cli.stopping import Stopping
-    from dovetail.runtime.launch.in_process import InProcess
-    from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
-    from dovetail.runtime.launch.prepare import prepare
-
-    folder = lock.folder
-    if not bare:
-        run = on_one_device(run)
-    prepare(run, folder, resume=resumed, bare=bare, lock=lock, start_from=start_from, tell=say)
-    shown_s, last = -SHOW_S, (0, 0.0)
-
-    def show(step: int, loss: float) -> None:
-        nonlocal shown_s, last
-        last = (step, loss)
-        if time.monotonic() - shown_s >= SHOW_S:
-            shown_s = time.monotonic()
-            say(f"step {step:,}: loss {loss:.4f}")
-
-    with contextlib.ExitStack() as things:
-        if bare:
-            alone: InProcess | DeviceRun = InProcess(folder)
-            things.callback(alone.close)
-            checkpoint = alone.run(show)
-        else:
-            stopping = things.enter_context(Stopping(say))
-            alone = DeviceRun(folder)
-            things.callback(alone.close)
-            checkpoint = alone.run(show, stop=stopping.asked)
-    if as_json:
-        result = {"folder": str(folder), "step": last[0], "loss": last[1], "checkpoint": checkpoint.name}
-        print_json(msgspec.json.encode(result))
-    else:
-        say(f"done: {last[0]:,} steps, loss {last[1]:.4f}; the model is in {checkpoint}")
 
 
 def draw_timeline(folder: Path, timeline: Path, begun_s: float) -> None:

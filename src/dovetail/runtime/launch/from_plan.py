@@ -32,6 +32,8 @@ class Machine:
     memory_bytes: float | None = None
     gpu_memory_bytes: float | None = None
     """Of the smallest."""
+    called: str = "this machine has"
+    """In messages: it may be several."""
 
     @classmethod
     def this(cls) -> Machine:
@@ -62,6 +64,8 @@ class PlacedStage:
     """Cores or GPUs of a unit here: less than planned where even one is more than there is."""
     seconds_per_batch: float | None = None
     """What the plan says that it takes, with the planned units."""
+    rows_bytes: float | None = None
+    """Memory for rows of its embeddings on each unit, where the plan keeps only some there."""
 
     @property
     def on_gpu(self) -> bool:
@@ -99,13 +103,13 @@ def place(
     if wanted[True] and not machine.gpus:
         named = sorted({f"`{stage.resource}`" for stage in stages if units[stage.resource].on_gpu})
         raise PlanError(
-            f"the plan needs {_counted(wanted)}, {', '.join(named)} among them, and this machine has "
+            f"the plan needs {_counted(wanted)}, {', '.join(named)} among them, and {machine.called} "
             f"{_counted(has)} that PyTorch can use",
             hint="plan for what is here: dovetail profile measures the types at hand",
         )
     if not scale and any(wanted[kind] > has[kind] for kind in wanted):
         raise PlanError(
-            f"the plan needs {_counted(wanted)}, and this machine has {_counted(has)}",
+            f"the plan needs {_counted(wanted)}, and {machine.called} {_counted(has)}",
             hint="--scale runs it in proportion with what there is",
         )
     return [_placed(stage, units[stage.resource], wanted, has) for stage in stages]
@@ -123,6 +127,7 @@ def _placed(stage: Stage, unit: PlanUnit, wanted: Mapping[bool, int], has: Mappi
         unit=unit,
         size=min(unit.size, has[unit.on_gpu]),
         seconds_per_batch=stage.seconds_per_batch,
+        rows_bytes=sum(stage.row_budgets.values()) if stage.row_budgets else None,
     )
 
 
@@ -154,7 +159,7 @@ def check_memory(problem: Problem, stages: Sequence[PlacedStage], machine: Machi
     if machine.memory_bytes is not None and hosts_bytes > machine.memory_bytes:
         raise PlanError(
             f"the workers on cores would hold {format_bytes(hosts_bytes)} of parameters, gradients and optimizer "
-            f"state, and this machine has {format_bytes(machine.memory_bytes)}",
+            f"state, and {machine.called} {format_bytes(machine.memory_bytes)}",
             hint="plan with fewer units: every worker of a stage holds all dense parameters of its layers",
         )
 
@@ -166,8 +171,13 @@ def planned_run(
 
     The GPUs are taken in turn, one for each worker; a CPU worker has a thread for each core of its unit. Without
     `dense`, the workers of each stage keep its dense parameters in a ring where there are several stages and steps are
-    in `sync`: then no gradient of theirs leaves the stage. Otherwise the run's own choice stands.
+    in `sync`: then no gradient of theirs leaves the stage. Otherwise the run's own choice stands. A plan of one GPU
+    that keeps some rows there is a run in one process, with that memory for rows.
     """
+    if keeps_rows_on_gpu(stages):
+        table = msgspec.structs.replace(run.table, place="device", device_bytes=int(stages[0].rows_bytes or 0))
+        training = msgspec.structs.replace(run.training, plan=None, batch=run.training.batch or batch)
+        return msgspec.structs.replace(run, table=table, training=training)
     workers, next_gpu = [], 0
     for number, stage in enumerate(stages):
         name = f"stage-{number}-{'gpu' if stage.on_gpu else 'cpu'}"
@@ -189,6 +199,11 @@ def planned_run(
         training, plan=None, batch=training.batch or batch, dense=dense or training.dense
     )
     return msgspec.structs.replace(run, workers=workers, stages=cut, training=training)
+
+
+def keeps_rows_on_gpu(stages: Sequence[PlacedStage]) -> bool:
+    """Say whether a plan is one GPU that keeps some rows of its embeddings."""
+    return len(stages) == 1 and stages[0].on_gpu and stages[0].workers == 1 and stages[0].rows_bytes is not None
 
 
 def with_plan_of(run: Run, folder: Path, *, dense: Dense | None = None) -> Run:

@@ -9,17 +9,22 @@ from pathlib import Path
 from torch import nn
 
 from dovetail.data.source import Source
+from dovetail.logs import json_lines
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name
 from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
 from dovetail.runtime.launch.callbacks import Callback, Callbacks
 from dovetail.runtime.launch.guard import check_travels, forget
+from dovetail.runtime.launch.hosts.fleet import Fleet
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.lock import RunLock
+from dovetail.runtime.launch.metrics_page import MetricsPage
+from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
 from dovetail.runtime.launch.prepare import prepare, undo
 from dovetail.runtime.launch.validation import Validator
 from dovetail.runtime.launch.warm_start import Start
 from dovetail.runtime.messages import Report
+from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.spec.run import Run
 
@@ -40,17 +45,23 @@ def start(
     on_report: OnReport | None = None,
     stop: Callable[[], bool] = lambda: False,
     lock: RunLock | None = None,
+    fleet: Fleet | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> TrainingResult:
     """Run a run file to its end; a new run whose processes do not start is none.
 
-    `lock` is the folder's, where it is held already; `tell` hears what differs from before.
+    `lock` is the folder's, where it is held already; `tell` hears what differs from before. With a `fleet`, workers are
+    on its hosts.
     """
+    run = on_one_device(run) if run.table.place == "device" else run
     _check_objects(run, model, source)
+    if fleet is not None:
+        run = _settled(run, fleet, model, source)
     if resumed and not folder.is_dir():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
     forget()
-    told, pace = Callbacks(callbacks), Pace()
+    page = [] if run.log.metrics is None else [MetricsPage(tell)]
+    told, pace = Callbacks([*callbacks, *page]), Pace()
     with ExitStack() as things:
         things.callback(told.close)
         held = lock or things.enter_context(RunLock(folder))
@@ -63,8 +74,10 @@ def start(
             timeline=timeline,
             lock=held,
             start_from=start_from,
+            elsewhere=None if fleet is None else fleet.place(run, folder),
             tell=tell,
         )
+        things.enter_context(json_lines(LAUNCHER, blueprint.id, wanted=blueprint.run.log.format == "json"))
         validator: Validator | None = None
         with ExitStack() as running:
             try:
@@ -74,7 +87,12 @@ def start(
                     )
                     things.callback(validator.close)
                 told.begin(folder, blueprint.run)
-                processes = running.enter_context(LocalRun(folder, model=model, source=source, lock=held))
+                processes: DeviceRun | LocalRun = (
+                    DeviceRun(folder, model=model, source=source)
+                    if run.table.place == "device"
+                    else LocalRun(folder, model=model, source=source, lock=held, fleet=fleet)
+                )
+                running.enter_context(processes)
             except BaseException:
                 if not resumed:
                     undo(blueprint, folder)
@@ -99,6 +117,16 @@ def start(
         result = read_result(folder, pace, total, last=last, model=model, source=source)
         told.end(result)
         return result
+
+
+def _settled(run: Run, fleet: Fleet, model: nn.Module | None, source: Source | None) -> Run:
+    """Return a run as it is on other hosts; refuse what would have to travel there as an object."""
+    if model is not None or source is not None:
+        raise TrainingError(
+            f"the {'data' if model is None else 'model'} is an object of this program, and workers are on other hosts",
+            hint="give it by name, package.module:function: the file is brought to the hosts",
+        )
+    return fleet.settled(run)
 
 
 def _check_objects(run: Run, model: nn.Module | None, source: Source | None) -> None:

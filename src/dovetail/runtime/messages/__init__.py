@@ -16,6 +16,8 @@ from dovetail.runtime.messages.membership import (
     WhoAreYou,
 )
 from dovetail.runtime.messages.parameters import (
+    AddedUp,
+    AddUp,
     Pull,
     Pulled,
     Push,
@@ -78,6 +80,7 @@ Message = (
     | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
+    | AddUp | AddedUp
     | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Stale
     | Forward | Returned | Collect | Collected | Staff | StageSpans
     | AskResidual | Residual | ResidualTold | Tuned
@@ -85,6 +88,8 @@ Message = (
 
 __all__ = [
     "Accepted",
+    "AddUp",
+    "AddedUp",
     "Adopt",
     "Alive",
     "Apply",

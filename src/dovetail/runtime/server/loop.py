@@ -15,6 +15,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
     Accepted,
+    AddUp,
     Adopt,
     Alive,
     Commit,
@@ -25,12 +26,10 @@ from dovetail.runtime.messages import (
     Norm,
     NormIs,
     Pull,
-    Pulled,
     Push,
     Pushed,
     Ready,
     Refresh,
-    Refreshed,
     Residual,
     Save,
     ServerStats,
@@ -39,6 +38,7 @@ from dovetail.runtime.messages import (
     WhoAreYou,
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
+from dovetail.runtime.server.norm_calls import NormCalls
 from dovetail.runtime.server.requests import gradients_in, residual_in
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
@@ -62,6 +62,7 @@ class ServerLoop:
         self._shard = Shard(blueprint, number, rows)
         self._wire = AnswerWire(self._shard.exact)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
+        self._norm_calls = NormCalls(self._shard, self._listener)
         self._coordinator = process.call_coordinator()
         self._senders = process.senders()
         self._generation = 0
@@ -225,6 +226,8 @@ class ServerLoop:
                 kept = residual_in(message, letter.arrays, len(self._shard.values))
                 self._shard.returned.add(kept, worker=message.worker, checkpoint=message.number)
                 self._listener.reply(letter, Pushed())
+            elif isinstance(message, AddUp):
+                self._norm_calls.add_up(letter, message)
             else:
                 self._push(letter, message)
         except (DovetailError, ValueError, TypeError, IndexError) as error:
@@ -239,15 +242,7 @@ class ServerLoop:
             self._parked.append((letter, since_s))
             return
         parked_s = time.monotonic() - since_s
-        if isinstance(message, Refresh):
-            changes = shard.refresh(message.tables, letter.arrays, since=message.since, dense=message.dense)
-            arrays, base = self._wire.coded(letter.sender, message, changes, dense=message.dense)
-            self._listener.reply(letter, Refreshed(parked_s=parked_s, base=base), arrays)
-        else:
-            dense = message.dense and has_steps
-            found = shard.pull(message.tables, letter.arrays, dense=dense)
-            arrays, base = self._wire.coded(letter.sender, message, found, dense=dense)
-            self._listener.reply(letter, Pulled(parked_s=parked_s, version=shard.version, base=base), arrays)
+        self._listener.reply(letter, *self._wire.answer(letter, message, shard, parked_s))
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
@@ -277,6 +272,7 @@ class ServerLoop:
                 factor=message.factor,
             )
         self._listener.reply(letter, Pushed(counts=counts or not message.last))
+        self._norm_calls.pushed(message)
         if counts or (late and message.last):
             self._coordinator.send(
                 Accepted(

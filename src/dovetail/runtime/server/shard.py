@@ -17,11 +17,20 @@ from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint, Table
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import RESIDUAL, Manifest, load_vectors, save_dense, table_folder
+from dovetail.runtime.checkpoint import (
+    RESIDUAL,
+    Manifest,
+    load_vectors,
+    read_statistics,
+    save_dense,
+    table_folder,
+    write_statistics,
+)
 from dovetail.runtime.dense.exempt import exact_places
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
+from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
 from dovetail.runtime.server.returned import Returned
 from dovetail.runtime.server.step_sums import StepSums
@@ -58,6 +67,9 @@ class Shard:
         """Sums of the step that was committed last, those that are not applied yet."""
         self._due_scale, self._due_factor = 1.0, 1.0
         self.is_settled = True
+        is_keeper = number == 0 and blueprint.run.training.batch_norm == "global"
+        self.norms = NormSums() if is_keeper else None
+        """Batch norms over whole batches, on the first server."""
         self.pulled_keys = 0
         self.pushed_keys = 0
 
@@ -91,20 +103,21 @@ class Shard:
                 if state
                 else self._optimizer.first_state(len(self.values))
             )
+        if self.norms is not None:
+            self.norms.load(read_statistics(folder, checkpoint))
         self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values))
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
 
     def save(self, folder: Path, number: int = -1) -> list[Future[Checkpoint]]:
-        """Write dense parameters now and begin to write the rows as they are now; futures say when they are there.
-
-        Of the checkpoint of that `number`, what workers keep back is known where they keep anything.
-        """
+        """Write dense parameters now and begin to write the rows as they are now; futures say when they are there."""
         self.settle()
         if self.keeps_dense:
             keeps = self._blueprint.run.compression.is_wanted
             residual = {RESIDUAL: self.returned.at_checkpoint(number)} if keeps else {}
             save_dense(folder, self._number, self._slice.start, self.values, self._state | residual)
+        if self.norms is not None and (running := self.norms.to_save) is not None:
+            write_statistics(running, folder)
         return [
             table.save_beside(folder / table_folder(position, self._number))
             for position, table in enumerate(self.tables)
@@ -187,6 +200,8 @@ class Shard:
             self._update_dense(self._step.dense, scale=dense_scale, factor=factor)
             self.returned.applied()
         self._step.start_anew()
+        if self.norms is not None:
+            self.norms.commit()
         self._accepted.clear()
         self.version += 1
 
@@ -268,6 +283,8 @@ class Shard:
         self._step.discard()
         self._attempts.clear()
         self.returned.undone()
+        if self.norms is not None:
+            self.norms.discard()
         if self._blueprint.run.training.mode == "sync":
             self._accepted.clear()
 

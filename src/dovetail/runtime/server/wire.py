@@ -12,7 +12,9 @@ from dovetail.codecs import codec_of, pack
 from dovetail.codecs.registry import WIDTHS
 from dovetail.runtime.dense.copies import Copies
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Pull, Refresh
+from dovetail.runtime.messages import Pull, Pulled, Refresh, Refreshed
+from dovetail.runtime.server.shard import Shard
+from dovetail.transport import Letter
 
 ROW_BLOCK = 32
 
@@ -24,6 +26,19 @@ class AnswerWire:
         """Send numbers at the places `exact` of dense parameters as they are."""
         self._copies = Copies(exact)
         self._seed = 0
+
+    def answer(
+        self, letter: Letter, asked: Pull | Refresh, shard: Shard, parked_s: float
+    ) -> tuple[Pulled | Refreshed, list[NDArray[Any]]]:
+        """Return the answer to a worker that waited so long: dense parameters only where the steps it wants are in."""
+        if isinstance(asked, Refresh):
+            changes = shard.refresh(asked.tables, letter.arrays, since=asked.since, dense=asked.dense)
+            arrays, base = self.coded(letter.sender, asked, changes, dense=asked.dense)
+            return Refreshed(parked_s=parked_s, base=base), arrays
+        dense = asked.dense and asked.version <= shard.version
+        found = shard.pull(asked.tables, letter.arrays, dense=dense)
+        arrays, base = self.coded(letter.sender, asked, found, dense=dense)
+        return Pulled(parked_s=parked_s, version=shard.version, base=base), arrays
 
     def coded(
         self, reader: bytes, asked: Pull | Refresh, arrays: Sequence[NDArray[Any]], *, dense: bool

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from dovetail.codecs.chooser import Decision
 from dovetail.runtime.messages import AskResidual, Message, Reset, Residual, ResidualTold, Tuned
+from dovetail.runtime.process import Process
 from dovetail.runtime.worker.send import Sender
 from dovetail.runtime.worker.wire import Wire
 
@@ -19,20 +20,19 @@ class ResidualKeeper:
 
     def __init__(
         self,
-        name: str,
+        process: Process,
         wire: Wire,
         sender: Sender,
         tell: Callable[[Message], None],
         is_now: Callable[[int], bool],
         leaves: Callable[[], bool],
-        *,
-        is_sync: bool,
     ) -> None:
         """Use the lines of the sender; `is_now` says whether a generation is the one that goes on."""
-        self._name, self._feedback, self._sender, self._lines = name, wire.feedback, sender, sender.lines
-        self._is_sync, self._tell, self._is_now, self._leaves = is_sync, tell, is_now, leaves
+        self._name, self._is_sync = process.name, process.blueprint.run.training.mode == "sync"
+        self._feedback, self._sender, self._lines = wire.feedback, sender, sender.lines
+        self._tell, self._is_now, self._leaves = tell, is_now, leaves
         self._generation = 0
-        wire.tell = self._tuned
+        wire.tell, sender.task_done = self._tuned, wire.task_done
 
     def handle(self, message: Message) -> bool:
         """Do what the coordinator says, from any thread; True where there is nothing else to do about a message."""

@@ -39,14 +39,14 @@ class Sender:
         *,
         wanted: Callable[[Task], bool],
         tell: Callable[[Done, Counts], None],
-        task_done: Callable[[float], None] = lambda _: None,
         rests: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep the lines, which `run` closes; `attempt` tells this process from others, `tell` reports a task.
 
-        `task_done` hears how long a task was computed, `rests` is called when there is nothing to do.
+        `rests` is called when there is nothing to do.
         """
-        self._task_done = task_done
+        self.task_done: Callable[[float], None] = lambda _: None
+        """Hears how long a task was computed."""
         self._name, self._attempt, self.lines = name, attempt, lines
         self._wanted, self._tell, self._rests = wanted, tell, rests
         self._queue: queue.SimpleQueue[Gradients | Errand | None] = queue.SimpleQueue()
@@ -124,7 +124,7 @@ class Sender:
         task.spans.append(Span("send", start_s, end_s, assign.step))
         if gradients.last:
             self._tell(self._done(task, end_s - start_s), gradients.counts)
-            self._task_done(task.compute_s)
+            self.task_done(task.compute_s)
 
     def _done(self, task: Task, last_push_s: float) -> Done:
         """Return the report of a task that is pushed to all servers."""
