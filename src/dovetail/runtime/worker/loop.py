@@ -126,8 +126,8 @@ class WorkerLoop:
         self._residual = ResidualKeeper(process, self._wire, self._sender, self._control.tell, self._is_now, leaves)
         self._lines = lines_of(process, "compute", self._wire)
         self._norms = WholeNorms(self._model, self._lines, process, self._wanted) if whole_norms else None
-        own = (lambda: statistics_vector(model)) if self._norms is None else no_statistics
-        scores = ScoreCounts(blueprint.metrics, own) if blueprint.metrics or len(own()) else None
+        told = (lambda: statistics_vector(model)) if self._norms is None else no_statistics
+        scores = ScoreCounts(blueprint.metrics, told) if blueprint.metrics or len(told()) else None
         self._idle, self._pace = IdleTime(), Pace()
         self._passing = Passing(
             self._inbox,
