@@ -45,7 +45,7 @@ from dovetail.runtime.worker.pipeline import Pipeline
 from dovetail.runtime.worker.residual import ResidualKeeper
 from dovetail.runtime.worker.ring_sync import RingSync
 from dovetail.runtime.worker.row_source import Fetch, Rows
-from dovetail.runtime.worker.score_counts import ScoreCounts, no_statistics
+from dovetail.runtime.worker.score_counts import counts_of
 from dovetail.runtime.worker.send import Sender
 from dovetail.runtime.worker.staged_work import StagedWork
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
@@ -126,8 +126,7 @@ class WorkerLoop:
         self._residual = ResidualKeeper(process, self._wire, self._sender, self._control.tell, self._is_now, leaves)
         self._lines = lines_of(process, "compute", self._wire)
         self._norms = WholeNorms(self._model, self._lines, process, self._wanted) if whole_norms else None
-        told = (lambda: statistics_vector(model)) if self._norms is None else no_statistics
-        scores = ScoreCounts(blueprint.metrics, told) if blueprint.metrics or len(told()) else None
+        scores = counts_of(blueprint.metrics, lambda: statistics_vector(model), has_own=self._norms is None)
         self._idle, self._pace = IdleTime(), Pace()
         self._passing = Passing(
             self._inbox,
