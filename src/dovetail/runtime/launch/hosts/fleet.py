@@ -171,7 +171,7 @@ class Fleet:
 
     def start_as(self, worker: RunWorker, name: str, folder: Path, run: Run) -> Handle:
         """Start a worker with these settings."""
-        away = [host for host, remote in self.remotes.items() if remote.is_away]
+        away = [host for host, remote in self.remotes.items() if not remote.takes_more]
         place = self.places.host_of.get(name)
         if place is None or (place in away and not run.stages):
             try:
