@@ -81,6 +81,29 @@ class RemoteHandle:
             time.sleep(0.02)
 
 
+class NeverStarted:
+    """A process that no host has room for."""
+
+    host, pid = "", 0
+
+    def __init__(self, why: str) -> None:
+        """Keep why."""
+        self._why = why
+
+    def how_it_ended(self) -> str | None:
+        """Return why it never was."""
+        return self._why
+
+    def ask_to_leave(self) -> None:
+        """Do nothing: it is not there."""
+
+    def kill(self) -> None:
+        """Do nothing: it is not there."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Return at once."""
+
+
 class RemoteHost:
     """A host, the line to it, and the processes that were started on it."""
 
@@ -207,8 +230,8 @@ class RemoteHost:
                 self._do_all()
                 self._look()
                 self._heard_s = time.monotonic()
-            except LineLost as error:
-                self._line_is_lost, self.problem = True, str(error)
+            except Exception as error:  # a line that raises what it should not is lost as well, not this thread
+                self._line_is_lost, self.problem = True, str(error) or type(error).__name__
                 self._see_whether_away()
                 self._closed.wait(AGAIN_S)
         if not self._line_is_lost:
