@@ -44,8 +44,8 @@ from dovetail.runtime.launch.warm_start import Known, Start, fill_first, fixed_f
 from dovetail.runtime.launch.work_out import COORDINATOR, copied, work_out
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.model.build import Model, build_model
-from dovetail.runtime.model.fixed import check_fixed, write_fixed
-from dovetail.runtime.model.parameters import dense_values
+from dovetail.runtime.model.fixed import check_fixed, tensors_in, write_fixed
+from dovetail.runtime.model.parameters import dense_values, statistics_vector
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.spec.run import Run
 from dovetail.transport import make_keys
@@ -126,7 +126,8 @@ def _prepare(
             fixed = write_fixed(built, folder, instead={} if known is None else fixed_from(known, built))
             blueprint = msgspec.structs.replace(blueprint, fixed=fixed)
         blueprint = _named(blueprint, folder, is_new=not resume)
-        _write_all(blueprint, folder, None if resume else dense_values(built), known)
+        first = None if resume else _first_values(built, folder, blueprint.fixed)
+        _write_all(blueprint, folder, first, known)
     except OSError as error:
         remove_private_folder(private)
         raise cannot_write(folder, error) from None
@@ -134,6 +135,11 @@ def _prepare(
         remove_private_folder(private)
         raise
     return blueprint
+
+
+def _first_values(built: Model, folder: Path, fixed: str) -> tuple[Any, Any]:
+    """Return the dense parameters, and the running statistics, that a run begins with."""
+    return dense_values(built), statistics_vector(built, instead=tensors_in(folder, fixed))
 
 
 def _named(blueprint: Blueprint, folder: Path, *, is_new: bool) -> Blueprint:
@@ -202,9 +208,11 @@ def is_free(folder: Path) -> bool:
     return not (folder / BLUEPRINT).exists() and kept in ([], [checkpoints.folder_of(folder, 0).name])
 
 
-def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any, known: Known | None) -> None:
+def _write_first_checkpoint(blueprint: Blueprint, folder: Path, first: tuple[Any, Any], known: Known | None) -> None:
     """Write the state before the first step: dense parameters as the model has them and no rows, or those known."""
     partial = checkpoints.begin(folder, 0)
+    values, statistics = first
+    checkpoints.write_statistics(statistics, partial)
     num_servers = 0
     if known is not None:
         values, num_servers = fill_first(known, blueprint, partial, values)

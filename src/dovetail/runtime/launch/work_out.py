@@ -25,8 +25,10 @@ from dovetail.runtime.launch.guard import travelling
 from dovetail.runtime.launch.hosts.placing import Elsewhere
 from dovetail.runtime.looks import look_at
 from dovetail.runtime.model.build import Model
+from dovetail.runtime.model.cutting import check_cut
 from dovetail.runtime.model.first_look import first_look
-from dovetail.runtime.model.parameters import dense_entries, norms_of, sparse_modules
+from dovetail.runtime.model.norms import with_norms
+from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.private_folder import make_private_folder, remove_private_folder
 from dovetail.spec.run import Run
 
@@ -41,11 +43,18 @@ def work_out(
 ) -> tuple[Blueprint, Path]:
     """Return a new run's blueprint, worked out from its model and a look at its data, and its private folder."""
     tables, dense = tuple(each.spec() for each in sparse_modules(built)), dense_entries(built)
+    if run.table.place == "device" and (limited := [table.name for table in tables if table.max_norm is not None]):
+        raise TrainingError(
+            f"layer `{limited[0]}` has max_norm, and its rows would lie on a device",
+            hint='set table.place = "servers", which keep the norm of rows',
+        )
+    if len(run.stages) > 1 and isinstance(built, LayerGraph):
+        check_cut(built, run)
     samples, own_loss = _samples(run, data), _own_loss(built, run)
     task = first_look(built, data, samples=samples, loss=run.model.loss, bare=bare)
     run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))
-    is_cut = len(run.stages) > 1  # a piece of a tail would go through all stages, and each has its price
-    if run.training.tail is None and (is_cut or norms_of(built)):  # or be too small to normalise by
+    run = with_norms(run, built)
+    if run.training.tail is None and len(run.stages) > 1:  # a piece would go through all, and each has its price
         run = msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, tail=0.0))
     metrics = task.metrics if run.model.metrics is None else run.model.metrics
     for name in metrics:
@@ -150,11 +159,6 @@ def _stages(run: Run, built: Model, private: Path, elsewhere: Elsewhere) -> tupl
         raise TrainingError(
             f"the stages hold layers 0 to {last}, and the model has {len(built)}",
             hint="a plan holds for the model that it was made for: profile and plan again",
-        )
-    if norms_of(built):
-        raise TrainingError(
-            "the model normalises by batches, and its stages would each see another part of one",
-            hint="train it in one stage, or use layer norms",
         )
     dense = {entry.name for entry in dense_entries(built)}
     return tuple(

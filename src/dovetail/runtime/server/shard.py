@@ -17,10 +17,18 @@ from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint, Table
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import Manifest, load_dense, save_dense, table_folder
+from dovetail.runtime.checkpoint import (
+    Manifest,
+    load_dense,
+    read_statistics,
+    save_dense,
+    table_folder,
+    write_statistics,
+)
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
+from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
 from dovetail.runtime.server.step_sums import StepSums
 from dovetail.runtime.server.tables import load_table
@@ -53,6 +61,9 @@ class Shard:
         """Sums of the step that was committed last, those that are not applied yet."""
         self._due_scale, self._due_factor = 1.0, 1.0
         self.is_settled = True
+        is_keeper = number == 0 and blueprint.run.training.batch_norm == "global"
+        self.norms = NormSums() if is_keeper else None
+        """Batch norms over whole batches, on the first server."""
         self.pulled_keys = 0
         self.pushed_keys = 0
 
@@ -84,6 +95,8 @@ class Shard:
                 if state
                 else self._optimizer.first_state(len(self.values))
             )
+        if self.norms is not None:
+            self.norms.load(read_statistics(folder, checkpoint))
         self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values))
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
@@ -93,6 +106,8 @@ class Shard:
         self.settle()
         if self.keeps_dense:
             save_dense(folder, self._number, self._slice.start, self.values, self._state)
+        if self.norms is not None and (running := self.norms.to_save) is not None:
+            write_statistics(running, folder)
         return [
             table.save_beside(folder / table_folder(position, self._number))
             for position, table in enumerate(self.tables)
@@ -172,6 +187,8 @@ class Shard:
         if self.keeps_dense and len(self.values):
             self._update_dense(self._step.dense, scale=dense_scale, factor=factor)
         self._step.start_anew()
+        if self.norms is not None:
+            self.norms.commit()
         self._accepted.clear()
         self.version += 1
 
@@ -248,6 +265,8 @@ class Shard:
         """Throw away gradients that were not committed; in ssp and async what is applied stays applied."""
         self._step.discard()
         self._attempts.clear()
+        if self.norms is not None:
+            self.norms.discard()
         if self._blueprint.run.training.mode == "sync":
             self._accepted.clear()
 
