@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,14 +16,17 @@ from typing import Protocol, Self
 
 import msgspec
 
+import dovetail
 from dovetail.runtime.launch.entry import EnterHost
 from dovetail.runtime.launch.hosts.fleet import Fleet
-from dovetail.runtime.launch.hosts.open import fleet_of
+from dovetail.runtime.launch.hosts.open import fleet_of, over_ssh
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Report
+from dovetail.spec.hosts import Host, HostsFile
 from dovetail.spec.run import Run
 from dovetail.testbed import Hosts, RayNodes, enter, inside
+from dovetail.testbed.ssh import PORT, SshServers
 
 NAMES = ("head", "near", "far")
 LONGEST_S = 200.0
@@ -120,6 +124,56 @@ class OnRay:
         self._nodes.wait_for(name)
 
 
+class OverSsh:
+    """An SSH server on each host, with processes of its own."""
+
+    def __init__(self, hosts: Hosts, folder: Path) -> None:
+        """Give every host room for one worker more: who loses its host goes to another."""
+        self._hosts, self._folder = hosts, folder
+        self._servers = SshServers(hosts, NAMES, folder / "ssh")
+
+    def __enter__(self) -> Self:
+        """Start the servers; what the hosts have for a Python is this one, with the same package."""
+        self._servers.__enter__()
+        python = self._folder / "python"
+        package = Path(dovetail.__file__).parents[1]
+        python.write_text(f'#!/bin/sh\nexport PYTHONPATH={package}\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        hosts = [
+            Host(
+                name=name,
+                address=self._hosts.address(name),
+                port=PORT,
+                user="root",
+                key=str(self._servers.key),
+                python=str(python),
+                units=2,
+            )
+            for name in NAMES
+        ]
+        self._file = HostsFile(hosts=hosts, known_hosts=str(self._servers.known_hosts), lost_s=5.0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the servers."""
+        self._servers.__exit__(kind, error, trace)
+
+    def train(self, run: Run, folder: Path, on_report: OnReport) -> None:
+        """Train as `dovetail train --on hosts.toml` does."""
+        with inside(self._hosts.namespace("head")), over_ssh(self._file) as fleet:
+            train_on(fleet, run, folder, on_report)
+
+    def kill(self, name: str) -> None:
+        """Take a host away."""
+        self._servers.kill(name)
+
+    def restore(self, name: str) -> None:
+        """Have a host come back."""
+        self._servers.start(name)
+
+
 def train_on(fleet: Fleet, run: Run, folder: Path, on_report: OnReport) -> None:
     """Train on the hosts of a fleet."""
     run = fleet.settled(run)
@@ -128,7 +182,7 @@ def train_on(fleet: Fleet, run: Run, folder: Path, on_report: OnReport) -> None:
         local.wait(on_report, timeout_s=LONGEST_S)
 
 
-SIDES: dict[str, Callable[[Hosts, Path], Side]] = {"local": Local, "ray": OnRay}
+SIDES: dict[str, Callable[[Hosts, Path], Side]] = {"local": Local, "ray": OnRay, "ssh": OverSsh}
 
 
 @contextlib.contextmanager

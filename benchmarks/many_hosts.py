@@ -1,6 +1,7 @@
 """CTR-DNN over three hosts: how fast through a cluster's launcher, over the local launcher on the same links.
 
-    python benchmarks/many_hosts.py --sides local,ray            # as root, on two quiet cores
+    python benchmarks/many_hosts.py --sides local,ssh            # as root, on two quiet cores
+    python benchmarks/many_hosts.py --sides local,ray
 
 The hosts are network namespaces with cables of 10 Gbit/s. Coordinator and a server are on the first, a worker is on
 each of the three; tensors go over TCP on every side. Sides take turns, and what a cluster has running (Ray's own
@@ -97,7 +98,7 @@ def killed_in_mid_run(side: Side, run: Run, folder: Path, samples: int) -> str:
 def main() -> None:
     """Run all sides and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sides", default="local,ray", help=f"of {', '.join(SIDES)}; the first is compared with")
+    parser.add_argument("--sides", default="local,ssh", help=f"of {', '.join(SIDES)}; the first is compared with")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=131_072)
     parser.add_argument("--batch", type=int, default=4096)

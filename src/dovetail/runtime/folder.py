@@ -134,7 +134,7 @@ def rows_of(folder: Path, server: str) -> Path:
     return folder / ROWS / server
 
 
-class Size(msgspec.Struct, frozen=True, kw_only=True):
+class Size(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What `size.json` says."""
 
     workers: int

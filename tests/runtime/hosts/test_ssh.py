@@ -230,7 +230,7 @@ def test_links_between_hosts_are_measured(machines):
 
 @pytest.mark.slow
 def test_a_worker_on_each_host_joins_a_run_that_goes_on(machines):
-    run = make_run(model=slow_counting(0.002), optimizer=PLAIN, reduction="sum", samples=4000, workers=1)
+    run = make_run(model=slow_counting(0.004), optimizer=PLAIN, reduction="sum", samples=9000, workers=1)
     run = msgspec.structs.replace(run, network=RunNetwork(address=machines.hosts.bridge_address))
     folder, joined, told = machines.runs / "joined", [], []
     prepare(run, folder)

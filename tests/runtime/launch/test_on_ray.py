@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ import pytest
 
 from dovetail.errors import DovetailError, SpecError
 from dovetail.runtime.launch.hosts.on_ray.line import hosts_of, lines_of
-from dovetail.runtime.launch.hosts.on_ray.messages import Node
+from dovetail.runtime.launch.hosts.on_ray.messages import Hold, LetGo, Node
 from dovetail.runtime.launch.hosts.open import fleet_of
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.prepare import prepare
@@ -147,6 +148,28 @@ def test_a_type_that_no_node_has_is_refused(cluster):
         pytest.raises(SpecError, match=r"worker `w` is to be on `tpu`, and the hosts are .*, of type `core`, `spare`"),
     ):
         fleet.place(fleet.settled(run), cluster.own / "none")
+
+
+@needs_cluster
+def test_units_that_one_launcher_holds_are_not_another_ones(cluster):
+    address = cluster.hosts.address("near")
+
+    def hold(cluster_of_one):
+        cluster_of_one.call(lambda number: Hold(number, "worker", address, {"core": 2.0}, 3.0), 10.0)
+
+    with inside(cluster.hosts.namespace("head")), ExitStack() as things:
+        first, second = (lines_of(cluster.address)[0][0].cluster for _ in range(2))
+        things.callback(first.close)
+        things.callback(second.close)
+        hold(first)
+        with pytest.raises(DovetailError, match=f"node {address} has not 2 of `core` free: another job"):
+            hold(second)
+        third = lines_of(cluster.address)[0]
+        things.callback(third[0].cluster.close)
+        first.tell(LetGo("worker"))
+        hold(second)
+
+    assert address not in [line.host.address for line in third]
 
 
 @needs_cluster

@@ -124,7 +124,7 @@ class LocalRun:
             self.children[name].starts += 1
         else:
             self.children[name] = Child(name, handle, is_role=is_role)
-        if handle.host == HERE:
+        if handle.host == HERE and handle.pid:
             self.bed.started(name, handle.pid)
 
     # -- watching ------------------------------------------------------------------------------------------------------

@@ -28,7 +28,11 @@ def fleet_of(on: str) -> Fleet:
             f"`--on {on}` names no hosts",
             hint="give a file of hosts, such as hosts.toml, `ray` for the cluster of this machine, or HEAD:PORT of one",
         )
+    return over_ssh(read_struct(path, HostsFile))
+
+
+def over_ssh(file: HostsFile) -> Fleet:
+    """Return the hosts of a file, not opened yet."""
     from dovetail.runtime.launch.hosts.ssh import ssh_lines  # noqa: PLC0415 - asyncio only where it is needed
 
-    file = read_struct(path, HostsFile)
     return Fleet(ssh_lines(file), lost_s=file.lost_s)

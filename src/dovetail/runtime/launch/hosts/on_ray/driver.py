@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -45,6 +46,8 @@ FACTS_S = 5.0
 CLOSE_S = 3.0
 PIN = 0.001
 """How much a reservation takes of the resource by which Ray names a node."""
+PINGS = 4
+"""How often a keeper hears of us in the time after which it would take us for gone."""
 MOST_THREADS = 256
 
 
@@ -63,6 +66,7 @@ class Driver:
     def serve(self) -> None:
         """Answer until the launcher hangs up, then end every keeper."""
         self.send(Connected(here=ray.util.get_node_ip_address(), nodes=tuple(nodes())))
+        threading.Thread(target=self._ping, name="dovetail-ping", daemon=True).start()
         with ThreadPoolExecutor(MOST_THREADS) as pool:
             with suppress(EOFError, OSError):
                 while True:
@@ -73,6 +77,14 @@ class Driver:
         """Tell the launcher; one that is gone hears nothing."""
         with self._lock, suppress(OSError):
             self._line.send_bytes(encode(message))
+
+    def _ping(self) -> None:
+        """Have keepers hear of us, also while a long request is on its way to one."""
+        while True:
+            for actor in list(self._actors.values()):
+                with suppress(Exception):
+                    actor.ping.remote()
+            time.sleep(self._lost_s / PINGS)
 
     def _answer(self, said: bytes) -> None:
         """Do what is asked for."""
@@ -110,6 +122,7 @@ class Driver:
         keeper = ray.remote(NodeKeeper).options(
             num_cpus=0,
             max_restarts=0,
+            max_concurrency=2,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             runtime_env={"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}},
         )

@@ -28,7 +28,7 @@ from dovetail.spec.run import RunWorker
 
 LOST_S = 10.0
 OPEN_S = 75.0
-HOLD_S = 10.0
+HOLD_S = 5.0
 """How long Ray may take to reserve what was free a moment ago."""
 SPARE_S = 2.0
 """What passing a request on may take beside the answer."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dovetail.runtime.launch.hosts.code import own_code
 from dovetail.runtime.launch.hosts.keeper import Keeper
-from dovetail.runtime.launch.hosts.requests import decode_request, encode
+from dovetail.runtime.launch.hosts.requests import Look, decode_request, encode
 from dovetail.runtime.private_folder import make_private_folder
 
 LOOK_S = 0.5
@@ -31,6 +31,10 @@ class NodeKeeper:
     def code(self) -> str:
         """Return a checksum of the Dovetail that this node has."""
         return own_code()
+
+    def ping(self) -> None:
+        """Hear that the launcher is there, while it waits for something else."""
+        self._keeper.answer(Look())
 
     def answer(self, request: bytes) -> bytes:
         """Do what the launcher asks for."""
