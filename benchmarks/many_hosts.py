@@ -13,6 +13,7 @@ told, and how long until all workers work again. The ratio comes last.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+os.environ["OMP_NUM_THREADS"] = "1"  # as Ray sets it for what it starts: the same for every side
 
 from dovetail.runtime.messages import Report
 from dovetail.spec.run import Run, RunData, RunFaults, RunModel, RunServers, RunTraining, RunWorker
