@@ -6,6 +6,7 @@ a ring lost a member. Whoever gets a message of another generation refuses it.
 
 from __future__ import annotations
 
+from dovetail.runtime.messages.compression import AskResidual, Residual, ResidualTold, Tuned
 from dovetail.runtime.messages.membership import (
     Alive,
     Failed,
@@ -82,6 +83,7 @@ Message = (
     | AddUp | AddedUp
     | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Stale
     | Forward | Returned | Collect | Collected | Staff | StageSpans
+    | AskResidual | Residual | ResidualTold | Tuned
 )  # fmt: skip
 
 __all__ = [
@@ -91,6 +93,7 @@ __all__ = [
     "Adopt",
     "Alive",
     "Apply",
+    "AskResidual",
     "Assign",
     "Close",
     "Collect",
@@ -124,6 +127,8 @@ __all__ = [
     "Refreshed",
     "Report",
     "Reset",
+    "Residual",
+    "ResidualTold",
     "Returned",
     "RingBroken",
     "RingMeets",
@@ -142,6 +147,7 @@ __all__ = [
     "Status",
     "Stop",
     "SumUp",
+    "Tuned",
     "WhoAreYou",
     "WorkerStatus",
 ]
