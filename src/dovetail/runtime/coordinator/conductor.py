@@ -19,14 +19,16 @@ from dovetail.runtime.coordinator.staffing import Staffing
 from dovetail.runtime.coordinator.standstill import Standstill
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.coordinator.sync_work import SyncWork
-from dovetail.runtime.coordinator.work import BeginAgain, Fail, Finish, GoBack, Wish, Work
+from dovetail.runtime.coordinator.work import BeginAgain, Fail, Finish, GoBack, ServerLost, Wish, Work
 from dovetail.runtime.messages import (
     Alive,
+    CutLog,
     Died,
     Done,
     Failed,
     Hello,
     Leaves,
+    LogNote,
     Message,
     Ready,
     SaveBegun,
@@ -117,6 +119,8 @@ class Conductor:
         elif isinstance(message, Ready) and isinstance(member, Server):
             if self._generations.ready(member, message) and not self.state.is_working:
                 self._begin_generation(now_s)
+        elif isinstance(message, LogNote):
+            self._saving.note(message)
         elif isinstance(message, SaveBegun | Saved | SaveFailed):
             self._kept_or_not(self._saving.handle(message, now_s), now_s)
         elif self.state.is_working and getattr(message, "generation", 0) == self.roster.generation:
@@ -159,7 +163,7 @@ class Conductor:
             return
         if isinstance(member, Server):
             self.roster.servers.pop(member.name, None)
-            self._go_back(f"{member.name} is lost: {how}", now_s)
+            self._server_lost(f"{member.name} is lost: {how}", now_s)
         elif self._staffing.lost(member.name):
             if self.state.is_working:
                 self._begin_again(f"{member.name} is lost: {how}; the step is done again", now_s)
@@ -193,6 +197,8 @@ class Conductor:
         """Do what the work needs."""
         if isinstance(wish, GoBack):
             self._go_back(wish.reason, now_s)
+        elif isinstance(wish, ServerLost):
+            self._server_lost(wish.reason, now_s)
         elif isinstance(wish, BeginAgain):
             self._begin_again(wish.reason, now_s)
         elif isinstance(wish, Fail):
@@ -215,9 +221,23 @@ class Conductor:
     def _begin_again(self, reason: str, now_s: float) -> None:
         """Throw away what is under way and go on with the servers as they are."""
         self.decisions.say(reason)
+        self._generations.remember(self.work.as_start(), self.work.decided)
         self._leave_generation(now_s)
-        self._generations.remember(self.work.as_start())
         self._generations.ask_servers(self.kept, now_s)
+
+    def _server_lost(self, reason: str, now_s: float) -> None:
+        """Have everyone wait for a server, which comes back as it was where its redo log is whole."""
+        if not self._faults.redo_log or not (self.state.is_working or self._generations.has_past):
+            self._go_back(reason, now_s)
+            return
+        self.decisions.say(f"{reason}; the others wait for it")
+        if self.state.is_working:
+            self._generations.remember(self.work.as_start(), self.work.decided)
+        self._leave_generation(now_s)
+        if why := self._generations.why_not_held():
+            self._go_back(why, now_s)
+        else:
+            self._generations.ask_servers(self.kept, now_s)
 
     def _leave_generation(self, now_s: float) -> None:
         """Throw away what is under way."""
@@ -256,6 +276,7 @@ class Conductor:
         if isinstance(outcome, Kept):
             self.kept = outcome
             self.decisions.say(f"checkpoint of step {outcome.manifest.step} is kept")
+            self.decisions.send_all(self.roster.servers.values(), CutLog(step=outcome.manifest.step))
             if self._saving.was_last:
                 self._end(RunState.DONE)
         elif outcome is not None and self._saving.was_last:

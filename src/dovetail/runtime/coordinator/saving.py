@@ -14,7 +14,7 @@ from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.work import Pause, Work
 from dovetail.runtime.deadline import Deadline
-from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
+from dovetail.runtime.messages import LogNote, Save, SaveBegun, Saved, SaveFailed
 from dovetail.spec.run_keeping import RunSaving, RunValidation
 
 TELL_AGAIN_S = 5.0
@@ -131,6 +131,13 @@ class Saving:
         if every is not None and step - self._last_step >= every:
             self.is_wanted = True
         if every_s is not None and now_s - self._last_s >= every_s:
+            self.is_wanted = True
+
+    def note(self, message: LogNote) -> None:
+        """Tell people of a server's redo log; one that gets long is cut by a checkpoint."""
+        if message.word:
+            self._decisions.say(f"{message.name}: {message.word}")
+        if message.wants_checkpoint and self.stage is Stage.NONE:
             self.is_wanted = True
 
     def begin(self, work: Work, now_s: float) -> NotKept | None:

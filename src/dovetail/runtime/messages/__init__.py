@@ -40,7 +40,9 @@ from dovetail.runtime.messages.serving import (
     Adopt,
     Commit,
     Committed,
+    CutLog,
     Load,
+    LogNote,
     Norm,
     NormIs,
     Ready,
@@ -73,7 +75,7 @@ from dovetail.runtime.messages.working import (
 Message = (
     Hello | WhoAreYou | Alive | Stop | Leaves | Failed
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
-    | Save | SaveBegun | Saved | SaveFailed | ServerStats
+    | Save | SaveBegun | Saved | SaveFailed | CutLog | LogNote | ServerStats
     | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
@@ -92,6 +94,7 @@ __all__ = [
     "Collected",
     "Commit",
     "Committed",
+    "CutLog",
     "Died",
     "Done",
     "Extend",
@@ -103,6 +106,7 @@ __all__ = [
     "JoinRing",
     "Leaves",
     "Load",
+    "LogNote",
     "Message",
     "More",
     "Norm",

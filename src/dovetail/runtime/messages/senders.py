@@ -11,6 +11,7 @@ from dovetail.runtime.messages.ring import Holds, InRing, Reduced, RingBroken, R
 from dovetail.runtime.messages.serving import (
     Accepted,
     Committed,
+    LogNote,
     NormIs,
     Ready,
     SaveBegun,
@@ -28,6 +29,7 @@ TO_COORDINATOR: dict[str, tuple[type, ...]] = {
     "coordinator": (Status,),
     "server": (
         Status, Hello, Alive, Failed, Ready, Accepted, NormIs, Committed, SaveBegun, Saved, SaveFailed, ServerStats,
+        LogNote,
     ),
     "stage worker": (Status, Hello, Alive, Failed, StageSpans),
     "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, Done),

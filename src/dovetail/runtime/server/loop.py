@@ -12,13 +12,14 @@ import zmq
 from dovetail.errors import DovetailError
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.folder import rows_of
+from dovetail.runtime.folder import redo_of, rows_of
 from dovetail.runtime.messages import (
     Accepted,
     Adopt,
     Alive,
     Commit,
     Committed,
+    CutLog,
     Failed,
     Hello,
     Load,
@@ -32,15 +33,17 @@ from dovetail.runtime.messages import (
     Refresh,
     Refreshed,
     Save,
-    ServerStats,
     Stale,
     Stop,
     WhoAreYou,
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
+from dovetail.runtime.server.recover import come_back
+from dovetail.runtime.server.redo import RedoLog
 from dovetail.runtime.server.requests import gradients_in
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.stats import stats_of
 from dovetail.transport import Letter, Listener, PeerLost, Refused
 
 
@@ -58,14 +61,19 @@ class ServerLoop:
         cold = blueprint.run.servers.folder
         rows = Path(cold) / process.name if cold is not None else rows_of(process.folder, process.name)
         self._shard = Shard(blueprint, number, rows)
+        logs = redo_of(process.folder, process.name, blueprint.run.faults.log_folder)
+        self._redo = RedoLog(blueprint, number, logs, self._shard)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
         self._coordinator = process.call_coordinator()
         self._senders = process.senders()
         self._generation = 0
         self._era = -1
         """The generation that took up the checkpoint from which this state comes."""
+        self._waits_in = -1
+        """The generation of sums from a redo log that wait to be committed; nobody is served in it any more."""
+        self._word = ""
         self._parked: list[tuple[Letter, float]] = []
-        self._saving = PartSaving(self._name, number, self._shard)
+        self._saving = PartSaving(self._name, number, self._shard, self._redo)
         self._square = math.nan
         self._busy_s = 0.0
         self._last_beat_s = 0.0
@@ -78,6 +86,8 @@ class ServerLoop:
         poller = zmq.Poller()
         poller.register(self._listener.socket, zmq.POLLIN)
         poller.register(self._coordinator.socket, zmq.POLLIN)
+        back = come_back(self._redo, self._shard, self._process.folder)
+        self._era, self._waits_in, self._word = back.era, back.generation, back.word
         self._say_hello()
         try:
             while not self._stopped:
@@ -102,6 +112,7 @@ class ServerLoop:
             self._coordinator.send(Failed(name=self._name, error=str(problem), hint=hint))
             raise
         finally:
+            self._redo.close()
             self._shard.close()
             self._listener.close()
             self._coordinator.close()
@@ -113,9 +124,10 @@ class ServerLoop:
                 role="server",
                 name=self._name,
                 process_id=self._process.process_id,
-                generation=self._generation,
-                version=self._shard.version,
+                generation=max(self._generation, self._waits_in),
+                version=self._shard.version if self._era >= 0 else -1,
                 era=self._era,
+                word=self._word,
             )
         )
 
@@ -128,6 +140,8 @@ class ServerLoop:
         with suppress(PeerLost):  # the coordinator is away, and its queue full: it will hear of us when it is back
             self._coordinator.send(Alive(name=self._name))
             self._send_stats()
+            if (note := self._redo.note(self._name)) is not None:
+                self._coordinator.send(note)
 
     def _report_saving(self) -> None:
         """Tell the coordinator when this server's part of a checkpoint is on disk."""
@@ -138,17 +152,7 @@ class ServerLoop:
 
     def _send_stats(self) -> None:
         """Tell the coordinator what this server holds and has done."""
-        stats = [table.stats() for table in self._shard.tables]
-        self._coordinator.send(
-            ServerStats(
-                name=self._name,
-                rows=sum(each.num_rows for each in stats),
-                memory_bytes=sum(each.memory_bytes for each in stats) + 4 * self._shard.values.nbytes,
-                pulled_keys=self._shard.pulled_keys,
-                pushed_keys=self._shard.pushed_keys,
-                busy_s=self._busy_s,
-            )
-        )
+        self._coordinator.send(stats_of(self._name, self._shard, self._redo, self._busy_s))
 
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
@@ -167,12 +171,16 @@ class ServerLoop:
             self._saving.drop()
             self._shard.load(Path(message.folder))
             self._era = message.generation
+            self._redo.begin(self._era, Path(message.folder))
             self._become(message.generation)
         elif isinstance(message, Adopt):
             self._shard.discard()
+            self._redo.discarded()
             self._become(message.generation)
         elif isinstance(message, Save) and message.generation == self._generation:
             self._coordinator.send(self._saving.begin(message))
+        elif isinstance(message, CutLog):
+            self._redo.kept(message.step)
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif isinstance(message, Stop):
@@ -180,7 +188,7 @@ class ServerLoop:
 
     def _become(self, generation: int) -> None:
         """Go on as a generation: whoever waits for an older one is told."""
-        self._generation = generation
+        self._generation, self._waits_in, self._word = generation, -1, ""
         for letter, _ in self._parked:
             self._listener.reply(letter, Stale(generation=generation))
         self._parked.clear()
@@ -189,10 +197,11 @@ class ServerLoop:
 
     def _commit(self, message: Commit) -> None:
         """Apply a step, once, and answer those who wait for it; one of another generation is not the one we hold."""
-        if message.generation != self._generation:
+        if message.generation not in (self._generation, self._waits_in):
             return
         if message.step == self._shard.version:
             start_s = time.perf_counter()
+            self._redo.commit(message)
             self._square = self._shard.norm_square() if self._shard.keeps_dense else math.nan
             self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
             self._busy_s += time.perf_counter() - start_s
@@ -267,6 +276,8 @@ class ServerLoop:
                 factor=message.factor,
             )
         self._listener.reply(letter, Pushed())
+        if counts and self._sync:
+            self._redo.step_grew(generation=message.generation, positions=message.positions)
         if counts or (late and message.last):
             self._coordinator.send(
                 Accepted(

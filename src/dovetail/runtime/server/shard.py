@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,16 @@ from dovetail.runtime.server.gradient_sums import GradientSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
 from dovetail.runtime.server.step_sums import StepSums
 from dovetail.runtime.server.tables import load_table
+
+
+class BeforeApply(Protocol):
+    """Whoever keeps what is applied."""
+
+    def __call__(
+        self, task: int, rows: Sequence[RowGradients], dense: Floats | None, *, scale: float, factor: float
+    ) -> None:
+        """Take in the gradients of a task."""
+        ...
 
 
 class Shard:
@@ -53,6 +64,8 @@ class Shard:
         """Sums of the step that was committed last, those that are not applied yet."""
         self._due_scale, self._due_factor = 1.0, 1.0
         self.is_settled = True
+        self.before_apply: BeforeApply | None = None
+        """In ssp and async: told of every task that is about to be applied."""
         self.pulled_keys = 0
         self.pushed_keys = 0
 
@@ -161,6 +174,15 @@ class Shard:
         """Return the sum of squares of the step's dense gradient."""
         return self._step.norm_square()
 
+    def step_gradients(self) -> tuple[list[RowGradients], Floats | None]:
+        """Return the sums of the step under way as they are, of rows and of dense parameters; to be read at once."""
+        return self._step.rows(), self._step.dense if len(self.values) else None
+
+    def put_step(self, rows: Sequence[RowGradients], dense: Floats | None) -> None:
+        """Take up sums of the step under way that `step_gradients` returned, in the place of what there is."""
+        self._step.discard()
+        self._step.put(rows, dense)
+
     def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
         """Apply the step: dense parameters now, rows when they are asked for or there is time."""
         self.settle()
@@ -208,6 +230,8 @@ class Shard:
         gradients = self._attempts.add((0, task, worker), part, rows if last else copied(rows))
         if not last:
             return False
+        if self.before_apply is not None:
+            self.before_apply(task, gradients.rows, dense, scale=scale, factor=factor)
         for position, table in enumerate(self.tables):
             mine = [(keys, values) for of_table, keys, values in gradients.rows if of_table == position]
             if mine:

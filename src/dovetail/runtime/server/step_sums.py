@@ -68,13 +68,30 @@ class StepSums:
         """Return the sum of squares of the dense gradient."""
         return float(sum_of_squares(self.dense))
 
+    def rows(self) -> list[RowGradients]:
+        """Return the sums of rows, by table, those of attempts that came to nothing left out; to be read at once."""
+        self._leave_out_attempts()
+        return [
+            (position, sums.keys[: sums.count], sums.sums[: sums.count]) for position, sums in enumerate(self._sums)
+        ]
+
+    def put(self, rows: Sequence[RowGradients], dense: Floats | None) -> None:
+        """Add sums of a whole step."""
+        self._add_up(rows)
+        if dense is not None:
+            add_into(self.dense, dense)
+
     def take_rows(self, applied: list[GradientSums] | None) -> list[GradientSums]:
         """Return the sums of rows, those of attempts that came to nothing left out; `applied` are used for the next."""
+        self._leave_out_attempts()
+        taken, self._sums = self._sums, applied or self._spare
+        return taken
+
+    def _leave_out_attempts(self) -> None:
+        """Take attempts out of the sums that came to nothing: the step is whole without."""
         if self._attempts:
             self._attempts.clear()
             self._add_up_anew()
-        taken, self._sums = self._sums, applied or self._spare
-        return taken
 
     def start_anew(self) -> None:
         """Forget the tasks of the step, and the dense gradient."""
