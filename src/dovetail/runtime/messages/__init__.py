@@ -6,6 +6,7 @@ a ring lost a member. Whoever gets a message of another generation refuses it.
 
 from __future__ import annotations
 
+from dovetail.runtime.messages.copying import Copied, Copy, CopyIs, CopyPart, CopyWanted, ReadCopy
 from dovetail.runtime.messages.membership import (
     Alive,
     Failed,
@@ -76,6 +77,7 @@ Message = (
     Hello | WhoAreYou | Alive | Stop | Leaves | Failed
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
     | Save | SaveBegun | Saved | SaveFailed | CutLog | LogNote | ServerStats
+    | Copy | Copied | CopyWanted | CopyIs | ReadCopy | CopyPart
     | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
@@ -94,6 +96,11 @@ __all__ = [
     "Collected",
     "Commit",
     "Committed",
+    "Copied",
+    "Copy",
+    "CopyIs",
+    "CopyPart",
+    "CopyWanted",
     "CutLog",
     "Died",
     "Done",
@@ -116,6 +123,7 @@ __all__ = [
     "Push",
     "Pushed",
     "RanOut",
+    "ReadCopy",
     "Ready",
     "Recall",
     "Reduced",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from dovetail.runtime.messages.copying import Copy, CopyWanted, ReadCopy
 from dovetail.runtime.messages.membership import Alive, Failed, Hello, Leaves
 from dovetail.runtime.messages.parameters import Pull, Push, Refresh
 from dovetail.runtime.messages.ring import Holds, InRing, Reduced, RingBroken, RingMeets
@@ -73,6 +74,8 @@ class Senders:
     def why_not_to_server(self, sender: str, message: Any) -> str | None:
         """Return why a server does not take a message of this process, or None where it does."""
         role = self.role_of(sender)
+        if role == "server" and isinstance(message, Copy | CopyWanted | ReadCopy):
+            return None
         asks = isinstance(message, Pull | Refresh)
         if "worker" not in role or not (asks or (role == "worker" and isinstance(message, Push))):
             return _not_theirs(sender, role, message)

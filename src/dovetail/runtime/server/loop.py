@@ -12,7 +12,7 @@ import zmq
 from dovetail.errors import DovetailError
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.folder import redo_of, rows_of
+from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
     Accepted,
     Adopt,
@@ -38,9 +38,8 @@ from dovetail.runtime.messages import (
     WhoAreYou,
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
-from dovetail.runtime.server.recover import come_back
-from dovetail.runtime.server.redo import RedoLog
 from dovetail.runtime.server.requests import gradients_in
+from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.server.stats import stats_of
@@ -61,11 +60,11 @@ class ServerLoop:
         cold = blueprint.run.servers.folder
         rows = Path(cold) / process.name if cold is not None else rows_of(process.folder, process.name)
         self._shard = Shard(blueprint, number, rows)
-        logs = redo_of(process.folder, process.name, blueprint.run.faults.log_folder)
-        self._redo = RedoLog(blueprint, number, logs, self._shard)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
         self._coordinator = process.call_coordinator()
         self._senders = process.senders()
+        self._safe = Safekeeping(process, number, self._shard, self._listener, self._coordinator)
+        self._redo = self._safe.log
         self._generation = 0
         self._era = -1
         """The generation that took up the checkpoint from which this state comes."""
@@ -85,8 +84,9 @@ class ServerLoop:
         """Serve until told to stop."""
         poller = zmq.Poller()
         poller.register(self._listener.socket, zmq.POLLIN)
-        poller.register(self._coordinator.socket, zmq.POLLIN)
-        back = come_back(self._redo, self._shard, self._process.folder)
+        for socket in (self._coordinator.socket, *self._safe.sockets):
+            poller.register(socket, zmq.POLLIN)
+        back = self._safe.come_back()
         self._era, self._waits_in, self._word = back.era, back.generation, back.word
         self._say_hello()
         try:
@@ -105,6 +105,7 @@ class ServerLoop:
                     self._busy_s += time.perf_counter() - start_s
                 if not self._shard.is_settled:
                     self._shard.settle_some()
+                self._safe.go_on()
                 self._report_saving()
                 self._process.check_coordinator(self._clock.now() - self._heard_s)
         except (DovetailError, OSError) as problem:
@@ -112,7 +113,7 @@ class ServerLoop:
             self._coordinator.send(Failed(name=self._name, error=str(problem), hint=hint))
             raise
         finally:
-            self._redo.close()
+            self._safe.close()
             self._shard.close()
             self._listener.close()
             self._coordinator.close()
@@ -161,10 +162,8 @@ class ServerLoop:
         if isinstance(message, Commit):
             self._commit(message)
         elif isinstance(message, Norm):
-            square = self._shard.norm_square()
-            self._coordinator.send(
-                NormIs(name=self._name, generation=message.generation, step=message.step, square=square)
-            )
+            square, generation = self._shard.norm_square(), message.generation
+            self._coordinator.send(NormIs(name=self._name, generation=generation, step=message.step, square=square))
         elif isinstance(message, Load | Adopt) and message.generation == self._generation:
             self._become(message.generation)  # it was asked twice
         elif isinstance(message, Load):
@@ -185,6 +184,7 @@ class ServerLoop:
             self._say_hello()
         elif isinstance(message, Stop):
             self._stopped = True
+            self._safe.end()
 
     def _become(self, generation: int) -> None:
         """Go on as a generation: whoever waits for an older one is told."""
@@ -208,9 +208,8 @@ class ServerLoop:
             parked, self._parked = self._parked, []
             for letter, since_s in parked:
                 self._from_worker(letter, since_s)
-        self._coordinator.send(
-            Committed(name=self._name, generation=message.generation, step=message.step, square=self._square)
-        )
+        generation, step = message.generation, message.step
+        self._safe.tell(Committed(name=self._name, generation=generation, step=step, square=self._square))
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -220,6 +219,8 @@ class ServerLoop:
         reason = self._senders.why_not_to_server(letter.owner, message)
         if reason is not None:
             self._listener.refuse(letter, reason)
+            return
+        if self._safe.handle(letter):
             return
         if message.generation != self._generation:
             self._listener.reply(letter, Stale(generation=self._generation))
@@ -279,7 +280,7 @@ class ServerLoop:
         if counts and self._sync:
             self._redo.step_grew(generation=message.generation, positions=message.positions)
         if counts or (late and message.last):
-            self._coordinator.send(
+            self._safe.tell(
                 Accepted(
                     name=self._name,
                     generation=message.generation,

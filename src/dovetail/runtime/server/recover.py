@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,20 +28,33 @@ class Comeback:
     """What became of its log."""
 
 
-def come_back(log: RedoLog, shard: Shard, run_folder: Path) -> Comeback:
-    """Bring a server to where it was when it died, as far as its log is whole; one that is not is removed."""
+def come_back(log: RedoLog, shard: Shard, run_folder: Path, fetch: Callable[[], bool] | None = None) -> Comeback:
+    """Bring a server to where it was when it died, by its log; where that is missing or damaged, by its copy.
+
+    `fetch` gets the copy, where there is one. What is damaged is removed.
+    """
     begun_s = time.perf_counter()
-    try:
-        found = recover(log, shard, run_folder)
-    except RedoDamageError as damage:
-        log.drop()
-        return Comeback(word=f"its redo log is not used: {damage}")
+    found, words = _recover_or_why(log, shard, run_folder, "its redo log")
+    if found is None and fetch is not None and fetch():
+        found, more = _recover_or_why(log, shard, run_folder, "the copy of its redo log")
+        words += more or ["the copy of its redo log is used"]
     if found is None:
-        return Comeback()
+        return Comeback(word="; ".join(words))
     first, generation = found
     num_steps, took_s = shard.version - first.first, time.perf_counter() - begun_s
-    word = f"{num_steps} steps after the checkpoint of step {first.first} were done again in {took_s:.1f} s"
-    return Comeback(first.era, generation, word)
+    words.append(f"{num_steps} steps after the checkpoint of step {first.first} were done again in {took_s:.1f} s")
+    return Comeback(first.era, generation, "; ".join(words))
+
+
+def _recover_or_why(
+    log: RedoLog, shard: Shard, run_folder: Path, what: str
+) -> tuple[tuple[Facts, int] | None, list[str]]:
+    """Return what `recover` does, or why the log cannot be used, in which case it is removed."""
+    try:
+        return recover(log, shard, run_folder), []
+    except RedoDamageError as damage:
+        log.drop()
+        return None, [f"{what} is not used: {damage}"]
 
 
 def recover(log: RedoLog, shard: Shard, run_folder: Path) -> tuple[Facts, int] | None:

@@ -115,7 +115,7 @@ class RedoFile:
         try:
             os.ftruncate(file, content.size)
             os.lseek(file, 0, os.SEEK_END)
-            os.pwrite(file, _length_block(content.size), FACTS_BYTES)
+            set_length(file, content.size)
         except OSError:
             os.close(file)
             raise
@@ -129,7 +129,7 @@ class RedoFile:
         _write_all(self._file, [head + struct.pack("<I", chain), *buffers])
         self._chain = chain
         self.size += HEAD.size + length
-        os.pwrite(self._file, _length_block(self.size), FACTS_BYTES)
+        set_length(self._file, self.size)
 
     def bytes_from(self, offset: int, most: int) -> bytes:
         """Return some of the file, from an offset up to its end."""
@@ -220,6 +220,11 @@ def _length_block(size: int) -> bytes:
     """Return the second block of a file."""
     number = struct.pack("<Q", size)
     return LENGTH.pack(size, zlib.crc32(number), 0)
+
+
+def set_length(file: int, size: int) -> None:
+    """Note in an open file how long it is at least."""
+    os.pwrite(file, _length_block(size), FACTS_BYTES)
 
 
 def _body(details: dict[str, Any], arrays: Arrays) -> tuple[list[Any], int, int]:
