@@ -3,9 +3,10 @@
     python benchmarks/recovery.py                  # sync, on two quiet cores
     python benchmarks/recovery.py --mode async
 
-CTR-DNN of `benchmarks/parameter_server.py`, two workers. First the speed: with and without the log, one after the other,
-`--rounds` times over; a side's figure is the median of its rounds. Then servers are killed at random moments: how long it
-takes until a step counts that did not before, and how many steps were done again. The ratio of the speeds comes last.
+CTR-DNN of `benchmarks/parameter_server.py`, two workers. First the speed: with and without the log, one after the
+other, `--rounds` times over; a side's figure is the median of its rounds. Then servers are killed at random moments:
+how long it takes until a step counts that did not before, and how many steps were done again. The ratio of the speeds
+comes last.
 """
 
 from __future__ import annotations

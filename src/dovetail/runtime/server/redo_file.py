@@ -2,7 +2,7 @@
 
     1,008 bytes   DOVETAIL-REDO-1, then JSON with a checksum: whose log it is and where it begins, and spaces
     16 bytes      how long the file is at least, and a checksum of that
-    records       each a head of 40 bytes and a body, padded to 8 bytes
+    records       each a head of 56 bytes and a body, padded to 8 bytes
 
 A head holds checksums of its body and of itself and the head before, so a record that is another, elsewhere or missing
 in the middle is found; one that is missing at the end is found by the length, which is written after each record.
@@ -28,12 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.runtime.sealed import CHECKSUM, checksum_of_value
+from dovetail.runtime.server.redo_sums import WordSums, sums_of
 
 MAGIC = b"DOVETAIL-REDO-1\n"
 FACTS_BYTES = 1008
 LENGTH = struct.Struct("<QII")
 BEGIN = FACTS_BYTES + LENGTH.size
-HEAD = struct.Struct("<4sIqqQII")
+HEAD = struct.Struct("<4sIqqQQQII")
 CHAINED = HEAD.size - 4
 RECORD = b"REDO"
 PAD = 8
@@ -123,8 +124,8 @@ class RedoFile:
 
     def append(self, kind: Kind, number: int, generation: int, details: dict[str, Any], arrays: Arrays = ()) -> None:
         """Append a record, which survives the end of this process; OSError where there is no room."""
-        buffers, length, checksum = _body(details, arrays)
-        head = HEAD.pack(RECORD, kind, number, generation, length, checksum, 0)[:CHAINED]
+        buffers, length, sums = _body(details, arrays)
+        head = HEAD.pack(RECORD, kind, number, generation, length, *sums, 0, 0)[:CHAINED]
         chain = zlib.crc32(head, self._chain)
         _write_all(self._file, [head + struct.pack("<I", chain), *buffers])
         self._chain = chain
@@ -181,12 +182,10 @@ class Content:
         while at < len(view):
             head = bytes(view[at : at + HEAD.size])
             whole = len(head) == HEAD.size
-            magic, kind, number, generation, length, checksum, chain = (
-                HEAD.unpack(head) if whole else (b"", 0, 0, 0, 0, 0, 0)
-            )
+            magic, kind, number, generation, length, *sums, _, chain = HEAD.unpack(head.ljust(HEAD.size))
             body = view[at + HEAD.size : at + HEAD.size + length] if whole and length < len(view) else view[:0]
             expected = zlib.crc32(head[:CHAINED], self.chain)
-            if magic != RECORD or chain != expected or len(body) != length or zlib.crc32(body) != checksum:
+            if magic != RECORD or chain != expected or len(body) != length or sums_of(body) != tuple(sums):
                 break
             self._heads.append((kind, number, generation, at + HEAD.size, length))
             self.chain, at = chain, at + HEAD.size + length
@@ -227,19 +226,16 @@ def set_length(file: int, size: int) -> None:
     os.pwrite(file, _length_block(size), FACTS_BYTES)
 
 
-def _body(details: dict[str, Any], arrays: Arrays) -> tuple[list[Any], int, int]:
+def _body(details: dict[str, Any], arrays: Arrays) -> tuple[list[Any], int, tuple[int, int]]:
     """Return the buffers of a body, how long they are together, and their checksum."""
-    shapes = [(array.dtype.str, array.shape) for array in arrays]
-    text = msgspec.msgpack.encode((details, shapes))
-    first = struct.pack("<I", len(text)) + text
-    buffers: list[Any] = [first, bytes(-len(first) % PAD)]
-    for array in arrays:
-        buffer: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
-        buffers += [buffer, bytes(-len(buffer) % PAD)]
-    checksum = 0
-    for buffer in buffers:
-        checksum = zlib.crc32(buffer, checksum)
-    return buffers, sum(map(len, buffers)), checksum
+    text = msgspec.msgpack.encode((details, [(array.dtype.str, array.shape) for array in arrays]))
+    parts: list[Any] = [struct.pack("<I", len(text)) + text]
+    parts += [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays if array.size]
+    buffers, sums = [], WordSums()
+    for part in parts:
+        sums.add(part)
+        buffers += [part, bytes(-len(part) % PAD)]
+    return buffers, sum(map(len, buffers)), sums.both
 
 
 def _read_body(view: memoryview) -> tuple[dict[str, Any], list[NDArray[Any]]]:
