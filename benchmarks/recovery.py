@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--replicas", type=int, default=0, help="of the log, on another server")
+    parser.add_argument("--log-folder", help="where the log goes; absent: a folder for temporary files")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8, help="measured a side and round")
     parser.add_argument("--warm-up", type=float, default=6, help="seconds before that, in which rows are made")
@@ -76,7 +77,9 @@ def started(folder: Path, arguments: argparse.Namespace, *, has_log: bool) -> Lo
         servers=RunServers(host_bytes=2 << 30, count=arguments.servers),
         workers=[RunWorker(count=2)],
         checkpoint=RunSaving(every_s=None),
-        faults=RunFaults(redo_log=has_log, replicas=arguments.replicas if has_log else 0),
+        faults=RunFaults(
+            redo_log=has_log, replicas=arguments.replicas if has_log else 0, log_folder=arguments.log_folder
+        ),
     )
     shutil.rmtree(folder / "run", ignore_errors=True)
     source = MemorySource(folder / "samples.npz")
@@ -94,7 +97,8 @@ def measure(folder: Path, arguments: argparse.Namespace, *, has_log: bool) -> fl
         took_s = time.perf_counter() - begun_s
         rate = (samples_of(running) - first) / took_s
         other_cores = (others_s(os.getpid()) - others) / took_s
-        size = sum(path.stat().st_size for path in (folder / "run" / "redo").rglob("*.redo")) if has_log else 0
+        place = Path(arguments.log_folder) if arguments.log_folder else folder / "run" / "redo"
+        size = sum(path.stat().st_size for path in place.rglob("*.redo")) if has_log else 0
         log = f", {size / max(1, samples_of(running)):,.0f} bytes a sample in the log" if has_log else ""
     name = "with the log" if has_log else "without"
     print(f"{name}: {rate:,.0f} samples/s{log} (others used {other_cores:.2f} cores)", flush=True)

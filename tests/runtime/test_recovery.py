@@ -63,6 +63,43 @@ def test_tables_are_bit_equal_to_those_of_a_run_without_kills(tmp_path):
     assert_same_state(last_state(tmp_path / "killed"), last_state(tmp_path / "whole"))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mode", ["sync", "ssp", "async"])
+def test_after_two_hundred_kills_no_step_is_repeated(tmp_path, mode, seed):
+    # Seventeen in each of twelve runs, a quarter of them two at once.
+    chaos = Chaos(kills=17, seed=seed, pause_s=2.0, two_at_once=0.25)
+    optimizer = ADAM if mode == "sync" else PLAIN
+    run = counting_run(seconds=30, samples=6000, mode=mode, optimizer=optimizer, checkpoint=RunSaving(every_s=3.0))
+
+    local = train(run, tmp_path / "run", meanwhile=chaos, timeout_s=800)
+
+    assert len(chaos.killed) == 17, chaos.killed
+    assert went_back(local) == []
+    if mode == "sync":
+        quick = counting_run(seconds=1, samples=6000, optimizer=optimizer)
+        train(quick, tmp_path / "whole", timeout_s=100)
+        assert_same_state(last_state(tmp_path / "run"), last_state(tmp_path / "whole"))
+    else:
+        assert_each_sample_counts_once(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(3))
+def test_after_fifty_kills_in_a_ring_every_sample_counts_once(tmp_path, seed):
+    chaos = Chaos(kills=17, seed=seed, pause_s=2.5, two_at_once=0.25)
+    run = counting_run(seconds=30, samples=6000, workers=3, dense="ring", checkpoint=RunSaving(every_s=3.0))
+
+    local = train(run, tmp_path / "run", meanwhile=chaos, timeout_s=800)
+
+    assert len(chaos.killed) == 17, chaos.killed
+    # Where all who hold the dense parameters are gone, those of the checkpoint are all there is.
+    assert [event for event in went_back(local) if "no worker is left that holds the dense" not in event] == []
+    assert_each_sample_counts_once(tmp_path / "run")
+
+
 def harmed(local):
     """Flip a bit in the middle of the log of a server that goes on, and end it."""
     (log,) = (local.folder / "redo" / "server-0").glob("*.redo")
