@@ -3,15 +3,16 @@
     python benchmarks/recovery.py                  # sync, on two quiet cores
     python benchmarks/recovery.py --mode async
 
-CTR-DNN of `benchmarks/parameter_server.py`, two workers. First the speed: with and without the log, one after the
-other, `--rounds` times over; a side's figure is the median of its rounds. Then servers are killed at random moments:
-how long it takes until a step counts that did not before, and how many steps were done again. The ratio of the speeds
-comes last.
+CTR-DNN of `benchmarks/parameter_server.py`, two workers. First the speed: a run with the log and one without take
+turns of `--seconds`, while the other is stopped, so that both see the same machine; the figure is the median over pairs
+of turns. Then servers are killed at random moments: how long it takes until a step counts that did not before, and how
+many steps were done again. The ratio of the speeds comes last.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -37,6 +38,8 @@ from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
 
 MOST_WAITED_S = 120.0
+SETTLES_S = 0.4
+"""How long a run that was stopped takes until it goes at its pace."""
 
 
 def main() -> None:
@@ -47,8 +50,8 @@ def main() -> None:
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--replicas", type=int, default=0, help="of the log, on another server")
     parser.add_argument("--log-folder", help="where the log goes; absent: a folder for temporary files")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8, help="measured a side and round")
+    parser.add_argument("--turns", type=int, default=20, help="of each side")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of a turn")
     parser.add_argument("--warm-up", type=float, default=6, help="seconds before that, in which rows are made")
     parser.add_argument("--kills", type=int, default=4, help="of servers, with the log; one without")
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
@@ -56,14 +59,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="dovetail-benchmark-") as name:
         folder = Path(name)
         make_data(folder / "samples.npz", num_samples=131_072)
-        rates: dict[bool, list[float]] = {True: [], False: []}
-        for _ in range(arguments.rounds):
-            for has_log in (False, True):
-                rates[has_log].append(measure(folder, arguments, has_log=has_log))
+        ratio = measure(folder, arguments)
         if arguments.kills:
             kill_servers(folder, arguments, has_log=True, kills=arguments.kills)
             kill_servers(folder, arguments, has_log=False, kills=1)
-    ratio = statistics.median(rates[True]) / statistics.median(rates[False])
     print(f"with the log / without: {ratio:.3f}x")
 
 
@@ -81,28 +80,50 @@ def started(folder: Path, arguments: argparse.Namespace, *, has_log: bool) -> Lo
             redo_log=has_log, replicas=arguments.replicas if has_log else 0, log_folder=arguments.log_folder
         ),
     )
-    shutil.rmtree(folder / "run", ignore_errors=True)
+    place = folder / ("with" if has_log else "without")
+    shutil.rmtree(place, ignore_errors=True)
     source = MemorySource(folder / "samples.npz")
-    prepare(run, folder / "run", source=source)
-    return LocalRun(folder / "run", source=source)
+    prepare(run, place, source=source)
+    return LocalRun(place, source=source)
 
 
-def measure(folder: Path, arguments: argparse.Namespace, *, has_log: bool) -> float:
-    """Return the samples a second of a side, after its first seconds."""
-    with started(folder, arguments, has_log=has_log) as running:
-        wait(running, until_sample=1)
-        wait(running, seconds=arguments.warm_up)
-        begun_s, first, others = time.perf_counter(), samples_of(running), others_s(os.getpid())
-        wait(running, seconds=arguments.seconds)
-        took_s = time.perf_counter() - begun_s
-        rate = (samples_of(running) - first) / took_s
-        other_cores = (others_s(os.getpid()) - others) / took_s
-        place = Path(arguments.log_folder) if arguments.log_folder else folder / "run" / "redo"
-        size = sum(path.stat().st_size for path in place.rglob("*.redo")) if has_log else 0
-        log = f", {size / max(1, samples_of(running)):,.0f} bytes a sample in the log" if has_log else ""
-    name = "with the log" if has_log else "without"
-    print(f"{name}: {rate:,.0f} samples/s{log} (others used {other_cores:.2f} cores)", flush=True)
+def measure(folder: Path, arguments: argparse.Namespace) -> float:
+    """Return how fast a run is with the log, as a multiple of one without."""
+    with started(folder, arguments, has_log=True) as one, started(folder, arguments, has_log=False) as other:
+        for running in (one, other):
+            wait(running, until_sample=1)
+            wait(running, seconds=arguments.warm_up)
+            signal_all(running, signal.SIGSTOP)
+        others, begun_s = others_s(os.getpid()), time.perf_counter()
+        rates = [(turn(one, arguments.seconds), turn(other, arguments.seconds)) for _ in range(arguments.turns)]
+        other_cores = (others_s(os.getpid()) - others) / (time.perf_counter() - begun_s)
+        for running in (one, other):
+            signal_all(running, signal.SIGCONT)
+        last = json.loads((one.folder / "metrics.jsonl").read_text().splitlines()[-1])
+        log = sum(server["log_bytes"] for server in last["servers"].values())
+        log_s = max(server["log_s"] for server in last["servers"].values())
+    with_log, without = (statistics.median(each) for each in zip(*rates, strict=True))
+    print(f"with the log: {with_log:,.0f} samples/s, {log / last['samples']:,.0f} bytes a sample in the log, ", end="")
+    print(f"{log_s / last['step'] * 1e3:.2f} ms a step for it")
+    print(f"without: {without:,.0f} samples/s (others used {other_cores:.2f} cores)", flush=True)
+    return statistics.median(mine / theirs for mine, theirs in rates)
+
+
+def turn(running: LocalRun, seconds: float) -> float:
+    """Let a run that is stopped go on for a while; return its samples a second."""
+    signal_all(running, signal.SIGCONT)
+    wait(running, seconds=SETTLES_S)
+    begun_s, first = time.perf_counter(), samples_of(running)
+    wait(running, seconds=seconds)
+    rate = (samples_of(running) - first) / (time.perf_counter() - begun_s)
+    signal_all(running, signal.SIGSTOP)
     return rate
+
+
+def signal_all(running: LocalRun, number: signal.Signals) -> None:
+    """Send a signal to every process of a run."""
+    for child in running.children.values():
+        os.kill(child.process_id, number)
 
 
 def kill_servers(folder: Path, arguments: argparse.Namespace, *, has_log: bool, kills: int) -> None:

@@ -183,10 +183,7 @@ class Metrics:
                 }
                 for name, window in self.workers.items()
             },
-            "servers": {
-                name: {"rows": stats.rows, "pushed_keys": stats.pushed_keys, "busy_s": round(stats.busy_s, 3)}
-                for name, stats in servers.items()
-            },
+            "servers": {name: msgspec.to_builtins(server_summary(stats)) for name, stats in servers.items()},
         }
         with suppress(OSError):  # a full disk leaves gaps in the figures
             self._lines.write(msgspec.json.encode(line) + b"\n")
