@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.runtime.messages import Copied, Copy, CopyIs, CopyPart, CopyWanted, ReadCopy
 from dovetail.runtime.server.redo import RedoLog
 from dovetail.runtime.server.redo_file import RedoFile, set_length
-from dovetail.transport import Channel, Letter, Listener, PeerLost, Refused
+from dovetail.transport import Channel, Letter, PeerLost, Refused
 
 PART_BYTES = 4 << 20
 AGAIN_S = 0.5
@@ -100,26 +101,23 @@ class CopySender:
 class CopyKeeper:
     """Keeps copies of other servers' logs, and gives them back."""
 
-    def __init__(self, folder: Path, listener: Listener) -> None:
-        """Keep them below a folder; answers go out by a listener."""
-        self._folder, self._listener = folder, listener
+    def __init__(self, folder: Path) -> None:
+        """Keep them below a folder."""
+        self._folder = folder
 
-    def handle(self, letter: Letter) -> bool:
-        """Answer a server; False where a letter is about something else."""
+    def answer(self, letter: Letter) -> tuple[Any, list[NDArray[np.uint8]]] | None:
+        """Return the answer to a server, with its arrays; None where a letter is about something else."""
         message = letter.message
         if not isinstance(message, Copy | CopyWanted | ReadCopy):
-            return False
+            return None
         folder = self._folder / f"of-{letter.owner}"
         if isinstance(message, CopyWanted):
-            self._listener.reply(letter, CopyIs(files=tuple(sorted(_files_in(folder)))))
-        elif not FILE.fullmatch(message.file):
-            self._listener.refuse(letter, f"{message.file!r} is no file of a redo log")
-        elif isinstance(message, ReadCopy):
-            data = _read(folder / message.file, message.offset)
-            self._listener.reply(letter, CopyPart(), [np.frombuffer(data, dtype=np.uint8)])
-        else:
-            self._listener.reply(letter, self._keep(folder, message, letter.arrays))
-        return True
+            return CopyIs(files=tuple(sorted(_files_in(folder)))), []
+        if not FILE.fullmatch(message.file):
+            return Refused(reason=f"{message.file!r} is no file of a redo log"), []
+        if isinstance(message, ReadCopy):
+            return CopyPart(), [np.frombuffer(_read(folder / message.file, message.offset), dtype=np.uint8)]
+        return self._keep(folder, message, letter.arrays), []
 
     def _keep(self, folder: Path, message: Copy, arrays: Any) -> Copied:
         """Write a part of a file, where it goes on with what is there."""

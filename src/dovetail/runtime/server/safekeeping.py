@@ -26,7 +26,7 @@ class Safekeeping:
         folder = redo_of(process.folder, process.name, faults.log_folder)
         self._process, self._shard, self._listener, self._coordinator = process, shard, listener, coordinator
         self.log = RedoLog(blueprint, number, folder, shard)
-        self._keeper = CopyKeeper(folder, listener)
+        self._keeper = CopyKeeper(folder)
         self._sender: CopySender | None = None
         if faults.replicas and self.log.is_on:
             self._next = blueprint.servers[(number + 1) % blueprint.num_servers]
@@ -66,7 +66,10 @@ class Safekeeping:
 
     def handle(self, letter: Letter) -> bool:
         """Answer a server that keeps its copy here; False where a letter is about something else."""
-        return self._keeper.handle(letter)
+        answer = self._keeper.answer(letter)
+        if answer is not None:
+            self._listener.reply(letter, *answer)
+        return answer is not None
 
     def tell(self, message: Message) -> None:
         """Tell the coordinator something that rests on what the log has, once that is safe."""
