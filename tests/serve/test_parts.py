@@ -189,7 +189,7 @@ def test_measured_speeds_and_the_work_a_run_says_it_has_are_believed(tmp_path, s
 
     assert view.left[0] == 8_000.0
     assert view.speed[0, 0, 2] == pytest.approx(400.0, rel=0.1)
-    assert view.restart_s[0] == 0.5, "what a resize of a running job took"
+    assert (view.restart_s[0], view.resize_s[0]) == (3.0, 0.5), "what starts and resizes took"
 
 
 def test_a_target_loss_says_what_is_left_once_the_curve_shows(tmp_path, store):

@@ -145,10 +145,12 @@ def redo_of(folder: Path, server: str, elsewhere: str | None = None) -> Path:
     return (folder / REDO if elsewhere is None else Path(elsewhere)) / server
 
 
-class Size(msgspec.Struct, frozen=True, kw_only=True):
+class Size(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What `size.json` says."""
 
     workers: int
+    gpus: tuple[str, ...] = ()
+    """The GPU of each worker, as CUDA_VISIBLE_DEVICES names it; empty: whichever their device says."""
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,9 +162,9 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
     """Since when, in seconds since 1970."""
 
 
-def ask_for(folder: Path, workers: int) -> None:
-    """Ask the launcher of a run for so many workers; it need not be there yet."""
-    replace_file(folder / SIZE, msgspec.json.encode(Size(workers=workers)))
+def ask_for(folder: Path, workers: int, gpus: tuple[str, ...] = ()) -> None:
+    """Ask the launcher of a run for so many workers, each on its own GPU where given; it need not be there yet."""
+    replace_file(folder / SIZE, msgspec.json.encode(Size(workers=workers, gpus=gpus)))
 
 
 def present_in(folder: Path) -> Present | None:

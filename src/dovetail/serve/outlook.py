@@ -63,7 +63,8 @@ def outlook(
     start_s = statistics.median(seen.starts_s) if seen.starts_s else START_S
     resize_s = statistics.median(seen.resizes_s) if seen.resizes_s else RESIZE_S
     specs = tuple(
-        _spec(job, capacity, begin_s=begin_s, change_s=resize_s if _resizes(job) else start_s) for job in jobs
+        _spec(job, capacity, begin_s=begin_s, start_s=start_s, resize_s=resize_s if _resizes(job) else start_s)
+        for job in jobs
     )
     table = job_table(Workload(nodes=tuple(nodes), jobs=specs))
     found = [
@@ -100,7 +101,7 @@ def _resizes(job: Job) -> bool:
     return job.state == "running" and job.submission.run is not None and not job.submission.fixed_workers
 
 
-def _spec(job: Job, capacity: Mapping[str, int], *, begin_s: float, change_s: float) -> JobSpec:
+def _spec(job: Job, capacity: Mapping[str, int], *, begin_s: float, start_s: float, resize_s: float) -> JobSpec:
     """Return a job as the scheduler describes it: which sizes it may have, on which types."""
     submission = job.submission
     fixed = submission.fixed_workers or job.pinned
@@ -124,7 +125,8 @@ def _spec(job: Job, capacity: Mapping[str, int], *, begin_s: float, change_s: fl
         speed=speed,
         submit_s=job.submitted_s - begin_s,
         min_workers=fewest,
-        restart_s=change_s,
+        restart_s=start_s,
+        resize_s=resize_s,
         weight=submission.priority,
         user=submission.user,
         kind=submission.speed_kind,
@@ -139,5 +141,6 @@ def _believe(watching: Watching, row: int, job: Job, progress: Progress | None) 
         points = np.array(progress.points, float)
         watching.reported(row, np.ascontiguousarray(points[:, 0]), np.ascontiguousarray(points[:, 1]))
     watching.estimate_left(row, done)
-    if job.submission.target_loss is None and progress is not None and progress.total is not None:
-        watching.told_left(row, progress.total - done)
+    total = job.submission.total_samples if progress is None or progress.total is None else progress.total
+    if job.submission.target_loss is None and total is not None:
+        watching.told_left(row, total - done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -27,6 +28,17 @@ class Outcome(msgspec.Struct, frozen=True):
     samples: int | None = None
 
 
+def gpus_of(job: Job) -> tuple[str, ...]:
+    """Return the GPUs of the units that a job holds, as CUDA_VISIBLE_DEVICES names them; of other types none.
+
+    A daemon that sees only some of the machine's GPUs shares those: unit 0 is the first of them.
+    """
+    if job.type not in GPU_TYPES:
+        return ()
+    seen = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
+    return tuple(seen[unit] if unit < len(seen) else str(unit) for unit in job.units)
+
+
 def task_of(job: Job, folder: Path) -> Task:
     """Return an attempt at a job, whose files lie in `folder`."""
     submission = job.submission
@@ -36,9 +48,12 @@ def task_of(job: Job, folder: Path) -> Task:
         "DOVETAIL_JOB": job.id,
         "DOVETAIL_WORKERS": str(job.workers),
         "DOVETAIL_TYPE": job.type or "",
+        "DOVETAIL_UNITS": ",".join(map(str, job.units)),
         "DOVETAIL_JOB_FOLDER": str(folder),
         "DOVETAIL_PROGRESS": str(folder / PROGRESS),
     }
+    if gpus := gpus_of(job):
+        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "DOVETAIL_GPUS": ",".join(gpus)}
     return Task(
         job=job.id,
         attempt=job.attempt,

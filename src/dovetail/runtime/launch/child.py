@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,59 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.bed import Bed
-from dovetail.runtime.launch.entry import run_worker
+from dovetail.runtime.launch.entry import LEAVE, run_worker
 from dovetail.runtime.launch.guard import travelling
+from dovetail.runtime.launch.hosts.protocol import HERE, Handle
+from dovetail.runtime.launch.ready import Role, start_ready, take_ready, wait_until_ready
 from dovetail.runtime.launch.starter_folder import keep_starter_folder
+from dovetail.runtime.launch.work_out import COORDINATOR
 
 OVER_S = 3.0
 """How long a process that ended well is left alone: so does everyone when the run is over."""
+END_S = 5.0
+"""How long a process that was killed may take to be gone."""
 STARTS = 2
 """How often a worker is tried to be started: another process that starts workers takes the place of one that ended."""
-PRELOAD = ["dovetail.runtime.worker.loop", "dovetail.data.load", "dovetail.models.load"]
+PRELOAD = ["dovetail.runtime.launch.preload"]
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(slots=True)
+class LocalHandle:
+    """A process on this machine."""
+
+    process: Any
+    """A child of this process, started by it or by the one that starts workers."""
+    host: str = HERE
+
+    @property
+    def pid(self) -> int:
+        """Return the process id."""
+        return int(self.process.pid)
+
+    def how_it_ended(self) -> str | None:
+        """Return how it ended, or None while it runs."""
+        code = self.process.poll() if isinstance(self.process, subprocess.Popen) else self.process.exitcode
+        if code is None:
+            return None
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+    def ask_to_leave(self) -> None:
+        """Have a worker hand its tasks to others and end."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, LEAVE)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it has ended, at most so long."""
+        if isinstance(self.process, subprocess.Popen):
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout_s)
+        else:
+            self.process.join(timeout_s)
 
 
 @dataclass(slots=True)
@@ -34,7 +79,7 @@ class Child:
     """A process that was started, and how often."""
 
     name: str
-    handle: Any
+    handle: Handle
     is_role: bool
     """Coordinator or server; else a worker."""
     starts: int = 1
@@ -44,14 +89,11 @@ class Child:
     @property
     def process_id(self) -> int:
         """Return the process id."""
-        return int(self.handle.pid)
+        return self.handle.pid
 
     def how_it_ended(self) -> str | None:
         """Return how it ended, or None while it runs."""
-        code = self.handle.poll() if isinstance(self.handle, subprocess.Popen) else self.handle.exitcode
-        if code is None:
-            return None
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return self.handle.how_it_ended()
 
     def may_have_been_told(self) -> bool:
         """Say whether it ended well a moment ago: the coordinator may be about to say that the run is over."""
@@ -64,10 +106,32 @@ class Child:
         """End it where it still runs, and wait until it has ended."""
         if self.how_it_ended() is None:
             self.handle.kill()
-        if isinstance(self.handle, subprocess.Popen):
-            self.handle.wait()
-        else:
-            self.handle.join(5)
+        self.handle.wait(END_S)
+
+
+def forking_context() -> Any:
+    """Return how workers are started: forked from a process that has loaded torch, and started no thread."""
+    keep_starter_folder()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+def role_environment() -> dict[str, str]:
+    """Return the variables of a coordinator or server: one thread each."""
+    return {**os.environ, **dict.fromkeys(THREADS, "1")}
+
+
+@contextmanager
+def processes_ready(num_servers: int) -> Iterator[None]:
+    """Have a run's processes load what they need before there is a run to start; once left, they are ready."""
+    forks = forking_context().Process(target=int)  # it ends once the process that forks it has loaded everything
+    forks.start()
+    for role in ("coordinator", *["server"] * num_servers):
+        start_ready(role, role_environment())  # type: ignore[arg-type]
+    yield
+    wait_until_ready()
+    forks.join(60.0)
 
 
 class Starter:
@@ -77,34 +141,40 @@ class Starter:
         """Keep what workers are given."""
         self._folder, self._bed = folder, bed
         self._model, self._source = travelling(model), travelling(source)
-        keep_starter_folder()
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOAD)
+        self._context = forking_context()
+        self.environment_of: Callable[[str], dict[str, str]] = lambda _: {}
+        """What a worker's process has otherwise than this one."""
         self.inherited: tuple[int, ...] = ()
         """Open files that coordinator and servers hold as well."""
 
-    def start_role(self, name: str) -> Any:
-        """Start the coordinator or a server; return its handle."""
-        return subprocess.Popen(  # noqa: S603 - this interpreter, our own module
-            [sys.executable, "-m", "dovetail.runtime.launch.entry", str(self._folder), name, str(os.getpid())],
-            env={**os.environ, **dict.fromkeys(THREADS, "1")},
-            stdin=subprocess.DEVNULL,
-            pass_fds=self.inherited,
+    def start_role(self, name: str) -> LocalHandle:
+        """Start the coordinator or a server, or have one be it that is ready; return its handle."""
+        words = [str(self._folder), name, str(os.getpid())]
+        role: Role = "coordinator" if name == COORDINATOR else "server"
+        if (ready := take_ready(role, words, self.inherited)) is not None:
+            return LocalHandle(ready)
+        return LocalHandle(
+            subprocess.Popen(  # noqa: S603 - this interpreter, our own module
+                [sys.executable, "-m", "dovetail.runtime.launch.entry", *words],
+                env=role_environment(),
+                stdin=subprocess.DEVNULL,
+                pass_fds=self.inherited,
+            )
         )
 
-    def start_worker(self, name: str) -> Any:
+    def start_worker(self, name: str) -> LocalHandle:
         """Start a worker, from a process that has torch already; return its handle."""
-        arguments = (str(self._folder), name, self._model, self._source, self._bed.entrance(name))
-        for attempt in range(STARTS):
-            handle = self._context.Process(target=run_worker, args=arguments, name=name)
+        own = (self._bed.entrance(name), self.environment_of(name))
+        arguments = (str(self._folder), name, self._model, self._source, *own)
+        for attempt in range(1, STARTS + 1):
+            process = self._context.Process(target=run_worker, args=arguments, name=name)
             try:
-                handle.start()
+                process.start()
+                break
             except (EOFError, ConnectionError, FileNotFoundError) as error:
-                if attempt == STARTS - 1:
+                if attempt == STARTS:
                     raise TrainingError(
                         f"{name} cannot be started: the process that starts workers ended ({type(error).__name__})",
                         hint="it was killed, or ran out of memory: see the system's log (dmesg), and start again",
                     ) from None
-            else:
-                return handle
-        return None
+        return LocalHandle(process)

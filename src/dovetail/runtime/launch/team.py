@@ -6,10 +6,10 @@ Whoever schedules runs writes `size.json`, and the run's launcher starts workers
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from os import environ
 from pathlib import Path
 
 import msgspec
@@ -17,12 +17,14 @@ import msgspec
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import KEYS, SIZE, TEAM, Present, Size, replace_file
 from dovetail.runtime.launch.child import Child
-from dovetail.runtime.launch.entry import EXTRA, LEAVE
+from dovetail.runtime.launch.entry import EXTRA
 from dovetail.runtime.messages import Report
 from dovetail.transport import drop_keys, make_keys
 
 LEAVE_S = 10.0
 """How long it may take to leave before it is ended."""
+GPUS = "DOVETAIL_GPUS"
+"""The variable that names the GPU of each worker at the start, with commas between."""
 EXTRA_STARTS = 3
 """How often one that the run file does not name is started before the run goes on without."""
 
@@ -42,6 +44,7 @@ class Team:
         self._gave_up: set[str] = set()
         self._told: tuple[int, tuple[str, ...]] | None = None
         self.wanted = len(self._own)
+        self._gpus = tuple(filter(None, environ.get(GPUS, "").split(",")))
 
     def see_to(self, report: Report | None) -> None:
         """Start who is missing, have those leave who are too many, and say who is there."""
@@ -58,6 +61,11 @@ class Team:
                 self._start(name)
         if report is not None:
             self._tell(tuple(worker.name for worker in report.workers if worker.state == "working"))
+
+    def environment_of(self, name: str) -> dict[str, str]:
+        """Return what a worker's process has otherwise than this one: the only GPU it sees, where each has its own."""
+        own = dict(zip(self._names(), self._gpus, strict=False))
+        return {"CUDA_VISIBLE_DEVICES": own[name]} if name in own else {}
 
     def is_leaving(self, name: str) -> bool:
         """Say whether a worker was asked to leave: it is not to be started again."""
@@ -92,7 +100,7 @@ class Team:
             self._read, size = said, msgspec.json.decode(said, type=Size)
         except (OSError, msgspec.MsgspecError):
             return
-        self.wanted = max(1, size.workers)
+        self.wanted, self._gpus = max(1, size.workers), size.gpus or self._gpus
         self._gave_up.clear()
 
     def _ask_to_leave(self, name: str) -> None:
@@ -100,8 +108,7 @@ class Team:
         child, now_s = self._children[name], time.monotonic()
         if name not in self._leaving:
             self._leaving[name] = now_s
-            with suppress(ProcessLookupError):
-                os.kill(child.process_id, LEAVE)
+            child.handle.ask_to_leave()
         elif now_s - self._leaving[name] > LEAVE_S:
             child.end()
 

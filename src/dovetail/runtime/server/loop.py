@@ -15,6 +15,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
     Accepted,
+    AddUp,
     Adopt,
     Alive,
     Commit,
@@ -38,6 +39,7 @@ from dovetail.runtime.messages import (
     WhoAreYou,
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
+from dovetail.runtime.server.norm_calls import NormCalls
 from dovetail.runtime.server.requests import gradients_in
 from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
@@ -61,6 +63,7 @@ class ServerLoop:
         rows = Path(cold) / process.name if cold is not None else rows_of(process.folder, process.name)
         self._shard = Shard(blueprint, number, rows)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
+        self._norm_calls = NormCalls(self._shard, self._listener)
         self._coordinator = process.call_coordinator()
         self._senders = process.senders()
         self._safe = Safekeeping(process, number, self._shard, self._listener, self._coordinator)
@@ -228,6 +231,8 @@ class ServerLoop:
         try:
             if isinstance(message, Pull | Refresh):
                 self._pull(letter, message, time.monotonic() if since_s is None else since_s)
+            elif isinstance(message, AddUp):
+                self._norm_calls.add_up(letter, message)
             else:
                 self._push(letter, message)
         except (DovetailError, ValueError, TypeError, IndexError) as error:
@@ -256,13 +261,7 @@ class ServerLoop:
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
             counts = not late and self._shard.push(
-                message.step,
-                message.task,
-                message.worker,
-                part=message.part,
-                rows=rows,
-                dense=dense,
-                last=message.last,
+                message.step, message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last
             )
         else:
             late = self._shard.counts(0, message.task)
@@ -279,6 +278,7 @@ class ServerLoop:
         self._listener.reply(letter, Pushed())
         if counts and self._sync:
             self._redo.step_grew(generation=message.generation, positions=message.positions)
+        self._norm_calls.pushed(message)
         if counts or (late and message.last):
             self._safe.tell(
                 Accepted(

@@ -10,10 +10,10 @@ from typing import Any
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.checkpoint import Manifest, folder_of
-from dovetail.runtime.server.attempts import Floats, RowGradients
 from dovetail.runtime.server.redo import NAME, RedoLog
 from dovetail.runtime.server.redo_file import Content, Facts, Kind, Record, RedoDamageError, RedoFile
 from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.step_sums import WholeStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +132,18 @@ class Again:
     def __init__(self, shard: Shard) -> None:
         """Begin with a shard as the checkpoint has it."""
         self._shard = shard
-        self._waiting: tuple[Record, list[RowGradients], Floats | None] | None = None
+        self._waiting: tuple[Record, WholeStep] | None = None
 
     def do(self, record: Record) -> None:
         """Do what one record says."""
         if record.kind is Kind.COMMIT:
             self._commit(record)
             return
-        rows, dense = _gradients(record)
+        step = _gradients(record)
+        rows, dense = step.rows, step.dense
         self._shard.check(rows, dense)
         if record.kind is Kind.SUMS:
-            self._waiting = (record, rows, dense)
+            self._waiting = (record, step)
             return
         factors: dict[str, Any] = {name: float(record.details[name]) for name in ("scale", "factor")}
         if not self._shard.apply(record.number, "", part=0, rows=rows, dense=dense, last=True, **factors):
@@ -153,7 +154,7 @@ class Again:
         version = self._shard.version
         if self._waiting is None or not self._waiting[0].number == record.number == version:
             raise RedoDamageError(f"step {record.number} counts, and is not the one after {version}")
-        self._shard.put_step(*self._waiting[1:])
+        self._shard.put_step(self._waiting[1])
         self._waiting = None
         factors = {name: float(record.details[name]) for name in ("scale", "dense_scale", "factor")}
         self._shard.commit(**factors)
@@ -163,14 +164,17 @@ class Again:
         """Take up the sums that no commit came for; return their generation, or 0 where there are none."""
         if self._waiting is None or self._waiting[0].number != self._shard.version:
             return 0
-        self._shard.put_step(*self._waiting[1:])
+        self._shard.put_step(self._waiting[1])
         return self._waiting[0].generation
 
 
-def _gradients(record: Record) -> tuple[list[RowGradients], Floats | None]:
+def _gradients(record: Record) -> WholeStep:
     """Return the gradients in a record."""
-    tables, has_dense = record.details["tables"], bool(record.details["dense"])
-    if len(record.arrays) != 2 * len(tables) + has_dense:
-        raise RedoDamageError(f"record {record.number} has {len(record.arrays)} arrays")
-    rows = [(int(table), record.arrays[2 * n], record.arrays[2 * n + 1]) for n, table in enumerate(tables)]
-    return rows, record.arrays[-1] if has_dense else None
+    tables, arrays = record.details["tables"], list(record.arrays)
+    has_dense, has_norms = bool(record.details["dense"]), bool(record.details["norms"])
+    if len(arrays) != 2 * len(tables) + has_dense + has_norms:
+        raise RedoDamageError(f"record {record.number} has {len(arrays)} arrays")
+    norms = arrays.pop() if has_norms else None
+    dense = arrays.pop() if has_dense else None
+    rows = [(int(table), arrays[2 * n], arrays[2 * n + 1]) for n, table in enumerate(tables)]
+    return WholeStep(rows, dense, norms)

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.messages import Commit, LogNote
@@ -26,6 +28,7 @@ from dovetail.runtime.sealed import checksum_of_value
 from dovetail.runtime.server.attempts import Floats, RowGradients
 from dovetail.runtime.server.redo_file import Facts, Kind, RedoFile
 from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.step_sums import WholeStep
 
 NAME = "e{era:06d}-v{first:010d}.redo"
 EARLY = 0.4
@@ -159,9 +162,8 @@ class RedoLog:
 
     def _write_sums(self, generation: int) -> None:
         """Write the sums of the step under way."""
-        rows, dense = self._shard.step_gradients()
-        details = {"tables": [position for position, _, _ in rows], "dense": dense is not None}
-        self._append(Kind.SUMS, self._shard.version, generation, details, rows, dense)
+        step = self._shard.step_sums()
+        self._append(Kind.SUMS, self._shard.version, generation, {}, step)
         self._is_written = bool(self.files)
 
     def commit(self, message: Commit) -> None:
@@ -179,11 +181,7 @@ class RedoLog:
     ) -> None:
         """Write a task that is about to be applied."""
         if self.files:
-            details = {
-                "tables": [position for position, _, _ in rows], "dense": dense is not None,
-                "scale": scale, "factor": factor,
-            }  # fmt: skip
-            self._append(Kind.TASK, task, self._generation, details, rows, dense)
+            self._append(Kind.TASK, task, 0, {"scale": scale, "factor": factor}, WholeStep(rows, dense))
 
     def discarded(self) -> None:
         """Note that the step under way was thrown away."""
@@ -199,15 +197,17 @@ class RedoLog:
         number: int,
         generation: int,
         details: dict[str, Any],
-        rows: Sequence[RowGradients] = (),
-        dense: Floats | None = None,
+        step: WholeStep | None = None,
     ) -> None:
         """Append a record; a log without room for it is of no use any more."""
         if not self.files:
             return
-        arrays = [array for _, keys, values in rows for array in (keys, values)]
-        if dense is not None:
-            arrays.append(dense)
+        arrays: list[NDArray[Any]] = []
+        if step is not None:
+            arrays += [array for _, keys, values in step.rows for array in (keys, values)]
+            arrays += [each for each in (step.dense, step.norms) if each is not None]
+            tables = [position for position, _, _ in step.rows]
+            details |= {"tables": tables, "dense": step.dense is not None, "norms": step.norms is not None}
         begun_s, file = time.perf_counter(), self.files[-1]
         before, size = file.size, sum(each.size for each in self.files)
         if size + sum(array.nbytes for array in arrays) > self._most_bytes:

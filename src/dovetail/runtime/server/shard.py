@@ -11,30 +11,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint, Table
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import Manifest, load_dense, save_dense, table_folder
+from dovetail.runtime.checkpoint import (
+    Manifest,
+    load_dense,
+    read_statistics,
+    save_dense,
+    table_folder,
+    write_statistics,
+)
 from dovetail.runtime.dense.groups import optimizer_of
-from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
+from dovetail.runtime.server.attempts import Attempts, BeforeApply, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
+from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
-from dovetail.runtime.server.step_sums import StepSums
+from dovetail.runtime.server.step_sums import StepSums, WholeStep
 from dovetail.runtime.server.tables import load_table
-
-
-class BeforeApply(Protocol):
-    """Whoever keeps what is applied."""
-
-    def __call__(
-        self, task: int, rows: Sequence[RowGradients], dense: Floats | None, *, scale: float, factor: float
-    ) -> None:
-        """Take in the gradients of a task."""
-        ...
 
 
 class Shard:
@@ -66,6 +63,9 @@ class Shard:
         self.is_settled = True
         self.before_apply: BeforeApply | None = None
         """In ssp and async: told of every task that is about to be applied."""
+        is_keeper = number == 0 and blueprint.run.training.batch_norm == "global"
+        self.norms = NormSums() if is_keeper else None
+        """Batch norms over whole batches, on the first server."""
         self.pulled_keys = 0
         self.pushed_keys = 0
 
@@ -97,6 +97,8 @@ class Shard:
                 if state
                 else self._optimizer.first_state(len(self.values))
             )
+        if self.norms is not None:
+            self.norms.load(read_statistics(folder, checkpoint))
         self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values))
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
@@ -106,6 +108,8 @@ class Shard:
         self.settle()
         if self.keeps_dense:
             save_dense(folder, self._number, self._slice.start, self.values, self._state)
+        if self.norms is not None and (running := self.norms.to_save) is not None:
+            write_statistics(running, folder)
         return [
             table.save_beside(folder / table_folder(position, self._number))
             for position, table in enumerate(self.tables)
@@ -174,14 +178,17 @@ class Shard:
         """Return the sum of squares of the step's dense gradient."""
         return self._step.norm_square()
 
-    def step_gradients(self) -> tuple[list[RowGradients], Floats | None]:
-        """Return the sums of the step under way as they are, of rows and of dense parameters; to be read at once."""
-        return self._step.rows(), self._step.dense if len(self.values) else None
+    def step_sums(self) -> WholeStep:
+        """Return what the step under way comes to, to be read at once."""
+        norms = self.norms.after_commit() if self.norms is not None else None
+        return WholeStep(self._step.rows(), self._step.dense if len(self.values) else None, norms)
 
-    def put_step(self, rows: Sequence[RowGradients], dense: Floats | None) -> None:
-        """Take up sums of the step under way that `step_gradients` returned, in the place of what there is."""
+    def put_step(self, step: WholeStep) -> None:
+        """Take up what `step_sums` returned, in the place of what there is."""
         self._step.discard()
-        self._step.put(rows, dense)
+        self._step.put(step.rows, step.dense)
+        if self.norms is not None and step.norms is not None:
+            self.norms.put_next(step.norms)
 
     def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
         """Apply the step: dense parameters now, rows when they are asked for or there is time."""
@@ -194,6 +201,8 @@ class Shard:
         if self.keeps_dense and len(self.values):
             self._update_dense(self._step.dense, scale=dense_scale, factor=factor)
         self._step.start_anew()
+        if self.norms is not None:
+            self.norms.commit()
         self._accepted.clear()
         self.version += 1
 
@@ -272,6 +281,8 @@ class Shard:
         """Throw away gradients that were not committed; in ssp and async what is applied stays applied."""
         self._step.discard()
         self._attempts.clear()
+        if self.norms is not None:
+            self.norms.discard()
         if self._blueprint.run.training.mode == "sync":
             self._accepted.clear()
 

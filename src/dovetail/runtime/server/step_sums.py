@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.runtime.dense.kernels import add_into, sum_of_squares
 from dovetail.runtime.server.attempts import Attempts, Floats, RowGradients, TaskGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
+
+
+@dataclass(frozen=True, slots=True)
+class WholeStep:
+    """What all gradients of a step come to: the sums of rows, by table, that of the dense gradient, where there is any.
+
+    And the running statistics of norms as they are once the step counts, on the server that keeps them.
+    """
+
+    rows: Sequence[RowGradients]
+    dense: Floats | None
+    norms: Floats | None = None
 
 
 class StepSums:

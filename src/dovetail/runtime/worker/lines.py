@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Pull, Pulled, Push, Pushed, Refresh, Refreshed, Stale
+from dovetail.runtime.messages import AddUp, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Stale
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.transport import Channel, Letter, Refused
@@ -120,6 +120,12 @@ class Lines:
             letter = self._await(number, request, wanted)
             if not isinstance(letter.message, Pushed):
                 raise self._unexpected(number, letter)
+
+    def ask_one(
+        self, number: int, message: AddUp, arrays: Sequence[NDArray[np.generic]], wanted: Callable[[], bool]
+    ) -> Letter:
+        """Return what one server answers."""
+        return self._await(number, self._channels[number].ask(message, arrays), wanted)
 
     def _await(self, number: int, request: int, wanted: Callable[[], bool]) -> Letter:
         """Return the answer to a request, which has no deadline of its own: the coordinator watches the servers."""
