@@ -5,6 +5,7 @@ import numpy as np
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Commit
+from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.recover import come_back
 from dovetail.runtime.server.redo import RedoLog
 from dovetail.runtime.server.shard import Shard
@@ -17,11 +18,11 @@ ERA, GENERATION, BATCH = 3, 5, 200
 class Kept:
     """A shard with its log, in a run's folder."""
 
-    def __init__(self, folder, mode="sync", optimizer="adagrad", **faults):
+    def __init__(self, folder, mode="sync", optimizer="adagrad", *, has_norms=False, **faults):
         run = make_run(mode=mode, optimizer=RunOptimizer(name=optimizer, learning_rate=0.05), **faults)
         self.folder, self.blueprint = folder, prepare(run, folder)
         self.step, self.draw = 0, np.random.default_rng(7)
-        self.made = []
+        self.made, self.has_norms = [], has_norms
         self.start()
         self.shard.load(newest := checkpoints.newest(folder))
         self.log.begin(ERA, newest)
@@ -33,6 +34,8 @@ class Kept:
             shard.close()
         rows = self.folder / f"rows-{len(self.made)}"
         self.shard = Shard(self.blueprint, 0, rows)
+        if self.has_norms:
+            self.shard.norms = NormSums()
         self.log = RedoLog(self.blueprint, 0, self.folder / "redo" / "server-0", self.shard)
         self.made = [(self.log, self.shard)]
 

@@ -1,8 +1,10 @@
 """A redo log brings a shard back to the very bits that it held."""
 
+import numpy as np
 import pytest
 
 from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.messages import AddUp
 from tests.runtime.server.kept import BATCH, ERA, GENERATION
 
 
@@ -156,3 +158,22 @@ def test_a_disk_without_room_costs_the_log_and_nothing_else(kept, monkeypatch):
     assert server.step == 1
     assert "No space left" in server.log.note("server-0").word
     assert server.die_and_come_back().era == -1
+
+
+def test_running_statistics_of_norms_come_back_with_the_step_that_changed_them(kept):
+    server = kept(has_norms=True)
+    norms = server.shard.norms
+    norms.running = np.arange(6, dtype=np.float32)
+    about = {"generation": GENERATION, "step": 0, "task": 0, "worker": "w", "positions": BATCH, "batch": BATCH}
+    message = AddUp(**about, place=0, back=False, offset=0, momentum=0.1)
+    norms.add(message, np.arange(7, dtype=np.float64) + BATCH, "worker")
+    expected = norms.after_commit()
+    assert expected.tolist() != norms.running.tolist()
+    server.push()
+
+    assert server.die_and_come_back().generation == GENERATION
+
+    assert server.shard.norms.after_commit().tobytes() == expected.tobytes()
+    server.commit()
+    server.die_and_come_back()
+    assert server.shard.norms.running.tobytes() == server.shard.norms.to_save.tobytes() == expected.tobytes()
