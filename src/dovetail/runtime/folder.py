@@ -39,6 +39,8 @@ JOURNAL = "journal.jsonl"
 METRICS = "metrics.jsonl"
 STEPS = "steps.jsonl"
 TIMELINE = "timeline.jsonl"
+WIDTHS = "widths.jsonl"
+"""Decisions about how many bits links need: time, worker, link, bits before and from then on, measured gain."""
 SUMMARY = "summary.json"
 MEASURED_PROBLEM = "measured-problem.json"
 REPLANS = "replans.jsonl"
@@ -88,6 +90,14 @@ class StageSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Over all of its workers."""
 
 
+class LinkSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A link whose width was chosen: the last one, and how many times as fast its transfers were measured to be."""
+
+    bits: int
+    gain: float
+    changes: int
+
+
 class TableSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A table whose hot rows lay on a device: where its rows ended, and how many look-ups found theirs there."""
 
@@ -117,6 +127,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str
     stages: tuple[StageSummary, ...] = ()
     """Of a run that is cut into stages."""
+    links: dict[str, LinkSummary] = {}
+    """Those whose widths were chosen, such as `worker-0 to server-0`."""
     tables: tuple[TableSummary, ...] = ()
     """Of a run whose hot rows lie on a device."""
 

@@ -75,6 +75,12 @@ class Api:
     def _submit(self, request: Request, body: bytes) -> dict[str, Any]:
         submission = struct_from(object_in(body), Submission, file="job")
         submission.check_fits(self._settings.capacity)
+        if self._settings.hosts is not None and submission.run is None:
+            raise SpecError(
+                "is a program, and this daemon's workers are on other hosts",
+                key="command",
+                hint="submit a run file, or start a daemon there",
+            )
         job, is_new = self._store.submit(submission)
         if is_new:
             self._controller.wake()

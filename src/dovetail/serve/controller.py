@@ -191,7 +191,7 @@ class Controller:
         if not jobs:
             return
         now_s = time.time()
-        known = outlook(self._settings.nodes, jobs, self._progress(jobs), self._seen(), now_s, taken=_held(stopping))
+        known = outlook(self._settings, jobs, self._progress(jobs), self._seen(), now_s, taken=_held(stopping))
         users = [job.user for job in jobs]
         pins = {row: job.pinned for row, job in enumerate(jobs) if job.pinned is not None}
         policy = WithPins(WithinQuotas(self._policy, users=users, quotas=self._settings.quotas), pins)
@@ -230,7 +230,7 @@ class Controller:
             if workers <= self._free(type_):
                 self._start(job, type_, workers)
             return
-        if job.type != type_ or job.submission.run is None or job.submission.fixed_workers:
+        if job.type != type_ or not self._settings.resizes(job.submission):
             self._store.tell_to_stop(job.id, "wait")
         elif workers - job.workers <= self._free(type_):
             units = self._units(type_, workers, of=job)
@@ -264,7 +264,7 @@ class Controller:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.progress.setdefault(job.id, Progress(folder))
         try:
-            write_run_file(begun, folder)
+            write_run_file(begun, folder, self._settings.hosts)
             self._launcher.start(task_of(begun, folder))
         except DovetailError as error:
             self._store.finish(begun, "failed", error=f"{error}; {error.hint}")

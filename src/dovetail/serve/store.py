@@ -24,7 +24,7 @@ State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = ("queued", "running", "done", "failed", "cancelled")
 Why = Literal["cancel", "wait", "target"]
 """Why a running job was told to stop: for good, to go on later, or because its loss is low enough."""
-MOST_OPEN = 20_000
+MOST_OPEN = 100_000
 """How many jobs may wait or run at once."""
 
 

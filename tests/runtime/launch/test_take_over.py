@@ -28,13 +28,13 @@ def wait_until(is_so, out, timeout_s=60.0):
 
 
 def test_a_run_is_taken_over_on_other_workers_and_every_sample_counts_once(tmp_path):
-    run = make_run(model=slow_counting(0.003), optimizer=PLAIN, reduction="sum", workers=1, samples=3000)
+    run = make_run(model=slow_counting(0.003), optimizer=PLAIN, reduction="sum", workers=1, samples=10_000)
     (tmp_path / "run.json").write_text(json.dumps(table_of(run)))
     folder, out = tmp_path / "run", tmp_path / "out"
     old = dovetail("train", str(tmp_path / "run.json"), "--out", str(folder), out=out)
     wait_until(lambda: present_in(folder) is not None and len(present_in(folder).workers) == 1, out)
 
-    new = dovetail("train", "--resume", str(folder), "--take-over", "--workers", "2", out=out)
+    new = dovetail("train", "--resume", str(folder), "--take-over", "--workers", "4", out=out)
 
     assert (old.wait(60), new.wait(90)) == (0, 0), out.read_text()
     assert "keeps a checkpoint and ends" in out.read_text()

@@ -31,6 +31,7 @@ from dovetail.runtime.messages import (
     LogNote,
     Message,
     Ready,
+    ResidualTold,
     SaveBegun,
     Saved,
     SaveFailed,
@@ -57,6 +58,8 @@ class Conductor:
         self.kept: Kept = shelf.newest()
         """The newest checkpoint that is whole."""
         self._saving = Saving(run.checkpoint, shelf, self.roster, self.decisions, run.validation, blueprint.samples)
+        self._saving.asks_workers = run.compression.is_wanted and run.training.dense == "ps"
+        self._saving.is_sync = is_sync
         self._generations = Generations(blueprint, self.roster, self.decisions, past)
         self._staffing = Staffing(self.roster, self.decisions)
         self._arrivals = Arrivals(
@@ -90,10 +93,9 @@ class Conductor:
         has_all = self.roster.workers and all(self.roster.staff)
         is_needed = message.name in self.roster.server_names or not has_all
         if is_needed and not message.comes_back:
-            self.fail(
-                f"{message.name} ended: {message.how}, and is not started again",
-                f"its log is {self._place}/logs/{message.name}.log; go on with: dovetail train --resume {self._place}",
-            )
+            log, again = f"{self._place}/logs/{message.name}.log", f"dovetail train --resume {self._place}"
+            error = f"{message.name} ended: {message.how}, and is not started again"
+            self.fail(error, f"its log is {log}; go on with: {again}")
         self.settle(now_s)
 
     def save_now(self, message: SaveNow, now_s: float) -> None:
@@ -121,6 +123,8 @@ class Conductor:
                 self._begin_generation(now_s)
         elif isinstance(message, LogNote):
             self._saving.note(message)
+        elif isinstance(message, ResidualTold):
+            self._saving.residual_told(message, self.work, now_s)
         elif isinstance(message, SaveBegun | Saved | SaveFailed):
             self._kept_or_not(self._saving.handle(message, now_s), now_s)
         elif self.state.is_working and getattr(message, "generation", 0) == self.roster.generation:
@@ -264,7 +268,7 @@ class Conductor:
         self.state = RunState.RUNNING
         self._attendance.began(now_s)
         workers = [*self.roster.stage_workers.values(), *self.roster.workers.values()]
-        self.decisions.send_all(workers, self.roster.reset())
+        self.decisions.send_all(workers, self.roster.reset(self.work.step, went_back=past is None))
         self._standstill.moved(now_s)
         self.work.begin(now_s)
         self._saving.is_wanted = self._asked_to_stop
@@ -274,9 +278,9 @@ class Conductor:
     def _kept_or_not(self, outcome: Kept | NotKept | None, now_s: float) -> None:
         """Note what came of a checkpoint: after the last one the run is done, and it must not be missing."""
         if isinstance(outcome, Kept):
-            self.kept = outcome
-            self.decisions.say(f"checkpoint of step {outcome.manifest.step} is kept")
-            self.decisions.send_all(self.roster.servers.values(), CutLog(step=outcome.manifest.step))
+            self.kept, step = outcome, outcome.manifest.step
+            self.decisions.say(f"checkpoint of step {step} is kept")
+            self.decisions.send_all(self.roster.servers.values(), CutLog(step=step))
             if self._saving.was_last:
                 self._end(RunState.DONE)
         elif outcome is not None and self._saving.was_last:

@@ -31,11 +31,13 @@ from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.requests import gradients_in
 from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.wire import AnswerWire
 from dovetail.runtime.worker.compute import Computed, Computer
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import Rows
+from dovetail.runtime.worker.wire import Wire
 from dovetail.transport import DirectCaller, Letter
 
 OnStep = Callable[[int, float], None]
@@ -59,9 +61,11 @@ class InProcess:
         ]
         for shard in self._shards:
             shard.load(newest)
+        self._wire = Wire(self._blueprint)
         self._lines = Lines(
             self._blueprint,
             [DirectCaller(answer_as(shard), peer=f"server-{number}") for number, shard in enumerate(self._shards)],
+            self._wire,
         )
         data = load_source(run, source)
         self._samples = Samples(self._blueprint, data)
@@ -134,8 +138,11 @@ class InProcess:
         """Write the last checkpoint, as any run does."""
         partial = checkpoints.begin(self.folder, step)
         checkpoints.write_statistics(statistics_vector(self._model.graph), partial)
-        for shard in self._shards:
-            for future in shard.save(partial):
+        for number, shard in enumerate(self._shards):
+            if self._wire.feedback is not None:
+                kept = self._wire.feedback.now[self._blueprint.dense_slice(number)]
+                shard.returned.add(kept, worker="here", checkpoint=step)
+            for future in shard.save(partial, step):
                 future.result()
         manifest = Manifest(
             step=step,
@@ -156,14 +163,17 @@ class InProcess:
 
 def answer_as(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
     """Return what answers for a server, without its process."""
+    wire = AnswerWire(shard.exact)
 
     def answer(letter: Letter) -> tuple[Any, Sequence[Any]]:
         message = letter.message
         if isinstance(message, Pull):
-            return Pulled(), shard.pull(message.tables, letter.arrays, dense=message.dense)
+            found = shard.pull(message.tables, letter.arrays, dense=message.dense)
+            arrays, base = wire.coded(letter.sender, message, found, dense=message.dense)
+            return Pulled(base=base), arrays
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
-        rows, dense = gradients_in(message, letter.arrays)
+        rows, dense = gradients_in(message, letter.arrays, shard.exact)
         shard.push(
             message.step, message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last
         )

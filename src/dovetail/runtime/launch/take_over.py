@@ -31,6 +31,8 @@ def take_over(run: Run, folder: Path, tell: Callable[[str], None]) -> None:
     if not owner.is_here or owner.process <= 0:
         raise TrainingError(f"{folder} is in use by {owner}", hint="stop it there, then go on with --resume")
     _get_ready(run)
+    if owner_of(folder) != owner:
+        return  # it has ended by itself; whoever else may have taken it is found out by the lock
     tell(f"ready to go on; {owner} keeps a checkpoint and ends")
     try:
         os.kill(owner.process, signal.SIGTERM)

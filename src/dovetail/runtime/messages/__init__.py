@@ -6,6 +6,7 @@ a ring lost a member. Whoever gets a message of another generation refuses it.
 
 from __future__ import annotations
 
+from dovetail.runtime.messages.compression import AskResidual, Residual, ResidualTold, Tuned
 from dovetail.runtime.messages.copying import Copied, Copy, CopyIs, CopyPart, CopyWanted, ReadCopy
 from dovetail.runtime.messages.membership import (
     Alive,
@@ -86,6 +87,7 @@ Message = (
     | AddUp | AddedUp
     | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Stale
     | Forward | Returned | Collect | Collected | Staff | StageSpans
+    | AskResidual | Residual | ResidualTold | Tuned
 )  # fmt: skip
 
 __all__ = [
@@ -95,6 +97,7 @@ __all__ = [
     "Adopt",
     "Alive",
     "Apply",
+    "AskResidual",
     "Assign",
     "Close",
     "Collect",
@@ -136,6 +139,8 @@ __all__ = [
     "Refreshed",
     "Report",
     "Reset",
+    "Residual",
+    "ResidualTold",
     "Returned",
     "RingBroken",
     "RingMeets",
@@ -154,6 +159,7 @@ __all__ = [
     "Status",
     "Stop",
     "SumUp",
+    "Tuned",
     "WhoAreYou",
     "WorkerStatus",
 ]

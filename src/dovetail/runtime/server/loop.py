@@ -27,12 +27,11 @@ from dovetail.runtime.messages import (
     Norm,
     NormIs,
     Pull,
-    Pulled,
     Push,
     Pushed,
     Ready,
     Refresh,
-    Refreshed,
+    Residual,
     Save,
     Stale,
     Stop,
@@ -40,11 +39,12 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.norm_calls import NormCalls
-from dovetail.runtime.server.requests import gradients_in
+from dovetail.runtime.server.requests import gradients_in, residual_in
 from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.server.stats import stats_of
+from dovetail.runtime.server.wire import AnswerWire
 from dovetail.transport import Letter, Listener, PeerLost, Refused
 
 
@@ -62,6 +62,7 @@ class ServerLoop:
         cold = blueprint.run.servers.folder
         rows = Path(cold) / process.name if cold is not None else rows_of(process.folder, process.name)
         self._shard = Shard(blueprint, number, rows)
+        self._wire = AnswerWire(self._shard.exact)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
         self._norm_calls = NormCalls(self._shard, self._listener)
         self._coordinator = process.call_coordinator()
@@ -231,6 +232,10 @@ class ServerLoop:
         try:
             if isinstance(message, Pull | Refresh):
                 self._pull(letter, message, time.monotonic() if since_s is None else since_s)
+            elif isinstance(message, Residual):
+                kept = residual_in(message, letter.arrays, len(self._shard.values))
+                self._shard.returned.add(kept, worker=message.worker, checkpoint=message.number)
+                self._listener.reply(letter, Pushed())
             elif isinstance(message, AddUp):
                 self._norm_calls.add_up(letter, message)
             else:
@@ -247,16 +252,11 @@ class ServerLoop:
             self._parked.append((letter, since_s))
             return
         parked_s = time.monotonic() - since_s
-        if isinstance(message, Refresh):
-            changes = shard.refresh(message.tables, letter.arrays, since=message.since, dense=message.dense)
-            self._listener.reply(letter, Refreshed(parked_s=parked_s), changes)
-        else:
-            arrays = shard.pull(message.tables, letter.arrays, dense=message.dense and has_steps)
-            self._listener.reply(letter, Pulled(parked_s=parked_s, version=shard.version), arrays)
+        self._listener.reply(letter, *self._wire.answer(letter, message, shard, parked_s))
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
-        rows, dense = gradients_in(message, letter.arrays)
+        rows, dense = gradients_in(message, letter.arrays, self._shard.exact)
         self._shard.check(rows, dense)
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
@@ -275,7 +275,7 @@ class ServerLoop:
                 scale=self._scale,
                 factor=message.factor,
             )
-        self._listener.reply(letter, Pushed())
+        self._listener.reply(letter, Pushed(counts=counts or not message.last))
         if counts and self._sync:
             self._redo.step_grew(generation=message.generation, positions=message.positions)
         self._norm_calls.pushed(message)

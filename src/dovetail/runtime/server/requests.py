@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from dovetail.codecs.payload import NO_PLACES, Places, unpack
 from dovetail.runtime.blueprint import TableSpec
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Push
+from dovetail.runtime.messages import Push, Residual
 from dovetail.runtime.server.attempts import Floats, Keys, RowGradients
 
 BUG = "a bug: report it"
@@ -26,12 +27,32 @@ def check_wanted(tables: Sequence[int], keys: Sequence[Keys], specs: Sequence[Ta
         _check_keys(position, wanted, spec)
 
 
-def gradients_in(push: Push, arrays: Sequence[Any]) -> tuple[list[RowGradients], Floats | None]:
-    """Return the gradients of rows, by table, and the dense ones that a push brings."""
+def gradients_in(
+    push: Push, arrays: Sequence[Any], exact: Places = NO_PLACES
+) -> tuple[list[RowGradients], Floats | None]:
+    """Return the gradients of rows, by table, and the dense ones that a push brings, be they in fewer bits or not.
+
+    Of dense ones that are, the numbers at the places `exact` are not.
+    """
     if len(arrays) != 2 * len(push.tables) + push.dense:
         raise TrainingError(f"{push.worker} pushed {len(arrays)} arrays for {len(push.tables)} tables", hint=BUG)
-    rows = [(table, arrays[2 * place], arrays[2 * place + 1]) for place, table in enumerate(push.tables)]
-    return rows, arrays[-1] if push.dense else None
+    rows = [(table, arrays[2 * place], _read(push, arrays[2 * place + 1])) for place, table in enumerate(push.tables)]
+    return rows, _read(push, arrays[-1], exact) if push.dense else None
+
+
+def _read(push: Push, array: Any, exact: Places = NO_PLACES) -> Any:
+    """Return gradients out of their payload, where they came in one; what is in it is checked like all others."""
+    return unpack(array, exact=exact, where=f"a push of {push.worker}") if array.dtype == np.uint8 else array
+
+
+def residual_in(message: Residual, arrays: Sequence[Any], num_dense: int) -> Floats:
+    """Return what a worker keeps back of dense gradients, as it says."""
+    kept: Floats = arrays[0] if len(arrays) == 1 else np.empty(0, dtype=np.float32)
+    if kept.dtype != np.float32 or kept.shape != (num_dense,) or not np.isfinite(kept).all():
+        raise TrainingError(
+            f"{message.worker} keeps back {kept.dtype} {kept.shape} of ({num_dense},) parameters", hint=BUG
+        )
+    return kept
 
 
 def check_gradients(

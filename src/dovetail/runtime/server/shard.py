@@ -18,18 +18,22 @@ from numpy.typing import NDArray
 from dovetail.embedding import Checkpoint, Table
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import (
+    RESIDUAL,
     Manifest,
-    load_dense,
+    load_vectors,
     read_statistics,
     save_dense,
     table_folder,
     write_statistics,
 )
+from dovetail.runtime.dense.exempt import exact_places
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.server.attempts import Attempts, BeforeApply, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
 from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
+from dovetail.runtime.server.returned import Returned
+from dovetail.runtime.server.row_steps import step_rows
 from dovetail.runtime.server.step_sums import StepSums, WholeStep
 from dovetail.runtime.server.tables import load_table
 
@@ -46,6 +50,9 @@ class Shard:
         self.keeps_dense = blueprint.run.training.dense == "ps"
         self.values = np.zeros(size if self.keeps_dense else 0, dtype=np.float32)
         self._state: dict[str, Floats] = {}
+        self.exact = exact_places(blueprint.dense, self._slice)
+        """Where in this part dense numbers are that no codec touches."""
+        self.returned = Returned(len(self.values))
         self.tables: list[Table] = []
         self.version = -1
         self._dense_steps = 0
@@ -90,7 +97,9 @@ class Shard:
         self._due = []
         self.is_settled = True
         if self.keeps_dense:
-            values, state = load_dense(folder, checkpoint)
+            values, state = load_vectors(folder, checkpoint)
+            residual = state.pop(RESIDUAL, None)
+            self.returned = Returned(len(self.values), None if residual is None else residual[self._slice])
             self.values = values[self._slice].copy()
             self._state = (
                 {name: vector[self._slice].copy() for name, vector in state.items()}
@@ -103,11 +112,13 @@ class Shard:
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
 
-    def save(self, folder: Path) -> list[Future[Checkpoint]]:
+    def save(self, folder: Path, number: int = -1) -> list[Future[Checkpoint]]:
         """Write dense parameters now and begin to write the rows as they are now; futures say when they are there."""
         self.settle()
         if self.keeps_dense:
-            save_dense(folder, self._number, self._slice.start, self.values, self._state)
+            keeps = self._blueprint.run.compression.is_wanted
+            residual = {RESIDUAL: self.returned.at_checkpoint(number)} if keeps else {}
+            save_dense(folder, self._number, self._slice.start, self.values, self._state | residual)
         if self.norms is not None and (running := self.norms.to_save) is not None:
             write_statistics(running, folder)
         return [
@@ -176,6 +187,7 @@ class Shard:
 
     def norm_square(self) -> float:
         """Return the sum of squares of the step's dense gradient."""
+        self.returned.put_into(self._step.dense)
         return self._step.norm_square()
 
     def step_sums(self) -> WholeStep:
@@ -199,7 +211,9 @@ class Shard:
         self._due_scale, self._due_factor = scale, factor
         self.is_settled = not any(sums.count for sums in self._due)
         if self.keeps_dense and len(self.values):
+            self.returned.put_into(self._step.dense)
             self._update_dense(self._step.dense, scale=dense_scale, factor=factor)
+            self.returned.applied()
         self._step.start_anew()
         if self.norms is not None:
             self.norms.commit()
@@ -244,43 +258,35 @@ class Shard:
         for position, table in enumerate(self.tables):
             mine = [(keys, values) for of_table, keys, values in gradients.rows if of_table == position]
             if mine:
-                self._update_rows(table, mine, scale=scale, factor=factor)
+                self.pushed_keys += step_rows(table, mine, scale=scale, factor=factor)
         if dense is not None and self.keeps_dense:
+            if self.returned.is_any:
+                dense = dense.copy()  # a message's is not ours to change
+                self.returned.put_into(dense)
             self._update_dense(dense, scale=scale, factor=factor)
+            self.returned.applied()
         self._accepted.add((0, task))
         self._attempts.forget_task(0, task)
         self.version += 1
         return True
 
-    def _update_rows(self, table: Table, parts: Sequence[tuple[Keys, Floats]], *, scale: float, factor: float) -> None:
-        """Step rows by their gradients times `scale`; a row that is in several parts gets one step."""
-        keys = parts[0][0] if len(parts) == 1 else np.concatenate([keys for keys, _ in parts])
-        gradients = np.empty((len(keys), table.width), dtype=np.float32)
-        end = 0
-        for _, values in parts:
-            begin, end = end, end + len(values)
-            np.multiply(values, np.float32(scale), out=gradients[begin:end])
-        table.set_rate_factor(factor)
-        table.update(keys, gradients)
-        self.pushed_keys += len(keys)
-
     def _update_dense(self, gradients: Floats, *, scale: float, factor: float) -> None:
         """Step the dense parameters by their gradients times `scale`."""
         self._dense_steps += 1
+        number, clip_value = self._dense_steps, self._blueprint.run.optimizer.clip_value
         self._optimizer.step(
-            self.values,
-            gradients,
-            self._state,
-            step_number=self._dense_steps,
+            *(self.values, gradients, self._state),
+            step_number=number,
             scale=scale,
             factor=factor,
-            clip_value=self._blueprint.run.optimizer.clip_value,
+            clip_value=clip_value,
         )
 
     def discard(self) -> None:
         """Throw away gradients that were not committed; in ssp and async what is applied stays applied."""
         self._step.discard()
         self._attempts.clear()
+        self.returned.undone()
         if self.norms is not None:
             self.norms.discard()
         if self._blueprint.run.training.mode == "sync":

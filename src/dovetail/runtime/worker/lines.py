@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import AddUp, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Stale
+from dovetail.runtime.messages import AddUp, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Residual, Stale
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.keys import LookUp
+from dovetail.runtime.worker.wire import Wire
 from dovetail.transport import Channel, Letter, Refused
 
 Floats = NDArray[np.float32]
@@ -37,9 +40,10 @@ class Answer:
 class Lines:
     """One line to each server; one thread uses them. `wanted()` of a request says whether to go on waiting."""
 
-    def __init__(self, blueprint: Blueprint, channels: Sequence[Channel]) -> None:
-        """Keep a channel to each server."""
+    def __init__(self, blueprint: Blueprint, channels: Sequence[Channel], wire: Wire | None = None) -> None:
+        """Keep a channel to each server, and what says in how many bits numbers travel."""
         self._blueprint, self._channels = blueprint, channels
+        self._wire = wire or Wire(blueprint)
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
         self._parked_s = self._exchange_s = 0.0
@@ -66,11 +70,11 @@ class Lines:
             if not isinstance(pulled, Pulled):
                 raise self._unexpected(number, letter)
             for position, each in enumerate(look_ups):
-                rows[position][each.of_server(number)] = letter.arrays[position]
+                self._write_rows(rows[position][each.of_server(number)], number, letter.arrays[position])
             if pulled.version < version and early:
                 missing[number] = pulled.version
             elif vector is not None:
-                vector[self._slices[number]] = letter.arrays[-1]
+                vector[self._slices[number]] = self._wire.dense_down(number, letter.arrays[-1], pulled.base)
             parked_s = max(parked_s, pulled.parked_s)
         self._exchange_s = time.perf_counter() - begun_s - parked_s
         for since in sorted(set(missing.values())):
@@ -81,9 +85,11 @@ class Lines:
                     raise self._unexpected(number, letter)
                 for position, each in enumerate(look_ups):
                     places, changed = letter.arrays[2 * position : 2 * position + 2]
-                    rows[position][each.of_server(number)][places] = changed
+                    shape = (len(places), self._widths[each.table])
+                    rows[position][each.of_server(number)][places] = self._wire.rows_down(number, changed, shape)
                 if vector is not None:
-                    vector[self._slices[number]] = letter.arrays[-1]
+                    base = letter.message.base
+                    vector[self._slices[number]] = self._wire.dense_down(number, letter.arrays[-1], base)
                 parked_s = max(parked_s, letter.message.parked_s)
         self._parked_s = parked_s
         return Answer(rows, vector, parked_s)
@@ -92,12 +98,22 @@ class Lines:
         self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool]
     ) -> Iterator[tuple[int, Letter]]:
         """Ask servers for what they have of look-ups, all at once; yield their answers in turn."""
-        requests = {
-            number: self._channels[number].ask(message, [each.keys[each.of_server(number)] for each in look_ups])
-            for number in servers
-        }
+        begun_s = time.perf_counter()
+        requests = {}
+        for number in servers:
+            wants = self._wire.wants(number)
+            asked = msgspec.structs.replace(message, **wants) if wants else message
+            keys = [each.keys[each.of_server(number)] for each in look_ups]
+            requests[number] = self._channels[number].ask(asked, keys)
         for number, request in requests.items():
-            yield number, self._await(number, request, wanted)
+            letter = self._await(number, request, wanted)
+            took_s = time.perf_counter() - begun_s
+            self._wire.answered(number, max(0.0, took_s - getattr(letter.message, "parked_s", 0.0)))
+            yield number, letter
+
+    def _write_rows(self, rows: Floats, server: int, array: NDArray[Any]) -> None:
+        """Write the rows of a server's answer where they belong."""
+        rows[:] = self._wire.rows_down(server, array, (rows.shape[0], rows.shape[1]))
 
     def push(
         self,
@@ -108,14 +124,40 @@ class Lines:
     ) -> None:
         """Send gradients to the servers that own them, and wait until they have them."""
         requests = []
+        begun_s = time.perf_counter()
+        if dense is not None:
+            self._wire.begin(message.step)
         for number, channel in enumerate(self._channels):
-            arrays: list[NDArray[np.generic]] = []
+            arrays: list[NDArray[Any]] = []
             for look_up, values in gradients:
                 mine = look_up.of_server(number)
-                arrays += [look_up.keys[mine], values[mine]]
+                arrays += [look_up.keys[mine], self._wire.rows_up(number, values[mine])]
             if dense is not None:
-                arrays.append(dense[self._slices[number]])
+                arrays.append(self._wire.dense_up(number, dense))
             requests.append(channel.ask(message, arrays))
+        try:
+            self._await_pushed(requests, wanted, begun_s, dense=dense is not None)
+        except Abandoned:
+            if dense is not None:
+                self._wire.take_back()
+            raise
+
+    def _await_pushed(
+        self, requests: Sequence[int], wanted: Callable[[], bool], begun_s: float, *, dense: bool
+    ) -> None:
+        """Wait until every server has what it was sent."""
+        for number, request in enumerate(requests):
+            letter = self._await(number, request, wanted)
+            if not isinstance(letter.message, Pushed):
+                raise self._unexpected(number, letter)
+            took_s = time.perf_counter() - begun_s
+            self._wire.acknowledged(number, took_s, counts=letter.message.counts, dense=dense)
+
+    def tell_residual(self, message: Residual, kept: Floats, wanted: Callable[[], bool]) -> None:
+        """Tell every server its part of what this worker keeps back of dense gradients."""
+        requests = [
+            channel.ask(message, [kept[part]]) for channel, part in zip(self._channels, self._slices, strict=True)
+        ]
         for number, request in enumerate(requests):
             letter = self._await(number, request, wanted)
             if not isinstance(letter.message, Pushed):
@@ -160,15 +202,14 @@ class Lines:
             channel.close()
 
 
-def lines_of(process: Process, purpose: str) -> Lines:
+def lines_of(process: Process, purpose: str, wire: Wire | None = None) -> Lines:
     """Return the lines of one of a worker's threads; `purpose` tells them from those of the others."""
     blueprint = process.blueprint
     widest = max([16, *(table.width for table in blueprint.tables)])
     rows_bytes = blueprint.run.training.micro_batch * 64 * widest * 4
     lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
-    return Lines(
-        blueprint, [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
-    )
+    channels = [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
+    return Lines(blueprint, channels, wire)
 
 
 def now_s() -> float:
