@@ -273,14 +273,8 @@ class Shard:
     def _update_dense(self, gradients: Floats, *, scale: float, factor: float) -> None:
         """Step the dense parameters by their gradients times `scale`."""
         self._dense_steps += 1
-        number, clip_value = self._dense_steps, self._blueprint.run.optimizer.clip_value
-        self._optimizer.step(
-            *(self.values, gradients, self._state),
-            step_number=number,
-            scale=scale,
-            factor=factor,
-            clip_value=clip_value,
-        )
+        parts, clip_value = (self.values, gradients, self._state), self._blueprint.run.optimizer.clip_value
+        self._optimizer.step(*parts, step_number=self._dense_steps, scale=scale, factor=factor, clip_value=clip_value)
 
     def discard(self) -> None:
         """Throw away gradients that were not committed; in ssp and async what is applied stays applied."""
