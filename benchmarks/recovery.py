@@ -134,10 +134,10 @@ def kill_servers(folder: Path, arguments: argparse.Namespace, *, has_log: bool, 
         for _ in range(kills):
             wait(running, seconds=draw.uniform(2.0, 5.0))
             name = f"server-{draw.randrange(arguments.servers)}"
-            before = samples_of(running)
+            before, generation = samples_of(running), running.report.generation if running.report else 0
             os.kill(running.children[name].process_id, signal.SIGKILL)
             begun_s = time.perf_counter()
-            least = wait(running, until_sample=before + 1)
+            least = wait(running, until_sample=before + 1, after=generation)
             took_s = time.perf_counter() - begun_s
             again = max(0, before - least) / arguments.batch
             what = "with the log" if has_log else "without"
@@ -152,12 +152,12 @@ def samples_of(running: LocalRun) -> int:
     return running.report.samples if running.report is not None else 0
 
 
-def wait(running: LocalRun, *, seconds: float = MOST_WAITED_S, until_sample: int | None = None) -> int:
-    """Let a run go on; return the fewest samples that counted meanwhile, once a generation was under way."""
+def wait(running: LocalRun, *, seconds: float = MOST_WAITED_S, until_sample: int | None = None, after: int = -1) -> int:
+    """Let a run go on; return the fewest samples that counted meanwhile, in a generation later than `after`."""
     end_s, least = time.monotonic() + seconds, sys.maxsize
     while time.monotonic() < end_s:
         report = running.look(0.02)
-        if report is not None and report.state == "running":
+        if report is not None and report.state == "running" and report.generation > after:
             least = min(least, report.samples)
             if until_sample is not None and report.samples >= until_sample:
                 return least
