@@ -7,6 +7,7 @@ a ring lost a member. Whoever gets a message of another generation refuses it.
 from __future__ import annotations
 
 from dovetail.runtime.messages.compression import AskResidual, Residual, ResidualTold, Tuned
+from dovetail.runtime.messages.copying import Copied, Copy, CopyIs, CopyPart, CopyWanted, ReadCopy
 from dovetail.runtime.messages.membership import (
     Alive,
     Failed,
@@ -43,7 +44,9 @@ from dovetail.runtime.messages.serving import (
     Adopt,
     Commit,
     Committed,
+    CutLog,
     Load,
+    LogNote,
     Norm,
     NormIs,
     Ready,
@@ -76,7 +79,8 @@ from dovetail.runtime.messages.working import (
 Message = (
     Hello | WhoAreYou | Alive | Stop | Leaves | Failed
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
-    | Save | SaveBegun | Saved | SaveFailed | ServerStats
+    | Save | SaveBegun | Saved | SaveFailed | CutLog | LogNote | ServerStats
+    | Copy | Copied | CopyWanted | CopyIs | ReadCopy | CopyPart
     | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
@@ -100,6 +104,12 @@ __all__ = [
     "Collected",
     "Commit",
     "Committed",
+    "Copied",
+    "Copy",
+    "CopyIs",
+    "CopyPart",
+    "CopyWanted",
+    "CutLog",
     "Died",
     "Done",
     "Extend",
@@ -111,6 +121,7 @@ __all__ = [
     "JoinRing",
     "Leaves",
     "Load",
+    "LogNote",
     "Message",
     "More",
     "Norm",
@@ -120,6 +131,7 @@ __all__ = [
     "Push",
     "Pushed",
     "RanOut",
+    "ReadCopy",
     "Ready",
     "Recall",
     "Reduced",

@@ -28,12 +28,13 @@ from dovetail.runtime.checkpoint import (
 )
 from dovetail.runtime.dense.exempt import exact_places
 from dovetail.runtime.dense.groups import optimizer_of
-from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
+from dovetail.runtime.server.attempts import Attempts, BeforeApply, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
 from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
 from dovetail.runtime.server.returned import Returned
-from dovetail.runtime.server.step_sums import StepSums
+from dovetail.runtime.server.row_steps import step_rows
+from dovetail.runtime.server.step_sums import StepSums, WholeStep
 from dovetail.runtime.server.tables import load_table
 
 
@@ -67,6 +68,8 @@ class Shard:
         """Sums of the step that was committed last, those that are not applied yet."""
         self._due_scale, self._due_factor = 1.0, 1.0
         self.is_settled = True
+        self.before_apply: BeforeApply | None = None
+        """In ssp and async: told of every task that is about to be applied."""
         is_keeper = number == 0 and blueprint.run.training.batch_norm == "global"
         self.norms = NormSums() if is_keeper else None
         """Batch norms over whole batches, on the first server."""
@@ -187,6 +190,18 @@ class Shard:
         self.returned.put_into(self._step.dense)
         return self._step.norm_square()
 
+    def step_sums(self) -> WholeStep:
+        """Return what the step under way comes to, to be read at once."""
+        norms = self.norms.after_commit() if self.norms is not None else None
+        return WholeStep(self._step.rows(), self._step.dense if len(self.values) else None, norms)
+
+    def put_step(self, step: WholeStep) -> None:
+        """Take up what `step_sums` returned, in the place of what there is."""
+        self._step.discard()
+        self._step.put(step.rows, step.dense)
+        if self.norms is not None and step.norms is not None:
+            self.norms.put_next(step.norms)
+
     def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
         """Apply the step: dense parameters now, rows when they are asked for or there is time."""
         self.settle()
@@ -238,10 +253,12 @@ class Shard:
         gradients = self._attempts.add((0, task, worker), part, rows if last else copied(rows))
         if not last:
             return False
+        if self.before_apply is not None:
+            self.before_apply(task, gradients.rows, dense, scale=scale, factor=factor)
         for position, table in enumerate(self.tables):
             mine = [(keys, values) for of_table, keys, values in gradients.rows if of_table == position]
             if mine:
-                self._update_rows(table, mine, scale=scale, factor=factor)
+                self.pushed_keys += step_rows(table, mine, scale=scale, factor=factor)
         if dense is not None and self.keeps_dense:
             if self.returned.is_any:
                 dense = dense.copy()  # a message's is not ours to change
@@ -253,30 +270,11 @@ class Shard:
         self.version += 1
         return True
 
-    def _update_rows(self, table: Table, parts: Sequence[tuple[Keys, Floats]], *, scale: float, factor: float) -> None:
-        """Step rows by their gradients times `scale`; a row that is in several parts gets one step."""
-        keys = parts[0][0] if len(parts) == 1 else np.concatenate([keys for keys, _ in parts])
-        gradients = np.empty((len(keys), table.width), dtype=np.float32)
-        end = 0
-        for _, values in parts:
-            begin, end = end, end + len(values)
-            np.multiply(values, np.float32(scale), out=gradients[begin:end])
-        table.set_rate_factor(factor)
-        table.update(keys, gradients)
-        self.pushed_keys += len(keys)
-
     def _update_dense(self, gradients: Floats, *, scale: float, factor: float) -> None:
         """Step the dense parameters by their gradients times `scale`."""
         self._dense_steps += 1
-        self._optimizer.step(
-            self.values,
-            gradients,
-            self._state,
-            step_number=self._dense_steps,
-            scale=scale,
-            factor=factor,
-            clip_value=self._blueprint.run.optimizer.clip_value,
-        )
+        parts, clip_value = (self.values, gradients, self._state), self._blueprint.run.optimizer.clip_value
+        self._optimizer.step(*parts, step_number=self._dense_steps, scale=scale, factor=factor, clip_value=clip_value)
 
     def discard(self) -> None:
         """Throw away gradients that were not committed; in ssp and async what is applied stays applied."""
