@@ -23,12 +23,13 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.launch.prepare import load_source
-from dovetail.runtime.messages import Pull, Pulled, Push, Pushed
+from dovetail.runtime.messages import Forgotten, Pull, Pulled, Push, Pushed
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed, read_statistics
 from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
+from dovetail.runtime.server.kept_pulls import PullName
 from dovetail.runtime.server.requests import gradients_in
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.worker.compute import Computed, Computer
@@ -36,7 +37,7 @@ from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import Rows
-from dovetail.transport import DirectCaller, Letter
+from dovetail.transport import DirectCaller, Letter, Unwritten
 
 OnStep = Callable[[int, float], None]
 
@@ -91,13 +92,13 @@ class InProcess:
         """Train on one global batch; return its mean loss."""
         batch = self._samples.read(epoch, first, last)
         look_ups = [look_up(table, keys, self._blueprint.num_servers) for table, keys in self._model.asked(batch)]
-        answer = self._lines.pull(0, step, look_ups, dense=True, wanted=_always)
+        answer = self._lines.pull(0, step, look_ups, dense=True, wanted=_always, keep=True)
         if answer.dense is not None:
             self._model.values.copy_(torch.from_numpy(answer.dense))
         self._model.gradients.zero_()
         computed = self._computer.compute(
             batch,
-            list(zip(look_ups, answer.rows, strict=True)),
+            list(zip(answer.look_ups, answer.rows, strict=True)),
             lambda wanted: self._lines.pull(0, step, [wanted], dense=False, wanted=_always).rows[0],
             where=f"at step {step}",
         )
@@ -160,12 +161,21 @@ def answer_as(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
     def answer(letter: Letter) -> tuple[Any, Sequence[Any]]:
         message = letter.message
         if isinstance(message, Pull):
-            return Pulled(), shard.pull(message.tables, letter.arrays, dense=message.dense)
+            keep = PullName("here", message.number, message.version) if message.number >= 0 else None
+            found = shard.answer(message.tables, letter.arrays, dense=message.dense, keep=keep)
+            return Pulled(), [each.written() if isinstance(each, Unwritten) else each for each in found]
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
-        rows, dense = gradients_in(message, letter.arrays)
+        brought = gradients_in(message, letter.arrays, shard.kept)
+        if brought is None:
+            return Forgotten(), ()
         shard.push(
-            message.step, message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last
+            *(message.step, message.task, message.worker),
+            part=message.part,
+            rows=brought.rows,
+            dense=brought.dense,
+            last=message.last,
+            wheres=brought.wheres,
         )
         return Pushed(), ()
 

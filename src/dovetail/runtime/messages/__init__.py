@@ -15,6 +15,7 @@ from dovetail.runtime.messages.membership import (
     WhoAreYou,
 )
 from dovetail.runtime.messages.parameters import (
+    Forgotten,
     Pull,
     Pulled,
     Push,
@@ -77,7 +78,7 @@ Message = (
     | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
-    | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Stale
+    | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Forgotten | Stale
     | Forward | Returned | Collect | Collected | Staff | StageSpans
 )  # fmt: skip
 
@@ -96,6 +97,7 @@ __all__ = [
     "Done",
     "Extend",
     "Failed",
+    "Forgotten",
     "Forward",
     "Hello",
     "Holds",

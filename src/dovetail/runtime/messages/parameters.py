@@ -17,6 +17,8 @@ class Pull(MessageKind, frozen=True):
     tables: tuple[int, ...]
     dense: bool
     early: bool = False
+    number: int = -1
+    """By which `Refresh` and `Push` name this pull, in the place of its keys; -1: they will not."""
 
 
 class Pulled(MessageKind, frozen=True):
@@ -29,7 +31,7 @@ class Pulled(MessageKind, frozen=True):
 
 
 class Refresh(MessageKind, frozen=True):
-    """Which of these rows have changed `since` so many steps: the keys of an early pull again, in its order.
+    """Which rows of an early pull have changed `since` so many steps: named by its number, or its keys again.
 
     Answered, like a pull, once the server has applied `version` steps.
     """
@@ -39,6 +41,7 @@ class Refresh(MessageKind, frozen=True):
     since: int
     tables: tuple[int, ...]
     dense: bool
+    number: int = -1
 
 
 class Refreshed(MessageKind, frozen=True):
@@ -66,10 +69,18 @@ class Push(MessageKind, frozen=True):
     samples: int
     loss: float
     factor: float = 1.0
+    pulls: tuple[int, ...] = ()
+    """For each table the pull whose keys these are, in its order: they do not come again. -1: the keys are here."""
+    places: tuple[int, ...] = ()
+    """And which of that pull's tables."""
 
 
 class Pushed(MessageKind, frozen=True):
     """The gradients arrived."""
+
+
+class Forgotten(MessageKind, frozen=True):
+    """The server does not remember a pull that was named: ask again, with keys."""
 
 
 class Stale(MessageKind, frozen=True):

@@ -20,6 +20,7 @@ from dovetail.runtime.messages import (
     Commit,
     Committed,
     Failed,
+    Forgotten,
     Hello,
     Load,
     Norm,
@@ -38,7 +39,8 @@ from dovetail.runtime.messages import (
     WhoAreYou,
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
-from dovetail.runtime.server.requests import gradients_in
+from dovetail.runtime.server.kept_pulls import PullName
+from dovetail.runtime.server.requests import gradients_in, keys_of
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
 from dovetail.transport import Letter, Listener, PeerLost, Refused
@@ -233,15 +235,24 @@ class ServerLoop:
             return
         parked_s = time.monotonic() - since_s
         if isinstance(message, Refresh):
-            changes = shard.refresh(message.tables, letter.arrays, since=message.since, dense=message.dense)
+            keys = keys_of(message, letter.arrays, letter.owner, shard.kept)
+            if keys is None:
+                self._listener.reply(letter, Forgotten())
+                return
+            changes = shard.refresh(message.tables, keys, since=message.since, dense=message.dense)
             self._listener.reply(letter, Refreshed(parked_s=parked_s), changes)
         else:
-            arrays = shard.pull(message.tables, letter.arrays, dense=message.dense and has_steps)
+            keep = PullName(letter.owner, message.number, message.version) if message.number >= 0 else None
+            arrays = shard.answer(message.tables, letter.arrays, dense=message.dense and has_steps, keep=keep)
             self._listener.reply(letter, Pulled(parked_s=parked_s, version=shard.version), arrays)
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
-        rows, dense = gradients_in(message, letter.arrays)
+        brought = gradients_in(message, letter.arrays, self._shard.kept)
+        if brought is None:
+            self._listener.reply(letter, Forgotten())
+            return
+        rows, wheres, dense = brought
         self._shard.check(rows, dense)
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
@@ -253,6 +264,7 @@ class ServerLoop:
                 rows=rows,
                 dense=dense,
                 last=message.last,
+                wheres=wheres,
             )
         else:
             late = self._shard.counts(0, message.task)
@@ -265,7 +277,9 @@ class ServerLoop:
                 last=message.last,
                 scale=self._scale,
                 factor=message.factor,
+                wheres=wheres,
             )
+        self._shard.kept.forget(letter.owner, message.pulls)
         self._listener.reply(letter, Pushed())
         if counts or (late and message.last):
             self._coordinator.send(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dovetail.embedding import Whereabouts
 from dovetail.runtime.blueprint import TableSpec
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Push
+from dovetail.runtime.messages import Push, Refresh
 from dovetail.runtime.server.attempts import Floats, Keys, RowGradients
+from dovetail.runtime.server.kept_pulls import KeptPulls
 
 BUG = "a bug: report it"
 
@@ -26,12 +28,44 @@ def check_wanted(tables: Sequence[int], keys: Sequence[Keys], specs: Sequence[Ta
         _check_keys(position, wanted, spec)
 
 
-def gradients_in(push: Push, arrays: Sequence[Any]) -> tuple[list[RowGradients], Floats | None]:
-    """Return the gradients of rows, by table, and the dense ones that a push brings."""
-    if len(arrays) != 2 * len(push.tables) + push.dense:
+def keys_of(refresh: Refresh, arrays: Sequence[Any], worker: str, kept: KeptPulls) -> Sequence[Keys] | None:
+    """Return the keys that a refresh is about, or None where it names a pull that is not remembered."""
+    if refresh.number < 0 or arrays:
+        return arrays
+    look_ups = kept.find(worker, refresh.number)
+    return None if look_ups is None else [each.keys for each in look_ups]
+
+
+class Brought(NamedTuple):
+    """What a push brings: gradients of rows by table, where the rows were when they were pulled, and the dense ones."""
+
+    rows: list[RowGradients]
+    wheres: list[Whereabouts | None]
+    dense: Floats | None
+
+
+def gradients_in(push: Push, arrays: Sequence[Any], kept: KeptPulls) -> Brought | None:
+    """Return what a push brings, or None where it names a pull that is not remembered."""
+    pulls = push.pulls or (-1,) * len(push.tables)
+    places = push.places or pulls
+    num_keys = sum(pull < 0 for pull in pulls)
+    if not len(push.tables) == len(pulls) == len(places) or len(arrays) != len(pulls) + num_keys + push.dense:
         raise TrainingError(f"{push.worker} pushed {len(arrays)} arrays for {len(push.tables)} tables", hint=BUG)
-    rows = [(table, arrays[2 * place], arrays[2 * place + 1]) for place, table in enumerate(push.tables)]
-    return rows, arrays[-1] if push.dense else None
+    brought = Brought([], [], arrays[-1] if push.dense else None)
+    left = iter(arrays)
+    for table, pull, place in zip(push.tables, pulls, places, strict=True):
+        if pull < 0:
+            keys, where = next(left), None
+        else:
+            look_ups = kept.find(push.worker.partition("/")[0], pull)
+            if look_ups is None:
+                return None
+            if not 0 <= place < len(look_ups) or look_ups[place].table != table:
+                raise TrainingError(f"{push.worker} pulled no keys of table {table} as number {place}", hint=BUG)
+            _, keys, where = look_ups[place]
+        brought.rows.append((table, keys, next(left)))
+        brought.wheres.append(where)
+    return brought
 
 
 def check_gradients(

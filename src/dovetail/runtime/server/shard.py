@@ -10,20 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding import Checkpoint, Table
+from dovetail.embedding import Checkpoint, Table, Whereabouts
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import Manifest, load_dense, save_dense, table_folder
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
-from dovetail.runtime.server.gradient_sums import GradientSums
+from dovetail.runtime.server.gradient_sums import GradientSums, Taken
+from dovetail.runtime.server.kept_pulls import KeptKeys, KeptPulls, PullName
 from dovetail.runtime.server.requests import check_gradients, check_wanted
 from dovetail.runtime.server.step_sums import StepSums
 from dovetail.runtime.server.tables import load_table
+from dovetail.runtime.server.threads import threads_of
+from dovetail.transport import Sendable, Unwritten
+
+Array = NDArray[np.generic]
+FLOAT32 = np.dtype(np.float32)
 
 
 class Shard:
@@ -53,6 +60,8 @@ class Shard:
         """Sums of the step that was committed last, those that are not applied yet."""
         self._due_scale, self._due_factor = 1.0, 1.0
         self.is_settled = True
+        self._threads = threads_of(blueprint)
+        self.kept = KeptPulls()
         self.pulled_keys = 0
         self.pushed_keys = 0
 
@@ -71,6 +80,7 @@ class Shard:
                 *(self._blueprint, checkpoint, folder, position),
                 cold=self._folder / f"table-{position}",
                 server=self._number,
+                threads=self._threads,
             )
             for position in range(len(self._blueprint.tables))
         ]
@@ -107,21 +117,37 @@ class Shard:
 
     def pull(self, tables: Sequence[int], keys: Sequence[Keys], *, dense: bool) -> list[Floats]:
         """Return the rows of keys of each table, then this server's dense parameters where asked for."""
+        found = self.answer(tables, keys, dense=dense)
+        return [each.written() if isinstance(each, Unwritten) else each for each in found]
+
+    def answer(
+        self, tables: Sequence[int], keys: Sequence[Keys], *, dense: bool, keep: PullName | None = None
+    ) -> list[Sendable]:
+        """Return the same, the rows written by whoever sends them: straight to where they go.
+
+        With a name to `keep`, what is asked for is remembered.
+        """
         check_wanted(tables, keys, self._blueprint.tables)
-        found = []
+        kept = None if keep is None else self.kept.begin(keep)
+        found: list[Sendable] = []
         for position, wanted in zip(tables, keys, strict=True):
-            if not self.is_settled:
-                self._apply_due(position, *self._due[position].take(wanted))
-            found.append(self.tables[position].lookup(wanted))
-            self.pulled_keys += len(wanted)
+            shape = (len(wanted), self._blueprint.tables[position].width)
+            found.append(Unwritten(shape, FLOAT32, partial(self._read, position, wanted, kept)))
         return [*found, self.values] if dense else found
 
-    def refresh(
-        self, tables: Sequence[int], keys: Sequence[Keys], *, since: int, dense: bool
-    ) -> list[NDArray[np.generic]]:
+    def _read(self, position: int, wanted: Keys, kept: list[KeptKeys] | None, out: Floats) -> None:
+        """Write rows as they are after the last step."""
+        if not self.is_settled:
+            self._apply_due(position, self._due[position].take(wanted))
+        _, where = self.tables[position].lookup_distinct(wanted, out)
+        self.pulled_keys += len(wanted)
+        if kept is not None:
+            kept.append(KeptKeys(position, wanted.copy(), where))
+
+    def refresh(self, tables: Sequence[int], keys: Sequence[Keys], *, since: int, dense: bool) -> list[Array]:
         """Return, of each table, which keys' rows have changed since so many steps, and those rows; then dense ones."""
         check_wanted(tables, keys, self._blueprint.tables)
-        found: list[NDArray[np.generic]] = []
+        found: list[Array] = []
         for position, wanted in zip(tables, keys, strict=True):
             if since >= self.version:
                 positions = np.empty(0, dtype=np.int32)
@@ -136,15 +162,16 @@ class Shard:
 
     def push(
         self, step: int, task: int, worker: str, *, part: int, rows: Sequence[RowGradients],
-        dense: Floats | None, last: bool,
+        dense: Floats | None, last: bool, wheres: Sequence[Whereabouts | None] = (),
     ) -> bool:  # fmt: skip
         """Take in a part of a task's gradients for a step to come; True once the task counts, by its last part.
 
-        A second attempt at a task that counts already changes nothing (and is not refused: its work is done).
+        A second attempt at a task that counts already changes nothing (and is not refused: its work is done). `wheres`
+        says of `rows` where they were when they were pulled.
         """
         if (step, task) in self._accepted:
             return False
-        counts = self._step.push(step, task, worker, part=part, rows=rows, dense=dense, last=last)
+        counts = self._step.push(step, task, worker, part=part, rows=rows, dense=dense, last=last, wheres=wheres)
         if counts:
             self._accepted.add((step, task))
         return counts
@@ -174,13 +201,14 @@ class Shard:
         self._step.start_anew()
         self._accepted.clear()
         self.version += 1
+        self.kept.forget_before(self.version)
 
     def settle_some(self, most: int = 4096) -> None:
         """Apply some of the sums that are due."""
         for position, sums in enumerate(self._due):
-            keys, values = sums.take_some(most)
-            if len(keys):
-                self._apply_due(position, keys, values)
+            taken = sums.take_some(most * self._threads)
+            if len(taken.keys):
+                self._apply_due(position, taken)
                 return
         self.is_settled = True
 
@@ -189,18 +217,17 @@ class Shard:
         while not self.is_settled:
             self.settle_some(1 << 16)
 
-    def _apply_due(self, position: int, keys: Keys, values: Floats) -> None:
+    def _apply_due(self, position: int, due: Taken) -> None:
         """Step rows by sums that are due."""
-        if len(keys):
+        if len(due.keys):
             table = self.tables[position]
-            np.multiply(values, np.float32(self._due_scale), out=values)  # a copy of the sums
             table.set_rate_factor(self._due_factor)
-            table.update_distinct(keys, values)
-            self.pushed_keys += len(keys)
+            table.update_distinct(due.keys, due.values, scale=self._due_scale, where=due.where)
+            self.pushed_keys += len(due.keys)
 
     def apply(
         self, task: int, worker: str, *, part: int, rows: Sequence[RowGradients], dense: Floats | None,
-        last: bool, scale: float, factor: float,
+        last: bool, scale: float, factor: float, wheres: Sequence[Whereabouts | None] = (),
     ) -> bool:  # fmt: skip
         """Take in a part of a task's gradients and, with the last, apply them at once (ssp and async)."""
         if self.counts(0, task):
@@ -208,8 +235,13 @@ class Shard:
         gradients = self._attempts.add((0, task, worker), part, rows if last else copied(rows))
         if not last:
             return False
+        at_once = wheres if wheres and part == 0 else [None] * len(gradients.rows)
         for position, table in enumerate(self.tables):
-            mine = [(keys, values) for of_table, keys, values in gradients.rows if of_table == position]
+            mine = [
+                (keys, values, where)
+                for (of_table, keys, values), where in zip(gradients.rows, at_once, strict=True)
+                if of_table == position
+            ]
             if mine:
                 self._update_rows(table, mine, scale=scale, factor=factor)
         if dense is not None and self.keeps_dense:
@@ -219,17 +251,18 @@ class Shard:
         self.version += 1
         return True
 
-    def _update_rows(self, table: Table, parts: Sequence[tuple[Keys, Floats]], *, scale: float, factor: float) -> None:
+    def _update_rows(
+        self, table: Table, parts: Sequence[tuple[Keys, Floats, Whereabouts | None]], *, scale: float, factor: float
+    ) -> None:
         """Step rows by their gradients times `scale`; a row that is in several parts gets one step."""
-        keys = parts[0][0] if len(parts) == 1 else np.concatenate([keys for keys, _ in parts])
-        gradients = np.empty((len(keys), table.width), dtype=np.float32)
-        end = 0
-        for _, values in parts:
-            begin, end = end, end + len(values)
-            np.multiply(values, np.float32(scale), out=gradients[begin:end])
         table.set_rate_factor(factor)
-        table.update(keys, gradients)
-        self.pushed_keys += len(keys)
+        self.pushed_keys += sum(len(keys) for keys, _, _ in parts)
+        if len(parts) == 1:
+            keys, values, where = parts[0]
+            table.update_distinct(keys, values, scale=scale, where=where)
+            return
+        scaled = [values * np.float32(scale) for _, values, _ in parts]
+        table.update(np.concatenate([keys for keys, _, _ in parts]), np.concatenate(scaled))
 
     def _update_dense(self, gradients: Floats, *, scale: float, factor: float) -> None:
         """Step the dense parameters by their gradients times `scale`."""
@@ -248,6 +281,7 @@ class Shard:
         """Throw away gradients that were not committed; in ssp and async what is applied stays applied."""
         self._step.discard()
         self._attempts.clear()
+        self.kept.clear()
         if self._blueprint.run.training.mode == "sync":
             self._accepted.clear()
 

@@ -19,6 +19,7 @@ def load_table(
     server: int = 0,
     device: str = "cuda",
     device_bytes: int | None = None,
+    threads: int = 1,
 ) -> Table:
     """Return one table with a server's rows, as they are in the checkpoint in `folder`; cold rows go into `cold`.
 
@@ -40,6 +41,7 @@ def load_table(
             num_shards=blueprint.num_servers,
             device=device,
             device_bytes=device_bytes,
+            threads=threads,
         )
     return Table.load(
         [checkpoint.table_at(folder, position, old) for old in range(checkpoint.num_servers)],
@@ -50,4 +52,5 @@ def load_table(
         num_shards=blueprint.num_servers,
         device=device,
         device_bytes=device_bytes,
+        threads=threads,
     )
