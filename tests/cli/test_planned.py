@@ -292,3 +292,17 @@ def test_a_policy_learns_from_runs_of_its_plans_on_what_a_run_measured(tmp_path)
     assert found["measured_samples_per_s"] > 0
     assert found["stages"][0]["kind"] == "cpu"
     assert f"ran {found['stages'][0]['units']} x cpu:" in planned.stderr
+
+
+def test_a_plan_of_one_gpu_that_keeps_some_rows_is_a_run_in_one_process():
+    stage = Stage(resource="gpu", kind="gpu", first_layer=0, last_layer=9, units=1, row_budgets={"embedding": 3e8})
+    machine = Machine(cores=2, gpus=1)
+    run = planned_run(Run(model=RunModel(name="ctr-dnn")), place([stage], machine), machine, 500)
+    both = [stage, Stage(resource="cpu", kind="cpu", first_layer=10, last_layer=11, units=1)]
+    with_servers = planned_run(Run(model=RunModel(name="ctr-dnn")), place(both, machine), machine, 500)
+
+    assert (run.table.place, run.table.device_bytes) == ("device", 300_000_000)
+    assert run.training.batch == 500
+    assert not run.stages
+    assert with_servers.table.place == "servers"
+    assert len(with_servers.stages) == 2

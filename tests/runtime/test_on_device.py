@@ -15,14 +15,16 @@ import torch
 from dovetail.embedding import TableError
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.folder import Summary
 from dovetail.runtime.launch.in_process import InProcess
 from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
 from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.launch.start import start
 from dovetail.spec.run import RunModel
 from dovetail.spec.run_keeping import RunSaving, RunValidation
 from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_table import RunTable
-from tests.runtime.runs import MODEL, assert_same_state, last_state, make_run
+from tests.runtime.runs import assert_same_state, cut, last_state, make_run
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ADAM = RunOptimizer(name="adam", learning_rate=0.01, clip_norm=0.1)
@@ -37,15 +39,11 @@ def run_on_device(*, rows=200, look_ahead=3, **how):
 
 
 def finish(run, folder, *, resume=False, last_step=None):
-    """Run to the end, or to `last_step`; return the losses."""
-    losses = {}
+    """Run to the end, or to `last_step`; return the last report."""
     prepare(run, folder, resume=resume)
-    alone = DeviceRun(folder)
-    try:
-        alone.run(losses.__setitem__, stop=lambda: last_step is not None and max(losses, default=0) >= last_step)
-    finally:
-        alone.close()
-    return losses
+    with DeviceRun(folder) as alone:
+        stop = (lambda: alone.step >= last_step) if last_step is not None else (lambda: False)
+        return alone.wait(stop=stop)
 
 
 def finish_with_servers(run, folder, *, resume=False):
@@ -57,10 +55,10 @@ def finish_with_servers(run, folder, *, resume=False):
 
 @pytest.mark.parametrize("optimizer", [ADAM, RunOptimizer(name="adagrad", learning_rate=0.05)], ids=lambda o: o.name)
 def test_rows_on_a_device_end_where_rows_on_servers_end(tmp_path, optimizer):
-    losses = finish(run_on_device(optimizer=optimizer), tmp_path / "device")
+    report = finish(run_on_device(optimizer=optimizer), tmp_path / "device")
     finish_with_servers(make_run(batch=50, samples=1000, optimizer=optimizer), tmp_path / "servers")
 
-    assert max(losses) == 20
+    assert report.step == 20
     assert_same_state(last_state(tmp_path / "device"), last_state(tmp_path / "servers"), rtol=2e-4, atol=2e-5)
 
 
@@ -118,11 +116,7 @@ def _has_step(folder, step):
 
 
 def test_a_run_stops_when_it_is_asked_to_and_keeps_what_it_has(tmp_path):
-    prepare(run_on_device(), tmp_path / "run")
-    alone = DeviceRun(tmp_path / "run")
-    steps = []
-    alone.run(lambda step, _: steps.append(step), stop=lambda: bool(steps) and steps[-1] >= 7)
-    alone.close()
+    finish(run_on_device(), tmp_path / "run", last_step=7)
 
     assert last_state(tmp_path / "run").manifest.position == 7 * 50
 
@@ -134,7 +128,7 @@ def test_less_memory_than_a_batch_needs_is_an_error_that_says_how_much_works(tmp
     least = int(caught.value.hint.split("at least ")[1].split(",")[0])
     enough = msgspec.structs.replace(run, table=msgspec.structs.replace(run.table, device_bytes=2 * least))
 
-    assert max(finish(enough, tmp_path / "enough")) == 20
+    assert finish(enough, tmp_path / "enough").step == 20
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
@@ -144,7 +138,29 @@ def test_without_cuda_the_error_says_so():
         on_one_device(run)
 
 
-def test_what_one_process_cannot_do_is_refused():
-    with pytest.raises(TrainingError, match="no trials in between"):
-        on_one_device(msgspec.structs.replace(run_on_device(), validation=RunValidation(every_steps=5)))
-    assert MODEL.name == "ctr-dnn"
+def test_a_run_on_a_device_is_watched_tried_and_summed_up_like_any_other(tmp_path):
+    reports, samples = [], 2000
+    trials = RunValidation(every_steps=10, options={"seed": 5}, samples=200)
+    run = msgspec.structs.replace(run_on_device(samples=samples, epochs=2), validation=trials)
+    result = start(run, tmp_path / "run", on_report=reports.append)
+    summary = Summary.read(tmp_path / "run")
+    lines = [msgspec.json.decode(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+
+    assert result.is_complete
+    assert result.samples == summary.samples == reports[-1].samples == 2 * samples
+    assert reports[-1].state == "done"
+    assert result.best is not None
+    assert {each.step % 10 for each in result.validation} == {0}
+    assert result.loss == pytest.approx(reports[-1].loss)
+    assert lines[-1]["samples"] == 2 * samples
+    assert lines[-1]["workers"]["worker"]["share"] == 1.0
+    assert result.workers["worker"]["samples"] == 2 * samples
+    assert sum(len(keys) for keys in last_state(tmp_path / "run").keys) == sum(
+        table.device_rows + table.host_rows + table.disk_rows for table in summary.tables
+    )
+    assert 0.0 < summary.tables[0].hit_ratio < 1.0
+
+
+def test_stages_on_one_device_are_refused():
+    with pytest.raises(TrainingError, match="cut into stages"):
+        on_one_device(cut(run_on_device(), 1, 4, workers=(1, 1)))

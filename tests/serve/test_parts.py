@@ -7,13 +7,13 @@ import sqlite3
 import pytest
 
 from dovetail.errors import DovetailError, SpecError
+from dovetail.prometheus import gauge
 from dovetail.scheduler.policies.dovetail import Dovetail
 from dovetail.serve.database import Database
 from dovetail.serve.ended import how_it_ended
 from dovetail.serve.launcher import Found, Task
 from dovetail.serve.outlook import Seen, outlook
 from dovetail.serve.progress import Progress
-from dovetail.serve.prometheus import _family
 from dovetail.serve.settings import parse_quotas
 from dovetail.serve.store import Store, UnknownJobError
 from dovetail.serve.submission import Submission
@@ -261,6 +261,6 @@ def test_quotas_are_users_and_numbers():
 
 
 def test_labels_are_escaped_as_prometheus_reads_them():
-    text = _family("x", "gauge", "Some.", [({"user": 'a"b\\c\nd'}, 2)])
+    text = gauge("x", "Some.", [({"user": 'a"b\\c\nd'}, 2)])
 
     assert text == '# HELP x Some.\n# TYPE x gauge\nx{user="a\\"b\\\\c\\nd"} 2.0\n'

@@ -28,7 +28,7 @@ def run_trace(spans: Sequence[Span], *, name: str) -> bytes:
         row = 2 * workers.index(span.worker) + (0 if span.kind in OWN_TIME else 1)
         start, end = span.start_s - begin_s, span.end_s - begin_s
         events.append(_span(span.kind, row, start, end, {"step": span.step}))
-    return _file(events)
+    return _file(events, name)
 
 
 def cluster_trace(happened: Iterable[Mapping[str, Any]], *, name: str, now_s: float) -> bytes:
@@ -54,7 +54,7 @@ def cluster_trace(happened: Iterable[Mapping[str, Any]], *, name: str, now_s: fl
             events.append({**instant, "ts": round((t_s - begin_s) * MICRO)})
     for job, (since_s, type_, workers) in held.items():
         events.append(_bar(rows[job], type_, workers, since_s - (begin_s or 0.0), now_s - (begin_s or 0.0)))
-    return _file(events)
+    return _file(events, name)
 
 
 def _bar(row: int, type_: str, workers: int, start_s: float, end_s: float) -> dict[str, Any]:
@@ -70,5 +70,5 @@ def _named(what: str, process: int, row: int, name: str) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": process, "tid": row, "args": {"name": name}}
 
 
-def _file(events: list[dict[str, Any]]) -> bytes:
-    return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"})
+def _file(events: list[dict[str, Any]], name: str) -> bytes:
+    return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"run": name}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ from dovetail.cli.evaluate import evaluate
 from dovetail.cli.export import export
 from dovetail.cli.jobs import cancel, cluster, drain, jobs, logs, resize, submit
 from dovetail.cli.join import join
+from dovetail.cli.launch import launch
 from dovetail.cli.link import link
 from dovetail.cli.plan import plan
 from dovetail.cli.predict import predict
@@ -58,6 +60,7 @@ app.command()(profile)
 app.command()(run)
 app.command()(train)
 app.command()(join)
+app.command()(launch)
 app.command()(evaluate)
 app.command()(predict)
 app.command()(export)
@@ -82,4 +85,7 @@ app.add_typer(link, name="link")
 
 def main() -> None:
     """Run the command line."""
-    app()
+    from dovetail.logs import JOB, json_lines, wants_json
+
+    with json_lines("launcher", os.environ.get(JOB), wanted=wants_json()):
+        app()

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from dovetail.errors import DovetailError
+from dovetail.logs import JsonLines, tell
 
 
 def print_json(encoded: bytes) -> None:
@@ -27,7 +28,7 @@ def print_line(line: str) -> None:
 
 def say(message: str) -> None:
     """Tell a person something beside the data."""
-    sys.stderr.write(message + "\n")
+    tell(message)
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -48,7 +49,10 @@ def errors_shown(*, as_json: bool = False) -> Iterator[None]:
             warnings.showwarning = _shown_by(warnings.showwarning)
             yield
     except DovetailError as error:
-        say(f"error: {error}\n\nhint: {error.hint}")
+        if isinstance(sys.stderr, JsonLines):
+            tell(str(error), level="error", hint=error.hint)
+        else:
+            say(f"error: {error}\n\nhint: {error.hint}")
         if as_json:
             print_line(json.dumps({"error": str(error), "hint": error.hint}))
         raise typer.Exit(1) from None

@@ -59,7 +59,7 @@ def placed(
 ) -> PlannedRun:
     """Return a run with the workers and stages of a plan, and show them; refuse what does not fit here."""
     from dovetail.cli.catalogue import load
-    from dovetail.runtime.launch.from_plan import check_memory, dense_of, place, planned_run
+    from dovetail.runtime.launch.from_plan import check_memory, dense_of, keeps_rows_on_gpu, place, planned_run
     from dovetail.runtime.launch.plan_speed import predict
     from dovetail.runtime.launch.plan_units import units_of
 
@@ -67,6 +67,8 @@ def placed(
     stages = place(plan.stages, machine, scale=scale, units=units)
     if problem is not None:
         check_memory(problem, stages, machine)
+    if any(stage.rows_bytes is not None for stage in stages) and not keeps_rows_on_gpu(stages):
+        say("rows are kept by servers: a plan of several workers has no rows on GPUs yet, and is slower than planned")
     dense = dense or dense_of(plan)
     found = PlannedRun(
         run=planned_run(run, stages, machine, plan.batch, dense=dense),

@@ -40,6 +40,10 @@ def profile(
     network_gb_per_s: Annotated[
         float | None, typer.Option(help="Bandwidth between units; absent: measured over loopback.")
     ] = None,
+    row_cache: Annotated[
+        int,
+        typer.Option(min=0, help="Measure few rows on the GPU, others in host memory, by the keys of so many batches."),
+    ] = 0,
     samples: Annotated[int, typer.Option(min=1, help="How many samples training will see.")] = 45_840_617,
     min_samples_per_s: Annotated[float, typer.Option(help="The throughput floor to write down.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the model's initial values and generated data.")] = 0,
@@ -63,6 +67,11 @@ def profile(
             seed=seed,
         )
         at_hand, elsewhere = types_at_hand(price or []), _types_elsewhere(resources or [])
+        if row_cache and not any(resource.kind == "gpu" for resource in at_hand):
+            raise DovetailError(
+                f"--row-cache {row_cache}: PyTorch finds no GPU here",
+                hint="leave it away, or profile where there is one",
+            )
         network = network_speed(network_gb_per_s)
         found = measure(
             request,
@@ -72,6 +81,7 @@ def profile(
             links=links_between(at_hand, elsewhere, network),
             network_bytes_per_s=network.bytes_per_s,
             num_workers=workers,
+            row_cache_batches=row_cache,
             say=lambda message: say(f"{message} ..."),
         )
         if out is not None:

@@ -15,7 +15,7 @@ from dovetail.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from dovetail.runtime.finished.result import TrainingResult
-    from dovetail.runtime.folder import StageSummary
+    from dovetail.runtime.folder import StageSummary, TableSummary
     from dovetail.spec.run import Run
 
 
@@ -23,9 +23,10 @@ def print_summary(run: Run, result: TrainingResult) -> None:
     """Print figures, workers, servers, and the commands that go on from here."""
     console = wide_console()
     console.print(_worker_table(result))
-    if stages := Summary.read(result.folder).stages:
-        console.print(_stage_table(stages))
-    console.print(_server_table(result))
+    summary = Summary.read(result.folder)
+    if summary.stages:
+        console.print(_stage_table(summary.stages))
+    console.print(_row_table(summary.tables) if summary.tables else _server_table(result))
     here = int(sum(figures["samples"] for figures in result.workers.values()))
     total = f"{here:,} samples in {format_duration(result.seconds)}"
     lines = [
@@ -76,6 +77,17 @@ def _stage_table(stages: Sequence[StageSummary]) -> Table:
     for number, stage in enumerate(stages):
         layers = f"{stage.first_layer} to {stage.last_layer}"
         table.add_row(str(number), layers, str(stage.workers), f"{stage.samples:,}", format_duration(stage.busy_s))
+    return table
+
+
+def _row_table(tables: Sequence[TableSummary]) -> Table:
+    """Return where the rows of tables on a device are."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("table", "on the device", "in memory", "on disk", "found there", "came up", "went down"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for number, rows in enumerate(tables):
+        places = [f"{count:,}" for count in (rows.device_rows, rows.host_rows, rows.disk_rows)]
+        table.add_row(str(number), *places, f"{rows.hit_ratio:.1%}", f"{rows.lifted:,}", f"{rows.lowered:,}")
     return table
 
 

@@ -35,6 +35,9 @@ def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
             "<- bottleneck" if stage is slowest else "",
         )
     console.print(table)
+    for number, stage in enumerate(plan.stages, 1):
+        for name, held_bytes in (stage.row_budgets or {}).items():
+            _print_budget(console, problem, number, stage, name, held_bytes)
     asked = problem.min_samples_per_s
     floor = f" (asked for: {format_count(asked)})" if asked > 0 else ""
     console.print(f"speed   {format_count(plan.samples_per_s)} samples/s{floor}", highlight=False)
@@ -43,6 +46,20 @@ def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
     console.print(f"time    {format_duration((plan.hours or 0.0) * 3600)}", highlight=False)
     console.print(f"cost    {format_usd(plan.cost)} in all, {format_usd(plan.cost_per_hour)} per hour", highlight=False)
     console.print(f"proof   {_proof(plan, demands)}", highlight=False)
+
+
+def _print_budget(console: Console, problem: Problem, number: int, stage: Stage, name: str, held_bytes: float) -> None:
+    """Print how much of a unit's memory the rows of an embedding are given, and what that finds."""
+    layer = next(layer for layer in problem.layers if layer.name == name)
+    cache = layer.on[stage.resource].cache
+    found = "" if cache is None else f", where {cache.hit_ratio(held_bytes):.1%} of look-ups find theirs"
+    all_bytes = layer.weight_bytes + layer.optimizer_bytes + layer.index_bytes
+    console.print(
+        f"rows    stage {number} keeps {format_bytes(held_bytes)} of `{name}` ({format_bytes(all_bytes)} in all) "
+        f"on each {stage.resource}{found}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def print_memory(problem: Problem, plan: Plan) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli.output import errors_shown, say, write_file
+from dovetail.errors import DovetailError
 
 TRACE = ".json"
 
@@ -37,11 +38,21 @@ def draw(folder: Path, out: Path, *, last_s: float | None = None, since_s: float
     if out.suffix == TRACE:
         end_s = max(span.end_s for span in spans)
         shown = [span for span in spans if last_s is None or span.end_s > end_s - last_s]
-        write_file(out, run_trace(shown, name=str(folder)))
+        write_file(out, run_trace(shown, name=_run_of(folder)))
         say(f"written: {out}; open it at https://ui.perfetto.dev or chrome://tracing")
         return
     save_figure(draw_timeline(spans, last_s=last_s), out, table=timeline_facts(spans))
     say(f"drawn: {out}")
+
+
+def _run_of(folder: Path) -> str:
+    """Return what the run calls itself in logs and figures, or its folder where it does not say."""
+    from dovetail.runtime.blueprint import Blueprint
+
+    try:
+        return Blueprint.read(folder).id or str(folder)
+    except DovetailError:
+        return str(folder)
 
 
 def check_timeline_path(out: Path) -> None:

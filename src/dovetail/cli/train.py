@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from dovetail.runtime.launch.callbacks import Callback
     from dovetail.runtime.launch.lock import RunLock
     from dovetail.spec.run import Run
-
-SHOW_S = 2.0
-"""How often a run in one process says where it is."""
 
 
 def train(
@@ -80,6 +76,9 @@ def train(
     log: Annotated[
         list[str] | None, typer.Option(help="Pass figures on: wandb, mlflow, tensorboard, or package.module:Class.")
     ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="PORT", help="Serve figures for Prometheus; also HOST:PORT; 0: any port.")
+    ] = None,
     timeline: Annotated[
         Path | None, typer.Option(help="Draw what every worker did when: FILE.html, .svg or .png; .json for Perfetto.")
     ] = None,
@@ -122,6 +121,7 @@ def train(
         "validation.every_steps": validate_every,
         "validation.patience": patience,
         "data.options.max_bad_rows": max_bad_rows,
+        "log.metrics": metrics,
     }
     with errors_shown(as_json=as_json):
         if timeline is not None:
@@ -146,10 +146,10 @@ def train(
         place = resume or out
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder
-            if in_process or run.table.place == "device":
-                _train_alone(
-                    run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from, bare=in_process
-                )
+            if in_process:
+                from dovetail.cli.train_alone import train_alone
+
+                train_alone(run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from)
                 return
             begun_s, facts = time.time(), {}
 
@@ -227,45 +227,6 @@ def train_watched(
         if replanner is not None and stopping.is_asked:
             replanner.move = None
         return result
-
-
-def _train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None, bare: bool) -> None:
-    """Run to the end in this process; where `bare`, to look for faults: a model's exception comes out as it is."""
-    import msgspec
-
-    from dovetail.cli.stopping import Stopping
-    from dovetail.runtime.launch.in_process import InProcess
-    from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
-    from dovetail.runtime.launch.prepare import prepare
-
-    folder = lock.folder
-    if not bare:
-        run = on_one_device(run)
-    prepare(run, folder, resume=resumed, bare=bare, lock=lock, start_from=start_from, tell=say)
-    shown_s, last = -SHOW_S, (0, 0.0)
-
-    def show(step: int, loss: float) -> None:
-        nonlocal shown_s, last
-        last = (step, loss)
-        if time.monotonic() - shown_s >= SHOW_S:
-            shown_s = time.monotonic()
-            say(f"step {step:,}: loss {loss:.4f}")
-
-    with contextlib.ExitStack() as things:
-        if bare:
-            alone: InProcess | DeviceRun = InProcess(folder)
-            things.callback(alone.close)
-            checkpoint = alone.run(show)
-        else:
-            stopping = things.enter_context(Stopping(say))
-            alone = DeviceRun(folder)
-            things.callback(alone.close)
-            checkpoint = alone.run(show, stop=stopping.asked)
-    if as_json:
-        result = {"folder": str(folder), "step": last[0], "loss": last[1], "checkpoint": checkpoint.name}
-        print_json(msgspec.json.encode(result))
-    else:
-        say(f"done: {last[0]:,} steps, loss {last[1]:.4f}; the model is in {checkpoint}")
 
 
 def draw_timeline(folder: Path, timeline: Path, begun_s: float) -> None:

@@ -4,7 +4,8 @@
     shared = sum over embeddings of rows + optimizer state + index, and over all layers of activations
     memory(k) = fixed + shared / k
 
-The rows of an embedding are spread over the units of its stage, and a batch is, too.
+The rows of an embedding are spread over the units of its stage, and a batch is, too. An embedding of which each unit
+keeps `rows_bytes` of rows has these on every unit instead.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dovetail.cost.row_budget import settled
 from dovetail.spec import Layer, Problem, Stage
 
 
@@ -43,16 +45,19 @@ def activation_bytes(layer: Layer) -> float:
     return layer.output_bytes if layer.activation_bytes is None else layer.activation_bytes
 
 
-def stage_memory(layers: Iterable[Layer], *, units: int) -> StageMemory:
-    """Return what one of `units` units holds of a stage with these layers."""
+def stage_memory(layers: Iterable[Layer], *, units: int, resource: str | None = None) -> StageMemory:
+    """Return what one of `units` units holds of a stage with these layers; on some types, fewer rows."""
     parameters = gradients = optimizer = index = activations = 0.0
     for layer in layers:
+        activations += activation_bytes(layer) / units
+        if resource is not None and (held := layer.on[resource].rows_bytes) is not None:
+            parameters += held
+            continue
         share = 1 / units if is_spread(layer) else 1.0
         parameters += layer.weight_bytes * share
         gradients += 0.0 if is_spread(layer) else layer.weight_bytes
         optimizer += layer.optimizer_bytes * share
         index += layer.index_bytes * share
-        activations += activation_bytes(layer) / units
     return StageMemory(
         parameter_bytes=parameters,
         gradient_bytes=gradients,
@@ -64,6 +69,8 @@ def stage_memory(layers: Iterable[Layer], *, units: int) -> StageMemory:
 
 def plan_memory(problem: Problem, stages: Sequence[Stage]) -> tuple[StageMemory, ...]:
     """Return what one unit of each stage holds."""
+    layers = settled(problem, stages).layers
     return tuple(
-        stage_memory(problem.layers[stage.first_layer : stage.last_layer + 1], units=stage.units) for stage in stages
+        stage_memory(layers[stage.first_layer : stage.last_layer + 1], units=stage.units, resource=stage.resource)
+        for stage in stages
     )

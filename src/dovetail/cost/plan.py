@@ -15,8 +15,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from dovetail.cost.cut import crossing_bytes, cut_seconds
 from dovetail.cost.memory import plan_memory
+from dovetail.cost.row_budget import settled
 from dovetail.cost.stage import StageTimes, add_up
 from dovetail.errors import PlanError, did_you_mean
 from dovetail.spec import Problem, Stage
@@ -46,6 +49,8 @@ def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = 
     type it cannot run on, neighbours without a link. Neighbours of one type are one stage unless `split_stages`.
     """
     _check_structure(problem, stages, split_stages=split_stages)
+    problem = settled(problem, stages)
+    stages = [msgspec.structs.replace(stage, row_budgets=None) for stage in stages]  # they are in the problem now
     seconds = tuple(stage_times(problem, stages, position).seconds for position in range(len(stages)))
     slowest = max(seconds)
     samples_per_s = problem.training.batch / slowest if slowest > 0 else math.inf
@@ -64,7 +69,7 @@ def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = 
 
 def stage_times(problem: Problem, stages: Sequence[Stage], position: int) -> StageTimes:
     """Return what the stage at `position` takes for one batch, for stages that `evaluate` can price."""
-    stage = stages[position]
+    problem, stage = settled(problem, stages), stages[position]
     layers = problem.layers[stage.first_layer : stage.last_layer + 1]
     times = [layer.on[stage.resource] for layer in layers]
     cut_s = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +31,8 @@ class ProblemArrays(NamedTuple):
     comm_serial_s: Floats  # [T, L + 1] sums of d (1 - b)
     comm_shared_s: Floats  # [T, L + 1] sums of d b
     end_of_run: Ints  # [T, L] how far a stage that starts at l can reach: the first layer that cannot run on t
-    memory_fixed_bytes: Floats  # [L + 1] sums of what every unit of a stage holds
-    memory_shared_bytes: Floats  # [L + 1] sums of what the units of a stage hold together
+    memory_fixed_bytes: Floats  # [T, L + 1] sums of what every unit of a stage holds
+    memory_shared_bytes: Floats  # [T, L + 1] sums of what the units of a stage hold together
     memory_bytes: Floats  # [T] what a unit has room for; infinity where it is not said
     price_per_hour: Floats  # [T]
     limit: Ints  # [T] units to be had
@@ -79,7 +78,9 @@ def as_arrays(problem: Problem, *, split_stages: bool = False) -> ProblemArrays:
     crossing = np.zeros(num_layers)
     for producer, consumer in problem.edges():
         crossing[producer:consumer] += problem.layers[producer].output_bytes
-    memory = [_memory(layer) for layer in problem.layers]
+    memory = np.array(
+        [[_memory(layer, resource.name) for layer in problem.layers] for resource in problem.resources]
+    ).reshape(num_types, num_layers, 2)
     cut_class, s_per_byte, latency_s = _cut_classes(problem, split_stages=split_stages)
     return ProblemArrays(
         batch=float(problem.training.batch),
@@ -88,8 +89,8 @@ def as_arrays(problem: Problem, *, split_stages: bool = False) -> ProblemArrays:
         comm_serial_s=sums[2],
         comm_shared_s=sums[3],
         end_of_run=end_of_run,
-        memory_fixed_bytes=_sums(fixed for fixed, _ in memory),
-        memory_shared_bytes=_sums(shared for _, shared in memory),
+        memory_fixed_bytes=_sums(memory[:, :, 0]),
+        memory_shared_bytes=_sums(memory[:, :, 1]),
         memory_bytes=np.array([resource.memory_bytes or np.inf for resource in problem.resources]),
         price_per_hour=np.array([resource.price_per_hour for resource in problem.resources]),
         limit=np.array([resource.units_to_be_had for resource in problem.resources], dtype=np.int64),
@@ -102,17 +103,22 @@ def as_arrays(problem: Problem, *, split_stages: bool = False) -> ProblemArrays:
     )
 
 
-def _memory(layer: Layer) -> tuple[float, float]:
-    """Return the bytes of a layer that every unit holds, and those that the units of its stage share."""
+def _memory(layer: Layer, resource: str) -> tuple[float, float]:
+    """Return the bytes of a layer that every unit of a type holds, and those that the units of its stage share."""
     kept = layer.output_bytes if layer.activation_bytes is None else layer.activation_bytes
+    time = layer.on.get(resource)
+    if time is not None and time.rows_bytes is not None:
+        return time.rows_bytes, kept
     if layer.kind == "embedding":
         return 0.0, layer.weight_bytes + layer.optimizer_bytes + layer.index_bytes + kept
     return 2 * layer.weight_bytes + layer.optimizer_bytes + layer.index_bytes, kept
 
 
-def _sums(values: Iterable[float]) -> Floats:
-    """Return the sums of the first 0, 1, 2, ... values."""
-    return np.concatenate([[0.0], np.cumsum(list(values))])
+def _sums(values: Floats) -> Floats:
+    """Return the sums of the first 0, 1, 2, ... values of each row."""
+    sums = np.zeros((values.shape[0], values.shape[1] + 1))
+    np.cumsum(values, axis=1, out=sums[:, 1:])
+    return sums
 
 
 def _cut_classes(problem: Problem, *, split_stages: bool) -> tuple[Ints, Floats, Floats]:

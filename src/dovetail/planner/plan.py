@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from dovetail.cost.row_budget import settled
 from dovetail.planner.arrays import as_arrays
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import CheapestSearch, Clock
@@ -11,6 +12,7 @@ from dovetail.planner.fastest import Fastest, fastest_within
 from dovetail.planner.hourly import Hourly
 from dovetail.planner.impossible import no_plan, too_dear
 from dovetail.planner.result import refuse_timeless, to_plan
+from dovetail.planner.row_budgets import cheapest, fastest, over_budgets
 from dovetail.planner.stage_kernel import STEP
 from dovetail.spec import Plan, Problem
 
@@ -20,6 +22,15 @@ PARETO_COST_RANGE = 10.0
 
 def cheapest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     """Return the cheapest plan at the floor, with its certificate; raise NoPlanError where there is provably none."""
+
+    def plan_one(given: Problem, within: Demands) -> Plan:
+        return _cheapest_plan(given, within, clock=clock)
+
+    return over_budgets(problem, demands, plan_one, cheapest, clock=clock)
+
+
+def _cheapest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
+    """Return the cheapest plan of a problem that leaves no budget open."""
     refuse_timeless(problem)
     started_s = clock()
     hourly = Hourly(as_arrays(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
@@ -37,6 +48,15 @@ def fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
 
     Its `lower_bound` speaks of plans that are as fast: none of them costs less.
     """
+
+    def plan_one(given: Problem, within: Demands) -> Plan:
+        return _fastest_plan(given, within, clock=clock)
+
+    return over_budgets(problem, demands, plan_one, fastest, clock=clock)
+
+
+def _fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
+    """Return the fastest plan of a problem that leaves no budget open."""
     refuse_timeless(problem)
     cap = math.inf if demands.max_cost_per_hour is None else demands.max_cost_per_hour
     started_s = clock()
@@ -67,26 +87,30 @@ def pareto_plans(problem: Problem, demands: Demands, *, points: int, clock: Cloc
 
     Each is the cheapest at its own pace, with its own certificate. The floors between are spread evenly in ratio.
     """
-    cheapest = cheapest_plan(problem, demands, clock=clock)
-    plans = [cheapest]
-    dearest = _fastest_at_cost(problem, demands, cheapest, clock=clock)
-    step = (dearest / cheapest.samples_per_s) ** (1 / max(points - 1, 1))
+    first = cheapest_plan(problem, demands, clock=clock)
+    plans = [first]
+    dearest = _fastest_at_cost(problem, demands, first, clock=clock)
+    step = (dearest / first.samples_per_s) ** (1 / max(points - 1, 1))
     for position in range(1, points):
-        floor = min(cheapest.samples_per_s * step**position, dearest)
+        floor = min(first.samples_per_s * step**position, dearest)
         if floor <= plans[-1].samples_per_s * (1 + STEP):
             continue
         plans.append(cheapest_plan(problem.with_floor(floor), demands, clock=clock))
     return plans
 
 
-def _fastest_at_cost(problem: Problem, demands: Demands, cheapest: Plan, *, clock: Clock) -> float:
-    """Return the pace at which the curve ends: the fastest there is, or where plans cost ten times the cheapest."""
+def _fastest_at_cost(problem: Problem, demands: Demands, first: Plan, *, clock: Clock) -> float:
+    """Return the pace at which the curve ends: the fastest there is, or where plans cost ten times the cheapest.
+
+    Where budgets are open, those of the cheapest plan stand for all.
+    """
+    problem = settled(problem, first.stages)
     hourly = Hourly(as_arrays(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
     deadline_s = clock() + demands.time_limit_s
-    fastest = fastest_within(hourly, max_cost_per_hour=math.inf, at_least=0.0, clock=clock, deadline_s=deadline_s)
-    low = cheapest.samples_per_s
-    high = low if fastest is None else max(low, fastest.samples_per_s)
-    cap_rate = PARETO_COST_RANGE * cheapest.cost / problem.training.total_samples * 3600
+    quickest = fastest_within(hourly, max_cost_per_hour=math.inf, at_least=0.0, clock=clock, deadline_s=deadline_s)
+    low = first.samples_per_s
+    high = low if quickest is None else max(low, quickest.samples_per_s)
+    cap_rate = PARETO_COST_RANGE * first.cost / problem.training.total_samples * 3600
     if hourly.at(high).lower_bound <= cap_rate * high:
         return high
     while high / low > 1.01 and clock() < deadline_s:

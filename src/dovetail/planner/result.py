@@ -20,8 +20,8 @@ def to_stages(problem: Problem, route: Route) -> tuple[Stage, ...]:
     stages = []
     first = 0
     for t, last, units in zip(route.types.tolist(), route.lasts.tolist(), route.units.tolist(), strict=True):
-        names = tuple(layer.name for layer in problem.layers[first : last + 1])
-        resource = problem.resources[t].name
+        layers, resource = problem.layers[first : last + 1], problem.resources[t].name
+        names = tuple(layer.name for layer in layers)
         stages.append(Stage(resource=resource, first_layer=first, last_layer=last, units=units, layers=names))
         first = last + 1
     return tuple(stages)

@@ -18,8 +18,8 @@ def units_for_memory(arrays, t, first, last):  # type: ignore[no-untyped-def]
     room = arrays.memory_bytes[t]
     if room == math.inf:
         return 1.0
-    room = room * (1 + SLACK) - (arrays.memory_fixed_bytes[last + 1] - arrays.memory_fixed_bytes[first])
-    shared = arrays.memory_shared_bytes[last + 1] - arrays.memory_shared_bytes[first]
+    room = room * (1 + SLACK) - (arrays.memory_fixed_bytes[t, last + 1] - arrays.memory_fixed_bytes[t, first])
+    shared = arrays.memory_shared_bytes[t, last + 1] - arrays.memory_shared_bytes[t, first]
     if shared <= room:
         return 1.0
     return math.ceil(shared / room * (1 - SLACK)) * 1.0 if room > 0 else math.inf

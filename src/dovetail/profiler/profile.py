@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from dovetail.data import Batch
@@ -14,6 +15,7 @@ from dovetail.profiler.fit import Amdahl, fit_amdahl
 from dovetail.profiler.layers import LayerSeconds, measure_layers
 from dovetail.profiler.request import ProfileRequest, first_samples
 from dovetail.profiler.roofline import estimate_layer
+from dovetail.profiler.row_cache import Keys, keys_of, measure_row_cache
 from dovetail.profiler.sizes import LayerSizes, measure_sizes
 from dovetail.profiler.workers import measure_side_by_side
 from dovetail.spec import Layer, LayerTime, Link, Problem, ResourceType, Training
@@ -55,12 +57,14 @@ def profile(
     links: Sequence[Link] = (),
     network_bytes_per_s: float,
     num_workers: int = 1,
+    row_cache_batches: int = 0,
     say: Say = lambda _: None,
 ) -> Profile:
     """Measure every layer on the types at hand (kind `cpu`: one thread; `gpu`: the CUDA device), and write it up.
 
     Up to `num_workers` processes measure side by side on the CPU. Types elsewhere are estimated from their data sheets.
-    `links` are the ways between types, and go into the problem as they are.
+    `links` are the ways between types, and go into the problem as they are. With `row_cache_batches`, it is measured on
+    a GPU what keeping only some rows of embeddings there costs, by the keys of so many batches.
     """
     say("building the model and its data")
     graph, batches = request.build()
@@ -80,8 +84,39 @@ def profile(
         _layer(graph, position, sizes_by_units, measured, elsewhere, network_bytes_per_s)
         for position in range(len(graph))
     )
+    if row_cache_batches:
+        layers = _with_row_caches(request, graph, layers, at_hand, row_cache_batches, say)
     problem = Problem(training=training, resources=(*at_hand, *elsewhere), layers=layers, links=tuple(links))
     return Profile(graph=graph, sizes=sizes_by_units[1], measured=tuple(measured), problem=problem)
+
+
+def _with_row_caches(
+    request: ProfileRequest,
+    graph: LayerGraph,
+    layers: tuple[Layer, ...],
+    at_hand: Sequence[ResourceType],
+    num_batches: int,
+    say: Say,
+) -> tuple[Layer, ...]:
+    """Return the layers with what it costs to keep only some rows of their tables on each GPU at hand."""
+    say(f"counting the keys of {num_batches} batches")
+    found: list[list[Keys]] = [[] for _ in layers]
+    for batch in request.batches(num_batches):
+        for position, block in enumerate(graph.blocks):
+            if layers[position].kind == "embedding" and (keys := keys_of(block.module, batch)) is not None:
+                found[position].append(keys)
+    result = list(layers)
+    for resource in at_hand:
+        for position, (layer, keys_by_batch) in enumerate(zip(layers, found, strict=True)):
+            if resource.kind != "gpu" or not keys_by_batch:
+                continue
+            say(f"measuring rows of {layer.name} that are not on {resource.name}")
+            width = int(next(graph.blocks[position].module.parameters()).shape[1])
+            cache = measure_row_cache(keys_by_batch, width=width, optimizer=request.optimizer_for(graph), device="cuda")
+            on = result[position].on
+            now = msgspec.structs.replace(on[resource.name], cache=cache)
+            result[position] = msgspec.structs.replace(result[position], on={**on, resource.name: now})
+    return tuple(result)
 
 
 def _measure(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from dovetail.data import Batch, Matches, load_data
+from dovetail.data import Batch, Matches, Source, load_data
 from dovetail.errors import DovetailError
 from dovetail.models import MODELS, LayerGraph, load_model
 from dovetail.models.task import infer_loss
@@ -35,10 +35,7 @@ class ProfileRequest:
             raise DovetailError(
                 f"a batch of {self.batch} is too small to profile", hint="give --batch 8 or more, e.g. 1024"
             )
-        data_options = dict(self.data_options)
-        if self.data == "clicks" and self.model in MODELS:
-            data_options.setdefault("truth", MODELS[self.model].recipe.truth)
-        source = load_data(self.data, **data_options)
+        source = self._source()
         options = {"schema": source.schema} | dict(self.model_options)
         if self.model == "matchnet" and isinstance(source, Matches):
             options.setdefault("items", source.items())
@@ -47,6 +44,20 @@ class ProfileRequest:
             graph = self._with_loss(graph, source.read(0, self.batch), options)
         batches = [source.read(turn * self.batch, (turn + 1) * self.batch) for turn in range(NUM_BATCHES)]
         return graph, batches
+
+    def _source(self) -> Source:
+        """Return the data."""
+        data_options = dict(self.data_options)
+        if self.data == "clicks" and self.model in MODELS:
+            data_options.setdefault("truth", MODELS[self.model].recipe.truth)
+        return load_data(self.data, **data_options)
+
+    def batches(self, count: int) -> Iterator[Batch]:
+        """Yield the first batches of the data, as many of `count` as there are."""
+        source = self._source()
+        there = count if source.num_samples is None else min(count, source.num_samples // self.batch)
+        for turn in range(there):
+            yield source.read(turn * self.batch, (turn + 1) * self.batch)
 
     def _with_loss(self, graph: LayerGraph, batch: Batch, options: dict[str, Any]) -> LayerGraph:
         """Return a user's own model with the loss that labels and answers tell."""

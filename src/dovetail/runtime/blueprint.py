@@ -86,6 +86,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """A run, ready to be started."""
 
     run: Run
+    id: str = ""
+    """What logs, figures and timelines of all its processes call the run: the daemon's job, where it is one."""
     tables: tuple[TableSpec, ...]
     dense: tuple[DenseEntry, ...]
     samples: int

@@ -16,6 +16,7 @@ tensorboard/       the same figures for TensorBoard
 logs/NAME.log      what each process says
 keys/              a pair of keys for each process
 rows/              rows that do not fit into memory, while the run goes on
+prometheus.json    where the figures are served, while they are (`launch.metrics_page`)
 lock               whose the run is, while it goes on (`launch.lock`)
 size.json          how many workers a scheduler wants it to have; team.json: who works (`launch.team`)
 """
@@ -48,6 +49,7 @@ ROWS = "rows"
 LOCK = "lock"
 SIZE = "size.json"
 TEAM = "team.json"
+PROMETHEUS = "prometheus.json"
 
 
 class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +82,19 @@ class StageSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Over all of its workers."""
 
 
+class TableSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A table whose hot rows lay on a device: where its rows ended, and how many look-ups found theirs there."""
+
+    device_rows: int
+    host_rows: int
+    disk_rows: int
+    hit_ratio: float
+    """Of the distinct rows of each batch."""
+    lifted: int
+    """Rows that came up to the device from below."""
+    lowered: int
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to."""
 
@@ -96,6 +111,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str
     stages: tuple[StageSummary, ...] = ()
     """Of a run that is cut into stages."""
+    tables: tuple[TableSummary, ...] = ()
+    """Of a run whose hot rows lie on a device."""
 
     def write(self, folder: Path) -> None:
         """Write it into the run's folder."""

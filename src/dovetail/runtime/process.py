@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
+from dovetail.logs import tell_as
 from dovetail.runtime.blueprint import Blueprint, ServerSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import KEYS
@@ -41,8 +39,7 @@ class Process:
 
     def log(self, text: str) -> None:
         """Write a line to this process's log, which is its stderr."""
-        with suppress(OSError):  # a full disk is no reason to end
-            print(f"{time.strftime('%H:%M:%S')} {self.name}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+        tell_as(self.name, text, run=self.blueprint.id)
 
     def listen(self, addresses: Sequence[str], on_lane: Callable[[LaneFile], None] = lambda _: None) -> Listener:
         """Return the socket that others call; `on_lane` is called with the shared memory of each of them."""

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from dovetail.errors import DovetailError, SpecError
+from dovetail.prometheus import CONTENT_TYPE
 from dovetail.serve.controller import DRAIN, Controller
 from dovetail.serve.http import Guard, answered, not_allowed, not_found, number_in, object_in, piece_of
 from dovetail.serve.local import LOG
@@ -154,7 +155,7 @@ class Api:
 
     async def _metrics(self, request: Request) -> Response:
         text = await run_in_threadpool(metrics_text, self._store, self._controller, self._settings, self.counters)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(text, media_type=CONTENT_TYPE)
 
     def _facts(self, job: Job) -> dict[str, Any]:
         """Return what is told of a job."""

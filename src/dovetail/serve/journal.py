@@ -22,6 +22,8 @@ class Journal:
 
     def tell(self, event: str, **facts: Any) -> None:
         """Write a line."""
-        line = {"time_s": round(time.time(), 3), "event": event, **{k: v for k, v in facts.items() if v is not None}}
+        level = "error" if facts.get("error") is not None else "info"
+        begins = {"time_s": round(time.time(), 3), "level": level, "role": "daemon", "event": event}
+        line = {**begins, **{k: v for k, v in facts.items() if v is not None}}
         with self._lock, suppress(OSError):
             os.write(self._file, msgspec.json.encode(line) + b"\n")

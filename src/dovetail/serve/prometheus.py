@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from dovetail.prometheus import Sample, counter, gauge
 from dovetail.serve.settings import Settings
 from dovetail.serve.store import Store
 
 if TYPE_CHECKING:
     from dovetail.serve.controller import Controller
-
-Sample = tuple[dict[str, str], float]
 
 
 class Counters:
@@ -55,41 +53,21 @@ def metrics_text(store: Store, controller: Controller, settings: Settings, count
                 of_jobs["loss"].append((label, progress.loss))
     resizes_s, starts_s = store.changes_s("resize", 1_000_000), store.changes_s("start", 1_000_000)
     parts = [
-        _gauge("dovetail_jobs", "Jobs by state.", [({"state": k}, v) for k, v in store.counts().items()]),
-        _gauge("dovetail_workers", "Workers there are.", [({"type": k}, v) for k, v in settings.capacity.items()]),
-        _gauge("dovetail_workers_held", "Workers that jobs hold.", [({"type": k}, v) for k, v in held.items()]),
-        _counter("dovetail_decisions_total", "Times that the policy was asked.", [({}, controller.decisions)]),
-        _counter("dovetail_decision_seconds_total", "Seconds that it took.", [({}, controller.decision_s)]),
-        _counter("dovetail_problems_total", "Turns that went wrong.", [({}, controller.problems)]),
-        _counter("dovetail_resizes_total", "Resizes of running jobs.", [({}, len(resizes_s))]),
-        _counter("dovetail_resize_seconds_total", "Seconds that they took.", [({}, sum(resizes_s))]),
-        _counter("dovetail_starts_total", "Starts of jobs.", [({}, len(starts_s))]),
-        _counter("dovetail_start_seconds_total", "Seconds that they took.", [({}, sum(starts_s))]),
-        _counter(
+        gauge("dovetail_jobs", "Jobs by state.", [({"state": k}, v) for k, v in store.counts().items()]),
+        gauge("dovetail_workers", "Workers there are.", [({"type": k}, v) for k, v in settings.capacity.items()]),
+        gauge("dovetail_workers_held", "Workers that jobs hold.", [({"type": k}, v) for k, v in held.items()]),
+        counter("dovetail_decisions_total", "Times that the policy was asked.", [({}, controller.decisions)]),
+        counter("dovetail_decision_seconds_total", "Seconds that it took.", [({}, controller.decision_s)]),
+        counter("dovetail_problems_total", "Turns that went wrong.", [({}, controller.problems)]),
+        counter("dovetail_resizes_total", "Resizes of running jobs.", [({}, len(resizes_s))]),
+        counter("dovetail_resize_seconds_total", "Seconds that they took.", [({}, sum(resizes_s))]),
+        counter("dovetail_starts_total", "Starts of jobs.", [({}, len(starts_s))]),
+        counter("dovetail_start_seconds_total", "Seconds that they took.", [({}, sum(starts_s))]),
+        counter(
             "dovetail_http_requests_total",
             "Requests that were answered.",
             [({"status": str(k)}, v) for k, v in sorted(counters.by_status.items())],
         ),
-        *(_gauge(f"dovetail_job_{name}", f"{name} of each running job.", found) for name, found in of_jobs.items()),
+        *(gauge(f"dovetail_job_{name}", f"{name} of each running job.", found) for name, found in of_jobs.items()),
     ]
     return "".join(parts)
-
-
-def _gauge(name: str, help_: str, samples: Iterable[Sample]) -> str:
-    return _family(name, "gauge", help_, samples)
-
-
-def _counter(name: str, help_: str, samples: Iterable[Sample]) -> str:
-    return _family(name, "counter", help_, samples)
-
-
-def _family(name: str, kind: str, help_: str, samples: Iterable[Sample]) -> str:
-    lines = [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
-    for labels, value in samples:
-        inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-        lines.append(f"{name}{{{inside}}} {float(value)!r}" if inside else f"{name} {float(value)!r}")
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -6,6 +6,7 @@ from dovetail.spec.link import Link
 from dovetail.spec.plan import Plan, Stage
 from dovetail.spec.problem import Problem
 from dovetail.spec.resource import ResourceType
+from dovetail.spec.row_cache import RowCache
 from dovetail.spec.training import Training
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Plan",
     "Problem",
     "ResourceType",
+    "RowCache",
     "Stage",
     "Training",
     "read_plan",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from dovetail.spec.checks import check_name, check_number
+from dovetail.spec.row_cache import RowCache
 
 LayerKind = Literal["embedding", "fc", "concat", "activation", "loss", "conv", "attention", "norm", "other"]
 
@@ -27,6 +28,12 @@ class LayerTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description='where the times come from: "measured" or "estimated"'),
     ] = None
     error: Annotated[float | None, Meta(description="the relative error of the times, e.g. 0.1")] = None
+    cache: Annotated[
+        RowCache | None, Meta(description="for an embedding: what it costs to keep only some rows on a unit")
+    ] = None
+    rows_bytes: Annotated[
+        float | None, Meta(description="what a unit keeps of an embedding's rows; absent: its part of all of them")
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse times and fractions that cannot be."""
@@ -36,6 +43,8 @@ class LayerTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         check_number(self, "comm_parallel", at_least=0, at_most=1)
         if self.error is not None:
             check_number(self, "error", at_least=0)
+        if self.rows_bytes is not None:
+            check_number(self, "rows_bytes", above=0)
 
 
 class Layer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

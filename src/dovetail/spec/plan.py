@@ -24,6 +24,10 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     dense: Annotated[
         Literal["ring", "ps"] | None, Meta(description='how dense gradients are averaged: "ring" or "ps"')
     ] = None
+    row_budgets: Annotated[
+        dict[str, float] | None,
+        Meta(description="bytes of rows that a unit keeps, by embedding; those that are not named keep all"),
+    ] = None
     seconds_per_batch: Annotated[float | None, Meta(description="the modelled seconds of the stage for one batch")] = (
         None
     )

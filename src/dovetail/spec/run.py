@@ -11,6 +11,7 @@ import msgspec
 from dovetail.errors import SpecError
 from dovetail.spec.checks import check_name, check_number, check_whole_number
 from dovetail.spec.run_keeping import RunSaving, RunValidation
+from dovetail.spec.run_log import RunLog
 from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_section import Meta, Section
 from dovetail.spec.run_stage import RunStage, check_stages
@@ -248,6 +249,7 @@ class Run(Section, frozen=True):
     validation: RunValidation = RunValidation()
     network: RunNetwork = RunNetwork()
     faults: RunFaults = RunFaults()
+    log: RunLog = RunLog()
 
     def __post_init__(self) -> None:
         """Refuse a run without workers, names that are taken or no files', and shares of more than all."""

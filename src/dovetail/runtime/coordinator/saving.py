@@ -14,6 +14,7 @@ from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.work import Pause, Work
 from dovetail.runtime.deadline import Deadline
+from dovetail.runtime.due import Due
 from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
 from dovetail.spec.run_keeping import RunSaving, RunValidation
 
@@ -78,17 +79,14 @@ class Saving:
         samples: int = 1,
     ) -> None:
         """Start with nothing under way; an epoch has so many samples, and what is tried on `validation` is kept."""
-        self._settings, self._shelf, self._roster, self._decisions = settings, shelf, roster, decisions
-        self._validation = validation if validation is not None and validation.is_wanted else None
-        self._samples, self._last_position = samples, 0
+        self._shelf, self._roster, self._decisions = shelf, roster, decisions
+        self._due = Due(settings, validation, samples)
         self.is_wanted = False
         self.ends_run = False
         """Whether the run ends with the checkpoint that is wanted or under way."""
         self.stage = Stage.NONE
         self._generation = 0
         self._number = 0
-        self._last_s: float | None = None
-        self._last_step = 0
         self._partial = Path()
         self._begun_s = 0.0
         self._manifest: Manifest | None = None
@@ -118,27 +116,15 @@ class Saving:
 
     def look(self, step: int, now_s: float, position: int = 0) -> None:
         """See whether a checkpoint is due by steps, by time, or for the validation data."""
-        if self._last_s is None:
-            self._last_step, self._last_s, self._last_position = step, now_s, position
-        if self._validation is not None:
-            steps, epochs = self._validation.every_steps, self._validation.epochs
-            if steps is not None and step // steps > self._last_step // steps:
-                self.is_wanted = True
-            done, before = position // self._samples, self._last_position // self._samples
-            if epochs is not None and done // epochs > before // epochs:
-                self.is_wanted = True
-        every, every_s = self._settings.every_steps, self._settings.every_s
-        if every is not None and step - self._last_step >= every:
-            self.is_wanted = True
-        if every_s is not None and now_s - self._last_s >= every_s:
+        if self._due.is_due(step, position, now_s):
             self.is_wanted = True
 
     def begin(self, work: Work, now_s: float) -> NotKept | None:
         """Have everyone write its part of a checkpoint of how things are now."""
         manifest, generation = work.manifest(), self._roster.generation
         self.is_wanted = False
-        self._last_step, self._last_s, self._begun_s = manifest.step, now_s, now_s
-        self._last_position = manifest.position
+        self._due.begun(manifest.step, manifest.position, now_s)
+        self._begun_s = now_s
         self._files, self._begun = {}, set()
         try:
             self._partial = self._shelf.begin(manifest.step, generation)
@@ -222,4 +208,5 @@ class Saving:
     def drop(self) -> None:
         """Forget everything: the run goes back."""
         self.drop_under_way()
-        self.is_wanted, self._last_s = False, None
+        self.is_wanted = False
+        self._due.restart()

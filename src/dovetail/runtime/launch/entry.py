@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import DovetailError
+from dovetail.logs import JsonLines, tell_as
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import log_of
 from dovetail.runtime.process import Process
@@ -46,6 +47,7 @@ def begin(folder: Path, name: str, launcher: int | None = None) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    _name_run(folder, name)
     allow_many_files()
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
@@ -58,6 +60,15 @@ def begin(folder: Path, name: str, launcher: int | None = None) -> None:
             library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     faulthandler.enable()
+
+
+def _name_run(folder: Path, name: str) -> None:
+    """Begin the log with the run's id; where programs read it, every line has that."""
+    with suppress(DovetailError):  # whoever needs the blueprint says what is wrong with it
+        blueprint = Blueprint.read(folder)
+        if blueprint.run.log.format == "json":
+            sys.stdout = sys.stderr = JsonLines(sys.stderr, role=name, run=blueprint.id)
+        tell_as(name, f"run {blueprint.id}, process {os.getpid()}", process=os.getpid())
 
 
 def allow_many_files() -> None:

@@ -62,6 +62,8 @@ class PlacedStage:
     """Cores or GPUs of a unit here: less than planned where even one is more than there is."""
     seconds_per_batch: float | None = None
     """What the plan says that it takes, with the planned units."""
+    rows_bytes: float | None = None
+    """Memory for rows of its embeddings on each unit, where the plan keeps only some there."""
 
     @property
     def on_gpu(self) -> bool:
@@ -123,6 +125,7 @@ def _placed(stage: Stage, unit: PlanUnit, wanted: Mapping[bool, int], has: Mappi
         unit=unit,
         size=min(unit.size, has[unit.on_gpu]),
         seconds_per_batch=stage.seconds_per_batch,
+        rows_bytes=sum(stage.row_budgets.values()) if stage.row_budgets else None,
     )
 
 
@@ -166,8 +169,13 @@ def planned_run(
 
     The GPUs are taken in turn, one for each worker; a CPU worker has a thread for each core of its unit. Without
     `dense`, the workers of each stage keep its dense parameters in a ring where there are several stages and steps are
-    in `sync`: then no gradient of theirs leaves the stage. Otherwise the run's own choice stands.
+    in `sync`: then no gradient of theirs leaves the stage. Otherwise the run's own choice stands. A plan of one GPU
+    that keeps some rows there is a run in one process, with that memory for rows.
     """
+    if keeps_rows_on_gpu(stages):
+        table = msgspec.structs.replace(run.table, place="device", device_bytes=int(stages[0].rows_bytes or 0))
+        training = msgspec.structs.replace(run.training, plan=None, batch=run.training.batch or batch)
+        return msgspec.structs.replace(run, table=table, training=training)
     workers, next_gpu = [], 0
     for number, stage in enumerate(stages):
         name = f"stage-{number}-{'gpu' if stage.on_gpu else 'cpu'}"
@@ -189,6 +197,11 @@ def planned_run(
         training, plan=None, batch=training.batch or batch, dense=dense or training.dense
     )
     return msgspec.structs.replace(run, workers=workers, stages=cut, training=training)
+
+
+def keeps_rows_on_gpu(stages: Sequence[PlacedStage]) -> bool:
+    """Say whether a plan is one GPU that keeps some rows of its embeddings."""
+    return len(stages) == 1 and stages[0].on_gpu and stages[0].workers == 1 and stages[0].rows_bytes is not None
 
 
 def with_plan_of(run: Run, folder: Path, *, dense: Dense | None = None) -> Run:

@@ -21,8 +21,12 @@ class LateLosses:
     def __init__(self, device: torch.device) -> None:
         self._is_cuda = device.type == "cuda"
         self._waiting: deque[tuple[Tensor, Any, int, int]] = deque()
-        self.last: float | None = None
-        """The newest mean loss that is known."""
+        self._known: list[tuple[int, float]] = []
+
+    def take(self) -> list[tuple[int, float]]:
+        """Return (samples, summed loss) of the steps whose losses have become known since this was last asked."""
+        known, self._known = self._known, []
+        return known
 
     def add(self, loss: Tensor, *, samples: int, step: int) -> None:
         """Take in the summed loss of a step that was begun."""
@@ -51,4 +55,4 @@ class LateLosses:
                 f"the loss is {total} at step {step}",
                 hint="lower the learning rate, clip gradients, or look for broken samples",
             )
-        self.last = total / max(1, samples)
+        self._known.append((samples, total))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dovetail.logs import tell
 from dovetail.runtime.finished.validated import Validated
 from dovetail.runtime.launch.callbacks import Callback
 from dovetail.runtime.messages import Report
@@ -23,6 +23,8 @@ from dovetail.units import format_count, format_duration
 
 LINE_EVERY_S = 3.0
 MOST_EVENTS = 6
+FACTS = ("step", "samples", "total_samples", "samples_per_s", "loss", "auc")
+"""What programs that read the lines are told beside the words."""
 
 
 class View:
@@ -54,8 +56,7 @@ class View:
         """Show an event."""
         self._events = [*self._events, f"{time.strftime('%H:%M:%S')}  {text}"][-MOST_EVENTS:]
         if self._live is None:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+            tell(text)
 
     def show(self, report: Report) -> None:
         """Show a report."""
@@ -69,8 +70,8 @@ class View:
             if report.samples == report.total_samples and report.state != "done":
                 return
             self._written_s = time.monotonic()
-            sys.stderr.write(plain_line(report) + "\n")
-            sys.stderr.flush()
+            facts = {name: value for name in FACTS if math.isfinite(value := getattr(report, name))}
+            tell(plain_line(report), **facts)
 
     def _drawn(self, report: Report) -> Group:
         """Return a report as figures, a bar and a table of workers."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from types import TracebackType
 
 import msgspec
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from dovetail.data.batch import Batch
 from dovetail.data.source import Source
-from dovetail.embedding import Checkpoint
+from dovetail.embedding import Checkpoint, Table
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
@@ -26,12 +27,15 @@ from dovetail.runtime.checkpoint import Manifest, checksums_in, load_dense, save
 from dovetail.runtime.dense.clipping import clipped_scale
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.dense.on_device import from_device, step_on_device, to_device
+from dovetail.runtime.due import Due
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
-from dovetail.runtime.folder import rows_of
+from dovetail.runtime.folder import TableSummary, rows_of
+from dovetail.runtime.launch.alone_figures import AloneFigures
 from dovetail.runtime.launch.devices import check_device
 from dovetail.runtime.launch.late_losses import LateLosses
 from dovetail.runtime.launch.prepare import load_source
+from dovetail.runtime.messages import Report
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed, read_statistics
 from dovetail.runtime.model.parameters import statistics_vector
@@ -42,7 +46,7 @@ from dovetail.runtime.worker.device_rows import DeviceRows, doors_of
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.spec.run import Run, RunWorker
 
-OnStep = Callable[[int, float], None]
+OnReport = Callable[[Report], None]
 
 
 def on_one_device(run: Run) -> Run:
@@ -51,11 +55,6 @@ def on_one_device(run: Run) -> Run:
         raise TrainingError(
             "the rows lie on a device, and the run is cut into stages",
             hint='leave [[stage]] away, or set table.place = "servers"',
-        )
-    if run.validation.is_wanted:
-        raise TrainingError(
-            "a run whose rows lie on a device has no trials in between",
-            hint="leave [validation] away, and try the run with `dovetail evaluate`",
         )
     check_device(run.table.device, f'table.device = "{run.table.device}"')
     worker = RunWorker(device=run.table.device, precision=run.workers[0].precision)
@@ -101,28 +100,47 @@ class DeviceRun:
         self._state = to_device(state or self._optimizer.first_state(len(values)), device)
         self._dense_steps = self._manifest.dense_steps
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
+        self.step = self._manifest.step
+        """Steps that were begun."""
         self._losses = LateLosses(device)
+        self._figures = AloneFigures(
+            *(folder, self._blueprint, self._schedule), step=self._manifest.step, position=self._manifest.position
+        )
         self._ahead: deque[tuple[Batch, int]] = deque()
         self._read_to = self._manifest.position
 
-    def run(self, on_step: OnStep | None = None, *, stop: Callable[[], bool] = lambda: False) -> Path:
-        """Train to the end, or until `stop` says so; return the last checkpoint's folder."""
-        step, position, saving = self._manifest.step, self._manifest.position, self._blueprint.run.checkpoint
-        saved_s, saved_step, newest = time.monotonic(), -1, self.folder
+    def __enter__(self) -> DeviceRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def wait(self, on_report: OnReport | None = None, *, stop: Callable[[], bool] = lambda: False) -> Report:
+        """Train to the end, or until `stop` says so, telling now and then how it goes; return the last report."""
+        run, step, position = self._blueprint.run, self.step, self._manifest.position
+        saved_step, newest = -1, self.folder
+        due = Due(run.checkpoint, run.validation, self._blueprint.samples)
+        due.begun(step, position, time.monotonic())
         while (found := self._next()) is not None and not stop():
             batch, position = found
+            waited_s = self._rows.waited_s
             self._step(step, batch)
-            step += 1
-            if on_step is not None and self._losses.last is not None:
-                on_step(step, self._losses.last)
-            is_due = saving.every_steps is not None and step % saving.every_steps == 0
-            if is_due or (saving.every_s is not None and time.monotonic() - saved_s >= saving.every_s):
-                newest, saved_s, saved_step = self._save(step, position), time.monotonic(), step
+            self.step = step = step + 1
+            self._figures.add_step(step, position, wait_s=self._rows.waited_s - waited_s, losses=self._losses.take())
+            if due.is_due(step, position, time.monotonic()):
+                newest, saved_step = self._save(step, position), step
+                due.begun(step, position, time.monotonic())
+            if on_report is not None and self._figures.is_due():
+                on_report(self._figures.report())
         if saved_step != step:
             newest = self._save(step, position)
-        if on_step is not None and self._losses.last is not None:
-            on_step(step, self._losses.last)
-        return newest
+        self._figures.finish(newest, tuple(_summary_of(table) for table in self._tables))
+        report = self._figures.report("done")
+        if on_report is not None:
+            on_report(report)
+        return report
 
     def _next(self) -> tuple[Batch, int] | None:
         """Return the next batch and the position after it, with those after it announced; None at the end."""
@@ -140,7 +158,7 @@ class DeviceRun:
         """Train on one batch."""
         model, settings = self._model, self._blueprint.run
         with model.computing():
-            loss, _ = model.outcome(batch if model.device.type == "cpu" else batch.to(model.device))
+            loss, scores = model.outcome(batch if model.device.type == "cpu" else batch.to(model.device))
         loss.backward()  # type: ignore[no-untyped-call]
         scale = 1.0 / max(1, batch.num_samples) if settings.training.reduction == "mean" else 1.0
         factor = self._schedule(step)
@@ -148,6 +166,7 @@ class DeviceRun:
             self._step_dense(model.gradients, scale=scale, factor=factor)
         self._rows.step(scale=scale, factor=factor)
         self._losses.add(loss, samples=batch.num_samples, step=step)
+        self._figures.add_scores(scores, batch.labels)
 
     @torch.no_grad()
     def _step_dense(self, gradients: Tensor, *, scale: float, factor: float) -> None:
@@ -168,6 +187,7 @@ class DeviceRun:
     def _save(self, step: int, position: int) -> Path:
         """Write a checkpoint, as any run does."""
         self._losses.settle()
+        self._figures.add_losses(self._losses.take())
         partial = checkpoints.begin(self.folder, step)
         checkpoints.write_statistics(statistics_vector(self._model.graph), partial)
         save_dense(partial, 0, 0, self._model.values.cpu().numpy(), from_device(self._state))
@@ -187,10 +207,28 @@ class DeviceRun:
         )
         newest = checkpoints.publish(partial, manifest)
         checkpoints.drop_old(self.folder, newest, self._blueprint.run.checkpoint.keep)
+        self._figures.kept(step)
         return newest
 
     def close(self) -> None:
         """Give back memory and files."""
+        self._figures.close()
         for table in self._tables:
             table.close()
         remove_private_folder(self._blueprint.private_folder)
+
+
+def _summary_of(table: Table) -> TableSummary:
+    """Return where a table's rows are, and what moved."""
+    stats, on_device = table.stats(), table.on_device
+    if on_device is None:
+        raise TrainingError("a table is not on the device", hint="a bug: report it")
+    moved = on_device.moved()
+    return TableSummary(
+        device_rows=stats.device_rows,
+        host_rows=stats.host_rows,
+        disk_rows=stats.disk_rows,
+        hit_ratio=round(moved.hit_ratio, 4),
+        lifted=moved.num_lifted,
+        lowered=moved.num_lowered,
+    )

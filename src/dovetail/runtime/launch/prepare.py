@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -13,6 +15,8 @@ from torch import nn
 
 from dovetail.data.load import load_data
 from dovetail.data.source import Source
+from dovetail.errors import DovetailError
+from dovetail.logs import JOB, wants_json
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import Manifest
@@ -116,6 +120,7 @@ def _prepare(
         else:
             fixed = write_fixed(built, folder, instead={} if known is None else fixed_from(known, built))
             blueprint = msgspec.structs.replace(blueprint, fixed=fixed)
+        blueprint = _named(blueprint, folder, is_new=not resume)
         _write_all(blueprint, folder, None if resume else dense_values(built), known)
     except OSError as error:
         remove_private_folder(private)
@@ -124,6 +129,18 @@ def _prepare(
         remove_private_folder(private)
         raise
     return blueprint
+
+
+def _named(blueprint: Blueprint, folder: Path, *, is_new: bool) -> Blueprint:
+    """Return the blueprint with the id that all processes go by, which a run keeps, and the format of their logs."""
+    name = os.environ.get(JOB, "")
+    if not name and not is_new:
+        with suppress(DovetailError):
+            name = Blueprint.read(folder).id
+    log = blueprint.run.log
+    log = msgspec.structs.replace(log, format=log.format or ("json" if wants_json() else "text"))
+    run = msgspec.structs.replace(blueprint.run, log=log)
+    return msgspec.structs.replace(blueprint, run=run, id=name or f"{folder.name}-{secrets.token_hex(3)}")
 
 
 def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Known | None) -> None:

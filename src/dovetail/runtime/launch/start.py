@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from dovetail.data.source import Source
+from dovetail.logs import json_lines
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name
 from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
@@ -16,10 +17,13 @@ from dovetail.runtime.launch.callbacks import Callback, Callbacks
 from dovetail.runtime.launch.guard import check_travels, forget
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.lock import RunLock
+from dovetail.runtime.launch.metrics_page import MetricsPage
+from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
 from dovetail.runtime.launch.prepare import prepare, undo
 from dovetail.runtime.launch.validation import Validator
 from dovetail.runtime.launch.warm_start import Start
 from dovetail.runtime.messages import Report
+from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.spec.run import Run
 
@@ -46,11 +50,13 @@ def start(
 
     `lock` is the folder's, where it is held already; `tell` hears what differs from before.
     """
+    run = on_one_device(run) if run.table.place == "device" else run
     _check_objects(run, model, source)
     if resumed and not folder.is_dir():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
     forget()
-    told, pace = Callbacks(callbacks), Pace()
+    page = [] if run.log.metrics is None else [MetricsPage(tell)]
+    told, pace = Callbacks([*callbacks, *page]), Pace()
     with ExitStack() as things:
         things.callback(told.close)
         held = lock or things.enter_context(RunLock(folder))
@@ -65,6 +71,7 @@ def start(
             start_from=start_from,
             tell=tell,
         )
+        things.enter_context(json_lines(LAUNCHER, blueprint.id, wanted=blueprint.run.log.format == "json"))
         validator: Validator | None = None
         with ExitStack() as running:
             try:
@@ -74,7 +81,12 @@ def start(
                     )
                     things.callback(validator.close)
                 told.begin(folder, blueprint.run)
-                processes = running.enter_context(LocalRun(folder, model=model, source=source, lock=held))
+                processes: DeviceRun | LocalRun = (
+                    DeviceRun(folder, model=model, source=source)
+                    if run.table.place == "device"
+                    else LocalRun(folder, model=model, source=source, lock=held)
+                )
+                running.enter_context(processes)
             except BaseException:
                 if not resumed:
                     undo(blueprint, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ class DeviceRows(Rows):
         self._tables = tables
         self._looked_up: list[tuple[int, Tensor, DeviceBatch, Tensor]] = []
         self._announced: list[Counter[int]] = []
+        self.waited_s = 0.0
+        """How long look-ups took, which is mostly waiting for their rows."""
 
     def announce(self, asked: Sequence[tuple[int, NDArray[np.int64]]]) -> None:
         """Have the rows of a batch to come brought to the device."""
@@ -46,7 +49,9 @@ class DeviceRows(Rows):
         """Return one vector a key."""
         if not torch.is_grad_enabled():
             return self._tables[table].look_up(keys, insert=False).values()
+        begun_s = time.perf_counter()
         batch = self._tables[table].look_up(keys)
+        self.waited_s += time.perf_counter() - begun_s
         values = batch.values().requires_grad_()
         self._looked_up.append((table, keys, batch, values))
         return values

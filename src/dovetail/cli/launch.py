@@ -1,0 +1,135 @@
+"""`dovetail launch`: a plan as KubeRay, SkyPilot, Slurm or Docker Compose start it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dovetail.cli.output import errors_shown, print_line, say, write_file
+from dovetail.errors import DovetailError
+
+if TYPE_CHECKING:
+    from dovetail.manifests.fleet import Fleet
+
+
+def launch(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, as `dovetail plan --out` writes it.")],
+    to: Annotated[str, typer.Option(help="kuberay, skypilot, slurm or compose.")],
+    run: Annotated[
+        Path | None, typer.Option(help="The run file to train; absent: run.toml beside the plan, where it is.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for manifest, plan and run file; absent: the manifest is printed.")
+    ] = None,
+    problem: Annotated[
+        Path | None, typer.Option(help="The problem that the plan was made for; absent: problem.json beside it.")
+    ] = None,
+    per_node: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TYPE=UNITS", help="Units of a type that one machine has; absent: one."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What the job is called; absent: the plan file's name.")] = None,
+    image: Annotated[str, typer.Option(help="An image with Dovetail and Ray, for kuberay and compose.")] = "dovetail",
+    claim: Annotated[
+        str | None, typer.Option(help="For kuberay: a PersistentVolumeClaim that keeps the run's folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
+) -> None:
+    """Write what another system needs to start a plan: machines of each type, and the training on them.
+
+    Nothing is started. The machines form a Ray cluster, and `dovetail train --on` runs on it.
+    """
+    with errors_shown(as_json=as_json):
+        from dovetail.manifests.fleet import PLAN, RUN
+        from dovetail.manifests.target import target_of
+
+        target = target_of(to)
+        if run is None and (plan.parent / RUN).is_file():
+            run = plan.parent / RUN
+        fleet = _fleet(plan, run, problem, per_node or [], name=name, image=image, claim=claim)
+        text = target.write(fleet)
+        if out is None and not as_json:
+            print_line(text.rstrip("\n"))
+            return
+        written: list[Path] = []
+        if out is not None:
+            _make_folder(out)
+            for place, content in ((target.file, text), (PLAN, fleet.plan), (RUN, fleet.run)):
+                if content is not None:
+                    write_file(out / place, content.encode())
+                    written.append(out / place)
+        if as_json:
+            print_line(json.dumps(_facts(fleet, target.start, text, written)))
+            return
+        for path in written:
+            say(f"written: {path}")
+        if run is None:
+            say(f"put the run file there too: {out}/{RUN}")
+        say(f"start it: cd {out} && {target.start}")
+        command = target.start.split()[0]
+        if shutil.which(command) is None:
+            say(f"`{command}` is not here: this file was not tried on this machine")
+
+
+def _fleet(
+    plan_file: Path,
+    run_file: Path | None,
+    problem_file: Path | None,
+    per_node: list[str],
+    *,
+    name: str | None,
+    image: str,
+    claim: str | None,
+) -> Fleet:
+    """Return the machines that the files ask for."""
+    import msgspec
+
+    from dovetail.cli.catalogue import load
+    from dovetail.cli.planned import problem_of
+    from dovetail.manifests.fleet import fleet_of, parse_per_node
+    from dovetail.spec import Plan
+    from dovetail.spec.files import read_struct
+    from dovetail.spec.run import Run
+
+    made = read_struct(plan_file, Plan)
+    run = None if run_file is None else read_struct(run_file, Run)
+    if run_file is not None and run_file.suffix != ".toml":
+        raise DovetailError(f"{run_file} is no TOML file", hint="write the run file as TOML: it is started as run.toml")
+    return fleet_of(
+        made,
+        plan_text=msgspec.json.format(msgspec.json.encode(made), indent=2).decode() + "\n",
+        run=run,
+        run_text=None if run_file is None else run_file.read_text(encoding="utf-8"),
+        problem=problem_of(made, plan_file, problem_file),
+        catalogue=load(None),
+        per_node=parse_per_node(per_node),
+        name=name or plan_file.stem,
+        image=image,
+        claim=claim,
+    )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DovetailError(f"{folder}: {error.strerror}", hint="give an --out that can be a folder") from None
+
+
+def _facts(fleet: Fleet, start: str, text: str, written: list[Path]) -> dict[str, Any]:
+    groups = [
+        {"type": each.type, "nodes": each.nodes, "units": each.units, "cores": each.cores, "gpus": each.gpus}
+        for each in fleet.groups
+    ]
+    return {
+        "name": fleet.name,
+        "nodes": fleet.num_nodes,
+        "types": groups,
+        "start": start,
+        "files": list(map(str, written)),
+        "manifest": text,
+    }

@@ -1,0 +1,56 @@
+"""SkyPilot: a job group, whose tasks are the first node and the nodes of each type, in one region or cluster."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from dovetail.manifests.fleet import Fleet, Group, train_line
+from dovetail.manifests.ray import PORT, head_words, node_words
+from dovetail.manifests.yaml import documents
+
+HEAD = "head"
+GIB = 1 << 30
+
+
+class SkyPilot:
+    """`sky jobs launch` finds machines of all types at once, and ends them when the training does."""
+
+    file = "sky.yaml"
+    start = "sky jobs launch sky.yaml"
+
+    def write(self, fleet: Fleet) -> str:
+        """Return the job group."""
+        header = {"name": fleet.name, "execution": "parallel", "primary_tasks": [HEAD]}
+        tasks = [_head(fleet), *(_nodes(fleet, group) for group in fleet.groups)]
+        return f"# Start it in the folder that holds plan.json and run.toml: {self.start}\n" + documents(header, *tasks)
+
+
+def _head(fleet: Fleet) -> dict[str, Any]:
+    """Return the first node, which trains."""
+    need = {"cpus": f"{fleet.head_cores}+", "memory": f"{-(-fleet.head_bytes // GIB)}+"}
+    training = train_line("run", on=f"127.0.0.1:{PORT}")
+    return _task(fleet, HEAD, 1, need, f"{shlex.join(head_words(fleet))}\nexec {training}\n")
+
+
+def _nodes(fleet: Fleet, group: Group) -> dict[str, Any]:
+    """Return the nodes of one type; they find the first one by the name that SkyPilot gives it."""
+    words = shlex.join(node_words(group, head=f"{HEAD}-0.{fleet.name}"))
+    need = {"cpus": f"{group.cores}+"}
+    if group.instance is not None:
+        need = {"instance_type": group.instance}
+    elif group.gpus:
+        need["accelerators"] = f"{group.type.upper()}:{group.gpus}"
+    return _task(fleet, group.name, group.nodes, need, f"until {words}; do sleep 2; done\n")
+
+
+def _task(fleet: Fleet, name: str, nodes: int, need: dict[str, str], run: str) -> dict[str, Any]:
+    """Return a task in the image; all are of one cloud, where the plan's types are."""
+    where = {} if fleet.cloud is None else {"infra": fleet.cloud}
+    return {
+        "name": name,
+        "workdir": ".",
+        "num_nodes": nodes,
+        "resources": {**where, **need, "image_id": f"docker:{fleet.image}"},
+        "run": run,
+    }

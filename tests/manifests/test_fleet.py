@@ -1,0 +1,55 @@
+"""The machines that a plan asks for."""
+
+import pytest
+
+from dovetail.errors import SpecError
+from dovetail.manifests.fleet import name_of, parse_per_node
+from tests.manifests.makers import make_fleet
+
+
+def test_units_of_one_type_are_added_up_and_packed_into_nodes() -> None:
+    cpu, gpu = make_fleet().groups
+
+    # 20 + 3 cores on nodes of eight; a g5.xlarge has four virtual CPUs and one GPU.
+    assert (cpu.type, cpu.nodes, cpu.units, cpu.cores, cpu.gpus) == ("cpu", 3, 8, 8, 0)
+    assert (gpu.type, gpu.nodes, gpu.units, gpu.cores, gpu.gpus) == ("aws:g5.xlarge", 2, 1, 4, 1)
+    assert (gpu.cloud, gpu.instance) == ("aws", "g5.xlarge")
+
+
+def test_the_first_node_has_a_core_for_each_server_the_coordinator_and_the_launcher() -> None:
+    fleet = make_fleet()
+
+    assert fleet.head_cores == 4
+    assert fleet.head_bytes == 6 << 30  # four of Python, and one for the rows of each server
+    assert fleet.num_nodes == 6
+
+
+def test_without_more_said_a_node_has_one_unit() -> None:
+    (group,) = make_fleet(("v100", 0, 9, 3)).groups
+
+    assert (group.nodes, group.units, group.cores, group.gpus) == (3, 1, 1, 1)
+
+
+def test_types_whose_names_look_alike_get_different_ones() -> None:
+    names = [group.name for group in make_fleet(("a:b", 0, 0, 1), ("A.b", 1, 1, 1), ("head", 2, 2, 1)).groups]
+
+    assert names[0] == "a-b"
+    assert len({*names, "head"}) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("My plan", "my-plan"), ("8x", "n-8x"), ("--", "n"), ("a" * 90, "a" * 40), ("é√", "n")]
+)
+def test_names_are_those_that_every_system_takes(text: str, name: str) -> None:
+    assert name_of(text) == name
+
+
+@pytest.mark.parametrize("word", ["cpu", "cpu=0", "=3", "cpu=x", "cpu=-1"])
+def test_a_number_of_units_that_is_none_is_refused(word: str) -> None:
+    with pytest.raises(SpecError, match="does not say how many"):
+        parse_per_node([word])
+
+
+def test_units_of_a_type_that_the_plan_has_not_are_refused() -> None:
+    with pytest.raises(SpecError, match="is no type of the plan"):
+        make_fleet(per_node={"cpus": 4})
