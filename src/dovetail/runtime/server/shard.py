@@ -258,7 +258,8 @@ class Shard:
         table.set_rate_factor(factor)
         self.pushed_keys += sum(len(keys) for keys, _, _ in parts)
         if len(parts) == 1:
-            keys, values, where = parts[0]
+            keys, values, where = parts[0][0], parts[0][1].view(), parts[0][2]
+            values.flags.writeable = False  # they are the message's, not ours to scale where they are
             table.update_distinct(keys, values, scale=scale, where=where)
             return
         scaled = [values * np.float32(scale) for _, values, _ in parts]
