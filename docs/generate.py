@@ -398,6 +398,9 @@ Data without an end, such as `clicks`, need `samples`. `dovetail evaluate` looks
     "`[training]`": """\
 In `sync` a step is what one process would do with the whole batch, however it is split. In `ssp` and `async` each
 worker's task of `batch` / workers samples is a step of its own. See [training](../concepts/training.md).
+
+Without `batch_norm`, batch norms normalise by the whole batch in `sync`, by each worker's part in `ssp` and `async`:
+see [models](../guides/models.md#batch-norm). `compile` is explained [there](../guides/models.md#compiled-models), too.
 """,
     "`[optimizer]`": """\
 Optimizers run on the servers, so only those listed can be used. Rows that a step did not touch are not changed by it:

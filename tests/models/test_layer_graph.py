@@ -134,16 +134,20 @@ def test_blocks_that_cannot_be_are_refused(wish, complaint):
         Block(**({"kind": "fc", "module": nn.Identity()} | wish))
 
 
-def test_layers_that_share_a_parameter_are_refused():
-    shared = nn.Linear(2, 2)
+def test_layers_that_share_a_parameter_are_known():
+    shared, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    other.bias = shared.bias
 
-    with pytest.raises(ModelError, match="`a` and `b` share the parameter `weight`"):
-        LayerGraph(
-            [
-                Block(name="a", kind="fc", module=shared, reads=("dense",)),
-                Block(name="b", kind="fc", module=shared),
-            ]
-        )
+    graph = LayerGraph(
+        [
+            Block(name="a", kind="fc", module=shared, reads=("dense",)),
+            Block(name="b", kind="fc", module=shared),
+            Block(name="c", kind="fc", module=other),
+        ]
+    )
+
+    assert graph.ties() == [("weight", "a", "b"), ("bias", "a", "b"), ("bias", "a", "c")]
+    assert [name for name, _ in graph.named_parameters()] == ["layers.a.weight", "layers.a.bias", "layers.c.weight"]
 
 
 def test_a_slice_without_its_inputs_says_which_one_is_missing():

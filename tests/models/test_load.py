@@ -176,15 +176,6 @@ class Wasteful(Twisting):
         return self.fc(dense)
 
 
-class Repeating(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(5, 5)
-
-    def forward(self, dense: torch.Tensor) -> torch.Tensor:
-        return self.fc(self.fc(dense))
-
-
 class Raw(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +195,6 @@ class Twofold(Twisting):
     [
         (Twisting(), "cannot be divided into layers: torch.fx says"),
         (Wasteful(), "no layer uses the parameters `spare.weight`, `spare.bias`"),
-        (Repeating(), "share the parameter"),
         (Raw(), "uses `weight` itself"),
         (Twofold(), "returns several values"),
         (nn.Sequential(), "empty nn.Sequential"),

@@ -98,8 +98,8 @@ def test_a_sequence_may_use_a_layer_twice():
     sequence = nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(NUM_DENSE, 1))
 
     assert torch.equal(WholeModel(sequence).predict(BATCH), sequence(BATCH.dense))
-    with pytest.raises(ModelError, match="share the parameter"):
-        as_graph(sequence)
+    assert [tie[1:] for tie in as_graph(sequence).ties()] == [("linear0", "linear2")] * 2
+    assert torch.equal(as_graph(sequence).predict(BATCH), sequence(BATCH.dense))
 
 
 class OneArgument(nn.Module):

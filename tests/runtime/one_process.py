@@ -59,6 +59,10 @@ class OneProcess:
             learning_rate=run.optimizer.rows_learning_rate or rate,
         )
         self.tables = [self._first_rows(number, weight) for number, weight in enumerate(sparse_weights(graph))]
+        for module in graph.modules():
+            if getattr(module, "padding_idx", None) is not None and module.sparse:
+                with torch.no_grad():
+                    module.weight[module.padding_idx] = 0.0
         sparse = {id(table.weight) for table in self.tables}
         self._dense = [p for p in graph.parameters() if id(p) not in sparse and p.requires_grad]
         self._optimizer = DENSE[self._optimizer_name](self._dense or [nn.Parameter(torch.zeros(0))], rate)
@@ -119,6 +123,7 @@ class OneProcess:
         if gradient is None:
             return
         gradient = gradient.coalesce()
+        table.rows[:, : table.weight.shape[1]] = table.weight.detach().numpy()  # max_norm changes it as it is read
         for key, values in zip(gradient.indices()[0].tolist(), gradient.values().numpy(), strict=True):
             table.rows[key] = step_row(optimizer, table.rows[key], values)
             table.touched.add(key)

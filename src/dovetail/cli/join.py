@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli.hosts_option import OnHosts, opened
 from dovetail.cli.output import errors_shown, say
 from dovetail.cli.stopping import Stopping
 
@@ -19,25 +20,37 @@ def join(
     over_network: Annotated[
         bool, typer.Option("--over-network", help="Use TCP: this is not the machine that the servers are on.")
     ] = False,
+    on: OnHosts = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Run code that the folder names even if others can write the folder.")
     ] = False,
 ) -> None:
-    """Work for a run until it is over; Ctrl-C ends this worker and others do its tasks."""
-    with errors_shown(), Stopping(say, "leaving, others do this worker's tasks; once more ends at once") as stopping:
+    """Work for a run until it is over; Ctrl-C ends this worker and others do its tasks.
+
+    With --on, a worker on each of those machines does, NAME-HOST.
+    """
+    with (
+        errors_shown(),
+        opened(on) as fleet,
+        Stopping(say, "leaving, others do this worker's tasks; once more ends at once") as stopping,
+    ):
+        from dovetail.runtime.launch.hosts.joining import join_on
         from dovetail.runtime.launch.join import join as work_for
 
         say(f"working for {run} ...")
         try:
-            work_for(
-                run,
-                name=name,
-                threads=threads,
-                device=device,
-                share_host=not over_network,
-                trust=trust,
-                leaves=stopping.asked,
-            )
+            if fleet is not None:
+                join_on(run, fleet, name=name, threads=threads, device=device, trust=trust, leaves=stopping.asked)
+            else:
+                work_for(
+                    run,
+                    name=name,
+                    threads=threads,
+                    device=device,
+                    share_host=not over_network,
+                    trust=trust,
+                    leaves=stopping.asked,
+                )
         except KeyboardInterrupt:
             say("ended at once")
             raise typer.Exit(130) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.cli.hosts_option import OnHosts, opened
 from dovetail.cli.output import errors_shown, print_line, say
 from dovetail.errors import SpecError
 from dovetail.units import format_count, format_duration, parse_duration_s
@@ -35,16 +36,27 @@ def serve(
 
 @link.command()
 def measure(
-    place: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where `dovetail link serve` runs.")],
+    place: Annotated[
+        str | None, typer.Argument(metavar="[HOST:PORT]", help="Where `dovetail link serve` runs.")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Measure so often, and take the median.")] = 5,
     timeout: Annotated[str, typer.Option(help="The longest wait for one answer, e.g. 30s.")] = "10s",
+    on: OnHosts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
 ) -> None:
-    """Measure bandwidth and latency from here to another host, and back."""
-    from dovetail.profiler.links import measure_link
+    """Measure bandwidth and latency from here to another host, and back; with --on, between all of them."""
+    if (place is None) == (on is None):
+        raise typer.BadParameter("give HOST:PORT, or --on HOSTS")
+    with errors_shown(as_json=as_json), opened(on) as fleet:
+        from dovetail.profiler.links import measure_link
 
-    with errors_shown(as_json=as_json):
-        host, port = _parse(place)
+        if fleet is not None:
+            from dovetail.cli.hosts_links import measure_between, print_links
+
+            found = measure_between(fleet, repeats=repeats, timeout_s=parse_duration_s(timeout))
+            print_links(found, as_json=as_json)
+            return
+        host, port = _parse(place or "")
         timeout_s = parse_duration_s(timeout)
         speeds = measure_link(host, port, num_repeats=repeats, timeout_s=timeout_s, deadline_s=max(90.0, 3 * timeout_s))
     if as_json:

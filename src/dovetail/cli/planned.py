@@ -42,16 +42,22 @@ class PlannedRun:
 
 
 def run_as_planned(
-    run: Run, plan_file: Path, *, scale: bool, problem_file: Path | None = None, dense: Dense | None = None
+    run: Run,
+    plan_file: Path,
+    *,
+    scale: bool,
+    problem_file: Path | None = None,
+    dense: Dense | None = None,
+    machine: Machine | None = None,
 ) -> PlannedRun:
-    """Return a run with the workers and stages of a plan file, and show them."""
+    """Return a run with the workers and stages of a plan file, and show them; without a machine, on this one."""
     from dovetail.runtime.launch.from_plan import Machine
     from dovetail.spec import Plan
     from dovetail.spec.files import read_struct
 
     plan = read_struct(plan_file, Plan)
     problem = problem_of(plan, plan_file, problem_file)
-    return placed(run, plan, problem, Machine.this(), scale=scale, dense=dense)
+    return placed(run, plan, problem, machine or Machine.this(), scale=scale, dense=dense)
 
 
 def placed(
@@ -135,7 +141,7 @@ def show_places(planned: PlannedRun) -> None:
     from dovetail.units import format_duration
 
     machine, prediction = planned.machine, planned.prediction
-    say(f"this machine has {machine.cores} core{'s' * (machine.cores != 1)} and {machine.gpus} GPUs; the plan:")
+    say(f"{machine.called} {machine.cores} core{'s' * (machine.cores != 1)} and {machine.gpus} GPUs; the plan:")
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("stage", "layers", "type", "a unit is", "planned", "here", "predicted a batch"):
         is_text = heading in ("layers", "type", "a unit is")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dovetail.cli.data import parse_options
+from dovetail.cli.hosts_option import OnHosts, opened
 from dovetail.cli.model_options import DataName, DataOptions, ModelName, ModelOptions, Prices, ReplanAbove, ReplanSteps
 from dovetail.cli.output import errors_shown, print_json, say
 
@@ -45,10 +46,14 @@ def run(
     replan_above: ReplanAbove = 0.2,
     replan_steps: ReplanSteps = 20,
     seed: Annotated[int, typer.Option(help="Of initial values, and of the order of the data.")] = 0,
+    on: OnHosts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
 ) -> None:
-    """Profile a model on this machine, plan it, train it as planned, and compare what was predicted with what was."""
-    with errors_shown(as_json=as_json):
+    """Profile a model on this machine, plan it, train it as planned, and compare what was predicted with what was.
+
+    With --on, it is measured on one machine of each type, and planned for and trained on all of them.
+    """
+    with errors_shown(as_json=as_json), opened(on) as fleet:
         from dovetail.cli.measured import keep_plan
         from dovetail.cli.planned import placed
         from dovetail.cli.replanning import ReplanRule, train_planned
@@ -57,7 +62,7 @@ def run(
         from dovetail.runtime.launch.from_plan import Machine
         from dovetail.runtime.launch.lock import RunLock
 
-        machine = Machine.this()
+        machine = Machine.this() if fleet is None else fleet.machine
         chosen = model_run(
             model,
             model_options=parse_options(option or []),
@@ -67,7 +72,13 @@ def run(
             batch=batch,
             seed=seed,
         )
-        problem = _profiled(chosen, machine, price or [], min_samples_per_s)
+        if fleet is None:
+            problem = _profiled(chosen, machine, price or [], min_samples_per_s)
+        else:
+            from dovetail.cli.hosts_profile import profiled_on
+
+            chosen, dense = fleet.settled(chosen), dense or "ps"  # a ring across hosts needs a word of trust
+            problem = profiled_on(fleet, chosen, price or [], min_samples_per_s)
         plan = _planned(problem, max_stages=max_stages, split_stages=split_stages)
         planned = placed(chosen, plan, problem, machine, dense=dense)
         with RunLock(out) if out is not None else lock_free_folder(chosen) as lock:
@@ -81,6 +92,7 @@ def run(
                     start_from=None,
                     loggers=[],
                     replanner=replanner,
+                    fleet=fleet,
                 )
 
             begun_s = time.time()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dovetail.cli.hosts_option import OnHosts, opened
 from dovetail.cli.model_options import ReplanAbove, ReplanSteps
 from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dovetail.cli.replanning import Replanner
     from dovetail.runtime.finished.result import TrainingResult
     from dovetail.runtime.launch.callbacks import Callback
+    from dovetail.runtime.launch.hosts.fleet import Fleet
     from dovetail.runtime.launch.lock import RunLock
     from dovetail.spec.run import Run
 
@@ -89,6 +91,7 @@ def train(
         Literal["servers", "device"] | None,
         typer.Option(help="Where embedding rows lie: on servers, or on this process's GPU over host memory and disk."),
     ] = None,
+    on: OnHosts = None,
     trust: Annotated[
         bool,
         typer.Option(
@@ -101,12 +104,14 @@ def train(
 
     Ctrl-C or SIGTERM keeps a checkpoint and stops; a second one ends at once.
     """
-    if run_file is None and resume is None:
-        raise typer.BadParameter("give a run file, a model, or --resume FOLDER")
-    if replan and in_process:
-        raise typer.BadParameter("--replan moves workers, and --in-process has none")
-    if resume is not None and out is not None:
-        raise typer.BadParameter("--resume goes on in its own folder: leave --out away")
+    _check_flags(
+        {
+            "give a run file, a model, or --resume FOLDER": run_file is None and resume is None,
+            "--replan moves workers, and --in-process has none": replan and in_process,
+            "--on starts workers on other machines, and --in-process has none": on is not None and in_process,
+            "--resume goes on in its own folder: leave --out away": resume is not None and out is not None,
+        }
+    )
     flags = {
         "servers.count": servers,
         "table.place": table,
@@ -123,7 +128,7 @@ def train(
         "data.options.max_bad_rows": max_bad_rows,
         "log.metrics": metrics,
     }
-    with errors_shown(as_json=as_json):
+    with errors_shown(as_json=as_json), opened(on) as fleet:
         if timeline is not None:
             from dovetail.cli.timeline import check_timeline_path
 
@@ -139,7 +144,10 @@ def train(
             from dovetail.cli.planned import run_as_planned
 
             chosen = run.training.dense if says_dense(run_file, settings) else None
-            planned = run_as_planned(run, plan, scale=scale, problem_file=problem, dense=chosen)
+            if fleet is not None and chosen is None:
+                chosen = "ps"  # a ring across hosts needs a word of trust
+            machine = None if fleet is None else fleet.machine
+            planned = run_as_planned(run, plan, scale=scale, problem_file=problem, dense=chosen, machine=machine)
             run = planned.run
         if resume is not None and not resume.is_dir():
             raise DovetailError(f"{resume} is no run", hint="give the folder that `dovetail train` wrote")
@@ -162,6 +170,7 @@ def train(
                     start_from=start_from,
                     loggers=log or [],
                     replanner=replanner,
+                    fleet=fleet,
                 )
 
             if planned is None:
@@ -175,6 +184,13 @@ def train(
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
         _show(run, result, facts, as_json=as_json)
+
+
+def _check_flags(complaints: Mapping[str, bool]) -> None:
+    """Refuse flags that do not go together."""
+    for complaint, is_so in complaints.items():
+        if is_so:
+            raise typer.BadParameter(complaint)
 
 
 def _plan_of(plan: Path | None, run: Run, run_file: str | None, *, is_needed: bool) -> Path | None:
@@ -195,6 +211,7 @@ def train_watched(
     start_from: Path | None,
     loggers: list[str],
     replanner: Replanner | None = None,
+    fleet: Fleet | None = None,
 ) -> TrainingResult:
     """Run to the end, or to where the user or a replanner stops it; where both do, the user's wish counts."""
     from dovetail.cli.stopping import Stopping
@@ -219,6 +236,7 @@ def train_watched(
                 callbacks=[Shown(view, is_open=True), *others],
                 stop=stopping.asked,
                 lock=lock,
+                fleet=fleet,
                 tell=view.tell,
             )
         except KeyboardInterrupt:

@@ -103,3 +103,28 @@ def ftrl(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-de
                 row[j] = _ZERO
             else:
                 row[j] = -(z - (l1 if z > 0 else -l1)) / ((beta + root) / rate + l2)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def limit_norms(rows, slots, _, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """W *= max_norm / (norm + 1e-7) where the norm is above; the gradients are for the step that follows."""
+    most, kind = settings[0], settings[1]
+    for i in range(len(slots)):
+        row = rows[slots[i]]
+        norm = 0.0
+        for j in range(width):
+            size = abs(np.float64(row[j]))
+            if kind == np.float32(2):
+                norm += size * size
+            elif np.isinf(kind):
+                norm = max(norm, size)
+            else:
+                norm += size ** np.float64(kind)
+        if kind == np.float32(2):
+            norm = np.sqrt(norm)
+        elif not np.isinf(kind):
+            norm = norm ** (1.0 / np.float64(kind))
+        if norm > most:
+            scale = np.float32(most / (norm + 1e-7))
+            for j in range(width):
+                row[j] *= scale

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from dovetail.embedding.arrays import as_bags, as_gradients, as_keys, check_bags, in_bag_order
 from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
 from dovetail.embedding.distinct import Whereabouts
+from dovetail.embedding.errors import TableError
 from dovetail.embedding.expiry import expire
 from dovetail.embedding.loading import LoadOptions, fill, find_chains, optimizer_of
 from dovetail.embedding.open_table import OpenTable
@@ -149,6 +150,16 @@ class Table(OpenTable):
             self._update.set_rate_factor(factor)
             if self.on_device is not None:
                 self.on_device.set_rate_factor(factor)
+
+    def limit_norms(self, max_norm: float, *, norm_type: float = 2.0) -> None:
+        """Have the following updates scale a row down to `max_norm` before they step it, where its norm is above.
+
+        Whoever looks rows up scales them likewise: this is PyTorch's `max_norm`, a forward pass at a time.
+        """
+        if self.on_device is not None:
+            raise TableError("rows on a device have no max_norm", hint="keep them in host memory: no device_bytes")
+        with self._lock:
+            self._update.limit_norms(max_norm, norm_type)
 
     def prefetch(self, keys: ArrayLike, *, ahead: int = 1) -> Future[int]:
         """Bring rows up in the background and keep them for the next `ahead` look-ups; the result counts the fetches.

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dovetail.embedding import batch_kernels as kernels
 from dovetail.embedding.distinct import Whereabouts
+from dovetail.embedding.row_kernels import limit_norms
 from dovetail.embedding.row_optimizer import RowOptimizer
 from dovetail.embedding.saving import Saver
 from dovetail.embedding.store import Store
@@ -21,11 +22,16 @@ class Update:
         self._optimizer = optimizer
         self._kernel, self._settings = type(optimizer).kernel, optimizer.settings()
         self._rate = self._settings[0]
+        self._limit: NDArray[np.float32] | None = None
         self._sums = np.empty((0, store.width), dtype=np.float32)
 
     def set_rate_factor(self, factor: float) -> None:
         """Use `factor` times the optimizer's learning rate from now on."""
         self._settings[0] = self._rate * np.float32(factor)
+
+    def limit_norms(self, max_norm: float, norm_type: float) -> None:
+        """Scale rows down to a norm before they are stepped."""
+        self._limit = np.array([max_norm, norm_type], dtype=np.float32)
 
     def fill(self, keys: NDArray[np.int64], values: NDArray[np.float32]) -> None:
         """Give distinct keys' rows these values, and the state of new rows."""
@@ -71,6 +77,8 @@ class Update:
         slots = self._store.distinct.find(keys) if slots is None else slots
         if slots is not None:
             self._saver.keep_at(slots)
+            if self._limit is not None:
+                self._store.step_rows(slots, gradients, limit_norms, self._limit)
             self._store.distinct.step(slots, gradients, self._kernel, self._settings, scale=scale)
             return
         middle = len(keys) // 2
@@ -86,4 +94,6 @@ class Update:
     def _step(self, slots: NDArray[np.int32], sums: NDArray[np.float32]) -> None:
         """Step distinct rows in the host tier."""
         self._saver.keep_at(slots)
+        if self._limit is not None:
+            self._store.step_rows(slots, sums, limit_norms, self._limit)
         self._store.step_rows(slots, sums, self._kernel, self._settings)

@@ -31,7 +31,6 @@ class LayerGraph(nn.Module):
         self._blocks = _resolved(blocks)
         self._position = {block.name: position for position, block in enumerate(self._blocks)}
         self.layers = _registered(self._blocks)
-        _check_owners(self._blocks)
         answers = [block.name for block in self._blocks if block.kind != "loss"]
         self.scores = scores if scores is not None else answers[-1] if answers else self._blocks[-1].name
         self.position(self.scores)
@@ -118,6 +117,17 @@ class LayerGraph(nn.Module):
         for block in self._blocks[first : last + 1]:
             yield from block.module.named_parameters(prefix=f"layers.{block.name}")
 
+    def ties(self) -> list[tuple[str, str, str]]:
+        """Return the parameters that two blocks share, with the first and another: on two stages they would be two."""
+        owner: dict[int, str] = {}
+        found = []
+        for block in self._blocks:
+            for name, parameter in block.module.named_parameters():
+                first = owner.setdefault(id(parameter), block.name)
+                if first != block.name:
+                    found.append((name, first, block.name))
+        return found
+
     @staticmethod
     def _run_block(block: Block, batch: Batch, values: Mapping[str, Tensor]) -> Tensor:
         for name in block.after or ():
@@ -172,16 +182,3 @@ def _registered(blocks: Sequence[Block]) -> nn.Module:
                 f"a layer is called `{block.name}`, which PyTorch keeps for itself", hint="give it another name"
             ) from None
     return layers
-
-
-def _check_owners(blocks: Sequence[Block]) -> None:
-    """Refuse a parameter that two blocks hold: on two stages it would become two."""
-    owner: dict[int, str] = {}
-    for block in blocks:
-        for name, parameter in block.module.named_parameters():
-            other = owner.setdefault(id(parameter), block.name)
-            if other != block.name:
-                raise ModelError(
-                    f"layers `{other}` and `{block.name}` share the parameter `{name}`",
-                    hint="put both uses into one layer, so that one stage holds it",
-                )

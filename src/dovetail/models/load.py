@@ -13,12 +13,13 @@ from torch import nn
 from dovetail.data.schema import CRITEO_SCHEMA, Schema
 from dovetail.errors import DovetailError, did_you_mean
 from dovetail.models import ctr_dnn, dlrm, matchnet, nce, two_embeddings
+from dovetail.models.answers import LossSpec
 from dovetail.models.block import Block
 from dovetail.models.errors import ModelError
 from dovetail.models.imports import import_function
 from dovetail.models.initial_values import initialise
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.models.losses import LossSpec, loss_block
+from dovetail.models.losses import loss_block
 from dovetail.models.options import check_options
 from dovetail.models.recipe import Recipe
 from dovetail.models.sequential import blocks_of_sequential

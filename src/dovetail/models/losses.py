@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,14 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dovetail.errors import did_you_mean
+from dovetail.models.answers import Heads, LossSpec, OwnLoss, Scores, Times
 from dovetail.models.block import Block
 from dovetail.models.errors import ModelError
 from dovetail.models.imports import import_function
-
-LossSpec = str | Mapping[str, str]
-"""A loss by its name, or one for each head of the model's answer."""
-Scores = Tensor | Mapping[str, Tensor] | Sequence[Tensor]
-"""What a model answers: a tensor, or several by name or by position."""
+from dovetail.models.loss_names import NO_LOSS, OWN_LOSSES, base_name, weight_and_name
 
 
 class Logistic(nn.Module):
@@ -145,34 +142,6 @@ class OneValueEach(nn.Module):
         return values
 
 
-class Heads(nn.Module):
-    """One loss for each part of a model's answer, added up; the i-th part is compared with the i-th label."""
-
-    def __init__(self, losses: Mapping[str, str]) -> None:
-        """Make the losses."""
-        super().__init__()
-        self._names = tuple(losses)
-        self.inner = nn.ModuleList([make_loss(loss) for loss in losses.values()])
-
-    def forward(self, scores: Scores, labels: Tensor) -> Tensor:
-        """Return the sum over heads of every sample."""
-        parts = {} if isinstance(scores, Tensor) else heads_of(scores)
-        if sorted(parts) != sorted(self._names):
-            wanted, answers = (", ".join(f"`{name}`" for name in names) for names in (self._names, parts))
-            raise ModelError(
-                f"there are losses for {wanted}, and the model answers {answers or 'one tensor'}",
-                hint="name one loss for each part of the model's answer",
-            )
-        if labels.dim() < 2 or labels.shape[1] != len(parts):
-            raise ModelError(
-                f"the model answers {len(parts)} parts, and labels have shape {list(labels.shape)}",
-                hint="give labels one column for each part of the answer, in its order",
-            )
-        losses = dict(zip(self._names, self.inner, strict=True))
-        values = [losses[name](part, labels[:, position]) for position, (name, part) in enumerate(parts.items())]
-        return torch.stack(values).sum(dim=0)
-
-
 class Summed(nn.Module):
     """The end of a graph: the values of all samples added up, each as often as it counts."""
 
@@ -204,16 +173,9 @@ def make_loss(loss: LossSpec | Callable[..., Any]) -> nn.Module:
     name for each head, or an object: a module of PyTorch's, or anything that is called with scores and labels.
     """
     if isinstance(loss, str):
-        if loss in LOSSES:
-            return LOSSES[loss]()
-        if ":" not in loss:
-            raise ModelError(
-                f"there is no loss `{loss}`", hint=did_you_mean(loss, LOSSES) + ", or package.module:function"
-            )
-        found = import_function(loss, what="loss")
-        return make_loss(found() if _makes_a_loss(found) else found)
+        return _by_name(loss)
     if isinstance(loss, Mapping):
-        return Heads(loss)
+        return Heads({name: None if part == NO_LOSS else make_loss(part) for name, part in loss.items()})
     if not callable(loss):
         raise ModelError(f"a {type(loss).__name__} is not a loss", hint="give a name, a function or a module")
     if isinstance(loss, nn.Module) and any(parameter.requires_grad for parameter in loss.parameters()):
@@ -223,27 +185,43 @@ def make_loss(loss: LossSpec | Callable[..., Any]) -> nn.Module:
         )
     if isinstance(loss, nn.modules.loss._Loss):
         return OfPyTorch(loss)
-    known = (*(maker for maker in LOSSES.values() if isinstance(maker, type)), OfPyTorch, OneValueEach, Heads)
-    if isinstance(loss, nn.Module) and isinstance(loss, known):
+    known = (*(maker for maker in LOSSES.values() if isinstance(maker, type)), OfPyTorch, OneValueEach)
+    if isinstance(loss, nn.Module) and isinstance(loss, (*known, Heads, OwnLoss, Times)):
         return loss
     return OneValueEach(loss, getattr(loss, "__name__", type(loss).__name__))
 
 
+def _by_name(loss: str) -> nn.Module:
+    """Return the loss of a name; of `0.3 * NAME`, three tenths of it."""
+    weight, name = weight_and_name(loss)
+    if name != loss:
+        return Times(weight, make_loss(name))
+    if loss in LOSSES:
+        return LOSSES[loss]()
+    if loss in OWN_LOSSES:
+        return OwnLoss(loss)
+    if ":" not in loss:
+        raise ModelError(
+            f"there is no loss `{loss}`",
+            hint=did_you_mean(loss, [*LOSSES, *OWN_LOSSES]) + ", or package.module:function",
+        )
+    found = import_function(loss, what="loss")
+    return make_loss(found() if _makes_a_loss(found) else found)
+
+
 def loss_block(loss: LossSpec, *, name: str = "loss") -> Block:
     """Return the last block of a graph: a loss, summed over samples."""
+    if isinstance(loss, str) and base_name(loss) in OWN_LOSSES:
+        raise ModelError(
+            f"the loss is `{loss}`, the model's own, and the model is divided into layers",
+            hint="train it in one piece, or have it answer scores and name the loss",
+        )
     return Block(name=name, kind="loss", module=Summed(make_loss(loss)), reads=("labels", "weights"))
 
 
 def weighted_sum(values: Tensor, weights: Tensor | None) -> Tensor:
     """Return the sum of one value a sample, each times its weight where there are weights."""
     return values.sum() if weights is None else (values * weights).sum()
-
-
-def heads_of(scores: Scores) -> dict[str, Tensor]:
-    """Return the parts of a model's answer by name; those without a name are called by their position."""
-    if isinstance(scores, Mapping):
-        return dict(scores)
-    return {str(position): part for position, part in enumerate(scores)}
 
 
 def _makes_a_loss(function: Callable[..., Any]) -> bool:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import did_you_mean
+from dovetail.models.answers import Scores, heads_of, label_of
 from dovetail.models.errors import ModelError
 from dovetail.models.foreign_metric import foreign_metric
-from dovetail.models.losses import Scores, heads_of
 from dovetail.models.ratios import ratio_value
 
 
@@ -194,7 +194,7 @@ class OfHead:
             raise ModelError(
                 f"the model's answer has no part `{self.head}`", hint=did_you_mean(self.head, parts) or "leave it out"
             )
-        self.inner.update(parts[self.head], targets[:, list(parts).index(self.head)])
+        self.inner.update(parts[self.head], label_of(self.head, parts, targets))
 
     def merge(self, other: OfHead) -> None:
         """Take in what another worker has seen."""

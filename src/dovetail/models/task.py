@@ -7,29 +7,37 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from dovetail.models.answers import LossSpec, Scores, heads_of, label_of
 from dovetail.models.errors import ModelError
-from dovetail.models.losses import LossSpec, Scores, heads_of
+from dovetail.models.loss_names import NO_LOSS, OWN_LOSSES, base_name
 
 NAME_ONE = 'name one: loss = "logistic" (0 or 1), "cross-entropy" (classes), "squared" (numbers), or your own'
+LOSS = "loss"
+"""What a part of an answer is called that is the loss, whatever other parts there are."""
 UNIT_LOSSES = ("logistic", "hinge", "softmax")
 """Losses whose labels are chances: 0, 1, or between."""
 NUMBER_METRICS = {"squared": "rmse", "huber": "rmse", "absolute": "mae"}
 
 
-def infer_loss(scores: Scores, labels: Tensor) -> LossSpec:
+def infer_loss(scores: Scores, labels: Tensor, own: Mapping[str, str] | None = None) -> LossSpec:
     """Return the loss that fits; where several would, refuse and ask.
+
+    `own` says how answers that are one number come from the samples, by the name of the part, or by none: `answer-mean`
+    or `answer-sum`. A part called `loss` that is one is the loss, and others are only looked at.
 
     One score a sample, or one a label: `logistic` where all labels are 0 or 1, else `squared`. Several scores a sample
     and one label: `cross-entropy`. A model with several answers: one loss for each.
     """
     if not isinstance(scores, Tensor):
-        parts = heads_of(scores)
-        if labels.dim() < 2 or labels.shape[1] != len(parts):
-            raise ModelError(
-                f"the model answers {len(parts)} parts, and labels have shape {_shape(labels)}",
-                hint="give labels one column for each part of the answer, in its order",
-            )
-        return {name: str(infer_loss(part, labels[:, at])) for at, (name, part) in enumerate(parts.items())}
+        parts, own = heads_of(scores), own or {}
+        if LOSS in own:
+            return {name: own[LOSS] if name == LOSS else NO_LOSS for name in parts}
+        return {
+            name: own[name] if name in own else str(infer_loss(part, label_of(name, parts, labels)))
+            for name, part in parts.items()
+        }
+    if own and not scores.dim():
+        return own[""]
     if scores.numel() == labels.numel():
         return "logistic" if bool(((labels == 0) | (labels == 1)).all()) else "squared"
     if scores.dim() >= 2 and scores.numel() == labels.numel() * scores.shape[-1] and _are_whole(labels):
@@ -47,12 +55,12 @@ def check_task(loss: LossSpec, scores: Scores, labels: Tensor) -> None:
         raise ModelError("a label is not a finite number", hint="leave such samples out of the data")
     if isinstance(loss, Mapping):
         parts = {} if isinstance(scores, Tensor) else heads_of(scores)
-        for at, (name, part) in enumerate(parts.items()):
-            if name in loss and labels.dim() > 1 and at < labels.shape[1]:
-                check_task(loss[name], part, labels[:, at])
-    elif loss in UNIT_LOSSES:
-        check_unit_labels(loss, labels)
-    elif loss == "cross-entropy" and isinstance(scores, Tensor) and labels.shape != scores.shape:
+        for name, part in parts.items():
+            if name in loss and part.dim() and base_name(loss[name]) not in (*OWN_LOSSES, NO_LOSS):
+                check_task(loss[name], part, label_of(name, parts, labels))
+    elif base_name(loss) in UNIT_LOSSES:
+        check_unit_labels(base_name(loss), labels)
+    elif base_name(loss) == "cross-entropy" and isinstance(scores, Tensor) and labels.shape != scores.shape:
         classes = scores.shape[-1]
         if scores.dim() < 2 or classes < 2:
             return  # the loss itself says what it needs
@@ -81,8 +89,9 @@ def usual_metrics(loss: LossSpec, scores: Scores) -> tuple[str, ...]:
     if isinstance(loss, Mapping):
         parts = {} if isinstance(scores, Tensor) else heads_of(scores)
         return tuple(f"{name}.{metric}" for name, part in parts.items() for metric in usual_metrics(loss[name], part))
-    if not isinstance(scores, Tensor):
+    if not isinstance(scores, Tensor) or not scores.dim():
         return ()
+    loss = base_name(loss)
     num_scores = 1 if scores.dim() == 1 else scores.shape[-1]
     if loss == "logistic":
         return ("auc",) if num_scores == 1 else ("accuracy",)

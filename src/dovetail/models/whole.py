@@ -9,9 +9,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from dovetail.data.batch import FIELDS, Batch
+from dovetail.models.answers import LossSpec, Scores, has_one_number
 from dovetail.models.errors import ModelError
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.models.losses import LossSpec, Scores, make_loss, weighted_sum
+from dovetail.models.losses import make_loss, weighted_sum
+from dovetail.models.low_types import in_full, suited
 from dovetail.models.recipe import Recipe
 from dovetail.models.sequential import first_reads, steps_of
 
@@ -52,7 +54,15 @@ class WholeModel(nn.Module):
 
     def predict(self, batch: Batch) -> Scores:
         """Return the model's answer."""
-        return self._answer(batch)
+        return in_full(self._answer(batch))
+
+    def check_weights(self, batch: Batch) -> None:
+        """Refuse weights of samples where the loss is one number for all of them."""
+        if batch.weights is not None and self.loss is not None and has_one_number(self.loss):
+            raise ModelError(
+                "the data have weights, and the model's loss is one number for all samples",
+                hint='answer one value a sample, loss = "answer", which is then multiplied by its weight',
+            )
 
     def outcome(self, batch: Batch) -> tuple[Tensor, Scores]:
         """Return the loss, summed over the samples, and the model's answer."""
@@ -60,7 +70,7 @@ class WholeModel(nn.Module):
             raise ModelError(
                 f"{type(self.module).__name__} has no loss", hint='name one, e.g. loss = "logistic" or "cross-entropy"'
             )
-        scores = self._answer(batch)
+        scores = in_full(self._answer(batch))
         return weighted_sum(self.loss(scores, batch.labels), batch.weights), scores
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,7 +106,7 @@ class _Called:
 
     def __call__(self, batch: Batch) -> Scores:
         """Return the module's answer."""
-        named = {name: getattr(batch, name) for name in self.reads(batch.extra)}
+        named = {name: suited(getattr(batch, name), self._module, name) for name in self.reads(batch.extra)}
         answer: Scores = self._module(*named.values()) if self.alone is not None else self._module(**named)
         return answer
 
@@ -116,6 +126,7 @@ class _Steps:
 
     def __init__(self, model: nn.Sequential) -> None:
         """Look which fields each layer reads."""
+        self._model = model
         self._layers = [layer for _, layer in steps_of(model)]
         if not self._layers:
             raise ModelError("the model is an empty nn.Sequential", hint="give it at least one layer")
@@ -133,11 +144,15 @@ class _Steps:
 
     def __call__(self, batch: Batch) -> Scores:
         """Return the last layer's answer."""
-        value: Any = self._layers[0](*(getattr(batch, name) for name in self._first(batch.extra)))
+        value: Any = self._layers[0](*self._fields(batch, self._first(batch.extra)))
         for layer, names in zip(self._layers[1:], self._read[1:], strict=True):
-            value = layer(value, *(getattr(batch, name) for name in names))
+            value = layer(value, *self._fields(batch, names))
         answer: Scores = value
         return answer
+
+    def _fields(self, batch: Batch, names: Sequence[str]) -> list[Any]:
+        """Return fields of a batch."""
+        return [suited(getattr(batch, name), self._model, name) for name in names]
 
 
 def _by_name(module: nn.Module) -> _Called:

@@ -10,7 +10,7 @@ import torch
 
 from dovetail.data import Batch, Matches, Source, load_data
 from dovetail.errors import DovetailError
-from dovetail.models import MODELS, LayerGraph, load_model
+from dovetail.models import MODELS, LayerGraph, ModelError, load_model
 from dovetail.models.task import infer_loss
 
 NUM_BATCHES = 8
@@ -40,6 +40,11 @@ class ProfileRequest:
         if self.model == "matchnet" and isinstance(source, Matches):
             options.setdefault("items", source.items())
         graph = load_model(self.model, seed=self.seed, **options)
+        for name, one, other in graph.ties():
+            raise ModelError(
+                f"layers `{one}` and `{other}` share the parameter `{name}`, and a plan might cut between them",
+                hint="put both uses into one layer; to train, cut it by hand with [[stage]], both in one stage",
+            )
         if ":" in self.model and "loss" not in options:
             graph = self._with_loss(graph, source.read(0, self.batch), options)
         batches = [source.read(turn * self.batch, (turn + 1) * self.batch) for turn in range(NUM_BATCHES)]

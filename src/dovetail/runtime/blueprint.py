@@ -19,6 +19,11 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
     width: int
     num_rows: int
     scale: float
+    padding: int | None = None
+    """The key whose row is zeros, and never trained."""
+    max_norm: float | None = None
+    """What rows are scaled down to before they are used."""
+    norm_type: float = 2.0
 
 
 class DenseEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,15 +54,16 @@ class Process:
         )
 
     def call(self, spec: ServerSpec, *, suffix: str = "", lane_bytes: int = 0) -> Caller:
-        """Return a line to another process; with `lane_bytes`, large arrays go through shared memory."""
+        """Return a line to another process; with `lane_bytes`, large arrays go through shared memory on one host."""
+        is_near = self.is_local and spec.local_address != spec.address  # else it is on another host
         return Caller(
-            spec.local_address if self.is_local else spec.address,
+            spec.local_address if is_near else spec.address,
             codec=self.codec,
             keys=self.keys,
             name=self.name,
             peer=spec.name,
             identity=f"{self.name}/{self.process_id}{suffix}".encode(),
-            lanes=self.lanes if lane_bytes else None,
+            lanes=self.lanes if lane_bytes and is_near else None,
             lane_bytes=max(lane_bytes, 1 << 16),
         )
 

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from dovetail.models.loss_names import base_name
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT
 from dovetail.spec.run import Run
@@ -44,7 +45,7 @@ def _references(run: Run, *, own_model: bool, own_data: bool) -> list[str]:
     names = [*(loss.values() if isinstance(loss, dict) else [loss]), *(run.model.metrics or ()), run.validation.name]
     names += [] if own_model else [run.model.name]
     names += [] if own_data else [run.data.name]
-    return [name for name in names if name is not None and ":" in name]
+    return [base_name(name) for name in names if name is not None and ":" in name]
 
 
 def _written_in(folder: Path, reference: str) -> Iterator[Path]:

@@ -19,10 +19,11 @@ from dovetail.spec.run_table import RunTable
 
 Mode = Literal["sync", "ssp", "async"]
 Dense = Literal["ring", "ps"]
-Precision = Literal["float32", "tf32", "bfloat16"]
+Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 Activations = Literal["float32", "bfloat16"]
 """In the order that plans have them: Python takes two Literals of the same words for one, and keeps the first."""
 Reduction = Literal["mean", "sum"]
+BatchNorm = Literal["global", "own"]
 PROCESS_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 """A name that is a file's as well: of a log, of a key."""
 OTHERS = re.compile(r"coordinator|launcher|server-[0-9]+", re.IGNORECASE)
@@ -55,8 +56,9 @@ class RunModel(Section, frozen=True):
     loss: Annotated[
         str | dict[str, str] | None,
         Meta(
-            description="logistic, cross-entropy, squared, absolute, huber, package.module:function, or one for each "
-            "part of the model's answer; absent: the model's own, or what labels and answers tell"
+            description="logistic, cross-entropy, squared, absolute, huber, package.module:function, answer-mean (the "
+            "model computes it), or one for each part of the model's answer, such as 0.3 * squared; absent: the "
+            "model's own, or what labels and answers tell"
         ),
     ] = None
     metric: Annotated[
@@ -134,6 +136,11 @@ class RunTraining(Section, frozen=True):
     activations: Annotated[
         Activations, Meta(description="as what numbers travel between stages: float32, or bfloat16 (half the bytes)")
     ] = "float32"
+    batch_norm: Annotated[
+        BatchNorm | None,
+        Meta(description="normalise by the whole batch (global), or each worker by its part (own); absent: see below"),
+    ] = None
+    compile: Annotated[bool, Meta(description="whether workers compile the model with torch.compile")] = False
     balance: Annotated[bool, Meta(description="whether shares follow the workers' speeds; else they are equal")] = True
 
     def __post_init__(self) -> None:
@@ -192,9 +199,15 @@ class RunWorker(Section, frozen=True):
     memory_bytes: Annotated[int | None, Meta(description="memory it may use; absent: what the machine has")] = None
     cores: Annotated[float | None, Meta(description="CPU quota in cores, e.g. 0.4; needs root")] = None
     stage: Annotated[int, Meta(description="the stage whose layers it holds, from 0")] = 0
+    host: Annotated[
+        str | None, Meta(description="with --on: the host, or the type of hosts, that it is on; absent: any that fits")
+    ] = None
     precision: Annotated[
         Precision,
-        Meta(description="of matrix products: float32, tf32 (GPUs round inputs to 10 bits) or bfloat16 (autocast)"),
+        Meta(
+            description="of matrix products: float32, tf32 (GPUs round inputs to 10 bits), bfloat16 (autocast) or "
+            "float16 (autocast, losses scaled)"
+        ),
     ] = "float32"
 
     def __post_init__(self) -> None:

@@ -87,6 +87,16 @@ class ServersKeepDense(DenseKeepers):
     """The servers do, which are told of commits and checkpoints anyway: there is nothing to see to."""
 
 
+class NormsWaitForAll(ServersKeepDense):
+    """The servers do, and every worker waits for all others on its way: a step of which one was lost is done again."""
+
+    everyone = True
+
+    def drop(self, name: str) -> Wish | None:
+        """Have the step computed again: the others wait for what a lost worker would have brought."""
+        return BeginAgain(f"batch norms go on without {name}; the step under way begins again")
+
+
 class RingKeepsDense(DenseKeepers):
     """The members of this generation's ring, and how far they are."""
 

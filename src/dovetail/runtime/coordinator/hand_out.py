@@ -163,6 +163,7 @@ class HandOut:
                 epoch=step.epoch,
                 ranges=tuple(task.ranges),
                 is_open=task.is_open,
+                batch=step.num_positions,
             ),
         )
 

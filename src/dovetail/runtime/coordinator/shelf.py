@@ -51,7 +51,7 @@ class FolderShelf:
         told = self._statistics()
         values = self._before if told is None else told
         files = manifest.files
-        if values is not None:
+        if values is not None and checkpoints.STATISTICS not in files:  # a server keeps those of whole batches
             checkpoints.write_statistics(values, partial)
             files = files | checkpoints.checksums_in(partial, only=checkpoints.STATISTICS)
         manifest = msgspec.structs.replace(manifest, files=files, fingerprint=self._fingerprint)

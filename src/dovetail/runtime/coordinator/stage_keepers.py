@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.coordinator.decisions import Decisions
-from dovetail.runtime.coordinator.dense_keepers import DenseKeepers, RingKeepsDense, ServersKeepDense
+from dovetail.runtime.coordinator.dense_keepers import DenseKeepers, NormsWaitForAll, RingKeepsDense, ServersKeepDense
 from dovetail.runtime.coordinator.members import Worker
 from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.work import BeginAgain, GoBack, Wish
@@ -132,7 +132,7 @@ def _workers_of(roster: Roster, stage: int) -> Callable[[], Mapping[str, Worker]
 def dense_keepers(blueprint: Blueprint, roster: Roster, decisions: Decisions) -> DenseKeepers:
     """Return those that the run asks for."""
     if blueprint.run.training.dense != "ring":
-        return ServersKeepDense()
+        return NormsWaitForAll() if blueprint.run.training.batch_norm == "global" else ServersKeepDense()
     if blueprint.stages:
         return StagesKeepDense(blueprint, roster, decisions)
     return RingKeepsDense(roster, decisions, lambda: roster.workers)

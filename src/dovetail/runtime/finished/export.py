@@ -28,8 +28,8 @@ from dovetail.data.batch import FIELDS, Batch
 from dovetail.data.load import load_data
 from dovetail.data.schema import Schema
 from dovetail.data.source import Source
+from dovetail.models.answers import heads_of
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.models.losses import heads_of
 from dovetail.models.whole import WholeModel
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint

@@ -18,8 +18,9 @@ from dovetail.data.load import DATA, load_data
 from dovetail.data.schema import Field, Schema, Slot
 from dovetail.data.source import Source
 from dovetail.data.tables import as_table
+from dovetail.models.answers import LossSpec, Scores, heads_of
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.models.losses import LossSpec, Scores, heads_of
+from dovetail.models.loss_names import base_name
 from dovetail.models.metrics import click_scores
 from dovetail.models.whole import inputs_of
 from dovetail.runtime import checkpoint as checkpoints
@@ -167,10 +168,16 @@ def _loss_of(model: Model, blueprint: Blueprint) -> LossSpec | None:
 
 
 def _as_arrays(scores: Scores, loss: LossSpec | None) -> dict[str, Any]:
-    """Return scores and probabilities."""
-    if isinstance(scores, torch.Tensor):
+    """Return scores and probabilities; parts that are one number for all samples are no scores."""
+    if isinstance(scores, torch.Tensor) and scores.dim():
         return {"scores": _flat(scores), "probabilities": _chances(scores, loss if isinstance(loss, str) else None)}
-    parts = heads_of(scores)
+    parts = {} if isinstance(scores, torch.Tensor) else heads_of(scores)
+    parts = {name: part for name, part in parts.items() if part.dim()}
+    if not parts:
+        raise TrainingError(
+            "the model answers with its loss alone, which is no score of a sample",
+            hint="have forward answer {'loss': ..., 'score': ...}, or call parts of result.load_model().module",
+        )
     losses = dict.fromkeys(parts, loss) if isinstance(loss, str) else dict(loss or {})
     chances = {name: chance for name in parts if (chance := _chances(parts[name], losses.get(name))) is not None}
     return {"scores": {name: _flat(part) for name, part in parts.items()}, "probabilities": chances or None}
@@ -184,6 +191,7 @@ def _flat(scores: torch.Tensor) -> Floats:
 
 def _chances(scores: torch.Tensor, loss: str | None) -> Floats | None:
     """Return the chance of a 1, of each label, or of each class; None where scores are no log-odds."""
+    loss = None if loss is None else base_name(loss)
     scores = scores.float()
     if loss == "cross-entropy" and scores.dim() == 2 and scores.shape[1] > 2:
         return torch.softmax(scores, dim=1).numpy().copy()

@@ -136,6 +136,8 @@ def table_rows(blueprint: Blueprint, manifest: Manifest, folder: Path, position:
                 gone = part.tombstones
                 rows[gone] = first_values(gone, width=spec.width, seed=seed, scale=spec.scale)
                 rows[part.keys] = part.rows[:, : spec.width]
+    if spec.padding is not None:
+        rows[spec.padding] = 0.0
     return rows
 
 

@@ -8,8 +8,8 @@ import torch
 
 from dovetail.data.batch import Batch
 from dovetail.data.source import Source
+from dovetail.models.answers import Scores
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.models.losses import Scores
 from dovetail.models.metrics import make_metric
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.model.build import Model

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.bed import Bed
-from dovetail.runtime.launch.entry import run_worker
+from dovetail.runtime.launch.entry import LEAVE, run_worker
 from dovetail.runtime.launch.guard import travelling
+from dovetail.runtime.launch.hosts.protocol import HERE, Handle
 from dovetail.runtime.launch.starter_folder import keep_starter_folder
 
 OVER_S = 3.0
 """How long a process that ended well is left alone: so does everyone when the run is over."""
+END_S = 5.0
+"""How long a process that was killed may take to be gone."""
 STARTS = 2
 """How often a worker is tried to be started: another process that starts workers takes the place of one that ended."""
 PRELOAD = ["dovetail.runtime.worker.loop", "dovetail.data.load", "dovetail.models.load"]
@@ -30,11 +34,49 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_
 
 
 @dataclass(slots=True)
+class LocalHandle:
+    """A process on this machine."""
+
+    process: Any
+    """A child of this process, started by it or by the one that starts workers."""
+    host: str = HERE
+
+    @property
+    def pid(self) -> int:
+        """Return the process id."""
+        return int(self.process.pid)
+
+    def how_it_ended(self) -> str | None:
+        """Return how it ended, or None while it runs."""
+        code = self.process.poll() if isinstance(self.process, subprocess.Popen) else self.process.exitcode
+        if code is None:
+            return None
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+    def ask_to_leave(self) -> None:
+        """Have a worker hand its tasks to others and end."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, LEAVE)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it has ended, at most so long."""
+        if isinstance(self.process, subprocess.Popen):
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout_s)
+        else:
+            self.process.join(timeout_s)
+
+
+@dataclass(slots=True)
 class Child:
     """A process that was started, and how often."""
 
     name: str
-    handle: Any
+    handle: Handle
     is_role: bool
     """Coordinator or server; else a worker."""
     starts: int = 1
@@ -44,14 +86,11 @@ class Child:
     @property
     def process_id(self) -> int:
         """Return the process id."""
-        return int(self.handle.pid)
+        return self.handle.pid
 
     def how_it_ended(self) -> str | None:
         """Return how it ended, or None while it runs."""
-        code = self.handle.poll() if isinstance(self.handle, subprocess.Popen) else self.handle.exitcode
-        if code is None:
-            return None
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return self.handle.how_it_ended()
 
     def may_have_been_told(self) -> bool:
         """Say whether it ended well a moment ago: the coordinator may be about to say that the run is over."""
@@ -64,10 +103,7 @@ class Child:
         """End it where it still runs, and wait until it has ended."""
         if self.how_it_ended() is None:
             self.handle.kill()
-        if isinstance(self.handle, subprocess.Popen):
-            self.handle.wait()
-        else:
-            self.handle.join(5)
+        self.handle.wait(END_S)
 
 
 class Starter:
@@ -83,28 +119,29 @@ class Starter:
         self.inherited: tuple[int, ...] = ()
         """Open files that coordinator and servers hold as well."""
 
-    def start_role(self, name: str) -> Any:
+    def start_role(self, name: str) -> LocalHandle:
         """Start the coordinator or a server; return its handle."""
-        return subprocess.Popen(  # noqa: S603 - this interpreter, our own module
-            [sys.executable, "-m", "dovetail.runtime.launch.entry", str(self._folder), name, str(os.getpid())],
-            env={**os.environ, **dict.fromkeys(THREADS, "1")},
-            stdin=subprocess.DEVNULL,
-            pass_fds=self.inherited,
+        return LocalHandle(
+            subprocess.Popen(  # noqa: S603 - this interpreter, our own module
+                [sys.executable, "-m", "dovetail.runtime.launch.entry", str(self._folder), name, str(os.getpid())],
+                env={**os.environ, **dict.fromkeys(THREADS, "1")},
+                stdin=subprocess.DEVNULL,
+                pass_fds=self.inherited,
+            )
         )
 
-    def start_worker(self, name: str) -> Any:
+    def start_worker(self, name: str) -> LocalHandle:
         """Start a worker, from a process that has torch already; return its handle."""
         arguments = (str(self._folder), name, self._model, self._source, self._bed.entrance(name))
-        for attempt in range(STARTS):
-            handle = self._context.Process(target=run_worker, args=arguments, name=name)
+        for attempt in range(1, STARTS + 1):
+            process = self._context.Process(target=run_worker, args=arguments, name=name)
             try:
-                handle.start()
+                process.start()
+                break
             except (EOFError, ConnectionError, FileNotFoundError) as error:
-                if attempt == STARTS - 1:
+                if attempt == STARTS:
                     raise TrainingError(
                         f"{name} cannot be started: the process that starts workers ended ({type(error).__name__})",
                         hint="it was killed, or ran out of memory: see the system's log (dmesg), and start again",
                     ) from None
-            else:
-                return handle
-        return None
+        return LocalHandle(process)

@@ -24,7 +24,7 @@ from dovetail.logs import JsonLines, tell_as
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import log_of
 from dovetail.runtime.process import Process
-from dovetail.spec.run import RunWorker
+from dovetail.spec.run import Run, RunWorker
 
 EnterHost = Callable[[], None]
 """Takes the calling process to another host; it travels to a worker's process, so it must be picklable."""
@@ -38,7 +38,7 @@ EXTRA = "extra"
 """What workers are called, with a number, that the run file does not name."""
 
 
-def begin(folder: Path, name: str, launcher: int | None = None) -> None:
+def begin(folder: Path, name: str, launcher: int | None = None, *, dies_with_parent: bool = True) -> None:
     """Write to the process's own log from now on, and end when whoever started it does."""
     try:
         log = os.open(log_of(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -51,7 +51,8 @@ def begin(folder: Path, name: str, launcher: int | None = None) -> None:
     allow_many_files()
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
-        library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if dies_with_parent:
+            library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if launcher is not None and os.getppid() != launcher:
             sys.exit(f"{name}: the launcher ended before this process had begun")
         if hasattr(library, "mallopt"):
@@ -123,7 +124,7 @@ def _work(folder: Path, name: str, model: Any, source: Any, enter_host: EnterHos
     if enter_host is not None:
         enter_host()
     process = Process(folder, name, is_local=enter_host is None)
-    settings = dict(process.blueprint.run.each_worker()).get(name) or _extra_worker(process.blueprint)
+    settings = dict(process.blueprint.run.each_worker()).get(name) or first_worker(process.blueprint.run)
     data = load_source(process.blueprint.run, source)
     if settings.stage:
         work_in_stage(process, settings, data, model)
@@ -131,9 +132,9 @@ def _work(folder: Path, name: str, model: Any, source: Any, enter_host: EnterHos
         work(process, settings, data, model, told.is_set)
 
 
-def _extra_worker(blueprint: Blueprint) -> RunWorker:
+def first_worker(run: Run) -> RunWorker:
     """Return the settings of a worker that the run file does not name: those of its first, by its own speed."""
-    first = blueprint.run.each_worker()[0][1]
+    first = run.each_worker()[0][1]
     return msgspec.structs.replace(first, name=EXTRA, count=1, share=None)
 
 

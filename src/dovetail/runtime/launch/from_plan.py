@@ -32,6 +32,8 @@ class Machine:
     memory_bytes: float | None = None
     gpu_memory_bytes: float | None = None
     """Of the smallest."""
+    called: str = "this machine has"
+    """In messages: it may be several."""
 
     @classmethod
     def this(cls) -> Machine:
@@ -101,13 +103,13 @@ def place(
     if wanted[True] and not machine.gpus:
         named = sorted({f"`{stage.resource}`" for stage in stages if units[stage.resource].on_gpu})
         raise PlanError(
-            f"the plan needs {_counted(wanted)}, {', '.join(named)} among them, and this machine has "
+            f"the plan needs {_counted(wanted)}, {', '.join(named)} among them, and {machine.called} "
             f"{_counted(has)} that PyTorch can use",
             hint="plan for what is here: dovetail profile measures the types at hand",
         )
     if not scale and any(wanted[kind] > has[kind] for kind in wanted):
         raise PlanError(
-            f"the plan needs {_counted(wanted)}, and this machine has {_counted(has)}",
+            f"the plan needs {_counted(wanted)}, and {machine.called} {_counted(has)}",
             hint="--scale runs it in proportion with what there is",
         )
     return [_placed(stage, units[stage.resource], wanted, has) for stage in stages]
@@ -157,7 +159,7 @@ def check_memory(problem: Problem, stages: Sequence[PlacedStage], machine: Machi
     if machine.memory_bytes is not None and hosts_bytes > machine.memory_bytes:
         raise PlanError(
             f"the workers on cores would hold {format_bytes(hosts_bytes)} of parameters, gradients and optimizer "
-            f"state, and this machine has {format_bytes(machine.memory_bytes)}",
+            f"state, and {machine.called} {format_bytes(machine.memory_bytes)}",
             hint="plan with fewer units: every worker of a stage holds all dense parameters of its layers",
         )
 

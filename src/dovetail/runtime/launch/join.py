@@ -61,16 +61,16 @@ def join(
     check_device(device, f"--device {device}")
     name = name or f"joined-{os.getpid()}"
     check_worker_name(name)
-    _check_name(name, blueprint)
+    check_name_is_free(name, blueprint)
     owner = owner_of(folder)
-    with _keys(folder, f"joins-{os.getpid()}") as asker:
+    with run_keys(folder, f"joins-{os.getpid()}") as asker:
         process = Process(folder, asker, is_local=share_host)
         report = ask_how_it_goes(process, is_under_way=share_host and owner is not None)
     if any(worker.name == name and worker.state == "working" for worker in report.workers):
         raise TrainingError(f"a worker called `{name}` works for the run already", hint="choose another --name")
     source = load_source(blueprint.run, data)
     _check_same(blueprint, source, model)
-    with _keys(folder, name), _ended_with(folder, owner):
+    with run_keys(folder, name), _ended_with(folder, owner):
         process = Process(folder, name, is_local=share_host)
         try:
             work(process, RunWorker(name=name, threads=threads, device=device), source, model, leaves)
@@ -86,7 +86,7 @@ def join(
 
 
 @contextmanager
-def _keys(folder: Path, name: str) -> Iterator[str]:
+def run_keys(folder: Path, name: str) -> Iterator[str]:
     """Have keys in the run's folder for as long as they are used."""
     try:
         make_keys(folder / KEYS, name)
@@ -99,7 +99,7 @@ def _keys(folder: Path, name: str) -> Iterator[str]:
             drop_keys(folder / KEYS, name)
 
 
-def _check_name(name: str, blueprint: Blueprint) -> None:
+def check_name_is_free(name: str, blueprint: Blueprint) -> None:
     """Refuse the name of another process."""
     taken = {spec.name for spec in (blueprint.coordinator, *blueprint.servers)}
     taken |= {other for other, _ in blueprint.run.each_worker()}
@@ -109,10 +109,7 @@ def _check_name(name: str, blueprint: Blueprint) -> None:
 
 def _check_same(blueprint: Blueprint, source: Source, model: nn.Module | None) -> None:
     """Refuse data, code or a model that are not the run's, with the difference."""
-    total = source.num_samples
-    here = look_at(blueprint.run, source, blueprint.samples if total is None else min(blueprint.samples, total))
-    if found := list(unlike(blueprint.looks, here)):
-        raise TrainingError("; ".join(found), hint="join with the data and the code that the run began with")
+    check_same_data(blueprint, source)
     built = build_model(blueprint.run, source.schema, model)
     tables = {each.name: (spec.num_rows, spec.width) for each in sparse_modules(built) for spec in [each.spec()]}
     dense = {entry.name: entry.shape for entry in dense_entries(built)}
@@ -125,6 +122,14 @@ def _check_same(blueprint: Blueprint, source: Source, model: nn.Module | None) -
                     f"the model's {what} `{key}` is {_shape(own.get(key))} here, and {_shape(its.get(key))} in the run",
                     hint="join with the code that the run began with",
                 )
+
+
+def check_same_data(blueprint: Blueprint, source: Source) -> None:
+    """Refuse data and code that are not the run's, with the difference."""
+    total = source.num_samples
+    here = look_at(blueprint.run, source, blueprint.samples if total is None else min(blueprint.samples, total))
+    if found := list(unlike(blueprint.looks, here)):
+        raise TrainingError("; ".join(found), hint="join with the data and the code that the run began with")
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,6 +21,8 @@ from dovetail.runtime.launch.bed import Bed, Quotas, check_ring
 from dovetail.runtime.launch.child import Child, Starter
 from dovetail.runtime.launch.false_starts import FalseStarts
 from dovetail.runtime.launch.guard import check_guarded
+from dovetail.runtime.launch.hosts.fleet import Fleet
+from dovetail.runtime.launch.hosts.protocol import HERE, Handle
 from dovetail.runtime.launch.lock import RunLock
 from dovetail.runtime.launch.team import Team
 from dovetail.runtime.launch.work_out import COORDINATOR
@@ -57,12 +57,14 @@ class LocalRun:
         source: Source | None = None,
         bed: Bed | None = None,
         lock: RunLock | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         """Get ready to start what `prepare` made; without a `bed`, the run file's quotas hold.
 
+        With a `fleet`, workers are on its hosts; coordinator and servers are children of this process all the same.
         Without a `lock` the run is locked from the first process to the last.
         """
-        self.folder, self._lock = folder, lock
+        self.folder, self._lock, self._fleet = folder, lock, fleet
         self.blueprint = Blueprint.read(folder)
         self.bed: Bed = Quotas(self.blueprint) if bed is None else bed
         self._starter = Starter(folder, self.bed, model, source)
@@ -109,13 +111,20 @@ class LocalRun:
     def _start(self, name: str) -> None:
         """Start a process, for the first time or again."""
         is_role = name in self._roles
-        handle = self._starter.start_role(name) if is_role else self._starter.start_worker(name)
+        handle: Handle
+        if is_role:
+            handle = self._starter.start_role(name)
+        elif self._fleet is None:
+            handle = self._starter.start_worker(name)
+        else:
+            handle = self._fleet.start(name, self.folder, self.blueprint.run)
         if name in self.children:
             self.children[name].handle, self.children[name].ended_s = handle, None
             self.children[name].starts += 1
         else:
             self.children[name] = Child(name, handle, is_role=is_role)
-        self.bed.started(name, self.children[name].process_id)
+        if handle.host == HERE:
+            self.bed.started(name, handle.pid)
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
@@ -180,7 +189,7 @@ class LocalRun:
         """End a process that does not answer: it will be started again."""
         child = self.children.get(name)
         if child is not None and child.process_id == process_id and child.how_it_ended() is None:
-            os.kill(process_id, signal.SIGKILL)
+            child.handle.kill()
 
     def _restart_dead(self) -> None:
         """Start again what has died, as often as the run allows."""
@@ -195,6 +204,8 @@ class LocalRun:
                         Died(name=child.name, process_id=child.process_id, how=how, comes_back=False)
                     )
                 self._team.left(child.name)
+                if self._fleet is not None:
+                    self._fleet.left(child.name)
                 continue
             comes_back = child.starts <= faults.restarts and (child.is_role or faults.restart_workers)
             comes_back = comes_back and self._team.may_start_again(child)
@@ -216,6 +227,8 @@ class LocalRun:
             else:
                 del self.children[child.name]
                 self._team.go_on_without(child.name)
+                if self._fleet is not None:
+                    self._fleet.left(child.name)
 
     def _need_line(self) -> Caller:
         """Return the line to the coordinator."""

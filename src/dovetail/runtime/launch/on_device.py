@@ -7,6 +7,7 @@ ones are trained on. The folder and its checkpoints are those of any run: a run 
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -42,6 +43,7 @@ from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.tables import load_table
+from dovetail.runtime.worker.compiled import can_compile
 from dovetail.runtime.worker.device_rows import DeviceRows, doors_of
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.spec.run import Run, RunWorker
@@ -92,8 +94,18 @@ class DeviceRun:
         self._rows = DeviceRows(doors_of(self._tables))
         device = torch.device(run.table.device)
         self._model = ServedModel(
-            built.train(), self._rows, device, schema=data.schema, precision=run.workers[0].precision
+            built.train(),
+            self._rows,
+            device,
+            schema=data.schema,
+            precision=run.workers[0].precision,
+            compiles=run.training.compile and can_compile(device, warnings.warn),
         )
+        if self._model.loss_scale is not None:
+            raise TrainingError(
+                "the run computes in float16, and its rows lie on a device, where losses are not scaled",
+                hint='take bfloat16, or set table.place = "servers"',
+            )
         self._optimizer = optimizer_of(self._blueprint)
         values, state = load_dense(newest, self._manifest)
         self._model.values.copy_(torch.from_numpy(values))

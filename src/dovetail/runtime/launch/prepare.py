@@ -38,13 +38,14 @@ from dovetail.runtime.folder import (
     TIMELINE,
 )
 from dovetail.runtime.launch.devices import check_device
+from dovetail.runtime.launch.hosts.placing import Elsewhere
 from dovetail.runtime.launch.lock import RunLock
 from dovetail.runtime.launch.warm_start import Known, Start, fill_first, fixed_from, known_from
 from dovetail.runtime.launch.work_out import COORDINATOR, copied, work_out
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.model.build import Model, build_model
-from dovetail.runtime.model.fixed import check_fixed, write_fixed
-from dovetail.runtime.model.parameters import dense_values
+from dovetail.runtime.model.fixed import check_fixed, tensors_in, write_fixed
+from dovetail.runtime.model.parameters import dense_values, statistics_vector
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.spec.run import Run
 from dovetail.transport import make_keys
@@ -68,9 +69,12 @@ def prepare(
     bare: bool = False,
     lock: RunLock | None = None,
     start_from: Start | None = None,
+    elsewhere: Elsewhere | None = None,
     tell: Tell = lambda _: None,
 ) -> Blueprint:
     """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint.
+
+    Workers that are `elsewhere`, on other hosts, have their devices there, and those that others call their addresses.
 
     A new run begins with the parameters in `start_from` where that is given, else with the model's own.
 
@@ -87,12 +91,13 @@ def prepare(
         (_check_is_run if resume else _check_is_free)(folder)
         new = [folder / name for name in (CHECKPOINTS, LOGS, KEYS, ROWS) if not (folder / name).exists()]
         try:
-            for name, worker in run.each_worker():
+            elsewhere = elsewhere or Elsewhere()
+            for name, worker in (each for each in run.each_worker() if each[0] not in elsewhere.workers):
                 check_device(worker.device, f'device = "{worker.device}" of worker `{name}`')
             data = load_source(run, source)
             shown = data if source is None else copied(data)
             built = build_model(run, data.schema, model)
-            blueprint, private = work_out(run, built, shown, timeline=timeline, bare=bare)
+            blueprint, private = work_out(run, built, shown, timeline=timeline, bare=bare, elsewhere=elsewhere)
             known = None if start_from is None or resume else known_from(start_from)
             return _prepare(blueprint, folder, built, private, known=known, resume=resume, tell=tell)
         except BaseException:
@@ -121,7 +126,8 @@ def _prepare(
             fixed = write_fixed(built, folder, instead={} if known is None else fixed_from(known, built))
             blueprint = msgspec.structs.replace(blueprint, fixed=fixed)
         blueprint = _named(blueprint, folder, is_new=not resume)
-        _write_all(blueprint, folder, None if resume else dense_values(built), known)
+        first = None if resume else _first_values(built, folder, blueprint.fixed)
+        _write_all(blueprint, folder, first, known)
     except OSError as error:
         remove_private_folder(private)
         raise cannot_write(folder, error) from None
@@ -129,6 +135,11 @@ def _prepare(
         remove_private_folder(private)
         raise
     return blueprint
+
+
+def _first_values(built: Model, folder: Path, fixed: str) -> tuple[Any, Any]:
+    """Return the dense parameters, and the running statistics, that a run begins with."""
+    return dense_values(built), statistics_vector(built, instead=tensors_in(folder, fixed))
 
 
 def _named(blueprint: Blueprint, folder: Path, *, is_new: bool) -> Blueprint:
@@ -197,9 +208,11 @@ def is_free(folder: Path) -> bool:
     return not (folder / BLUEPRINT).exists() and kept in ([], [checkpoints.folder_of(folder, 0).name])
 
 
-def _write_first_checkpoint(blueprint: Blueprint, folder: Path, values: Any, known: Known | None) -> None:
+def _write_first_checkpoint(blueprint: Blueprint, folder: Path, first: tuple[Any, Any], known: Known | None) -> None:
     """Write the state before the first step: dense parameters as the model has them and no rows, or those known."""
     partial = checkpoints.begin(folder, 0)
+    values, statistics = first
+    checkpoints.write_statistics(statistics, partial)
     num_servers = 0
     if known is not None:
         values, num_servers = fill_first(known, blueprint, partial, values)

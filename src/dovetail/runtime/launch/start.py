@@ -15,6 +15,7 @@ from dovetail.runtime.finished.restore import check_by_name
 from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
 from dovetail.runtime.launch.callbacks import Callback, Callbacks
 from dovetail.runtime.launch.guard import check_travels, forget
+from dovetail.runtime.launch.hosts.fleet import Fleet
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.lock import RunLock
 from dovetail.runtime.launch.metrics_page import MetricsPage
@@ -44,14 +45,18 @@ def start(
     on_report: OnReport | None = None,
     stop: Callable[[], bool] = lambda: False,
     lock: RunLock | None = None,
+    fleet: Fleet | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> TrainingResult:
     """Run a run file to its end; a new run whose processes do not start is none.
 
-    `lock` is the folder's, where it is held already; `tell` hears what differs from before.
+    `lock` is the folder's, where it is held already; `tell` hears what differs from before. With a `fleet`, workers are
+    on its hosts.
     """
     run = on_one_device(run) if run.table.place == "device" else run
     _check_objects(run, model, source)
+    if fleet is not None:
+        run = _settled(run, fleet, model, source)
     if resumed and not folder.is_dir():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
     forget()
@@ -69,6 +74,7 @@ def start(
             timeline=timeline,
             lock=held,
             start_from=start_from,
+            elsewhere=None if fleet is None else fleet.place(run, folder),
             tell=tell,
         )
         things.enter_context(json_lines(LAUNCHER, blueprint.id, wanted=blueprint.run.log.format == "json"))
@@ -84,7 +90,7 @@ def start(
                 processes: DeviceRun | LocalRun = (
                     DeviceRun(folder, model=model, source=source)
                     if run.table.place == "device"
-                    else LocalRun(folder, model=model, source=source, lock=held)
+                    else LocalRun(folder, model=model, source=source, lock=held, fleet=fleet)
                 )
                 running.enter_context(processes)
             except BaseException:
@@ -111,6 +117,16 @@ def start(
         result = read_result(folder, pace, total, last=last, model=model, source=source)
         told.end(result)
         return result
+
+
+def _settled(run: Run, fleet: Fleet, model: nn.Module | None, source: Source | None) -> Run:
+    """Return a run as it is on other hosts; refuse what would have to travel there as an object."""
+    if model is not None or source is not None:
+        raise TrainingError(
+            f"the {'data' if model is None else 'model'} is an object of this program, and workers are on other hosts",
+            hint="give it by name, package.module:function: the file is brought to the hosts",
+        )
+    return fleet.settled(run)
 
 
 def _check_objects(run: Run, model: nn.Module | None, source: Source | None) -> None:

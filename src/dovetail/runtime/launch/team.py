@@ -6,7 +6,6 @@ Whoever schedules runs writes `size.json`, and the run's launcher starts workers
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ import msgspec
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import KEYS, SIZE, TEAM, Present, Size, replace_file
 from dovetail.runtime.launch.child import Child
-from dovetail.runtime.launch.entry import EXTRA, LEAVE
+from dovetail.runtime.launch.entry import EXTRA
 from dovetail.runtime.messages import Report
 from dovetail.transport import drop_keys, make_keys
 
@@ -100,8 +99,7 @@ class Team:
         child, now_s = self._children[name], time.monotonic()
         if name not in self._leaving:
             self._leaving[name] = now_s
-            with suppress(ProcessLookupError):
-                os.kill(child.process_id, LEAVE)
+            child.handle.ask_to_leave()
         elif now_s - self._leaving[name] > LEAVE_S:
             child.end()
 

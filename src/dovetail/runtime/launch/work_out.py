@@ -22,10 +22,13 @@ from dovetail.runtime.dense.groups import check_groups
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.guard import travelling
+from dovetail.runtime.launch.hosts.placing import Elsewhere
 from dovetail.runtime.looks import look_at
 from dovetail.runtime.model.build import Model
+from dovetail.runtime.model.cutting import check_cut
 from dovetail.runtime.model.first_look import first_look
-from dovetail.runtime.model.parameters import dense_entries, norms_of, sparse_modules
+from dovetail.runtime.model.norms import with_norms
+from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.private_folder import make_private_folder, remove_private_folder
 from dovetail.spec.run import Run
 
@@ -35,14 +38,23 @@ COORDINATOR = "coordinator"
 MOST_COPIED_BYTES = 1 << 28
 
 
-def work_out(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool) -> tuple[Blueprint, Path]:
+def work_out(
+    run: Run, built: Model, data: Source, *, timeline: bool, bare: bool, elsewhere: Elsewhere
+) -> tuple[Blueprint, Path]:
     """Return a new run's blueprint, worked out from its model and a look at its data, and its private folder."""
     tables, dense = tuple(each.spec() for each in sparse_modules(built)), dense_entries(built)
+    if run.table.place == "device" and (limited := [table.name for table in tables if table.max_norm is not None]):
+        raise TrainingError(
+            f"layer `{limited[0]}` has max_norm, and its rows would lie on a device",
+            hint='set table.place = "servers", which keep the norm of rows',
+        )
+    if len(run.stages) > 1 and isinstance(built, LayerGraph):
+        check_cut(built, run)
     samples, own_loss = _samples(run, data), _own_loss(built, run)
     task = first_look(built, data, samples=samples, loss=run.model.loss, bare=bare)
     run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))
-    is_cut = len(run.stages) > 1  # a piece of a tail would go through all stages, and each has its price
-    if run.training.tail is None and (is_cut or norms_of(built)):  # or be too small to normalise by
+    run = with_norms(run, built)
+    if run.training.tail is None and len(run.stages) > 1:  # a piece would go through all, and each has its price
         run = msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, tail=0.0))
     metrics = task.metrics if run.model.metrics is None else run.model.metrics
     for name in metrics:
@@ -56,7 +68,7 @@ def work_out(run: Run, built: Model, data: Source, *, timeline: bool, bare: bool
             dense=dense,
             metrics=metrics,
             own_loss=own_loss,
-            stages=_stages(run, built, private),
+            stages=_stages(run, built, private, elsewhere),
             looks=looks,
         )
         check_groups(blueprint)
@@ -138,7 +150,7 @@ def _with_defaults(run: Run, *, name: str, rate: float, batch: int) -> Run:
     )
 
 
-def _stages(run: Run, built: Model, private: Path) -> tuple[StageSpec, ...]:
+def _stages(run: Run, built: Model, private: Path, elsewhere: Elsewhere) -> tuple[StageSpec, ...]:
     """Return the stages with the addresses of their workers; none where there is only one."""
     if len(run.stages) < 2 or not isinstance(built, LayerGraph):
         return ()
@@ -148,18 +160,15 @@ def _stages(run: Run, built: Model, private: Path) -> tuple[StageSpec, ...]:
             f"the stages hold layers 0 to {last}, and the model has {len(built)}",
             hint="a plan holds for the model that it was made for: profile and plan again",
         )
-    if norms_of(built):
-        raise TrainingError(
-            "the model normalises by batches, and its stages would each see another part of one",
-            hint="train it in one stage, or use layer norms",
-        )
     dense = {entry.name for entry in dense_entries(built)}
     return tuple(
         StageSpec(
             first=stage.first_layer,
             last=stage.last_layer,
             workers=tuple(
-                _server_spec(name, run.network.address, private)
+                _elsewhere_spec(name, elsewhere.addresses[name])
+                if name in elsewhere.addresses
+                else _server_spec(name, run.network.address, private)
                 for name, _ in (run.workers_of(number) if number else ())
             ),
             has_dense=any(name in dense for name, _ in built.parameters_of(stage.first_layer, stage.last_layer)),
@@ -173,6 +182,11 @@ def _server_spec(name: str, address: str, private: Path) -> ServerSpec:
     return ServerSpec(
         name=name, address=f"tcp://{address}:{_free_port(address)}", local_address=f"ipc://{private}/{name}"
     )
+
+
+def _elsewhere_spec(name: str, address: str) -> ServerSpec:
+    """Return the address of a process on another host, the same for all who call it."""
+    return ServerSpec(name=name, address=address, local_address=address)
 
 
 def _free_port(address: str) -> int:

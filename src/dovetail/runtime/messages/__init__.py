@@ -15,6 +15,8 @@ from dovetail.runtime.messages.membership import (
     WhoAreYou,
 )
 from dovetail.runtime.messages.parameters import (
+    AddedUp,
+    AddUp,
     Forgotten,
     Pull,
     Pulled,
@@ -78,12 +80,15 @@ Message = (
     | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
+    | AddUp | AddedUp
     | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Forgotten | Stale
     | Forward | Returned | Collect | Collected | Staff | StageSpans
 )  # fmt: skip
 
 __all__ = [
     "Accepted",
+    "AddUp",
+    "AddedUp",
     "Adopt",
     "Alive",
     "Apply",

@@ -83,6 +83,31 @@ class Forgotten(MessageKind, frozen=True):
     """The server does not remember a pull that was named: ask again, with keys."""
 
 
+class AddUp(MessageKind, frozen=True):
+    """Of a batch norm, what a worker's part of a step comes to; answered once those of all `batch` positions are there.
+
+    Array, the bits of float64 as int64: forward, count, means and squared distances from them; `back`, zero and two
+    sums of gradients. A task without samples comes to no norm: `place` -1.
+    """
+
+    generation: int
+    step: int
+    task: int
+    worker: str
+    place: int
+    """How many norms came before it in the forward pass."""
+    back: bool
+    positions: int
+    batch: int
+    offset: int
+    """Where its running mean and variance lie among those of all norms; -1 where it keeps none."""
+    momentum: float
+
+
+class AddedUp(MessageKind, frozen=True):
+    """Array, of bits too: forward, count, means and variances of the whole batch; back, zero and the sums of all."""
+
+
 class Stale(MessageKind, frozen=True):
     """The request is of another generation, or the task is not the worker's any more."""
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from dovetail.runtime.messages.membership import Alive, Failed, Hello, Leaves
-from dovetail.runtime.messages.parameters import Pull, Push, Refresh
+from dovetail.runtime.messages.parameters import AddUp, Pull, Push, Refresh
 from dovetail.runtime.messages.ring import Holds, InRing, Reduced, RingBroken, RingMeets
 from dovetail.runtime.messages.serving import (
     Accepted,
@@ -72,9 +72,9 @@ class Senders:
         """Return why a server does not take a message of this process, or None where it does."""
         role = self.role_of(sender)
         asks = isinstance(message, Pull | Refresh)
-        if "worker" not in role or not (asks or (role == "worker" and isinstance(message, Push))):
+        if "worker" not in role or not (asks or (role == "worker" and isinstance(message, Push | AddUp))):
             return _not_theirs(sender, role, message)
-        if isinstance(message, Push) and message.worker.partition("/")[0] != sender:
+        if isinstance(message, Push | AddUp) and message.worker.partition("/")[0] != sender:
             return f"{sender} speaks in the name of {message.worker}"
         return None
 

@@ -30,6 +30,8 @@ class Assign(MessageKind, frozen=True):
     ranges: tuple[tuple[int, int], ...]
     is_open: bool
     factor: float = 1.0
+    batch: int = 0
+    """In `sync`: positions of the whole step."""
 
 
 class More(MessageKind, frozen=True):

@@ -17,10 +17,10 @@ from dovetail.data.batch import Batch, concatenate
 from dovetail.data.schema import Schema
 from dovetail.data.source import Source
 from dovetail.errors import DovetailError
+from dovetail.models.answers import LossSpec, Scores, heads_of
 from dovetail.models.embedding import SlotEmbedding
 from dovetail.models.errors import ModelError
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.models.losses import LossSpec, Scores
 from dovetail.models.task import check_task, infer_loss, usual_metrics
 from dovetail.models.whole import WholeModel
 from dovetail.runtime.errors import TrainingError
@@ -51,8 +51,11 @@ def first_look(
     scores = _answer(model, batch, source.schema, bare=bare)
     if isinstance(model, WholeModel):
         if model.loss is None:
-            loss = infer_loss(scores, batch.labels) if loss is None else loss
+            if loss is None:
+                own = _own_losses(model, scores, source, samples, bare=bare)
+                loss = infer_loss(scores, batch.labels, own)
             model = WholeModel(model.module, loss=loss, recipe=model.recipe)
+        model.check_weights(batch)
         if loss is not None:
             check_task(loss, scores, batch.labels)
         with torch.no_grad():
@@ -65,6 +68,44 @@ def first_look(
             hint='let its last block have reads=("labels", "weights")',
         )
     return Task(loss, _own_metrics(model))
+
+
+def _own_losses(model: WholeModel, scores: Scores, source: Source, samples: int, *, bare: bool) -> dict[str, str]:
+    """Return whether each part of an answer that is one number is the mean of the samples' or their sum.
+
+    Over two halves of some samples a mean counts each by its samples, and a sum adds up.
+    """
+    numbers = [name for name, part in _parts(scores).items() if not part.dim()]
+    if not numbers:
+        return {}
+    last = min(samples, 2 * SAMPLES)
+    pieces = [source.read(*ends) for ends in ((0, last), (0, last // 3), (last // 3, last))]
+    pieces = [piece for piece in pieces if piece.num_samples]
+    found = [_parts(_answer(model, piece, source.schema, bare=bare)) for piece in pieces]
+    counts = [float(piece.num_samples) for piece in pieces]
+    own = {}
+    for name in numbers:
+        whole, *parts = (float(each[name]) for each in found)
+        mean = sum(part * count for part, count in zip(parts, counts[1:], strict=True)) / counts[0]
+        close = max(1e-6, 1e-3 * abs(whole))
+        if len(parts) < 2 or abs(whole - mean) <= close:
+            own[name] = "answer-mean"
+        elif abs(whole - sum(parts)) <= close:
+            own[name] = "answer-sum"
+        else:
+            called = f"part `{name}` of the model's answer" if name else "the model's answer"
+            raise ModelError(
+                f"{called} is one number, and neither the mean nor the sum of its samples' losses: {whole:g} for "
+                f"{counts[0]:g} samples, {parts[0]:g} and {parts[1]:g} for two parts of them",
+                hint='a step would depend on how a batch is split; loss = "answer-mean" trains all the same, and '
+                "counts each part by its samples",
+            )
+    return own
+
+
+def _parts(scores: Scores) -> dict[str, Tensor]:
+    """Return the parts of an answer; one that has none is called by no name."""
+    return {"": scores} if isinstance(scores, Tensor) else heads_of(scores)
 
 
 def some_samples(source: Source, samples: int) -> Batch:
@@ -97,9 +138,11 @@ def _answer(model: LayerGraph | WholeModel, batch: Batch, schema: Schema, *, bar
     except Exception as problem:
         if bare:
             raise
+        hint = "run it on `source.read(0, 10)` yourself, or `dovetail train --in-process` to see where it fails"
+        if "could not create a primitive" in str(problem):
+            hint = "this machine lacks what its CPU says it has: set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, and try again"
         raise ModelError(
-            f"the model fails on the first samples: {type(problem).__name__}: {problem}",
-            hint="run it on `source.read(0, 10)` yourself, or `dovetail train --in-process` to see where it fails",
+            f"the model fails on the first samples: {type(problem).__name__}: {problem}", hint=hint
         ) from problem
     finally:
         for module, mode in modes.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from dovetail.runtime.blueprint import DenseEntry, TableSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.model.build import Model
 
+TRAINED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 TableLayer = SlotEmbedding | nn.Embedding | nn.EmbeddingBag
 
 
@@ -35,7 +36,15 @@ class SparseModule:
     def spec(self) -> TableSpec:
         """Return the table."""
         num_rows, width = self.module.weight.shape
-        return TableSpec(name=self.name, width=width, num_rows=num_rows, scale=1.0 / 3.0 / math.sqrt(width))
+        return TableSpec(
+            name=self.name,
+            width=width,
+            num_rows=num_rows,
+            scale=1.0 / 3.0 / math.sqrt(width),
+            padding=getattr(self.module, "padding_idx", None),
+            max_norm=getattr(self.module, "max_norm", None),
+            norm_type=getattr(self.module, "norm_type", 2.0),
+        )
 
 
 def sparse_modules(model: Model) -> list[SparseModule]:
@@ -52,6 +61,8 @@ def sparse_modules(model: Model) -> list[SparseModule]:
             continue
         _check_table(name, module)
         known = found.get(id(module.weight))
+        if known is not None:
+            _check_alike(known, name, module)
         found[id(module.weight)] = (
             SparseModule(name, module)
             if known is None
@@ -90,13 +101,39 @@ def _check_table(name: str, module: nn.Module) -> None:
     """Refuse what servers do not know."""
     if isinstance(module, SlotEmbedding):
         return
-    if getattr(module, "padding_idx", None) is not None or getattr(module, "max_norm", None) is not None:
+    padding: int | None = getattr(module, "padding_idx", None)
+    weight: Tensor = module.weight  # type: ignore[assignment]
+    if padding is not None and not weight.is_meta and bool(weight[padding].any()):
         raise TrainingError(
-            f"layer `{name}` has padding_idx or max_norm, which servers do not know",
-            hint="build it without them, or with sparse=False as a dense parameter",
+            f"layer `{name}` has other numbers than zeros in the row of its padding_idx, {padding}",
+            hint="set that row to zeros, which is what servers have for it, or train it with sparse=False",
         )
     if getattr(module, "mode", "sum") == "max":
         raise TrainingError(f"layer `{name}` pools by max", hint="choose mode sum or mean")
+
+
+def _check_alike(known: SparseModule, name: str, module: nn.Module) -> None:
+    """Refuse layers that share a weight and use it in unlike ways."""
+    for option in ("padding_idx", "max_norm", "norm_type"):
+        one, other = getattr(known.module, option, None), getattr(module, option, None)
+        if one != other:
+            raise TrainingError(
+                f"layers `{known.name}` and `{name}` share their rows, and {option} is {one} and {other}",
+                hint=f"give both the same {option}",
+            )
+
+
+def _check_dense(model: Model) -> None:
+    """Refuse trained rows that a forward pass changes where no server would know."""
+    sparse = {id(each.module.weight) for each in sparse_modules(model)}
+    for name, module in model.owner.named_modules():
+        if not isinstance(module, nn.Embedding | nn.EmbeddingBag) or module.max_norm is None:
+            continue
+        if module.weight.requires_grad and not module.weight.is_meta and id(module.weight) not in sparse:
+            raise TrainingError(
+                f"layer `{name}` has max_norm and is a dense parameter",
+                hint="build it with sparse=True, and let no other kind of layer use its weight: servers keep the norm",
+            )
 
 
 def dense_parameters(model: Model) -> list[tuple[str, nn.Parameter]]:
@@ -106,9 +143,10 @@ def dense_parameters(model: Model) -> list[tuple[str, nn.Parameter]]:
     for name, parameter in model.owner.named_parameters():
         if id(parameter) in sparse or not parameter.requires_grad:
             continue
-        if parameter.dtype != torch.float32:
+        if parameter.dtype not in TRAINED_TYPES:
             raise TrainingError(
-                f"parameter `{name}` is {str(parameter.dtype).removeprefix('torch.')}", hint="servers keep float32"
+                f"parameter `{name}` is {str(parameter.dtype).removeprefix('torch.')}",
+                hint="train float32, or bfloat16 or float16, of which servers keep masters in float32: model.float()",
             )
         found.append((name, parameter))
     return found
@@ -116,6 +154,7 @@ def dense_parameters(model: Model) -> list[tuple[str, nn.Parameter]]:
 
 def dense_entries(model: Model) -> tuple[DenseEntry, ...]:
     """Return where each dense parameter lies in the one vector."""
+    _check_dense(model)
     entries, offset = [], 0
     for name, parameter in dense_parameters(model):
         entries.append(DenseEntry(name=name, shape=tuple(parameter.shape), offset=offset))
@@ -125,7 +164,7 @@ def dense_entries(model: Model) -> tuple[DenseEntry, ...]:
 
 def dense_values(model: Model) -> NDArray[np.float32]:
     """Return the dense parameters as one vector."""
-    parts = [parameter.detach().reshape(-1) for _, parameter in dense_parameters(model)]
+    parts = [parameter.detach().reshape(-1).float() for _, parameter in dense_parameters(model)]
     return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
 
 
@@ -147,6 +186,15 @@ def norms_of(model: Model) -> list[nn.modules.batchnorm._NormBase]:
     ]
 
 
+def batch_norms_of(model: Model) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Return the layers that normalise by statistics of a batch while they train, and are in training."""
+    return [
+        module
+        for module in model.owner.modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
+    ]
+
+
 def moving_statistics(model: Model) -> Iterator[Tensor]:
     """Yield the running means and variances that normalising layers keep, each worker its own."""
     for _, buffer in named_statistics(model):
@@ -162,9 +210,10 @@ def named_statistics(model: Model) -> Iterator[tuple[str, Tensor]]:
                 yield names[id(buffer)], buffer
 
 
-def statistics_vector(model: Model) -> NDArray[np.float32]:
-    """Return all running means and variances as one vector."""
-    parts = [buffer.detach().reshape(-1).float().cpu() for buffer in moving_statistics(model)]
+def statistics_vector(model: Model, instead: Mapping[str, Tensor] | None = None) -> NDArray[np.float32]:
+    """Return all running means and variances as one vector; `instead` of the model's own, those under their names."""
+    found = [(instead or {}).get(name, buffer) for name, buffer in named_statistics(model)]
+    parts = [buffer.detach().reshape(-1).float().cpu() for buffer in found]
     return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
 
 

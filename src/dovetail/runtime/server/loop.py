@@ -15,6 +15,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
     Accepted,
+    AddUp,
     Adopt,
     Alive,
     Commit,
@@ -40,6 +41,7 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.kept_pulls import PullName
+from dovetail.runtime.server.norm_calls import NormCalls
 from dovetail.runtime.server.requests import gradients_in, keys_of
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
@@ -61,6 +63,7 @@ class ServerLoop:
         rows = Path(cold) / process.name if cold is not None else rows_of(process.folder, process.name)
         self._shard = Shard(blueprint, number, rows)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
+        self._norm_calls = NormCalls(self._shard, self._listener)
         self._coordinator = process.call_coordinator()
         self._senders = process.senders()
         self._generation = 0
@@ -220,6 +223,8 @@ class ServerLoop:
         try:
             if isinstance(message, Pull | Refresh):
                 self._pull(letter, message, time.monotonic() if since_s is None else since_s)
+            elif isinstance(message, AddUp):
+                self._norm_calls.add_up(letter, message)
             else:
                 self._push(letter, message)
         except (DovetailError, ValueError, TypeError, IndexError) as error:
@@ -257,30 +262,18 @@ class ServerLoop:
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
             counts = not late and self._shard.push(
-                message.step,
-                message.task,
-                message.worker,
-                part=message.part,
-                rows=rows,
-                dense=dense,
-                last=message.last,
-                wheres=wheres,
-            )
+                message.step, message.task, message.worker,
+                part=message.part, rows=rows, dense=dense, last=message.last, wheres=wheres,
+            )  # fmt: skip
         else:
             late = self._shard.counts(0, message.task)
             counts = self._shard.apply(
-                message.task,
-                message.worker,
-                part=message.part,
-                rows=rows,
-                dense=dense,
-                last=message.last,
-                scale=self._scale,
-                factor=message.factor,
-                wheres=wheres,
-            )
+                message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last,
+                scale=self._scale, factor=message.factor, wheres=wheres,
+            )  # fmt: skip
         self._shard.kept.forget(letter.owner, message.pulls)
         self._listener.reply(letter, Pushed())
+        self._norm_calls.pushed(message)
         if counts or (late and message.last):
             self._coordinator.send(
                 Accepted(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import DovetailError
-from dovetail.runtime.checkpoint import checksums_in, table_folder
+from dovetail.runtime.checkpoint import STATISTICS, checksums_in, table_folder
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
 from dovetail.runtime.server.shard import Shard
@@ -65,6 +65,8 @@ class PartSaving:
                 future.result()
             folder = Path(message.folder)
             files = checksums_in(folder, only=f"dense-{self._number}.safetensors")
+            if self._shard.norms is not None:
+                files |= checksums_in(folder, only=STATISTICS)
             for position in range(len(self._shard.tables)):
                 files |= checksums_in(folder, only=f"{table_folder(position, self._number)}/**/*")
         except (DovetailError, OSError) as error:

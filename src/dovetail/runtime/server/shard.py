@@ -18,11 +18,20 @@ from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint, Table, Whereabouts
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import Manifest, load_dense, save_dense, table_folder
+from dovetail.runtime.checkpoint import (
+    Manifest,
+    load_dense,
+    read_statistics,
+    save_dense,
+    table_folder,
+    write_statistics,
+)
 from dovetail.runtime.dense.groups import optimizer_of
+from dovetail.runtime.server.apply_rows import apply_rows
 from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
-from dovetail.runtime.server.gradient_sums import GradientSums, Taken
+from dovetail.runtime.server.due_rows import DueRows
 from dovetail.runtime.server.kept_pulls import KeptKeys, KeptPulls, PullName
+from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
 from dovetail.runtime.server.step_sums import StepSums
 from dovetail.runtime.server.tables import load_table
@@ -56,14 +65,16 @@ class Shard:
         """In ssp and async: tasks of which parts have come."""
         self._step = StepSums((), 0)
         """In sync: the gradients of the step under way."""
-        self._due: list[GradientSums] = []
-        """Sums of the step that was committed last, those that are not applied yet."""
-        self._due_scale, self._due_factor = 1.0, 1.0
-        self.is_settled = True
         self._threads = threads_of(blueprint)
+        self._due = DueRows(self._threads)
+        """Sums of the step that was committed last, those that are not applied yet."""
         self.kept = KeptPulls()
+        is_keeper = number == 0 and blueprint.run.training.batch_norm == "global"
+        self.norms = NormSums() if is_keeper else None
+        """Batch norms over whole batches, on the first server."""
         self.pulled_keys = 0
-        self.pushed_keys = 0
+        self._applied_keys = 0
+        """In ssp and async."""
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -84,8 +95,7 @@ class Shard:
             )
             for position in range(len(self._blueprint.tables))
         ]
-        self._due = []
-        self.is_settled = True
+        self._due.forget()
         if self.keeps_dense:
             values, state = load_dense(folder, checkpoint)
             self.values = values[self._slice].copy()
@@ -94,6 +104,8 @@ class Shard:
                 if state
                 else self._optimizer.first_state(len(self.values))
             )
+        if self.norms is not None:
+            self.norms.load(read_statistics(folder, checkpoint))
         self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values))
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
@@ -103,6 +115,8 @@ class Shard:
         self.settle()
         if self.keeps_dense:
             save_dense(folder, self._number, self._slice.start, self.values, self._state)
+        if self.norms is not None and (running := self.norms.to_save) is not None:
+            write_statistics(running, folder)
         return [
             table.save_beside(folder / table_folder(position, self._number))
             for position, table in enumerate(self.tables)
@@ -137,8 +151,7 @@ class Shard:
 
     def _read(self, position: int, wanted: Keys, kept: list[KeptKeys] | None, out: Floats) -> None:
         """Write rows as they are after the last step."""
-        if not self.is_settled:
-            self._apply_due(position, self._due[position].take(wanted))
+        self._due.apply_of(position, wanted)
         _, where = self.tables[position].lookup_distinct(wanted, out)
         self.pulled_keys += len(wanted)
         if kept is not None:
@@ -149,11 +162,10 @@ class Shard:
         check_wanted(tables, keys, self._blueprint.tables)
         found: list[Array] = []
         for position, wanted in zip(tables, keys, strict=True):
+            positions = self._due.changed(position, wanted) if since == self.version - 1 else None
             if since >= self.version:
                 positions = np.empty(0, dtype=np.int32)
-            elif since == self.version - 1 and self._due:
-                positions = self._due[position].changed(wanted)
-            else:  # more than one step ago, or before the run went back: all may have
+            elif positions is None:  # more than one step ago, or before the run went back: all may have
                 positions = np.arange(len(wanted), dtype=np.int32)
             found += [positions, *self.pull([position], [wanted[positions]], dense=False)]
         return [*found, self.values] if dense else found
@@ -191,39 +203,33 @@ class Shard:
     def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
         """Apply the step: dense parameters now, rows when they are asked for or there is time."""
         self.settle()
-        for sums in self._due:
-            sums.clear()
-        self._due = self._step.take_rows(self._due or None)
-        self._due_scale, self._due_factor = scale, factor
-        self.is_settled = not any(sums.count for sums in self._due)
+        self._due.begin(self.tables, self._step.take_rows(self._due.spare()), scale=scale, factor=factor)
         if self.keeps_dense and len(self.values):
             self._update_dense(self._step.dense, scale=dense_scale, factor=factor)
         self._step.start_anew()
+        if self.norms is not None:
+            self.norms.commit()
         self._accepted.clear()
         self.version += 1
         self.kept.forget_before(self.version)
 
+    @property
+    def is_settled(self) -> bool:
+        """Say whether all sums of the last step are applied."""
+        return self._due.is_settled
+
     def settle_some(self, most: int = 4096) -> None:
         """Apply some of the sums that are due."""
-        for position, sums in enumerate(self._due):
-            taken = sums.take_some(most * self._threads)
-            if len(taken.keys):
-                self._apply_due(position, taken)
-                return
-        self.is_settled = True
+        self._due.settle_some(most)
 
     def settle(self) -> None:
         """Apply all sums that are due."""
-        while not self.is_settled:
-            self.settle_some(1 << 16)
+        self._due.settle()
 
-    def _apply_due(self, position: int, due: Taken) -> None:
-        """Step rows by sums that are due."""
-        if len(due.keys):
-            table = self.tables[position]
-            table.set_rate_factor(self._due_factor)
-            table.update_distinct(due.keys, due.values, scale=self._due_scale, where=due.where)
-            self.pushed_keys += len(due.keys)
+    @property
+    def pushed_keys(self) -> int:
+        """Return how many rows were stepped, each as often as it was."""
+        return self._applied_keys + self._due.num_applied
 
     def apply(
         self, task: int, worker: str, *, part: int, rows: Sequence[RowGradients], dense: Floats | None,
@@ -235,35 +241,14 @@ class Shard:
         gradients = self._attempts.add((0, task, worker), part, rows if last else copied(rows))
         if not last:
             return False
-        at_once = wheres if wheres and part == 0 else [None] * len(gradients.rows)
-        for position, table in enumerate(self.tables):
-            mine = [
-                (keys, values, where)
-                for (of_table, keys, values), where in zip(gradients.rows, at_once, strict=True)
-                if of_table == position
-            ]
-            if mine:
-                self._update_rows(table, mine, scale=scale, factor=factor)
+        at_once = wheres if part == 0 else ()
+        self._applied_keys += apply_rows(self.tables, gradients.rows, at_once, scale=scale, factor=factor)
         if dense is not None and self.keeps_dense:
             self._update_dense(dense, scale=scale, factor=factor)
         self._accepted.add((0, task))
         self._attempts.forget_task(0, task)
         self.version += 1
         return True
-
-    def _update_rows(
-        self, table: Table, parts: Sequence[tuple[Keys, Floats, Whereabouts | None]], *, scale: float, factor: float
-    ) -> None:
-        """Step rows by their gradients times `scale`; a row that is in several parts gets one step."""
-        table.set_rate_factor(factor)
-        self.pushed_keys += sum(len(keys) for keys, _, _ in parts)
-        if len(parts) == 1:
-            keys, values, where = parts[0][0], parts[0][1].view(), parts[0][2]
-            values.flags.writeable = False  # they are the message's, not ours to scale where they are
-            table.update_distinct(keys, values, scale=scale, where=where)
-            return
-        scaled = [values * np.float32(scale) for _, values, _ in parts]
-        table.update(np.concatenate([keys for keys, _, _ in parts]), np.concatenate(scaled))
 
     def _update_dense(self, gradients: Floats, *, scale: float, factor: float) -> None:
         """Step the dense parameters by their gradients times `scale`."""
@@ -283,6 +268,8 @@ class Shard:
         self._step.discard()
         self._attempts.clear()
         self.kept.clear()
+        if self.norms is not None:
+            self.norms.discard()
         if self._blueprint.run.training.mode == "sync":
             self._accepted.clear()
 

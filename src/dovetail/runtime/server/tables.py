@@ -30,7 +30,7 @@ def load_table(
     settings = dict(blueprint.row_optimizer)
     optimizer = make_row_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
     if not checkpoint.num_servers:
-        return Table(
+        table = Table(
             width=spec.width,
             optimizer=optimizer,
             seed=table_seed(blueprint.values_seed, position),
@@ -43,14 +43,18 @@ def load_table(
             device_bytes=device_bytes,
             threads=threads,
         )
-    return Table.load(
-        [checkpoint.table_at(folder, position, old) for old in range(checkpoint.num_servers)],
-        optimizer=optimizer,
-        host_bytes=budget,
-        folder=cold,
-        shard=server,
-        num_shards=blueprint.num_servers,
-        device=device,
-        device_bytes=device_bytes,
-        threads=threads,
-    )
+    else:
+        table = Table.load(
+            [checkpoint.table_at(folder, position, old) for old in range(checkpoint.num_servers)],
+            optimizer=optimizer,
+            host_bytes=budget,
+            folder=cold,
+            shard=server,
+            num_shards=blueprint.num_servers,
+            device=device,
+            device_bytes=device_bytes,
+            threads=threads,
+        )
+    if spec.max_norm is not None:
+        table.limit_norms(spec.max_norm, norm_type=spec.norm_type)
+    return table

@@ -56,8 +56,11 @@ class Computer:
         with self._model.computing():
             loss, scores = self._forward(batch if device.type == "cpu" else batch.to(device), ahead)
         total = finite_loss(loss, where)
-        before_backward()
-        loss.backward()  # type: ignore[no-untyped-call]
+        if (scale := self._model.loss_scale) is not None:  # gradients are not final before they are divided by it
+            scale.backward(loss, batch.num_samples, self._model.gradients, lambda: rows.leaves)
+        else:
+            before_backward()
+            loss.backward()  # type: ignore[no-untyped-call]
         return Computed(gradients_of(rows.leaves), total, scores)
 
     def _forward(self, batch: Batch, ahead: AheadRows) -> tuple[Tensor, Any]:

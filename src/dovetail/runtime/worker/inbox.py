@@ -41,9 +41,12 @@ class Progress(Enum):
 class Inbox:
     """What this worker has to do, in the generation that the run is in."""
 
-    def __init__(self, most_at_once: Callable[[], int]) -> None:
-        """Start without tasks; `most_at_once()` says how many samples a micro-batch may have now."""
-        self._most_at_once = most_at_once
+    def __init__(self, most_at_once: Callable[[], int], *, undivided: bool = False) -> None:
+        """Start without tasks; `most_at_once()` says how many samples a micro-batch may have now.
+
+        Where tasks are `undivided`, each is one micro-batch.
+        """
+        self._most_at_once, self._undivided = most_at_once, undivided
         self._lock = threading.Lock()
         self._tasks: dict[tuple[int, int], Task] = {}
         self.generation = 0
@@ -98,8 +101,8 @@ class Inbox:
 
     def _micro_batches(self, task: Task, first: int, last: int, *, begins: bool = False) -> list[MicroBatch]:
         """Return positions in micro-batches that fit the memory; an open task `begins` with a small one."""
-        most = self._most_at_once()
-        small = max(1, most // SMALLER_FIRST) if begins and task.assign.is_open else None
+        most = max(1, last - first) if self._undivided else self._most_at_once()
+        small = max(1, most // SMALLER_FIRST) if begins and task.assign.is_open and not self._undivided else None
         found = []
         for begin, end in divide(first, last, most, smaller_first=small):
             found.append(MicroBatch(task, task.num_known, begin, end))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Stale
+from dovetail.runtime.messages import AddUp, Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Stale
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.transport import Channel, Letter, Refused
@@ -152,6 +152,12 @@ class Lines:
         if dense is not None:
             arrays.append(dense[self._slices[number]])
         return self._channels[number].ask(message, arrays)
+
+    def ask_one(
+        self, number: int, message: AddUp, arrays: Sequence[NDArray[np.generic]], wanted: Callable[[], bool]
+    ) -> Letter:
+        """Return what one server answers."""
+        return self._await(number, self._channels[number].ask(message, arrays), wanted)
 
     def _await(self, number: int, request: int, wanted: Callable[[], bool]) -> Letter:
         """Return the answer to a request, which has no deadline of its own: the coordinator watches the servers."""

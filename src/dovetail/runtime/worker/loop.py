@@ -29,6 +29,7 @@ from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.model.stages import cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
+from dovetail.runtime.worker.compiled import can_compile
 from dovetail.runtime.worker.compute import Computer
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.dense_sync import DenseSync, ServerSync
@@ -43,10 +44,11 @@ from dovetail.runtime.worker.passing import Passing
 from dovetail.runtime.worker.pipeline import Pipeline
 from dovetail.runtime.worker.ring_sync import RingSync
 from dovetail.runtime.worker.row_source import Fetch, Rows
-from dovetail.runtime.worker.score_counts import ScoreCounts
+from dovetail.runtime.worker.score_counts import ScoreCounts, no_statistics
 from dovetail.runtime.worker.send import Sender
 from dovetail.runtime.worker.staged_work import StagedWork
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
+from dovetail.runtime.worker.whole_norms import WholeNorms
 from dovetail.spec.run import RunWorker
 
 SWITCH_S = 0.0005
@@ -88,11 +90,13 @@ class WorkerLoop:
             only=cut.names if cut is not None and has_ring else None,
             last=cut.last if cut is not None else None,
             precision=settings.precision,
+            compiles=training.compile and can_compile(device, process.log),
         )
         self._computer = Computer(self._model)
         self._pipeline = Pipeline(process, self._model) if blueprint.stages else None
         room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
-        self._inbox = Inbox(room.most_at_once)
+        whole_norms = training.batch_norm == "global"
+        self._inbox = Inbox(room.most_at_once, undivided=whole_norms)
         self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples, leaves)
         self._dense: DenseSync = (
             RingSync(process, self._model, self._control.tell, part=cut.dense if cut is not None else None)
@@ -117,11 +121,11 @@ class WorkerLoop:
             rests=self._control.pulse.rest,
         )
         self._lines = lines_of(process, "compute")
-        scores = (
-            ScoreCounts(blueprint.metrics, lambda: statistics_vector(model))
-            if blueprint.metrics or len(statistics_vector(model))
-            else None
-        )
+        self._norms = WholeNorms(self._model, self._lines, process, self._wanted) if whole_norms else None
+        has_own = self._norms is None and len(statistics_vector(model)) > 0
+        scores: ScoreCounts | None = None
+        if has_own or blueprint.metrics:
+            scores = ScoreCounts(blueprint.metrics, (lambda: statistics_vector(model)) if has_own else no_statistics)
         self._idle, self._pace = IdleTime(), Pace()
         self._passing = Passing(
             self._inbox,
@@ -248,8 +252,10 @@ class WorkerLoop:
         if self._staged is not None:
             self._staged.take_off(fetched, self._fetch_for(task))
             return
+        if self._norms is not None:
+            self._norms.begin(task, has_samples=samples > 0)
         gradients = self._gradients(fetched) if samples else []
-        seconds = time.perf_counter() - start_s
+        seconds = time.perf_counter() - start_s - (self._norms.end() if self._norms is not None else 0.0)
         self._pace.add(samples=samples, compute_s=seconds, fetch_s=fetched.fetch_s)
         task.compute_s += seconds
         if fetched.micro_batch.number >= task.num_assigned:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,14 @@ from dovetail.data.schema import Schema
 from dovetail.models.block import Block
 from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.ids import column_of, no_such_row
 from dovetail.runtime.model.parameters import TableLayer, dense_parameters, norms_of, sparse_modules
+from dovetail.runtime.worker.compiled import compiled, uncompiled
+from dovetail.runtime.worker.low_precision import LossScale, LowParameters
 from dovetail.runtime.worker.patterns import pattern_of
 from dovetail.runtime.worker.row_source import Rows, RowSource
+from dovetail.runtime.worker.table_layers import serve, without_padding
 from dovetail.spec.run import Precision
 
 AskedKeys = Callable[[Batch], Tensor | None]
@@ -41,13 +42,16 @@ class ServedModel:
         only: Collection[str] | None = None,
         last: int | None = None,
         precision: Precision = "float32",
+        compiles: bool = False,
     ) -> None:
         """Take the model over; `schema` names the columns of its data.
 
         Of the dense parameters the vectors hold those in `only`, and the memory of others is given back. What blocks
-        after `last` look up is not fetched ahead: others run them.
+        after `last` look up is not fetched ahead: others run them. One that `compiles` does so with the second batch.
         """
-        self.graph, self.rows, self.device = model, rows, device
+        self.graph, self.rows, self.device, self.compiles = model, rows, device, compiles
+        self._outcome = compiled(model.outcome) if compiles else model.outcome
+        self._has_begun = False
         self._precision = precision
         if precision != "float32":
             torch.set_float32_matmul_precision("high")
@@ -61,20 +65,11 @@ class ServedModel:
             dense = [(name, parameter) for name, parameter in dense if name in only]
         self.dense = [parameter for _, parameter in dense]
         """Those that the vectors hold, in their order."""
-        size = sum(parameter.numel() for parameter in self.dense)
-        self.values = torch.empty(size, device=device)
-        self.gradients = torch.zeros(size, device=device)
-        offset = 0
+        self._lay_out(precision)
         with torch.no_grad():
-            for parameter in self.dense:
-                part = slice(offset, offset + parameter.numel())
-                self.values[part] = parameter.detach().reshape(-1).to(device)
-                parameter.data = self.values[part].view(parameter.shape)
-                parameter.grad = self.gradients[part].view(parameter.shape)
-                offset = part.stop
             for table, each in enumerate(self._sparse):
                 for layer in each.layers:
-                    _serve(layer, self._source_of(table, layer))
+                    serve(layer, self._source_of(table, layer))
             for parameter in model.parameters():
                 if not parameter.requires_grad and not parameter.is_meta:
                     parameter.data = parameter.data.to(device)
@@ -87,12 +82,40 @@ class ServedModel:
             else None
         )
         self._batch: Batch | None = None
+        self.normalises_alone = True
+        """Whether batch norms see this batch only."""
         self._norms = [norm for norm in norms_of(model) if norm.training]
 
+    def _lay_out(self, precision: Precision) -> None:
+        """Have the dense parameters and their gradients lie in two vectors."""
+        device = self.device
+        size = sum(parameter.numel() for parameter in self.dense)
+        self.values = torch.empty(size, device=device)
+        self.gradients = torch.zeros(size, device=device)
+        self._low = LowParameters()
+        is_half = precision == "float16" or any(parameter.dtype == torch.float16 for parameter in self.dense)
+        self.loss_scale = LossScale() if is_half else None
+        """What losses are multiplied by where float16 is computed with."""
+        offset = 0
+        with torch.no_grad():
+            for parameter in self.dense:
+                part = slice(offset, offset + parameter.numel())
+                self.values[part] = parameter.detach().reshape(-1).to(device)
+                values, gradients = (vector[part].view(parameter.shape) for vector in (self.values, self.gradients))
+                if parameter.dtype == torch.float32:
+                    parameter.data, parameter.grad = values, gradients
+                else:
+                    self._low.add(parameter, values, gradients)
+                offset = part.stop
+
     def computing(self) -> AbstractContextManager[Any]:
-        """Return what a forward pass is done in: with bfloat16, layers for which that is good compute in it."""
-        if self._precision == "bfloat16":
-            return torch.autocast(self.device.type, torch.bfloat16)
+        """Return what a forward pass is done in: with bfloat16 or float16, layers for which that is good compute in it.
+
+        Parameters of lower precision have their masters' values from then on.
+        """
+        self._low.refresh()
+        if self._precision in ("bfloat16", "float16"):
+            return torch.autocast(self.device.type, getattr(torch, self._precision))
         return nullcontext()
 
     def asked(self, batch: Batch) -> list[tuple[int, NDArray[np.int64]]]:
@@ -111,8 +134,11 @@ class ServedModel:
     def outcome(self, batch: Batch) -> tuple[Tensor, Any]:
         """Return the loss, summed over the samples of a batch that is on the device, and the model's answer."""
         self._batch = batch
-        if self._norms and batch.num_samples == 1:
+        if self._norms and batch.num_samples == 1 and self.normalises_alone:
             return self._outcome_of_one(batch)
+        if self._asked is not None and self._has_begun:
+            return self._outcome(batch)
+        self._has_begun = True
         if self._asked is not None:
             return self.graph.outcome(batch)
         with self._watched(batch) as seen:
@@ -132,6 +158,13 @@ class ServedModel:
 
     def _source_of(self, table: int, layer: TableLayer) -> RowSource:
         """Return the rows of a table; a layer of PyTorch's refuses ids that it has no row for, as PyTorch does."""
+        source = self._bare_source_of(table, layer)
+        if self.compiles:
+            source.look_up, source.rows = uncompiled(source.look_up), uncompiled(source.rows)  # type: ignore[method-assign]
+        return source
+
+    def _bare_source_of(self, table: int, layer: TableLayer) -> RowSource:
+        """Return the rows of a table."""
         if isinstance(layer, SlotEmbedding):
             return self.rows.source(table)
 
@@ -140,6 +173,8 @@ class ServedModel:
             column = column_of(key, self._batch, self._schema) if known else None  # type: ignore[arg-type]
             raise no_such_row(key, layer.num_embeddings, column)
 
+        if layer.max_norm is not None:
+            self.rows.limit(table, layer.max_norm, layer.norm_type)
         return self.rows.source(table, num_rows=layer.num_embeddings, refuse=refuse)
 
     @contextmanager
@@ -153,7 +188,7 @@ class ServedModel:
                     return
                 if not isinstance(layer, SlotEmbedding):
                     if (pattern := pattern_of(arguments[0], batch)) is not None:
-                        seen.append((table, pattern.keys))
+                        seen.append((table, _without_padding(pattern.keys, layer)))
                 elif type(layer).forward is SlotEmbedding.forward and arguments[0] is batch.ids:
                     seen.append((table, _asked_by_slots(layer)))
 
@@ -181,7 +216,7 @@ class ServedModel:
                 if module is block.module and isinstance(module, SlotEmbedding):
                     known.append((table, _asked_by_slots(module)))
                 elif module is block.module:
-                    known.append((table, _ids))
+                    known.append((table, _without_padding(_ids, module)))
         return known
 
 
@@ -195,52 +230,19 @@ def _asked_by_slots(module: SlotEmbedding) -> AskedKeys:
     return asked
 
 
+def _without_padding(asked: AskedKeys, layer: nn.Module) -> AskedKeys:
+    """Return the keys that a layer of PyTorch's asks for among those that it is given."""
+    padding: int | None = getattr(layer, "padding_idx", None)
+    if padding is None:
+        return asked
+
+    def without(batch: Batch) -> Tensor | None:
+        keys = asked(batch)
+        return None if keys is None else without_padding(keys, padding)
+
+    return without
+
+
 def _ids(batch: Batch) -> Tensor:
     """Return a batch's ids."""
     return batch.ids
-
-
-def _serve(module: TableLayer, source: RowSource) -> None:
-    """Have a layer take its rows from servers, and let go of its own weight."""
-    if isinstance(module, SlotEmbedding):
-        module.row_source = source
-    elif isinstance(module, nn.EmbeddingBag):
-        module.forward = MethodType(_bag_forward(source), module)  # type: ignore[method-assign]
-    else:
-        module.forward = MethodType(_embedding_forward(source), module)  # type: ignore[method-assign]
-    module.weight = nn.Parameter(module.weight.detach().to("meta"), requires_grad=False)
-
-
-def _embedding_forward(source: RowSource) -> Callable[..., Tensor]:
-    """Return the forward of an `nn.Embedding` over servers."""
-
-    def forward(_: nn.Embedding, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name for the ids
-        return source.rows(input)
-
-    return forward
-
-
-def _bag_forward(source: RowSource) -> Callable[..., Tensor]:
-    """Return the forward of an `nn.EmbeddingBag` over servers."""
-
-    def forward(
-        module: nn.EmbeddingBag,
-        input: Tensor,  # noqa: A002 - PyTorch's name for the ids
-        offsets: Tensor | None = None,
-        per_sample_weights: Tensor | None = None,
-    ) -> Tensor:
-        ids = input
-        if per_sample_weights is not None:
-            raise TrainingError("per_sample_weights are not known to servers", hint="multiply after the look-up")
-        if ids.dim() == 2:
-            offsets = torch.arange(0, ids.numel() + 1, ids.shape[1])
-            ids = ids.reshape(-1)
-        elif offsets is None:
-            raise TrainingError(
-                "an nn.EmbeddingBag gets ids in one row and no offsets", hint="pass it the batch's offsets too"
-            )
-        elif not module.include_last_offset:
-            offsets = torch.cat([offsets, offsets.new_tensor([ids.numel()])])
-        return source.look_up(ids, offsets, module.mode)
-
-    return forward

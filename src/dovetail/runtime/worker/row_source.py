@@ -18,6 +18,8 @@ Floats = NDArray[np.float32]
 Fetch = Callable[[LookUp], Floats]
 AheadRows = list[tuple[LookUp, Floats]]
 """Rows of look-ups that were known before the model asked for them."""
+Limit = tuple[float, float]
+"""The most that the norm of a row may be, and which norm: 2 is the length."""
 
 
 class RowSource(Protocol):
@@ -35,10 +37,13 @@ class RowSource(Protocol):
 class Leaf:
     """Rows of one look-up, as the model sees them; after the backward pass `gradients` is theirs."""
 
-    def __init__(self, wanted: LookUp, rows: Floats, device: torch.device) -> None:
-        """Make the tensor."""
+    def __init__(self, wanted: LookUp, rows: Floats, device: torch.device, limit: Limit | None = None) -> None:
+        """Make the tensor, of rows no longer than the `limit`."""
         self.wanted = wanted
-        self.tensor = torch.from_numpy(rows).to(device).requires_grad_(torch.is_grad_enabled())
+        tensor = torch.from_numpy(rows).to(device)
+        if limit is not None:
+            tensor = _limited(tensor, *limit)
+        self.tensor = tensor.requires_grad_(torch.is_grad_enabled())
 
     @property
     def gradients(self) -> Floats | None:
@@ -56,6 +61,11 @@ class Rows:
         self._ahead: dict[int, AheadRows] = {}
         self._fetch: Fetch | None = None
         self.leaves: list[Leaf] = []
+        self._limits: dict[int, Limit] = {}
+
+    def limit(self, table: int, max_norm: float, norm_type: float) -> None:
+        """Have rows of a table scaled down, as they are looked up, to a norm; servers do so before they step them."""
+        self._limits[table] = (max_norm, norm_type)
 
     def begin(self, ahead: AheadRows, fetch: Fetch) -> None:
         """Start a micro-batch with rows that are here already; `fetch` gets others."""
@@ -81,7 +91,7 @@ class Rows:
                 raise RuntimeError("rows are looked up outside of a micro-batch")
             wanted = look_up(table, keys, self.num_servers)
             found = (wanted, self._fetch(wanted))
-        leaf = Leaf(*found, self.device)
+        leaf = Leaf(*found, self.device, self._limits.get(table))
         self.leaves.append(leaf)
         return leaf
 
@@ -176,6 +186,12 @@ def spread(gradients, places, offsets, mean, sums):  # type: ignore[no-untyped-d
             total = sums[places[i]]
             for j in range(width):
                 total[j] += share * gradient[j]
+
+
+def _limited(rows: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Return rows that are scaled down where their norm is above a limit, as `torch.embedding_renorm_` does."""
+    norms = torch.linalg.vector_norm(rows, norm_type, dim=1, keepdim=True)
+    return rows * torch.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0)
 
 
 def _numpy(tensor: Tensor) -> Keys:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dovetail.models.losses import heads_of
+from dovetail.models.answers import heads_of, label_of
 from dovetail.models.metrics import OfHead, Ratio, make_metric, one_score_each
 from dovetail.models.ratios import live_ratios
 
@@ -24,12 +24,15 @@ Counts = tuple[NDArray[Any], ...]
 """Clicked and other samples by score, two sums for each metric that has them, running statistics; or nothing."""
 
 
+def no_statistics() -> NDArray[np.float32]:
+    """Return the running statistics of a model that has none, or whose servers keep them."""
+    return np.zeros(0, dtype=np.float32)
+
+
 class ScoreCounts:
     """What was seen since it was last taken."""
 
-    def __init__(
-        self, metrics: Sequence[str], statistics: Callable[[], NDArray[np.float32]] = lambda: np.zeros(0, np.float32)
-    ) -> None:
+    def __init__(self, metrics: Sequence[str], statistics: Callable[[], NDArray[np.float32]] = no_statistics) -> None:
         """Start with no samples; `statistics` are the model's running means and variances."""
         self._auc = next((name for name in metrics if name.rpartition(".")[2] == "auc"), None)
         self._bins = NUM_BINS if self._auc is not None else 0
@@ -77,4 +80,4 @@ def _of_head(name: str, scores: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
     if not head:
         return scores, labels
     parts = heads_of(scores)
-    return parts[head], labels[:, list(parts).index(head)]
+    return parts[head], label_of(head, parts, labels)

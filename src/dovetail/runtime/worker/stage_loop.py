@@ -124,7 +124,7 @@ class StageLoop:
     def _addresses(self) -> list[str]:
         """Return where others call."""
         spec = self._process.blueprint.stage_workers[self._process.name]
-        return [spec.address, spec.local_address]
+        return [spec.address, spec.local_address] if spec.local_address != spec.address else [spec.address]
 
     def run(self) -> None:
         """Compute until told to stop."""

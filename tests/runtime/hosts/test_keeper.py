@@ -1,0 +1,182 @@
+"""The keeper of processes on another host, and who goes where: without a network."""
+
+import os
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dovetail.errors import PlanError
+from dovetail.runtime.launch.hosts.brought import data_paths
+from dovetail.runtime.launch.hosts.code import own_code, read_probe
+from dovetail.runtime.launch.hosts.daemon import LENGTH_BYTES, folder_of, framed
+from dovetail.runtime.launch.hosts.keeper import Keeper
+from dovetail.runtime.launch.hosts.placing import Places
+from dovetail.runtime.launch.hosts.requests import (
+    AskMissing,
+    AskPorts,
+    Bring,
+    Close,
+    Facts,
+    Fetch,
+    Fetched,
+    Fine,
+    Look,
+    Missing,
+    Ports,
+    Refused,
+    Seen,
+    Signal,
+    Start,
+    State,
+    decode_answer,
+    encode,
+)
+from dovetail.spec.files import read_struct
+from dovetail.spec.hosts import Host, HostsFile
+from dovetail.spec.run import RunWorker
+from tests.runtime.runs import make_run
+
+
+@pytest.fixture
+def keeper(tmp_path):
+    keeper = Keeper(tmp_path / "keeper", lost_s=60.0)
+    yield keeper
+    keeper.close()
+
+
+def wait_for(is_so, timeout_s=30.0):
+    until_s = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+def test_files_are_for_one_user_and_stay_in_the_folder(keeper):
+    assert keeper.answer(Bring(files={"keys/worker.secret": b"secret"})) == Fine()
+
+    path = keeper.folder / "keys" / "worker.secret"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert keeper.answer(Fetch(paths=("keys/worker.secret", "none"))) == Fetched(
+        files={"keys/worker.secret": b"secret"}
+    )
+    for name in ("../out", "/etc/passwd", "a/../../out", ""):
+        assert isinstance(keeper.answer(Bring(files={name: b""})), Refused)
+        assert isinstance(keeper.answer(Fetch(paths=(name,))), Refused)
+
+
+def test_paths_and_ports_are_looked_for(keeper):
+    assert keeper.answer(AskMissing(paths=("/", "/no/such"))) == Missing(paths=("/no/such",))
+    found = keeper.answer(AskPorts(address="127.0.0.1", count=3))
+    assert isinstance(found, Ports)
+    assert len(set(found.ports)) == 3
+    assert isinstance(keeper.answer(AskPorts(address="192.0.2.1", count=1)), Refused)
+
+
+@pytest.mark.processes
+def test_a_command_is_started_watched_and_ended(keeper):
+    begun = keeper.answer(Start("version", "command", ("--version",)))
+    assert isinstance(begun, State)
+
+    def seen() -> Seen:
+        answer = keeper.answer(Look(logs={"version.out": 0}))
+        assert isinstance(answer, Seen)
+        return answer
+
+    wait_for(lambda: seen().states["version"].ended)
+    assert seen().states["version"].ended == "exit status 0"
+    assert seen().logs["version.out"].startswith(b"dovetail ")
+    lasting = keeper.answer(Start("serve", "command", ("link", "serve", "--port", "0", "--host", "127.0.0.1")))
+    assert isinstance(lasting, State)
+    keeper.answer(Signal("serve", lasting.process_id + 1, "kill"))  # of an earlier one
+    assert seen().states["serve"].ended == ""
+    keeper.answer(Signal("serve", lasting.process_id, "kill"))
+    wait_for(lambda: seen().states["serve"].ended)
+    assert seen().states["serve"].ended == "killed by SIGKILL"
+    keeper.answer(Close())
+    assert not keeper.folder.exists()
+
+
+@pytest.mark.processes
+def test_a_keeper_that_nobody_speaks_to_ends_everything(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    token = "0123456789abcdef"
+    words = [sys.executable, "-m", "dovetail.runtime.launch.hosts.daemon", token, "1.0"]
+    login = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(request):
+        login.stdin.write(framed(encode(request)))
+        login.stdin.flush()
+        return decode_answer(login.stdout.read(int.from_bytes(login.stdout.read(LENGTH_BYTES), "big")))
+
+    begun = ask(Start("serve", "command", ("link", "serve", "--port", "0", "--host", "127.0.0.1")))
+    assert isinstance(begun, State)
+    login.kill()
+    login.wait()
+    login.stdin.close()
+    login.stdout.close()
+
+    wait_for(lambda: not folder_of(token).exists())
+    with pytest.raises(ProcessLookupError):
+        os.kill(begun.process_id, 0)
+
+
+def test_workers_take_the_units_of_fitting_hosts():
+    hosts = [
+        Host(name="big", address="10.0.0.1", units=4),
+        Host(name="small", address="10.0.0.2", units=2),
+        Host(name="gpus", address="10.0.0.3", units=2, type="v100"),
+    ]
+    places = Places(hosts)
+    run = make_run(
+        workers=[RunWorker(name="w", count=3), RunWorker(name="wide", threads=2), RunWorker(name="gpu", device="cuda")]
+    )
+    run_places = places.place_all(run)
+
+    assert run_places == {"w-0": "big", "w-1": "big", "w-2": "big", "wide": "small", "gpu": "gpus"}
+    assert places.free == {"big": 1, "small": 0, "gpus": 1}
+    with pytest.raises(PlanError, match="big has 1 of 4, small has 0 of 2"):
+        places.place("more", RunWorker(name="more", threads=2), run)
+    places.give_back("w-0")
+    assert places.place("more", RunWorker(name="more", threads=2), run) == "big"
+    with pytest.raises(PlanError, match="none is there"):
+        places.place("more", RunWorker(name="more", threads=2), run, without=("big", "small"))
+
+
+def test_a_hosts_file_says_which_key_is_wrong(tmp_path):
+    path = tmp_path / "hosts.toml"
+    for text, words in (
+        ("", "host"),
+        ("host = []", "is empty"),
+        ('[[host]]\nname = "a"\naddress = "x"\n[[host]]\nname = "a"\naddress = "y"', 'two called "a"'),
+        ('[[host]]\nname = "../a"\naddress = "x"', "name"),
+        ('[[host]]\nname = "a"\naddress = "x"\nport = 70000', "port"),
+        ('[[host]]\nname = "a"\naddress = "x"\nunits = 0', "units"),
+        ('[[host]]\nname = "a"\naddress = "x"\npasword = "y"', "pasword"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=words):
+            read_struct(path, HostsFile)
+
+
+def test_probes_are_found_among_other_words():
+    said = 'Welcome!\ndovetail-probe {"python": "3.11.7", "missing": [], "version": "1", "code": "x"}\n'
+    found = read_probe(said)
+    assert found is not None
+    assert found.version == "1"
+    assert read_probe("Welcome!") is None
+    assert len(own_code()) == 64
+
+
+def test_only_files_on_disks_are_looked_for():
+    assert data_paths({"path": ["a.tsv", "s3://bucket/b.tsv"]}) == ["a.tsv"]
+    assert data_paths({"path": "a.tsv"}) == ["a.tsv"]
+    assert data_paths({}) == []
+
+
+def test_answers_travel_as_they_are():
+    facts = Facts(keeper="x", cores=2, gpus=0, memory_bytes=1, folder="/f")
+    assert decode_answer(encode(facts)) == facts
