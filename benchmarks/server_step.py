@@ -4,7 +4,7 @@
     python benchmarks/server_step.py --against DIR/src     # and another checkout's code, sides in turn
     python benchmarks/server_step.py --threads 1,4         # by servers.threads
 
-One shard with the table of `benchmarks/parameter_server.py` (2.6 million rows x 16, 400 x 3 hidden units), two workers that
+One shard with the table of `parameter_server.py` (2.6 million rows x 16, 400 x 3 hidden units), two workers that
 pull and push their half of each batch. Processor time of the serving thread, with threads the time that passes; the
 median of 200 steps. The ratio comes last.
 """
