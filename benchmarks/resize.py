@@ -1,12 +1,16 @@
 """How long training pauses when a run gets other workers: 1 -> 2 -> 4 -> 1.
 
-    python benchmarks/resize.py                # about two minutes on two cores
+    python benchmarks/resize.py                # about three minutes on two cores
 
-A small CTR-DNN in `sync`, as `dovetail train` runs it. One side resizes the run as `dovetail serve` does, by workers
-that come and go while the rest work on; the other stops it with a checkpoint (SIGTERM) and goes on with `--resume
---workers N`. A pause is the longest time from the end of one step to the end of the next around a change, as the
-workers' own timeline has it, so the step itself is in it. The median step without any change is printed beside. The
-ratio comes last.
+Three sides, a small CTR-DNN each. One resizes a run as `dovetail serve` does, by workers that come and go while the
+rest work on. One has the run taken over by a new launcher with other workers (`dovetail train --resume RUN --workers N
+--take-over`): it gets ready, the old one keeps a checkpoint and ends, the new one goes on. The third is torchrun's own
+elastic restart of a DDP script of the same size (`benchmarks/elastic_ddp.py`), one agent a worker; it is told not to
+wait for more agents than a second (`last_call_timeout`, 30 s by default) and to look every 0.1 s.
+
+A pause is the longest time from the end of one step to the end of the next around a change, so the step itself is in
+it. The median step without any change is printed beside. The ratio comes last: torchrun's median over that of workers
+that come and go.
 """
 
 from __future__ import annotations
@@ -22,14 +26,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dovetail.charts.timeline import read_spans
 from dovetail.runtime.folder import TIMELINE, ask_for, present_in
+from resize_torchrun import Torchrun
 
 SIZES = (1, 2, 4, 1)
 WAIT_S = 120.0
 SETTLE_S = 1.5
-TRAIN = [sys.executable, "-c", "from dovetail.cli.main import main; main()", "train"]
+WORDS = "import dovetail.cli.train as t; t.draw_timeline = lambda *_: None; from dovetail.cli.main import main; main()"
+"""`dovetail` that keeps a timeline and does not draw it: that would cost the run after it."""
+TRAIN = [sys.executable, "-c", WORDS, "train"]
 
 
 def main() -> None:
@@ -38,12 +46,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2_000)
     parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
-    found: dict[str, list[float]] = {"workers come and go": [], "stopped and resumed": []}
+    found: dict[str, list[float]] = {}
     for _ in range(arguments.rounds):
-        for name, change in (("workers come and go", by_joining), ("stopped and resumed", by_restarting)):
+        for name, change in SIDES.items():
             with tempfile.TemporaryDirectory() as folder:
                 pauses, step_s = measure(Path(folder), arguments.batch, change)
-            found[name] += pauses
+            found.setdefault(name, []).extend(pauses)
             shown = ", ".join(
                 f"{before} -> {after}: {pause:.2f} s"
                 for before, after, pause in zip(SIZES[:-1], SIZES[1:], pauses, strict=True)
@@ -52,7 +60,7 @@ def main() -> None:
     medians = {name: statistics.median(pauses) for name, pauses in found.items()}
     for name, median in medians.items():
         print(f"{name:20}  median {median:.2f} s, longest {max(found[name]):.2f} s")
-    print(f"ratio {medians['stopped and resumed'] / medians['workers come and go']:.1f}")
+    print(f"ratio {medians[TORCHRUN] / medians[JOINING]:.1f}")
 
 
 class Training:
@@ -88,12 +96,11 @@ class Training:
             time.sleep(0.05)
         time.sleep(SETTLE_S)
 
-    def restart(self, workers: int) -> None:
-        """Have it keep its state and end, then go on with so many workers."""
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(WAIT_S)
-        (self.folder / "team.json").unlink(missing_ok=True)
-        self._begin(["--resume", str(self.folder)], workers)
+    def take_over(self, workers: int) -> None:
+        """Have a new launcher get ready, stop the old one, and go on with so many workers."""
+        old = self._process
+        self._begin(["--resume", str(self.folder), "--take-over"], workers)
+        old.wait(WAIT_S)
 
     def end(self) -> None:
         """End it."""
@@ -101,34 +108,30 @@ class Training:
         self._process.wait(WAIT_S)
 
 
-Change = Callable[[Training, int], None]
+JOINING, RESTARTING, TORCHRUN = "workers come and go", "taken over", "torchrun"
+SIDES: dict[str, Callable[[Any, int], None] | None] = {
+    JOINING: lambda training, workers: ask_for(training.folder, workers),
+    RESTARTING: lambda training, workers: training.take_over(workers),
+    TORCHRUN: None,
+}
 
 
-def by_joining(training: Training, workers: int) -> None:
-    """Have workers come or go."""
-    ask_for(training.folder, workers)
-
-
-def by_restarting(training: Training, workers: int) -> None:
-    """Stop it, and go on."""
-    training.restart(workers)
-
-
-def measure(folder: Path, batch: int, change: Change) -> tuple[list[float], float]:
-    """Return the pause at each change, and how long a step takes otherwise."""
-    training = Training(folder, batch)
+def measure(folder: Path, batch: int, change: Callable[[Any, int], None] | None) -> tuple[list[float], float]:
+    """Return the pause at each change, and how long a step takes otherwise; without a change, torchrun's."""
+    training: Any = Training(folder, batch) if change is not None else Torchrun(folder)
+    resize = change or (lambda _, workers: training.resize(workers))
     windows = []
     try:
         training.wait_for(SIZES[0])
         quiet_s = time.time() - SETTLE_S
         for workers in SIZES[1:]:
             begin_s = time.time()
-            change(training, workers)
+            resize(training, workers)
             training.wait_for(workers)
             windows.append((begin_s, time.time()))
     finally:
         training.end()
-    ends = step_ends(training.folder)
+    ends = training.step_ends() if change is None else step_ends(training.folder)
     pauses = [max(gaps(ends, begin_s, end_s)) for begin_s, end_s in windows]
     return pauses, statistics.median(gaps(ends, quiet_s, windows[0][0]))
 

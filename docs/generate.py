@@ -20,6 +20,7 @@ from dovetail.planner.demands import Demands
 from dovetail.planner.plan import cheapest_plan
 from dovetail.spec import Plan, Problem
 from dovetail.spec.checks import field_descriptions
+from dovetail.spec.hosts import Host, HostsFile
 from dovetail.spec.run import Run
 from dovetail.spec.workload import Workload
 
@@ -76,6 +77,14 @@ def run_file() -> str:
     lines = [RUN_INTRODUCTION, "```toml", example.strip(), "```", ""]
     for heading, kind in _tables(Run):
         lines += [f"## {heading}", "", *_struct_lines(kind), RUN_NOTES.get(heading, "")]
+    return _page(lines)
+
+
+def hosts_file() -> str:
+    """Return the page of the hosts file."""
+    msgspec.convert(tomllib.loads(HOSTS_EXAMPLE), HostsFile)  # the example is a hosts file, or there is no page
+    lines = [HOSTS_INTRODUCTION, "```toml", HOSTS_EXAMPLE.strip(), "```", ""]
+    lines += ["## The file", "", *_struct_lines(HostsFile), "## `[[host]]`", "", *_struct_lines(Host)]
     return _page(lines)
 
 
@@ -372,7 +381,7 @@ errors.
 
 `work` is in the units of `speed` times seconds. Between two worker counts in `speed` the speed is interpolated
 linearly; below the first and beyond the last it is not allowed. A job runs on one type at a time, and every start takes
-`restart_s`, with the workers held and no work done.
+`restart_s`, with the workers held and no work done. So does a change of its size, unless `resize_s` says otherwise.
 """
 WORKLOAD_EXAMPLE = """\
 {"restart_s": 10.0,
@@ -416,11 +425,37 @@ are not: see [training](../concepts/training.md).
 """,
 }
 
+HOSTS_INTRODUCTION = """\
+# The hosts file
+
+What `--on hosts.toml` reads: machines that SSH reaches, and how much of a type each one is. TOML or JSON. See
+[three machines, from nothing](../guides/three-machines-over-ssh.md).
+"""
+HOSTS_EXAMPLE = """
+lost_s = 30.0
+
+[[host]]
+name = "a"
+address = "10.0.0.11"
+user = "me"
+python = "~/venv/bin/python"
+units = 4
+
+[[host]]
+name = "gpus"
+address = "10.0.0.13"
+user = "me"
+python = "~/venv/bin/python"
+type = "v100"
+units = 2
+"""
+
 PAGES = {
     "problem-file.md": problem_file,
     "plan-file.md": plan_file,
     "workload-file.md": workload_file,
     "run-file.md": run_file,
+    "hosts-file.md": hosts_file,
     "commands.md": commands,
 }
 """The pages by file name; a new one is one function and one entry."""

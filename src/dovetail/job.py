@@ -35,6 +35,23 @@ def stop_asked() -> bool:
     return _asked.is_set()
 
 
+def stop_asked_of_any() -> bool:
+    """Say whether any process of a `torch.distributed` group was asked to stop: the same answer in all of them.
+
+    All processes have to call it as often. So they stop after the same step, and one of them can save for all.
+    """
+    import torch  # noqa: PLC0415 - whoever has a group has it
+    from torch import distributed  # noqa: PLC0415
+
+    asked = stop_asked()
+    if not distributed.is_available() or not distributed.is_initialized():
+        return asked
+    device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
+    flag = torch.tensor(int(asked), device=device)
+    distributed.all_reduce(flag, op=distributed.ReduceOp.MAX)
+    return bool(flag.item())
+
+
 def report(*, work: float, total: float | None = None, loss: float | None = None) -> None:
     """Tell the daemon how much work is done, of how much, and the loss; once a second or so is enough."""
     path = os.environ.get("DOVETAIL_PROGRESS")

@@ -12,7 +12,7 @@ import yaml
 
 from dovetail.manifests.target import TARGETS
 from tests.manifests.makers import RUN_TEXT, make_fleet
-from tests.test_docs import parse, whole_command
+from tests.test_docs import parse
 
 KUBERNETES = "1.30.0"
 
@@ -44,6 +44,8 @@ def test_what_kuberay_hands_to_a_shell_is_one_word_of_json() -> None:
     (word,) = shlex.split(gpu["rayStartParams"]["resources"])
 
     assert json.loads(word) == {"aws:g5.xlarge": 1}
+    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
+    assert head == {"num-cpus": "0", "num-gpus": "0"}  # or workers of type `cpu` would go there
     assert all(isinstance(value, str) for value in gpu["rayStartParams"].values())
 
 
@@ -162,30 +164,35 @@ def test_skypilot_gets_a_group_of_tasks_that_end_with_the_training() -> None:
 
 @pytest.mark.slow  # SkyPilot brings many packages, and is no part of the development set-up
 def test_skypilot_itself_reads_the_file(tmp_path: Path) -> None:
-    reader = pytest.importorskip("sky.utils.dag_utils")
+    reader, schemas = pytest.importorskip("sky.utils.dag_utils"), pytest.importorskip("sky.utils.schemas")
     path = tmp_path / "sky.yaml"
-    path.write_text(TARGETS["skypilot"].write(make_fleet(("aws:c7g.large", 0, 1, 3), ("aws:g5.xlarge", 2, 9, 2))))
+    # Instances of a cloud would have SkyPilot fetch that cloud's price list; they are held against its schemas alone.
+    path.write_text(TARGETS["skypilot"].write(make_fleet(("cpu", 0, 1, 3), ("v100", 2, 9, 2))))
 
     dag = reader.load_job_group_from_yaml(str(path))
 
     assert dag.is_job_group()
-    assert [(task.name, task.num_nodes) for task in dag.tasks] == [
-        ("head", 1),
-        ("aws-c7g-large", 3),
-        ("aws-g5-xlarge", 2),
-    ]
+    assert [(task.name, task.num_nodes) for task in dag.tasks] == [("head", 1), ("cpu", 3), ("v100", 2)]
+    _, *tasks = yaml.safe_load_all(TARGETS["skypilot"].write(make_fleet()))
+    for task in tasks:
+        pytest.importorskip("jsonschema").validate(task, schemas.get_task_schema())
+        pytest.importorskip("jsonschema").validate(task["resources"], schemas.get_resources_schema())
+
+
+def test_a_unit_of_several_threads_takes_as_many_of_its_node() -> None:
+    fleet = make_fleet(("aws:c7g.4xlarge", 0, 9, 2))
+
+    text = TARGETS["slurm"].write(fleet)
+
+    assert '--resources={"aws:c7g.4xlarge": 16}' in text  # a worker with a thread for each of its virtual CPUs
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_dovetail_command_in_a_manifest_is_one_that_there_is(target: str) -> None:
     text = TARGETS[target].write(make_fleet()).replace("$$", "$")
     lines = re.findall(r"\bdovetail (train [^\n\"&]*)", text)
-    has_on = any(option.name == "on" for option in whole_command().commands["train"].params)
 
     assert lines
     for line in lines:
         words = shlex.split(re.sub(r"\$\(.*", "--out run", line.replace("$head", "head")))
-        if not has_on:
-            where = words.index("--on")
-            del words[where : where + 2]
         parse(words)

@@ -128,6 +128,7 @@ def test_a_server_that_dies_takes_running_statistics_back_with_it(tmp_path):
     assert_statistics_equal(tmp_path / "run", model)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_running_statistics(tmp_path):
     model, source = made(), Labelled(clicked, num_samples=300)
     run = make_run(optimizer=SGD, workers=2)
@@ -189,6 +190,15 @@ def test_whole_batches_are_refused_where_there_are_none(tmp_path, training, comp
 
     blueprint = prepare(make_run(**training), tmp_path / "run", model=made(), source=source)
     assert blueprint.run.training.batch_norm == "own"
+
+
+def test_a_model_that_is_given_in_evaluation_mode_is_trained_all_the_same(tmp_path):
+    model = made().eval()
+
+    blueprint = prepare(make_run(), tmp_path / "run", model=model, source=Labelled(clicked))
+
+    assert blueprint.run.training.batch_norm == "global"
+    assert not model.first.training
 
 
 def test_a_model_without_norms_is_left_alone(tmp_path):

@@ -72,7 +72,7 @@ def test_masters_end_where_those_of_pytorch_end(tmp_path, kind):
     assert torch.equal(filled.out.bias, torch.from_numpy(state.dense[-1:]).to(kind))
 
 
-@pytest.mark.parametrize("dense", ["ps", "ring"])
+@pytest.mark.parametrize("dense", ["ps", pytest.param("ring", marks=pytest.mark.slow)])
 def test_spread_over_workers_they_end_near_there(tmp_path, dense):
     model, source, run = made(torch.bfloat16), Labelled(clicked), make_run(dense=dense, micro_batch=33)
 

@@ -27,7 +27,7 @@ def tied():
     return nn.Sequential(nn.Linear(NUM_DENSE, 8), nn.ReLU(), first, nn.Tanh(), second, second, nn.Linear(8, 1))
 
 
-@pytest.mark.parametrize("dense", ["ps", "ring"])
+@pytest.mark.parametrize("dense", ["ps", pytest.param("ring", marks=pytest.mark.slow)])
 def test_tied_layers_of_one_stage_are_trained_as_in_one_process(tmp_path, dense):
     source, graph = clicks(num_samples=600), as_graph(tied())
     run = make_run(model=RunModel(name="own"), samples=600, optimizer=ADAM, dense=dense, micro_batch=37)

@@ -41,6 +41,7 @@ def make_view(curves, *, capacity=(8,), left=None, held=None, now_s=0.0, started
         "speed_error": np.zeros(count),
     }
     given.update({name: np.asarray(value, float) for name, value in columns.items()})
+    given.setdefault("resize_s", given["restart_s"])
     return ClusterView(
         capacity=np.array(capacity, np.int64),
         node_workers=np.array(node_workers or [4] * kinds, np.int64),

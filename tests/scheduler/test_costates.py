@@ -90,15 +90,17 @@ def test_the_sum_of_completion_times_is_within_one_percent_of_the_exhaustive_opt
         assert least * (1 - 1e-6) <= found <= 1.01 * least, seed
 
 
-def values_of(*, held, left=1000.0, restart_s=40.0, next_end_s=90.0):
+def values_of(*, held, left=1000.0, restart_s=40.0, resize_s=None, next_end_s=90.0, types=(0, 0, 0)):
     """Return the values of sizes 1, 2 and 4 (speeds 1, 1.9, 3.4) of one job whose costate is 1."""
     found = change_values(
         np.array([0, 3]),
+        np.array(types),
         np.array([1.0, 1.9, 3.4]),
         np.array([held]),
         np.ones(1),
         np.array([left]),
         np.array([restart_s]),
+        np.array([restart_s if resize_s is None else resize_s]),
         next_end_s,
     )
     return found.tolist()
@@ -118,6 +120,16 @@ def test_a_job_that_waits_counts_its_start_over_all_it_has_left():
 def test_a_change_has_no_longer_than_the_job_still_runs():
     # On 4 workers 34 units take 10 s: 10 / 50 of the speed is left.
     assert values_of(held=1, left=34.0)[2] == pytest.approx(0.2 * 3.4 + 1.9 * 40 / (34 / 1.9 + 40))
+
+
+def test_other_workers_of_its_type_cost_a_running_job_a_resize_and_stopping_it_a_start():
+    # H(10) = sqrt(10 * 90) = 30: a resize keeps 30 / 40 of the speed; stopping still owes 1.9 * 40 / 100.
+    owed, owed_for_a_resize = 1.9 * 0.4, 1.9 * 0.25
+
+    found = values_of(held=1, resize_s=10.0)
+
+    assert found == pytest.approx([0.75 + owed - owed_for_a_resize, 1.9 + owed, 0.75 * 3.4 + owed])
+    assert values_of(held=1, resize_s=10.0, types=(1, 0, 1)) == pytest.approx(values_of(held=1)), "of another type"
 
 
 def test_without_a_restart_changes_are_free():

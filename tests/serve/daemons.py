@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from dovetail.errors import DovetailError
+from dovetail.scheduler.view import Allocation, ClusterView
 from dovetail.serve.client import Client
 from dovetail.serve.submission import Submission
 from dovetail.spec.run import Run
@@ -35,6 +37,14 @@ with open(os.path.join(folder, "ran"), "a") as file:
 os.unlink(mark)
 """
 """A program that fails where it runs twice at once."""
+
+
+class StartsNothing:
+    """A policy for daemons that are asked all sorts of things and must not run any of them."""
+
+    def decide(self, view: ClusterView, now_s: float) -> Allocation:
+        nothing = np.empty(0, np.int64)
+        return Allocation(rows=nothing, types=nothing, workers=nothing)
 
 
 class Daemon:

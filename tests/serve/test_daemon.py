@@ -216,6 +216,7 @@ def test_ids_that_are_paths_lead_nowhere(daemon, path, what):
         (b'{"name": "a", "command": ["true"], "types": ["v100"]}', "no type here"),
         (b'{"name": "a", "command": ["true"], "folder": "here"}', "folder"),
         (b'{"name": "a", "command": ["true"], "environment": {"A=B": "c"}}', "environment"),
+        (b'{"name": "a", "command": ["true"], "environment": {"A": {}}}', "environment.A is a table, expected text"),
         (b'{"name": "a", "run": {"model": {"name": "ctr-dnn"}, "training": {"batch": -1}}}', "training.batch is -1"),
     ],
 )
@@ -243,6 +244,18 @@ def test_figures_are_there_for_prometheus_and_the_log_has_the_jobs_id_on_every_l
     assert any(name.startswith(f'dovetail_job_workers{{job="{job}"') for name in values)
     lines = [json.loads(line) for line in (daemon.folder / "log.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines if line.get("job") == job] == ["started", "job done"]
+
+
+def test_a_method_that_a_path_does_not_take_is_refused_with_those_that_it_does(daemon):
+    url = json.loads((daemon.folder / "server.json").read_bytes())["url"]
+    line = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
+    own = (daemon.folder / "token").read_text().strip()
+    line.request("DELETE", "/v1/jobs", headers={"Authorization": f"Bearer {own}"})
+    answer = line.getresponse()
+
+    assert answer.status == 405
+    assert set(answer.headers["Allow"].split(", ")) == {"GET", "HEAD", "POST"}
+    line.close()
 
 
 def test_the_document_of_the_api_names_every_route_and_its_schemas_resolve(daemon):

@@ -14,10 +14,11 @@ from dovetail.serve.ended import how_it_ended
 from dovetail.serve.launcher import Found, Task
 from dovetail.serve.outlook import Seen, outlook
 from dovetail.serve.progress import Progress
-from dovetail.serve.settings import parse_quotas
+from dovetail.serve.settings import Settings, hosts_with, nodes_of, parse_quotas
 from dovetail.serve.store import Store, UnknownJobError
 from dovetail.serve.submission import Submission
 from dovetail.serve.words import task_of, write_run_file
+from dovetail.spec.hosts import Host, HostsFile
 from dovetail.spec.workload import NodeGroup
 
 RUN = {"model": {"name": "ctr-dnn"}}
@@ -150,7 +151,8 @@ def test_a_job_that_is_lost_again_and_again_without_getting_on_fails(tmp_path, s
 
 
 def looked(jobs, progress=None, seen=None, taken=None):
-    known = outlook(NODES, jobs, progress or {}, seen or Seen(), jobs[-1].submitted_s + 1.0, taken=taken or {})
+    settings = Settings(nodes=NODES)
+    known = outlook(settings, jobs, progress or {}, seen or Seen(), jobs[-1].submitted_s + 1.0, taken=taken or {})
     return known, known.cluster.view(known.watching)
 
 
@@ -189,7 +191,7 @@ def test_measured_speeds_and_the_work_a_run_says_it_has_are_believed(tmp_path, s
 
     assert view.left[0] == 8_000.0
     assert view.speed[0, 0, 2] == pytest.approx(400.0, rel=0.1)
-    assert view.restart_s[0] == 0.5, "what a resize of a running job took"
+    assert (view.restart_s[0], view.resize_s[0]) == (3.0, 0.5), "what starts and resizes took"
 
 
 def test_a_target_loss_says_what_is_left_once_the_curve_shows(tmp_path, store):
@@ -252,6 +254,21 @@ def test_runs_with_stages_have_the_size_that_their_file_says():
     assert submission.fixed_workers == 3
     with pytest.raises(SpecError, match="is 3, and there are 2 cpu"):
         submission.check_fits({"cpu": 2})
+
+
+def test_hosts_are_nodes_and_a_job_gets_those_that_its_units_are_on():
+    hosts = HostsFile(
+        hosts=[
+            Host(name="a", address="a", units=2),
+            Host(name="g", address="g", type="v100", units=4),
+            Host(name="b", address="b", units=3),
+        ]
+    )
+
+    assert Settings(nodes=nodes_of(hosts), hosts=hosts).capacity == {"cpu": 5, "v100": 4}
+    part = hosts_with(hosts, "cpu", [1, 2, 4])
+    assert [(host.name, host.units) for host in part.hosts] == [("a", 1), ("b", 2)]
+    assert [(host.name, host.units) for host in hosts_with(hosts, "v100", [0]).hosts] == [("g", 1)]
 
 
 def test_quotas_are_users_and_numbers():

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 
 from dovetail.charts.timeline import OWN_TIME, Span
+from dovetail.charts.widths import Width
 
 MICRO = 1e6
 ENDS = ("done", "failed", "cancelled", "stopped")
 
 
-def run_trace(spans: Sequence[Span], *, name: str) -> bytes:
-    """Return a run's spans as trace events, the first at 0."""
+def run_trace(spans: Sequence[Span], *, name: str, widths: Sequence[Width] = ()) -> bytes:
+    """Return a run's spans as trace events, the first at 0; widths that were chosen for links are marks."""
     workers = sorted({span.worker for span in spans})
     begin_s = min(span.start_s for span in spans)
     events = [_named("process_name", 0, 0, name)]
@@ -28,6 +29,11 @@ def run_trace(spans: Sequence[Span], *, name: str) -> bytes:
         row = 2 * workers.index(span.worker) + (0 if span.kind in OWN_TIME else 1)
         start, end = span.start_s - begin_s, span.end_s - begin_s
         events.append(_span(span.kind, row, start, end, {"step": span.step}))
+    for width in widths:
+        if width.worker in workers and width.before != width.bits:
+            instant = {"name": f"{width.bits} bits {width.link}", "ph": "i", "s": "t", "pid": 0}
+            at = round((width.time_s - begin_s) * MICRO)
+            events.append({**instant, "tid": 2 * workers.index(width.worker) + 1, "ts": at})
     return _file(events, name)
 
 

@@ -24,6 +24,7 @@ from dovetail.charts.labels import shorten_to, text_width_inches, write
 from dovetail.charts.page import FactTable
 from dovetail.charts.palette import FAINT, INK, MUTED
 from dovetail.charts.scales import show_scales
+from dovetail.charts.widths import Width, mark_widths
 from dovetail.errors import DovetailError
 from dovetail.runtime.folder import TIMELINE
 from dovetail.units import format_duration
@@ -82,8 +83,11 @@ def read_spans(folder: Path, *, since_s: float = 0.0) -> list[Span]:
     return sorted(spans, key=lambda span: span.start_s)
 
 
-def draw_timeline(spans: Sequence[Span], *, last_s: float | None = None) -> Figure:
-    """Return the timeline of a run; the window below shows its last `last_s` seconds (absent: its last steps)."""
+def draw_timeline(spans: Sequence[Span], *, last_s: float | None = None, widths: Sequence[Width] = ()) -> Figure:
+    """Return the timeline of a run; the window below shows its last `last_s` seconds (absent: its last steps).
+
+    Above, `widths` that were chosen for links are marked.
+    """
     workers = sorted({span.worker for span in spans})
     begin_s, end_s = _extent(spans)
     shown_s = min(last_s if last_s is not None else _last_steps_s(spans), end_s - begin_s)
@@ -94,6 +98,7 @@ def draw_timeline(spans: Sequence[Span], *, last_s: float | None = None) -> Figu
     top = height - 1.5
     whole = axes_in_inches(figure, left=_LEFT, bottom=top - overview, width=width, height=overview)
     _draw_overview(whole, spans, workers, begin_s, end_s)
+    mark_widths(whole, widths, workers, begin_s)
     window = axes_in_inches(figure, left=_LEFT, bottom=0.75, width=width, height=detail)
     _draw_window(window, spans, workers, begin_s, end_s - shown_s, end_s)
     _draw_key(axes_in_inches(figure, left=_LEFT, bottom=height - 1.32, width=width, height=0.25), spans, width)

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 OnHosts = Annotated[
     str | None,
-    typer.Option("--on", metavar="HOSTS", help="Run on these machines: a file of hosts that SSH reaches (hosts.toml)."),
+    typer.Option(
+        "--on",
+        metavar="HOSTS",
+        help="Run on these machines: a file of hosts that SSH reaches (hosts.toml), the Ray cluster of this machine "
+        "(ray), or another (HEAD:PORT).",
+    ),
 ]
 
 

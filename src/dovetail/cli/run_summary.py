@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -15,7 +15,7 @@ from dovetail.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from dovetail.runtime.finished.result import TrainingResult
-    from dovetail.runtime.folder import StageSummary, TableSummary
+    from dovetail.runtime.folder import LinkSummary, StageSummary, TableSummary
     from dovetail.spec.run import Run
 
 
@@ -27,6 +27,8 @@ def print_summary(run: Run, result: TrainingResult) -> None:
     if summary.stages:
         console.print(_stage_table(summary.stages))
     console.print(_row_table(summary.tables) if summary.tables else _server_table(result))
+    if summary.links:
+        console.print(_link_table(summary.links))
     here = int(sum(figures["samples"] for figures in result.workers.values()))
     total = f"{here:,} samples in {format_duration(result.seconds)}"
     lines = [
@@ -77,6 +79,16 @@ def _stage_table(stages: Sequence[StageSummary]) -> Table:
     for number, stage in enumerate(stages):
         layers = f"{stage.first_layer} to {stage.last_layer}"
         table.add_row(str(number), layers, str(stage.workers), f"{stage.samples:,}", format_duration(stage.busy_s))
+    return table
+
+
+def _link_table(links: Mapping[str, LinkSummary]) -> Table:
+    """Return the links whose widths were chosen, with what that was measured to bring."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("link", "bits", "changes", "transfers"):
+        table.add_column(heading, justify="left" if heading == "link" else "right", no_wrap=True)
+    for name, link in sorted(links.items()):
+        table.add_row(name, str(link.bits), str(link.changes), f"{link.gain:.1f}x as fast")
     return table
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dovetail.cli.output import errors_shown, say
+
+if TYPE_CHECKING:
+    from dovetail.spec.hosts import HostsFile
 
 
 def serve(
@@ -20,6 +23,10 @@ def serve(
     nodes: Annotated[
         str | None,
         typer.Option(metavar="TYPE:WORKERSxCOUNT,...", help="What there is to share; absent: a cpu worker a core."),
+    ] = None,
+    on: Annotated[
+        Path | None,
+        typer.Option(metavar="HOSTS", help="Share the hosts of this file (hosts.toml, reached by SSH) instead."),
     ] = None,
     policy: Annotated[
         str, typer.Option(help="Who gets which workers: a name, or package.module:Class for your own.")
@@ -39,11 +46,15 @@ def serve(
     """
     with errors_shown():
         from dovetail.serve.daemon import serve as run
-        from dovetail.serve.settings import Settings, parse_quotas
+        from dovetail.serve.settings import Settings, nodes_of, parse_quotas
         from dovetail.simulator.traces.nodes import parse_nodes
 
+        if on is not None and nodes is not None:
+            raise typer.BadParameter("--on says what there is to share: leave --nodes away")
+        hosts = None if on is None else _hosts_in(on)
         settings = Settings(
-            nodes=parse_nodes(nodes or f"cpu:{len(os.sched_getaffinity(0))}x1"),
+            nodes=parse_nodes(nodes or f"cpu:{len(os.sched_getaffinity(0))}x1") if hosts is None else nodes_of(hosts),
+            hosts=hosts,
             policy=policy,
             quotas=parse_quotas(quota or []),
             round_s=round_s,
@@ -53,3 +64,19 @@ def serve(
         if host not in ("127.0.0.1", "localhost", "::1"):
             say(f"warning: {host} may be reached by others; the token travels as plain text")
         run(folder.absolute(), settings, host=host, port=port, tell=say)
+
+
+def _hosts_in(path: Path) -> HostsFile:
+    """Return a file of hosts, its own files by whole paths: jobs are started elsewhere."""
+    import msgspec
+
+    from dovetail.spec.files import read_struct
+    from dovetail.spec.hosts import HostsFile
+
+    found = read_struct(path, HostsFile)
+    hosts = [
+        host if host.key is None else msgspec.structs.replace(host, key=str(Path(host.key).expanduser().absolute()))
+        for host in found.hosts
+    ]
+    known = str(Path(found.known_hosts).expanduser().absolute())
+    return msgspec.structs.replace(found, hosts=hosts, known_hosts=known)

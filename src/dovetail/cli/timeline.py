@@ -32,16 +32,17 @@ def draw(folder: Path, out: Path, *, last_s: float | None = None, since_s: float
     from dovetail.charts.chrome import run_trace
     from dovetail.charts.figure import save_figure
     from dovetail.charts.timeline import draw_timeline, read_spans, timeline_facts
+    from dovetail.charts.widths import read_widths
 
     check_timeline_path(out)
-    spans = read_spans(folder, since_s=since_s)
+    spans, widths = read_spans(folder, since_s=since_s), read_widths(folder, since_s=since_s)
     if out.suffix == TRACE:
         end_s = max(span.end_s for span in spans)
         shown = [span for span in spans if last_s is None or span.end_s > end_s - last_s]
-        write_file(out, run_trace(shown, name=_run_of(folder)))
+        write_file(out, run_trace(shown, name=_run_of(folder), widths=widths))
         say(f"written: {out}; open it at https://ui.perfetto.dev or chrome://tracing")
         return
-    save_figure(draw_timeline(spans, last_s=last_s), out, table=timeline_facts(spans))
+    save_figure(draw_timeline(spans, last_s=last_s, widths=widths), out, table=timeline_facts(spans))
     say(f"drawn: {out}")
 
 

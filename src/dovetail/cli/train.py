@@ -31,6 +31,9 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; absent: runs/MODEL-N.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="With --resume: get ready, then have whoever runs it stop, and go on.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="So many workers instead of the file's.")] = None,
     servers: Annotated[int | None, typer.Option(min=1, help="So many servers instead of the file's.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples of one step over all workers.")] = None,
@@ -151,6 +154,10 @@ def train(
             run = planned.run
         if resume is not None and not resume.is_dir():
             raise DovetailError(f"{resume} is no run", hint="give the folder that `dovetail train` wrote")
+        if take_over:
+            from dovetail.cli.take_over import take_over_run
+
+            take_over_run(run, resume)
         place = resume or out
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder

@@ -30,7 +30,7 @@ class Compose:
 
 def _head(fleet: Fleet) -> dict[str, Any]:
     """Return the service that leads and trains; the others end when it does."""
-    line = f"{shlex.join(head_words(fleet))} && exec {train_line('run', on='ray')}"
+    line = f"{shlex.join(head_words())} && exec {train_line('run', on='ray')}"
     return {
         "image": fleet.image,
         "entrypoint": ["bash", "-c"],

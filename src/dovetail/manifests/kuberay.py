@@ -33,7 +33,7 @@ class KubeRay:
                 "shutdownAfterJobFinishes": False,
                 "rayClusterSpec": {
                     "headGroupSpec": {
-                        "rayStartParams": {"num-cpus": str(fleet.head_cores), "num-gpus": "0"},
+                        "rayStartParams": {"num-cpus": "0", "num-gpus": "0"},
                         "template": {"spec": _head(fleet)},
                     },
                     "workerGroupSpecs": [_workers(fleet, group) for group in fleet.groups],

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 
-from dovetail.manifests.fleet import Fleet, Group
+from dovetail.manifests.fleet import Group
 
 PORT = 6379
 """Where the first node of a Ray cluster listens, unless told otherwise."""
 
 
 def resources(group: Group) -> str:
-    """Return what a node of a type offers, as `ray start --resources` takes it."""
-    return json.dumps({group.type: group.units})
+    """Return what a node of a type offers, as `ray start --resources` takes it: one a thread or GPU of its workers."""
+    return json.dumps({group.type: group.gpus or group.cores})
 
 
-def head_words(fleet: Fleet, *, port: int = PORT) -> list[str]:
-    """Return the words that start the first node."""
-    return ["ray", "start", "--head", f"--port={port}", f"--num-cpus={fleet.head_cores}", "--num-gpus=0"]
+def head_words(*, port: int = PORT) -> list[str]:
+    """Return the words that start the first node, which offers nothing: no worker goes there."""
+    return ["ray", "start", "--head", f"--port={port}", "--num-cpus=0", "--num-gpus=0"]
 
 
 def node_words(group: Group, *, head: str, port: int = PORT) -> list[str]:

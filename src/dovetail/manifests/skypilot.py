@@ -30,7 +30,7 @@ def _head(fleet: Fleet) -> dict[str, Any]:
     """Return the first node, which trains."""
     need = {"cpus": f"{fleet.head_cores}+", "memory": f"{-(-fleet.head_bytes // GIB)}+"}
     training = train_line("run", on=f"127.0.0.1:{PORT}")
-    return _task(fleet, HEAD, 1, need, f"{shlex.join(head_words(fleet))}\nexec {training}\n")
+    return _task(fleet, HEAD, 1, need, f"{shlex.join(head_words())}\nexec {training}\n")
 
 
 def _nodes(fleet: Fleet, group: Group) -> dict[str, Any]:

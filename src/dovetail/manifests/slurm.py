@@ -44,7 +44,7 @@ def _request(group: Group) -> str:
 
 def _cluster(fleet: Fleet) -> list[str]:
     """Return the lines that make a Ray cluster of the nodes."""
-    head = shlex.join([*head_words(fleet), "--block"])
+    head = shlex.join([*head_words(), "--block"])
     lines = [
         "set -eu",
         "started=()",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from dovetail.runtime.launch.adopt import adopted, name_of, plain, source_of
 from dovetail.runtime.launch.callbacks import Callback
 from dovetail.runtime.launch.from_plan import with_plan_of
 from dovetail.runtime.launch.guard import leave_when_imported
+from dovetail.runtime.launch.hosts.open import fleet_of
 from dovetail.runtime.launch.live import Shown, View
 from dovetail.runtime.launch.loggers import Logger, Logging, make_logger
 from dovetail.runtime.launch.start import OnReport, start
@@ -61,11 +63,14 @@ def train(
     loggers: Sequence[str | Logger] = (),
     progress: bool | None = None,
     timeline: bool = False,
+    on: str | Path | None = None,
     on_report: OnReport | None = None,
     stop: Callable[[], bool] = lambda: False,
     **settings: Any,
 ) -> TrainingResult:
     """Train a model over servers and workers on this machine, and return what came of it.
+
+    With `on`, what `dovetail train --on` takes, the workers are on those machines.
 
     `model` is a name, `package.module:function`, or a module of the user's own; `data` a name, a source, a PyTorch data
     set or loader, or a table (see `dovetail.data.as_source`), with `data_options` of its kind. `loss` is a name, one
@@ -106,18 +111,20 @@ def train(
     given |= {f"data.options.{key}": value for key, value in named_options.items()}
     whole = with_settings(run, given, place=PLACE) if run is not None else run_from({}, given, place=PLACE)
     whole = with_plan_of(whole, Path(), dense=given.get("training.dense"))
-    return start(
-        whole,
-        Path(folder),
-        model=own_model,
-        source=own_source,
-        validation=tried_on,
-        start_from=start_from,
-        callbacks=_told(callbacks, loggers, whole, progress=progress),
-        timeline=timeline,
-        on_report=on_report,
-        stop=stop,
-    )
+    with nullcontext() if on is None else fleet_of(str(on)) as fleet:
+        return start(
+            whole,
+            Path(folder),
+            model=own_model,
+            source=own_source,
+            validation=tried_on,
+            start_from=start_from,
+            callbacks=_told(callbacks, loggers, whole, progress=progress),
+            timeline=timeline,
+            on_report=on_report,
+            stop=stop,
+            fleet=fleet,
+        )
 
 
 def resume(
@@ -139,6 +146,7 @@ def resume(
     progress: bool | None = None,
     timeline: bool = False,
     trust: bool = False,
+    on: str | Path | None = None,
     on_report: OnReport | None = None,
     stop: Callable[[], bool] = lambda: False,
     **settings: Any,
@@ -160,18 +168,20 @@ def resume(
     if validation is not None and not isinstance(validation, str):
         tried_on = source_of(validation, validation_options or data_options or {}, model)
     whole = with_settings(before, given, place="resume()")
-    return start(
-        whole,
-        Path(folder),
-        model=model if model is None or loss is None else as_whole(model, loss=loss),
-        source=source,
-        validation=tried_on,
-        callbacks=_told(callbacks, loggers, whole, progress=progress),
-        resumed=True,
-        timeline=timeline,
-        on_report=on_report,
-        stop=stop,
-    )
+    with nullcontext() if on is None else fleet_of(str(on)) as fleet:
+        return start(
+            whole,
+            Path(folder),
+            model=model if model is None or loss is None else as_whole(model, loss=loss),
+            source=source,
+            validation=tried_on,
+            callbacks=_told(callbacks, loggers, whole, progress=progress),
+            resumed=True,
+            timeline=timeline,
+            on_report=on_report,
+            stop=stop,
+            fleet=fleet,
+        )
 
 
 def _validation_settings(

@@ -33,6 +33,8 @@ from dovetail.runtime.sealed import read_sealed, sync_file, write_at_once, write
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 VALUES = "values"
+RESIDUAL = "residual"
+"""What workers kept back of gradients that travel in fewer bits; added to the next step."""
 STATISTICS = "statistics.safetensors"
 TABLE_MANIFEST = re.compile(r"table-([0-9]+)/server-([0-9]+)/[0-9]{6}-(full|delta)/manifest\.json")
 OTHER = "resume from another checkpoint"
@@ -224,7 +226,14 @@ def save_dense(folder: Path, server: int, offset: int, values: Floats, state: di
 
 
 def load_dense(folder: Path, manifest: Manifest) -> tuple[Floats, dict[str, Floats]]:
-    """Return all dense parameters and their optimizer state, joined from the slices that the manifest lists."""
+    """Return all dense parameters and their optimizer state."""
+    values, state = load_vectors(folder, manifest)
+    state.pop(RESIDUAL, None)
+    return values, state
+
+
+def load_vectors(folder: Path, manifest: Manifest) -> tuple[Floats, dict[str, Floats]]:
+    """Return all dense parameters and what is kept beside them, joined from the slices that the manifest lists."""
     slices = [_read_slice(folder / name, manifest.files[name]) for name in manifest.dense_files]
     slices.sort(key=lambda entry: (entry[0], len(entry[1][VALUES])))
     end = 0

@@ -38,6 +38,8 @@ JOURNAL = "journal.jsonl"
 METRICS = "metrics.jsonl"
 STEPS = "steps.jsonl"
 TIMELINE = "timeline.jsonl"
+WIDTHS = "widths.jsonl"
+"""Decisions about how many bits links need: time, worker, link, bits before and from then on, measured gain."""
 SUMMARY = "summary.json"
 MEASURED_PROBLEM = "measured-problem.json"
 REPLANS = "replans.jsonl"
@@ -82,6 +84,14 @@ class StageSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Over all of its workers."""
 
 
+class LinkSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A link whose width was chosen: the last one, and how many times as fast its transfers were measured to be."""
+
+    bits: int
+    gain: float
+    changes: int
+
+
 class TableSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A table whose hot rows lay on a device: where its rows ended, and how many look-ups found theirs there."""
 
@@ -111,6 +121,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str
     stages: tuple[StageSummary, ...] = ()
     """Of a run that is cut into stages."""
+    links: dict[str, LinkSummary] = {}
+    """Those whose widths were chosen, such as `worker-0 to server-0`."""
     tables: tuple[TableSummary, ...] = ()
     """Of a run whose hot rows lie on a device."""
 
@@ -134,10 +146,12 @@ def rows_of(folder: Path, server: str) -> Path:
     return folder / ROWS / server
 
 
-class Size(msgspec.Struct, frozen=True, kw_only=True):
+class Size(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What `size.json` says."""
 
     workers: int
+    gpus: tuple[str, ...] = ()
+    """The GPU of each worker, as CUDA_VISIBLE_DEVICES names it; empty: whichever their device says."""
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,9 +163,9 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
     """Since when, in seconds since 1970."""
 
 
-def ask_for(folder: Path, workers: int) -> None:
-    """Ask the launcher of a run for so many workers; it need not be there yet."""
-    replace_file(folder / SIZE, msgspec.json.encode(Size(workers=workers)))
+def ask_for(folder: Path, workers: int, gpus: tuple[str, ...] = ()) -> None:
+    """Ask the launcher of a run for so many workers, each on its own GPU where given; it need not be there yet."""
+    replace_file(folder / SIZE, msgspec.json.encode(Size(workers=workers, gpus=gpus)))
 
 
 def present_in(folder: Path) -> Present | None:

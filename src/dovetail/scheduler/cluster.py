@@ -120,6 +120,7 @@ class Cluster:
             speed_error=believed.speed_error,
             submit_s=self.table.submit_s,
             restart_s=self.table.restart_s,
+            resize_s=self.table.resize_s,
             weight=self.table.weight,
             type=self.type,
             workers=self.workers,

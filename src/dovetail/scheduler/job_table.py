@@ -26,6 +26,8 @@ class JobTable:
     work: FloatArray
     submit_s: FloatArray
     restart_s: FloatArray
+    resize_s: FloatArray
+    """What other workers of its type take a job that runs."""
     weight: FloatArray
     spread_speed: FloatArray
 
@@ -51,6 +53,7 @@ def job_table(workload: Workload) -> JobTable:
         work=np.array([job.work for job in jobs], float),
         submit_s=np.array([job.submit_s for job in jobs], float),
         restart_s=np.array([workload.restart_s_of(job) for job in jobs], float),
+        resize_s=np.array([workload.resize_s_of(job) for job in jobs], float),
         weight=np.array([job.weight for job in jobs], float),
         spread_speed=np.array([1.0 if job.spread_speed is None else job.spread_speed for job in jobs], float),
     )

@@ -39,6 +39,8 @@ class ClusterView:
     speed_error: FloatArray
     submit_s: FloatArray
     restart_s: FloatArray
+    resize_s: FloatArray
+    """What other workers of its type take a job that runs, against `restart_s` for a start."""
     weight: FloatArray
     type: IntArray
     """The type a job holds workers of; -1 while it waits."""

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from dovetail.errors import DovetailError, SpecError
 from dovetail.prometheus import CONTENT_TYPE
 from dovetail.serve.controller import DRAIN, Controller
-from dovetail.serve.http import Guard, answered, not_allowed, not_found, number_in, object_in, piece_of
+from dovetail.serve.http import Guard, answered, not_allowed, not_found, number_in, object_in, piece_of, went_wrong
 from dovetail.serve.local import LOG
 from dovetail.serve.openapi import document
 from dovetail.serve.prometheus import Counters, metrics_text
@@ -56,8 +56,7 @@ class Api:
             Route("/healthz", answered(lambda *_: {"ok": True}), methods=["GET"]),
             Route("/openapi.json", answered(lambda *_: document()), methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
-            Route("/v1/jobs", answered(self._list), methods=["GET"]),
-            Route("/v1/jobs", answered(self._submit), methods=["POST"]),
+            Route("/v1/jobs", answered(self._jobs), methods=["GET", "POST"]),
             Route("/v1/jobs/{job}", answered(self._show), methods=["GET"]),
             Route("/v1/jobs/{job}/cancel", answered(self._cancel), methods=["POST"]),
             Route("/v1/jobs/{job}/resize", answered(self._resize), methods=["POST"]),
@@ -67,12 +66,21 @@ class Api:
             Route("/v1/cluster", answered(self._cluster), methods=["GET"]),
             Route("/v1/drain", answered(self._drain), methods=["POST"]),
         ]
-        inner = Starlette(routes=routes, exception_handlers={404: not_found, 405: not_allowed})
+        inner = Starlette(routes=routes, exception_handlers={404: not_found, 405: not_allowed, 500: went_wrong})
         return Guard(inner, token=token, counters=self.counters)
+
+    def _jobs(self, request: Request, body: bytes) -> dict[str, Any]:
+        return self._submit(request, body) if request.method == "POST" else self._list(request, body)
 
     def _submit(self, request: Request, body: bytes) -> dict[str, Any]:
         submission = struct_from(object_in(body), Submission, file="job")
         submission.check_fits(self._settings.capacity)
+        if self._settings.hosts is not None and submission.run is None:
+            raise SpecError(
+                "is a program, and this daemon's workers are on other hosts",
+                key="command",
+                hint="submit a run file, or start a daemon there",
+            )
         job, is_new = self._store.submit(submission)
         if is_new:
             self._controller.wake()
@@ -168,6 +176,7 @@ class Api:
             "priority": job.submission.priority,
             "type": job.type,
             "workers": job.workers,
+            "units": job.units,
             "present": None if present is None else present[0],
             "pinned": job.pinned,
             "stopping": job.why,

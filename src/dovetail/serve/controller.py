@@ -6,6 +6,7 @@ turn of the loop is the same after a start as at any other time: nothing is kept
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -24,7 +25,7 @@ from dovetail.serve.outlook import Seen, outlook
 from dovetail.serve.progress import RUN, Progress
 from dovetail.serve.settings import Settings
 from dovetail.serve.store import Job, Store
-from dovetail.serve.words import task_of, write_run_file
+from dovetail.serve.words import gpus_of, task_of, write_run_file
 
 LOOK_S = 0.2
 SETTLED_S = 1.0
@@ -156,12 +157,14 @@ class Controller:
         if time.time() - job.since_s > RESIZE_MOST_S and workers > 0:
             self._store.resize(job, workers, detail=f"{job.workers} workers did not come")
             self._journal.tell("resize failed", job=job.id, wanted=job.workers, workers=workers)
-        ask_for(self.folder_of(job.id) / RUN, job.workers)
+        ask_for(self.folder_of(job.id) / RUN, job.workers, gpus_of(job))
 
     def _note_settled(self, job: Job, since_s: float) -> None:
         """Keep how long a start or a resize took, once it is done."""
         now = (job.attempt, job.workers)
         before, self._settled[job.id] = self._settled.get(job.id), now
+        if len(job.units) > job.workers:
+            self._store.keep_units(job)
         if before == now:
             return
         if before is not None and before[1] > job.workers:
@@ -188,7 +191,7 @@ class Controller:
         if not jobs:
             return
         now_s = time.time()
-        known = outlook(self._settings.nodes, jobs, self._progress(jobs), self._seen(), now_s, taken=_held(stopping))
+        known = outlook(self._settings, jobs, self._progress(jobs), self._seen(), now_s, taken=_held(stopping))
         users = [job.user for job in jobs]
         pins = {row: job.pinned for row, job in enumerate(jobs) if job.pinned is not None}
         policy = WithPins(WithinQuotas(self._policy, users=users, quotas=self._settings.quotas), pins)
@@ -227,11 +230,12 @@ class Controller:
             if workers <= self._free(type_):
                 self._start(job, type_, workers)
             return
-        if job.type != type_ or job.submission.run is None or job.submission.fixed_workers:
+        if job.type != type_ or not self._settings.resizes(job.submission):
             self._store.tell_to_stop(job.id, "wait")
         elif workers - job.workers <= self._free(type_):
-            self._store.resize(job, workers)
-            ask_for(self.folder_of(job.id) / RUN, workers)
+            units = self._units(type_, workers, of=job)
+            self._store.resize(job, workers, units=units)
+            ask_for(self.folder_of(job.id) / RUN, workers, gpus_of(self._store.job(job.id)))
             self._journal.tell("resized", job=job.id, workers=workers, before=job.workers)
 
     def _free(self, type_: str) -> int:
@@ -244,16 +248,23 @@ class Controller:
                 held += max(job.workers, 0 if present is None else present[0])
         return self._settings.capacity.get(type_, 0) - held
 
+    def _units(self, type_: str, workers: int, of: Job) -> list[int]:
+        """Return which units a job is to hold: its own first, those of workers that are still leaving among them."""
+        taken = {unit for job in self._store.jobs(("running",)) if job.type == type_ for unit in job.units}
+        free = (unit for unit in range(self._settings.capacity.get(type_, 0)) if unit not in taken)
+        return [*of.units, *itertools.islice(free, max(0, workers - len(of.units)))]
+
     def _start(self, job: Job, type_: str, workers: int) -> None:
         """Write down that a job runs, then start it."""
-        begun = self._store.begin(job.id, type_=type_, workers=workers)
+        units = self._units(type_, workers, of=job)
+        begun = self._store.begin(job.id, type_=type_, workers=workers, units=units)
         if begun is None:
             return  # it was cancelled in this moment
         folder = self.folder_of(job.id)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.progress.setdefault(job.id, Progress(folder))
         try:
-            write_run_file(begun, folder)
+            write_run_file(begun, folder, self._settings.hosts)
             self._launcher.start(task_of(begun, folder))
         except DovetailError as error:
             self._store.finish(begun, "failed", error=f"{error}; {error.hint}")

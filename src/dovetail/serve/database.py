@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS jobs (
   attempt INTEGER NOT NULL DEFAULT 0,
   failures INTEGER NOT NULL DEFAULT 0, type TEXT, workers INTEGER NOT NULL DEFAULT 0, since_s REAL NOT NULL,
   attained REAL NOT NULL DEFAULT 0, pinned INTEGER, why TEXT, told_s REAL, error TEXT,
-  done REAL, total REAL, loss REAL) STRICT;
+  done REAL, total REAL, loss REAL, units TEXT NOT NULL DEFAULT '[]') STRICT;
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state);
 CREATE TABLE IF NOT EXISTS events (
   number INTEGER PRIMARY KEY AUTOINCREMENT, t_s REAL NOT NULL, job TEXT, what TEXT NOT NULL, type TEXT,
@@ -44,6 +44,8 @@ class Database:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_TABLES)
+            if "units" not in {row[1] for row in self._db.execute("PRAGMA table_info(jobs)")}:  # of an older daemon
+                self._db.execute("ALTER TABLE jobs ADD COLUMN units TEXT NOT NULL DEFAULT '[]'")
         except (sqlite3.Error, OSError) as error:
             raise DovetailError(
                 f"{path}: {error}", hint="it is not what `dovetail serve` wrote, or its disk is full: see the disk"

@@ -144,11 +144,20 @@ def _error(status: int, error: str, hint: str) -> Response:
     return _json(status, {"error": error, "hint": hint})
 
 
+async def went_wrong(_: Request, problem: Exception) -> Response:
+    """Answer where the daemon itself made a mistake; the problem goes to its log as well."""
+    return _error(
+        500, f"{type(problem).__name__}: {str(problem)[:200]}", "this is a mistake of the daemon: see its log"
+    )
+
+
 async def not_found(request: Request, _: Exception) -> Response:
     """Answer a path that is none."""
     return _error(404, f"there is nothing at {request.url.path[:120]}", "see /openapi.json")
 
 
-async def not_allowed(request: Request, _: Exception) -> Response:
-    """Answer a method that a path does not take."""
-    return _error(405, f"{request.method} is not what {request.url.path[:120]} takes", "see /openapi.json")
+async def not_allowed(request: Request, problem: Exception) -> Response:
+    """Answer a method that a path does not take, with those that it does."""
+    answer = _error(405, f"{request.method} is not what {request.url.path[:120]} takes", "see /openapi.json")
+    answer.headers.update(getattr(problem, "headers", None) or {})
+    return answer

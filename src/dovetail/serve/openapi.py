@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import msgspec
 
 from dovetail import __version__
-from dovetail.serve.submission import Submission
+from dovetail.serve.store import STATES
+from dovetail.serve.submission import MOST_WORDS, MOST_WORKERS, NAME, Submission
 
+LIMITS: dict[str, dict[str, Any]] = {
+    "name": {"pattern": f"^{NAME.pattern}$"},
+    "command": {"type": ["array", "null"], "items": {"type": "string"}, "minItems": 1, "maxItems": MOST_WORDS},
+    "folder": {"pattern": "^/"},
+    "priority": {"exclusiveMinimum": 0},
+    "min_workers": {"minimum": 1, "maximum": MOST_WORKERS},
+}
+"""What the types themselves do not say; what a run file holds, and what there is in a cluster, is checked beyond it."""
+LINKS = {
+    name: {"operationId": name, "parameters": {"job": "$response.body#/id"}}
+    for name in ("show_a_job", "cancel_a_job", "hold_a_job_to_a_size", "read_its_log", "what_happened_to_it")
+}
+"""What can be asked next about a job that was submitted."""
 ERRORS = {"401": "no token", "404": "no such job", "409": "not now", "413": "too large", "422": "not understood"}
 
 
@@ -28,11 +43,15 @@ def document() -> dict[str, Any]:
         "properties": {"state": {"enum": ["on", "now", "off"]}},
         "additionalProperties": False,
     }
-    state = {"name": "state", "in": "query", "schema": {"type": "string"}}
+    state = {"name": "state", "in": "query", "schema": {"enum": list(STATES)}}
+    schemas["Submission"]["properties"] = {
+        name: {**schema, **LIMITS.get(name, {})} for name, schema in schemas["Submission"]["properties"].items()
+    }
+    schemas["Submission"]["oneOf"] = [{"required": ["run"]}, {"required": ["command"]}]
     paths = {
         "/v1/jobs": {
             "get": _operation("List jobs", [state, _whole("last")]),
-            "post": _operation("Submit a job", body={"$ref": "#/components/schemas/Submission"}),
+            "post": _operation("Submit a job", body={"$ref": "#/components/schemas/Submission"}, links=LINKS),
         },
         "/v1/jobs/{job}": {"get": _operation("Show a job", job)},
         "/v1/jobs/{job}/cancel": {"post": _operation("Cancel a job", job)},
@@ -60,13 +79,22 @@ def _whole(name: str) -> dict[str, Any]:
 
 
 def _operation(
-    summary: str, parameters: list[dict[str, Any]] | None = None, *, body: dict[str, Any] | None = None
+    summary: str,
+    parameters: list[dict[str, Any]] | None = None,
+    *,
+    body: dict[str, Any] | None = None,
+    links: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return one thing that can be asked."""
     found: dict[str, Any] = {
         "summary": summary,
+        "operationId": re.sub(r"[^a-z]+", "_", summary.lower()),
         "responses": {
-            "200": {"description": "an object", "content": {"application/json": {"schema": {"type": "object"}}}},
+            "200": {
+                "description": "an object",
+                "content": {"application/json": {"schema": {"type": "object"}}},
+                **({"links": links} if links else {}),
+            },
             **{status: {"description": text} for status, text in ERRORS.items()},
         },
     }

@@ -13,10 +13,11 @@ from dovetail.scheduler.estimate.watching import Watching
 from dovetail.scheduler.job_table import job_table
 from dovetail.scheduler.live import Found, cluster_as_found
 from dovetail.serve.progress import Progress
+from dovetail.serve.settings import Settings
 from dovetail.serve.store import Job
 from dovetail.spec.job import Job as JobSpec
 from dovetail.spec.job import LossCurve
-from dovetail.spec.workload import NodeGroup, Workload
+from dovetail.spec.workload import Workload
 
 PREFERRED = 2.0
 """How many times as fast as it is a type counts that a job prefers."""
@@ -47,7 +48,7 @@ class Outlook:
 
 
 def outlook(
-    nodes: Sequence[NodeGroup],
+    settings: Settings,
     jobs: Sequence[Job],
     progress: Mapping[str, Progress],
     seen: Seen,
@@ -56,14 +57,13 @@ def outlook(
     taken: dict[str, int],
 ) -> Outlook:
     """Return what a policy decides on: `jobs` in order of submission, less the workers that are `taken`."""
-    capacity = {
-        name: sum(group.workers * group.count for group in nodes if group.type == name) for name in _types(nodes)
-    }
+    nodes, capacity = settings.nodes, settings.capacity
     begin_s = min(job.submitted_s for job in jobs)
     start_s = statistics.median(seen.starts_s) if seen.starts_s else START_S
     resize_s = statistics.median(seen.resizes_s) if seen.resizes_s else RESIZE_S
     specs = tuple(
-        _spec(job, capacity, begin_s=begin_s, change_s=resize_s if _resizes(job) else start_s) for job in jobs
+        _spec(job, capacity, begin_s=begin_s, start_s=start_s, resize_s=_resize_s(job, settings, resize_s, start_s))
+        for job in jobs
     )
     table = job_table(Workload(nodes=tuple(nodes), jobs=specs))
     found = [
@@ -91,16 +91,12 @@ def outlook(
     return Outlook(jobs=jobs, cluster=cluster, watching=watching)
 
 
-def _types(nodes: Sequence[NodeGroup]) -> list[str]:
-    return list(dict.fromkeys(group.type for group in nodes))
+def _resize_s(job: Job, settings: Settings, resize_s: float, start_s: float) -> float:
+    """Return what another size takes a job: a resize where its workers come and go, else a start."""
+    return resize_s if job.state == "running" and settings.resizes(job.submission) else start_s
 
 
-def _resizes(job: Job) -> bool:
-    """Say whether a change of size is workers that come or go, while the rest work on."""
-    return job.state == "running" and job.submission.run is not None and not job.submission.fixed_workers
-
-
-def _spec(job: Job, capacity: Mapping[str, int], *, begin_s: float, change_s: float) -> JobSpec:
+def _spec(job: Job, capacity: Mapping[str, int], *, begin_s: float, start_s: float, resize_s: float) -> JobSpec:
     """Return a job as the scheduler describes it: which sizes it may have, on which types."""
     submission = job.submission
     fixed = submission.fixed_workers or job.pinned
@@ -124,7 +120,8 @@ def _spec(job: Job, capacity: Mapping[str, int], *, begin_s: float, change_s: fl
         speed=speed,
         submit_s=job.submitted_s - begin_s,
         min_workers=fewest,
-        restart_s=change_s,
+        restart_s=start_s,
+        resize_s=resize_s,
         weight=submission.priority,
         user=submission.user,
         kind=submission.speed_kind,
@@ -139,5 +136,6 @@ def _believe(watching: Watching, row: int, job: Job, progress: Progress | None) 
         points = np.array(progress.points, float)
         watching.reported(row, np.ascontiguousarray(points[:, 0]), np.ascontiguousarray(points[:, 1]))
     watching.estimate_left(row, done)
-    if job.submission.target_loss is None and progress is not None and progress.total is not None:
-        watching.told_left(row, progress.total - done)
+    total = job.submission.total_samples if progress is None or progress.total is None else progress.total
+    if job.submission.target_loss is None and total is not None:
+        watching.told_left(row, total - done)

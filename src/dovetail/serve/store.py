@@ -9,6 +9,7 @@ A daemon that is killed at any moment finds here what it had decided, and in the
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -23,7 +24,7 @@ State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = ("queued", "running", "done", "failed", "cancelled")
 Why = Literal["cancel", "wait", "target"]
 """Why a running job was told to stop: for good, to go on later, or because its loss is low enough."""
-MOST_OPEN = 20_000
+MOST_OPEN = 100_000
 """How many jobs may wait or run at once."""
 
 
@@ -58,6 +59,8 @@ class Job(msgspec.Struct, kw_only=True):
     """How far it had come when it was last seen to end, of how much, and with which loss."""
     total: float | None
     loss: float | None
+    units: list[int]
+    """Which of its type's units it holds, those of workers that are still leaving last."""
 
     @property
     def is_open(self) -> bool:
@@ -117,29 +120,41 @@ class Store(Database):
         found = dict(self.rows("SELECT state, count(*) FROM jobs GROUP BY state"))
         return {state: found.get(state, 0) for state in STATES}
 
-    def begin(self, job_id: str, *, type_: str, workers: int) -> Job | None:
+    def begin(self, job_id: str, *, type_: str, workers: int, units: Sequence[int] = ()) -> Job | None:
         """Have a waiting job run from now on, before any process is started; None where it no longer waits."""
         now_s = time.time()
         with self.change() as db:
             cursor = db.execute(
-                "UPDATE jobs SET state = 'running', attempt = attempt + 1, type = ?, workers = ?, since_s = ?, "
-                "started_s = coalesce(started_s, ?), why = NULL, told_s = NULL WHERE id = ? AND state = 'queued'",
-                (type_, workers, now_s, now_s, job_id),
+                "UPDATE jobs SET state = 'running', attempt = attempt + 1, type = ?, workers = ?, units = ?, "
+                "since_s = ?, started_s = coalesce(started_s, ?), why = NULL, told_s = NULL "
+                "WHERE id = ? AND state = 'queued'",
+                (type_, workers, json.dumps(list(units)), now_s, now_s, job_id),
             )
             if cursor.rowcount == 0:
                 return None
             note_event(db, job_id, "started", now_s, type_, workers)
         return self.job(job_id)
 
-    def resize(self, job: Job, workers: int, *, detail: str | None = None) -> None:
-        """Have a running job get other workers of its type."""
+    def resize(self, job: Job, workers: int, *, units: Sequence[int] | None = None, detail: str | None = None) -> None:
+        """Have a running job get other workers of its type; without `units` it keeps those it holds."""
         now_s = time.time()
         with self.change() as db:
             db.execute(
-                "UPDATE jobs SET workers = ?, attained = ?, since_s = ? WHERE id = ? AND state = 'running'",
-                (workers, job.attained_s(now_s), now_s, job.id),
+                "UPDATE jobs SET workers = ?, units = ?, attained = ?, since_s = ? WHERE id = ? AND state = 'running'",
+                (
+                    workers,
+                    json.dumps(list(job.units if units is None else units)),
+                    job.attained_s(now_s),
+                    now_s,
+                    job.id,
+                ),
             )
             note_event(db, job.id, "resized", now_s, job.type, workers, detail)
+
+    def keep_units(self, job: Job) -> None:
+        """Let go of the units of workers that have left."""
+        with self.change() as db:
+            db.execute("UPDATE jobs SET units = ? WHERE id = ?", (json.dumps(job.units[: job.workers]), job.id))
 
     def tell_to_stop(self, job_id: str, why: Why) -> None:
         """Note why a running job is to stop; a wish to cancel is never taken back."""
@@ -168,7 +183,8 @@ class Store(Database):
         with self.change() as db:
             db.execute(
                 "UPDATE jobs SET state = ?, finished_s = ?, error = ?, failures = ?, workers = 0, type = NULL, "
-                "attained = ?, since_s = ?, why = NULL, told_s = NULL, done = ?, total = ?, loss = ? WHERE id = ?",
+                "units = '[]', attained = ?, since_s = ?, why = NULL, told_s = NULL, done = ?, total = ?, loss = ? "
+                "WHERE id = ?",
                 (
                     state,
                     None if state == "queued" else now_s,
@@ -216,4 +232,5 @@ class UnknownJobError(DovetailError):
 def _job(row: Sequence[Any]) -> Job:
     values = dict(zip(Job.__struct_fields__, row, strict=True))
     values["submission"] = msgspec.json.decode(values["submission"], type=Submission)
+    values["units"] = json.loads(values["units"])
     return Job(**values)

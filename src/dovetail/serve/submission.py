@@ -88,6 +88,12 @@ class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return len(run.each_worker()) if run is not None and run.stages else None
 
     @property
+    def total_samples(self) -> float | None:
+        """How many samples a run trains on, where its file says."""
+        run = self.parsed_run
+        return None if run is None or run.data.samples is None else float(run.data.samples * run.training.epochs)
+
+    @property
     def speed_kind(self) -> str:
         """What jobs share their speeds with it."""
         if self.kind is not None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import msgspec
 
-from dovetail.runtime.folder import BLUEPRINT
+from dovetail.runtime.folder import BLUEPRINT, replace_file
 from dovetail.serve.launcher import Task
 from dovetail.serve.progress import PROGRESS, RUN
+from dovetail.serve.settings import hosts_with
 from dovetail.serve.store import Job
+from dovetail.spec.hosts import HostsFile
 
 RUN_FILE = "run.json"
+HOSTS_FILE = "hosts.json"
 GPU_TYPES = ("cuda", "gpu")
 """Types whose workers compute on a GPU; those of any other compute where the run file says."""
 DOVETAIL = (sys.executable, "-c", "from dovetail.cli.main import main; main()")
@@ -27,6 +31,17 @@ class Outcome(msgspec.Struct, frozen=True):
     samples: int | None = None
 
 
+def gpus_of(job: Job) -> tuple[str, ...]:
+    """Return the GPUs of the units that a job holds, as CUDA_VISIBLE_DEVICES names them; of other types none.
+
+    A daemon that sees only some of the machine's GPUs shares those: unit 0 is the first of them.
+    """
+    if job.type not in GPU_TYPES:
+        return ()
+    seen = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
+    return tuple(seen[unit] if unit < len(seen) else str(unit) for unit in job.units)
+
+
 def task_of(job: Job, folder: Path) -> Task:
     """Return an attempt at a job, whose files lie in `folder`."""
     submission = job.submission
@@ -36,9 +51,12 @@ def task_of(job: Job, folder: Path) -> Task:
         "DOVETAIL_JOB": job.id,
         "DOVETAIL_WORKERS": str(job.workers),
         "DOVETAIL_TYPE": job.type or "",
+        "DOVETAIL_UNITS": ",".join(map(str, job.units)),
         "DOVETAIL_JOB_FOLDER": str(folder),
         "DOVETAIL_PROGRESS": str(folder / PROGRESS),
     }
+    if gpus := gpus_of(job):
+        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "DOVETAIL_GPUS": ",".join(gpus)}
     return Task(
         job=job.id,
         attempt=job.attempt,
@@ -53,19 +71,23 @@ def _train_words(job: Job, folder: Path) -> tuple[str, ...]:
     run = folder / RUN
     size = () if job.submission.fixed_workers else ("--workers", str(job.workers))
     where = ("--resume", str(run)) if (run / BLUEPRINT).exists() else ("--out", str(run))
-    return (*DOVETAIL, "train", str(folder / RUN_FILE), *where, *size, "--json")
+    hosts = ("--on", str(folder / HOSTS_FILE)) if (folder / HOSTS_FILE).exists() else ()
+    return (*DOVETAIL, "train", str(folder / RUN_FILE), *where, *size, *hosts, "--json")
 
 
 def _command_words(job: Job) -> tuple[str, ...]:
     return tuple(word.replace("{workers}", str(job.workers)) for word in job.submission.command or ())
 
 
-def write_run_file(job: Job, folder: Path) -> None:
-    """Write the run file of a job into its folder, for workers of the type that it was given."""
+def write_run_file(job: Job, folder: Path, hosts: HostsFile | None = None) -> None:
+    """Write the run file of a job into its folder, for workers of the type that it was given, and their hosts."""
     if job.submission.run is None:
         return
+    if hosts is not None:
+        replace_file(folder / HOSTS_FILE, msgspec.json.encode(hosts_with(hosts, job.type or "", job.units)))
     run = dict(job.submission.run)
-    if job.type in GPU_TYPES:
+    there = () if hosts is None else hosts.hosts
+    if any(host.on_gpu for host in there if host.type == job.type) or (hosts is None and job.type in GPU_TYPES):
         run["worker"] = [{**worker, "device": "cuda"} for worker in run.get("worker") or [{}]]
     (folder / RUN_FILE).write_bytes(msgspec.json.encode(run))
 

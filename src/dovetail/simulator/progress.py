@@ -72,18 +72,21 @@ class Progress:
         """Make an allocation hold from now on; return how many jobs it started."""
         stops, starts = self.cluster.changes(wanted)
         moved = [start.row for start in starts if self.cluster.workers[start.row] > 0]
+        table = self.cluster.table
+        resized = {start.row for start in starts if start.kind == self.cluster.type[start.row]}
         self.stop([*stops, *moved], now_s)
         for start in starts:
-            self._start(start, now_s)
+            pays_s = table.resize_s if start.row in resized else table.restart_s
+            self._start(start, now_s, float(pays_s[start.row]))
         return len(starts)
 
-    def _start(self, start: Start, now_s: float) -> None:
-        """Give a job workers; it pays its restart first."""
+    def _start(self, start: Start, now_s: float, pays_s: float) -> None:
+        """Give a job workers; it pays for its start, or for the change of its size, first."""
         row, table = start.row, self.cluster.table
         tight = self.cluster.hold(start, now_s)
         source = table.speed if start.batch < 0 else table.batch_speed[start.batch]
         self.rate[row] = source[row, start.kind, start.workers] * (1.0 if tight else table.spread_speed[row])
-        self.ready_s[row] = now_s + table.restart_s[row]
+        self.ready_s[row] = now_s + pays_s
         self._left_at_start[row] = self.left[row]
         if np.isnan(self.first_start_s[row]):
             self.first_start_s[row] = now_s

@@ -199,7 +199,8 @@ def _translate(complaint: str, value: Any, key: str, *, owner: type, name: str, 
     if name:
         hint = field_hint(owner, _attribute(owner, name))
     else:
-        hint = "its keys are: " + ", ".join(f"`{known}`" for known in owner.__struct_encode_fields__)  # type: ignore[attr-defined]
+        known = getattr(owner, "__struct_encode_fields__", ())  # none: a plain value in a table of the user's own keys
+        hint = "its keys are: " + ", ".join(f"`{key}`" for key in known) if known else "write such a value"
     if choice := re.match(r"Invalid enum value '(.*)'", complaint):
         choices = _literals(_field_type(owner, name))
         return SpecError(

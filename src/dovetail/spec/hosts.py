@@ -67,7 +67,9 @@ class Host(Section, frozen=True):
 class HostsFile(Section, frozen=True):
     """The hosts of a run."""
 
-    hosts: Sequence[Host] = msgspec.field(name="host")
+    hosts: Annotated[Sequence[Host], Meta(description="one table [[host]] for each machine")] = msgspec.field(
+        name="host"
+    )
     known_hosts: Annotated[str, Meta(description="the file of host keys that are believed, as OpenSSH writes it")] = (
         "~/.ssh/known_hosts"
     )

@@ -71,6 +71,10 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     restart_s: Annotated[
         float | None, Meta(description="seconds that each start of this job takes; absent = the workload's")
     ] = None
+    resize_s: Annotated[
+        float | None,
+        Meta(description="seconds that other workers of its type take it while it runs; absent = the workload's"),
+    ] = None
     weight: Annotated[float, Meta(description="how much this job counts against others, e.g. 1.0")] = 1.0
     deadline_s: Annotated[
         float | None, Meta(description="when it should be done, in seconds as submit_s; later counts as missed")
@@ -103,7 +107,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     key="max_workers",
                     hint="raise max_workers or lower min_workers",
                 )
-        for name in ("restart_s", "deadline_s"):
+        for name in ("restart_s", "resize_s", "deadline_s"):
             if getattr(self, name) is not None:
                 check_number(self, name, at_least=0)
         if self.spread_speed is not None:

@@ -10,6 +10,7 @@ import msgspec
 
 from dovetail.errors import SpecError
 from dovetail.spec.checks import check_name, check_number, check_whole_number
+from dovetail.spec.run_compression import RunCompression, check_ring
 from dovetail.spec.run_keeping import RunSaving, RunValidation
 from dovetail.spec.run_log import RunLog
 from dovetail.spec.run_optimizer import RunOptimizer
@@ -261,6 +262,7 @@ class Run(Section, frozen=True):
     checkpoint: RunSaving = RunSaving()
     validation: RunValidation = RunValidation()
     network: RunNetwork = RunNetwork()
+    compression: RunCompression = RunCompression()
     faults: RunFaults = RunFaults()
     log: RunLog = RunLog()
 
@@ -269,6 +271,7 @@ class Run(Section, frozen=True):
         if not self.workers:
             raise SpecError("is empty", key="worker", hint="add at least one [[worker]]")
         check_stages(self.stages, [worker.stage for worker in self.workers])
+        check_ring(self.compression, self.training.dense)
         names = [name for name, _ in self.each_worker()]
         for name in names:
             check_worker_name(name)

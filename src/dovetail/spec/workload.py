@@ -57,6 +57,10 @@ class Workload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     restart_s: Annotated[float, Meta(description="seconds that each start of a job takes, e.g. 10.0")] = (
         DEFAULT_RESTART_S
     )
+    resize_s: Annotated[
+        float | None,
+        Meta(description="seconds that other workers of its type take a job that runs; absent = as a start"),
+    ] = None
     round_s: Annotated[
         float | None, Meta(description="decide this often too, in seconds, e.g. 360; absent = at events only")
     ] = None
@@ -65,6 +69,8 @@ class Workload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
         check_number(self, "restart_s", at_least=0)
+        if self.resize_s is not None:
+            check_number(self, "resize_s", at_least=0)
         if self.round_s is not None:
             check_number(self, "round_s", above=0)
         if not self.nodes:
@@ -99,6 +105,11 @@ class Workload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def restart_s_of(self, job: Job) -> float:
         """Return what each start of a job takes."""
         return self.restart_s if job.restart_s is None else job.restart_s
+
+    def resize_s_of(self, job: Job) -> float:
+        """Return what other workers of its type take a job that runs."""
+        found = self.resize_s if job.resize_s is None else job.resize_s
+        return self.restart_s_of(job) if found is None else found
 
 
 _NODE_HINT = 'add nodes, e.g. {"type": "v100", "workers": 4, "count": 16}'

@@ -10,5 +10,6 @@ from dovetail.testbed.hosts import Hosts
 from dovetail.testbed.memory import MemoryLimit
 from dovetail.testbed.namespaces import enter, inside
 from dovetail.testbed.quota import CpuQuota
+from dovetail.testbed.ray_nodes import RayNodes
 
-__all__ = ["Available", "CpuQuota", "HostError", "Hosts", "MemoryLimit", "available", "enter", "inside"]
+__all__ = ["Available", "CpuQuota", "HostError", "Hosts", "MemoryLimit", "RayNodes", "available", "enter", "inside"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from dovetail.runtime.blueprint import Blueprint, ServerSpec, StageSpec
 from dovetail.spec.run import Run, RunFaults, RunModel, RunTraining, RunWorker
+from dovetail.spec.run_compression import RunCompression
 from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_stage import RunStage
@@ -13,7 +14,7 @@ from dovetail.spec.run_stage import RunStage
 
 def make_blueprint(
     *, samples: int = 12, batch: int = 4, servers: int = 2, workers: int = 2, every_steps: int | None = 1,
-    clip: bool = False, stages: tuple[int, ...] = (), sparse: tuple[int, ...] = (), **training: Any,
+    clip: bool = False, bits: Any = 32, stages: tuple[int, ...] = (), sparse: tuple[int, ...] = (), **training: Any,
 ) -> Blueprint:  # fmt: skip
     """Return the blueprint of a run that exists nowhere else; stages that are `sparse` have no dense parameters."""
     nowhere = ServerSpec(name="coordinator", address="", local_address="")
@@ -27,6 +28,7 @@ def make_blueprint(
             stages=[RunStage(first_layer=n, last_layer=n) for n in range(len(stages) + 1)] if stages else [],
             checkpoint=RunSaving(every_steps=every_steps),
             faults=RunFaults(patience_s=10.0),
+            compression=RunCompression(bits=bits),
         ),
         tables=(), dense=(), samples=samples, batch=batch, optimizer={}, row_optimizer={},
         coordinator=nowhere, lanes=None, stages=_stage_specs(stages, sparse),

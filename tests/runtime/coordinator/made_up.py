@@ -14,6 +14,7 @@ from dovetail.runtime.messages import (
     Accepted,
     Adopt,
     Apply,
+    AskResidual,
     Assign,
     Close,
     Commit,
@@ -32,6 +33,7 @@ from dovetail.runtime.messages import (
     Ready,
     Recall,
     Reset,
+    ResidualTold,
     RingMeets,
     Save,
     SaveBegun,
@@ -321,6 +323,8 @@ class ModelWorker(RingMember):
         elif isinstance(message, Assign):
             task = ModelTask(message, list(message.ranges), closed=not message.is_open)
             self.tasks[message.step, message.task] = task
+        elif isinstance(message, AskResidual):
+            self.tell(ResidualTold(name=self.name, generation=message.generation, number=message.number))
         elif isinstance(message, Recall):
             self.tasks.pop((message.step, message.task), None)
         elif isinstance(message, Extend | Close):

@@ -20,6 +20,8 @@ MODES = [
     {"mode": "sync", "dense": "ring"},
     {"mode": "ssp"},
     {"mode": "async"},
+    {"mode": "sync", "bits": 4},
+    {"mode": "async", "bits": "auto"},
     {"mode": "sync", "stages": (2, 1)},
     {"mode": "sync", "dense": "ring", "stages": (2, 1)},
     {"mode": "sync", "dense": "ring", "stages": (2, 1), "clip": True},
@@ -31,7 +33,7 @@ MODES = [
 
 def name_of(mode: dict[str, object]) -> str:
     return "-".join(
-        f"{key}-{value}" if key in ("clip", "stages", "sparse") else str(value) for key, value in mode.items()
+        f"{key}-{value}" if key in ("clip", "bits", "stages", "sparse") else str(value) for key, value in mode.items()
     )
 
 

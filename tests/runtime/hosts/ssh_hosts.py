@@ -13,7 +13,7 @@ import msgspec
 
 import dovetail
 from dovetail.runtime.launch.hosts.fleet import Fleet
-from dovetail.runtime.launch.hosts.ssh import ssh_lines
+from dovetail.runtime.launch.hosts.open import over_ssh
 from dovetail.spec.hosts import Host, HostsFile
 from dovetail.spec.toml import to_toml
 from dovetail.testbed import Hosts
@@ -37,7 +37,7 @@ class Machines:
         """Return the three hosts; `changed` is otherwise about the second."""
         a, b, c = self.file.hosts
         file = msgspec.structs.replace(self.file, hosts=[a, msgspec.structs.replace(b, **changed), c], lost_s=lost_s)
-        return Fleet(ssh_lines(file), lost_s=lost_s)
+        return over_ssh(file)
 
     def write(self) -> Path:
         """Write the hosts file, and return where it is."""

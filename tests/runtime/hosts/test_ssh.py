@@ -20,7 +20,7 @@ from dovetail.spec.run import RunData, RunNetwork, RunWorker
 from dovetail.testbed import available
 from dovetail.testbed.ssh import why_no_ssh
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
-from tests.runtime.hosts.ssh_hosts import make_python, three_machines
+from tests.runtime.hosts.ssh_hosts import Machines, make_python, three_machines
 from tests.runtime.runs import assert_same_state, cut, last_state, make_run
 
 WHY_NOT = why_no_ssh() or available().why_not.get("hosts", "")
@@ -230,7 +230,7 @@ def test_links_between_hosts_are_measured(machines):
 
 @pytest.mark.slow
 def test_a_worker_on_each_host_joins_a_run_that_goes_on(machines):
-    run = make_run(model=slow_counting(0.002), optimizer=PLAIN, reduction="sum", samples=4000, workers=1)
+    run = make_run(model=slow_counting(0.004), optimizer=PLAIN, reduction="sum", samples=9000, workers=1)
     run = msgspec.structs.replace(run, network=RunNetwork(address=machines.hosts.bridge_address))
     folder, joined, told = machines.runs / "joined", [], []
     prepare(run, folder)
@@ -247,3 +247,20 @@ def test_a_worker_on_each_host_joins_a_run_that_goes_on(machines):
     assert told[0].exit_code == 0, told[0].output
     assert {"more-a", "more-b", "more-c"} <= set(joined)
     assert_each_sample_counts_once(folder)
+
+
+@pytest.mark.slow
+def test_a_model_is_measured_planned_and_trained_on_hosts_of_two_types(machines):
+    a, b, c = machines.file.hosts
+    others = [msgspec.structs.replace(host, type="cpu-2") for host in (b, c)]
+    types = msgspec.structs.replace(machines.file, hosts=[a, *others])
+    file = Machines(machines.hosts, machines.servers, machines.folder, machines.runs, types).write()
+    words = ["run", "ctr-dnn", "--on", str(file), "--out", str(machines.runs / "planned"), "--json"]
+    words += ["--samples=8000", "--batch=400", "--price=cpu=0.05", "-o", "num_rows=4000", "-o", "hidden=[32,16]"]
+
+    done = RUNNER.invoke(app, [*words, "--data-option=rows_per_slot=20"])
+
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {stage["resource"] for stage in found["stages"]} <= {"cpu", "cpu-2"}
+    assert found["samples"] == 8000

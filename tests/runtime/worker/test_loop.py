@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.in_process import answer_as
 from dovetail.runtime.messages import (
     Apply,
@@ -179,7 +180,7 @@ def test_what_a_model_raises_ends_the_worker_and_its_threads_with_a_word_to_the_
             coordinator.tell(assign((0, 10)))
             failed.append(coordinator.hear(Failed))
 
-    with pytest.raises(RuntimeError, match="shape"):
+    with pytest.raises(TrainingError, match="RuntimeError: shape"):
         fail()
 
     assert "RuntimeError" in failed[0].error

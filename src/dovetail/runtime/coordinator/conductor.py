@@ -29,6 +29,7 @@ from dovetail.runtime.messages import (
     Leaves,
     Message,
     Ready,
+    ResidualTold,
     SaveBegun,
     Saved,
     SaveFailed,
@@ -55,6 +56,8 @@ class Conductor:
         self.kept: Kept = shelf.newest()
         """The newest checkpoint that is whole."""
         self._saving = Saving(run.checkpoint, shelf, self.roster, self.decisions, run.validation, blueprint.samples)
+        self._saving.asks_workers = run.compression.is_wanted and run.training.dense == "ps"
+        self._saving.is_sync = is_sync
         self._generations = Generations(blueprint, self.roster, self.decisions, past)
         self._staffing = Staffing(self.roster, self.decisions)
         self._arrivals = Arrivals(
@@ -117,6 +120,8 @@ class Conductor:
         elif isinstance(message, Ready) and isinstance(member, Server):
             if self._generations.ready(member, message) and not self.state.is_working:
                 self._begin_generation(now_s)
+        elif isinstance(message, ResidualTold):
+            self._saving.residual_told(message, self.work, now_s)
         elif isinstance(message, SaveBegun | Saved | SaveFailed):
             self._kept_or_not(self._saving.handle(message, now_s), now_s)
         elif self.state.is_working and getattr(message, "generation", 0) == self.roster.generation:
@@ -244,7 +249,7 @@ class Conductor:
         self.state = RunState.RUNNING
         self._attendance.began(now_s)
         workers = [*self.roster.stage_workers.values(), *self.roster.workers.values()]
-        self.decisions.send_all(workers, self.roster.reset())
+        self.decisions.send_all(workers, self.roster.reset(self.work.step, went_back=past is None))
         self._standstill.moved(now_s)
         self.work.begin(now_s)
         self._saving.is_wanted = self._asked_to_stop

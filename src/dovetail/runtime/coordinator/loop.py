@@ -14,12 +14,14 @@ from dovetail.runtime.coordinator.conductor import Conductor
 from dovetail.runtime.coordinator.decisions import Counted, Decision, Say, Send
 from dovetail.runtime.coordinator.events import Events
 from dovetail.runtime.coordinator.journal import Journal
+from dovetail.runtime.coordinator.links import Links
 from dovetail.runtime.coordinator.metrics import EVERY_S, Metrics
 from dovetail.runtime.coordinator.shelf import FolderShelf
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import ServerSummary, StageSummary, Summary
 from dovetail.runtime.messages import Died, Done, Hello, Report, SaveNow, ServerStats, StageSpans, Status, WhoAreYou
+from dovetail.runtime.messages.compression import Tuned
 from dovetail.runtime.process import Process
 from dovetail.runtime.sealed import checksum_of_value
 from dovetail.transport import Letter
@@ -63,6 +65,7 @@ class CoordinatorLoop:
         self._watchers: dict[bytes, float] = {}
         """When each of those who watch asked last; after the end, those who do not know of it yet."""
         self._server_stats: dict[str, ServerStats] = {}
+        self._links = Links(self._folder)
 
     def run(self) -> None:
         """Serve until the run is over and everyone who watches knows."""
@@ -123,6 +126,8 @@ class CoordinatorLoop:
                 self._listener.send(letter.sender, WhoAreYou())
             elif isinstance(message, ServerStats):
                 self._server_stats[message.name] = message
+            elif isinstance(message, Tuned):
+                self._say(self._links.add(message))
             elif isinstance(message, StageSpans):
                 member.hear(now_s)
                 self._metrics.add_spans(message.name, message.spans)
@@ -194,6 +199,7 @@ class CoordinatorLoop:
             imbalance=round(max(rows) * len(rows) / sum(rows), 4) if rows and sum(rows) else 1.0,
             checkpoint=self._conductor.kept.folder.name,
             stages=self._stages(),
+            links=self._links.summary,
         )
 
     def _stages(self) -> tuple[StageSummary, ...]:
@@ -252,7 +258,9 @@ class CoordinatorLoop:
             auc=self._metrics.auc,
             checkpoint_step=conductor.kept.manifest.step,
             workers=tuple(
-                self._metrics.worker_status(name, "working" if name in roster.workers else "away")
+                self._metrics.worker_status(
+                    name, "working" if name in roster.workers else "away", self._links.bits_of(name)
+                )
                 for name in sorted({*roster.settings, *roster.workers})
             ),
             servers=tuple(sorted(roster.servers)),

@@ -208,7 +208,7 @@ class Metrics:
             figures |= {f"share/{worker}": of_worker["share"], f"idle/{worker}": of_worker["idle"]}
         self._board.write(figures, int(line["samples"]))
 
-    def worker_status(self, name: str, state: str) -> WorkerStatus:
+    def worker_status(self, name: str, state: str, bits: str = "") -> WorkerStatus:
         """Return how a worker does."""
         window = self.workers.get(name, WorkerWindow())
         total = sum(sum(each.samples) for each in self.workers.values())
@@ -219,6 +219,7 @@ class Metrics:
             samples_per_s=window.samples_per_s,
             idle=window.idle,
             samples=window.total_samples,
+            bits=bits,
         )
 
     def summary(self) -> dict[str, WorkerSummary]:

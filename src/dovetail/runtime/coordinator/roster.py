@@ -72,9 +72,9 @@ class Roster:
         """Return all who are there."""
         return [*self.servers.values(), *self.stage_workers.values(), *self.workers.values()]
 
-    def reset(self) -> Reset:
-        """Return what begins a generation."""
-        return Reset(generation=self.generation, stages=self.staff)
+    def reset(self, step: int = -1, *, went_back: bool = False) -> Reset:
+        """Return what begins a generation at a step, that of a checkpoint where the run `went_back`."""
+        return Reset(generation=self.generation, stages=self.staff, step=step, went_back=went_back)
 
     def member(self, name: str) -> Member | None:
         """Return who has a name."""

@@ -15,7 +15,7 @@ from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.work import Pause, Work
 from dovetail.runtime.deadline import Deadline
 from dovetail.runtime.due import Due
-from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
+from dovetail.runtime.messages import AskResidual, ResidualTold, Save, SaveBegun, Saved, SaveFailed
 from dovetail.spec.run_keeping import RunSaving, RunValidation
 
 TELL_AGAIN_S = 5.0
@@ -82,6 +82,10 @@ class Saving:
         self._shelf, self._roster, self._decisions = shelf, roster, decisions
         self._due = Due(settings, validation, samples)
         self.is_wanted = False
+        self.asks_workers = self.is_sync = False
+        """Whether workers keep something back, which they tell servers first; and whether by steps."""
+        self._awaited: set[str] = set()
+        """The workers that have not told yet."""
         self.ends_run = False
         """Whether the run ends with the checkpoint that is wanted or under way."""
         self.stage = Stage.NONE
@@ -141,14 +145,29 @@ class Saving:
             folder=folder,
             next_task=work.next_task,
         )
+        self._awaited = set(self._roster.workers) if self.asks_workers else set()
         self._tell(work, now_s)
         return None
+
+    def residual_told(self, message: ResidualTold, work: Work, now_s: float) -> None:
+        """Take in that servers know what a worker keeps back; once they know of all, they may write."""
+        is_of_this = (message.generation, message.number) == (self._generation, self._number)
+        if self.stage is Stage.FIXING and is_of_this and message.name in self._awaited:
+            self._awaited.remove(message.name)
+            if not self._awaited:
+                self._tell(work, now_s)
 
     def _tell(self, work: Work, now_s: float) -> None:
         """Tell those who have not answered; whoever was told before does nothing twice."""
         if self._message is None:
             return
         self._told_s = now_s
+        self._awaited &= set(self._roster.workers)  # one that is lost, is lost with what it kept back
+        if self._awaited:
+            step = self._message.step if self.is_sync else -1
+            ask = AskResidual(generation=self._generation, number=self._number, step=step)
+            self._decisions.send_all([self._roster.workers[name] for name in sorted(self._awaited)], ask)
+            return
         late = [server for name, server in self._roster.servers.items() if name not in self._begun]
         self._decisions.send_all(late, self._message)
         num_written = len(set(self._files) - set(self._roster.server_names))
@@ -188,7 +207,8 @@ class Saving:
         if self.stage is Stage.NONE:
             return None
         if took_s <= self._durations.limit_s:
-            if now_s - self._told_s > TELL_AGAIN_S:
+            is_lost = bool(self._awaited) and not self._awaited & set(self._roster.workers)
+            if is_lost or now_s - self._told_s > TELL_AGAIN_S:
                 self._tell(work, now_s)
             return None
         wrote = ", ".join(sorted(self._files)) or "nobody"

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from dovetail.runtime.launch.bed import Bed
 from dovetail.runtime.launch.entry import LEAVE, run_worker
 from dovetail.runtime.launch.guard import travelling
 from dovetail.runtime.launch.hosts.protocol import HERE, Handle
+from dovetail.runtime.launch.ready import Role, start_ready, take_ready, wait_until_ready
 from dovetail.runtime.launch.starter_folder import keep_starter_folder
+from dovetail.runtime.launch.work_out import COORDINATOR
 
 OVER_S = 3.0
 """How long a process that ended well is left alone: so does everyone when the run is over."""
@@ -29,7 +32,7 @@ END_S = 5.0
 """How long a process that was killed may take to be gone."""
 STARTS = 2
 """How often a worker is tried to be started: another process that starts workers takes the place of one that ended."""
-PRELOAD = ["dovetail.runtime.worker.loop", "dovetail.data.load", "dovetail.models.load"]
+PRELOAD = ["dovetail.runtime.launch.preload"]
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -106,6 +109,31 @@ class Child:
         self.handle.wait(END_S)
 
 
+def forking_context() -> Any:
+    """Return how workers are started: forked from a process that has loaded torch, and started no thread."""
+    keep_starter_folder()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+def role_environment() -> dict[str, str]:
+    """Return the variables of a coordinator or server: one thread each."""
+    return {**os.environ, **dict.fromkeys(THREADS, "1")}
+
+
+@contextmanager
+def processes_ready(num_servers: int) -> Iterator[None]:
+    """Have a run's processes load what they need before there is a run to start; once left, they are ready."""
+    forks = forking_context().Process(target=int)  # it ends once the process that forks it has loaded everything
+    forks.start()
+    for role in ("coordinator", *["server"] * num_servers):
+        start_ready(role, role_environment())  # type: ignore[arg-type]
+    yield
+    wait_until_ready()
+    forks.join(60.0)
+
+
 class Starter:
     """Starts processes of a run, each on the host that the run's bed says."""
 
@@ -113,18 +141,22 @@ class Starter:
         """Keep what workers are given."""
         self._folder, self._bed = folder, bed
         self._model, self._source = travelling(model), travelling(source)
-        keep_starter_folder()
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOAD)
+        self._context = forking_context()
+        self.environment_of: Callable[[str], dict[str, str]] = lambda _: {}
+        """What a worker's process has otherwise than this one."""
         self.inherited: tuple[int, ...] = ()
         """Open files that coordinator and servers hold as well."""
 
     def start_role(self, name: str) -> LocalHandle:
-        """Start the coordinator or a server; return its handle."""
+        """Start the coordinator or a server, or have one be it that is ready; return its handle."""
+        words = [str(self._folder), name, str(os.getpid())]
+        role: Role = "coordinator" if name == COORDINATOR else "server"
+        if (ready := take_ready(role, words, self.inherited)) is not None:
+            return LocalHandle(ready)
         return LocalHandle(
             subprocess.Popen(  # noqa: S603 - this interpreter, our own module
-                [sys.executable, "-m", "dovetail.runtime.launch.entry", str(self._folder), name, str(os.getpid())],
-                env={**os.environ, **dict.fromkeys(THREADS, "1")},
+                [sys.executable, "-m", "dovetail.runtime.launch.entry", *words],
+                env=role_environment(),
                 stdin=subprocess.DEVNULL,
                 pass_fds=self.inherited,
             )
@@ -132,7 +164,8 @@ class Starter:
 
     def start_worker(self, name: str) -> LocalHandle:
         """Start a worker, from a process that has torch already; return its handle."""
-        arguments = (str(self._folder), name, self._model, self._source, self._bed.entrance(name))
+        own = (self._bed.entrance(name), self.environment_of(name))
+        arguments = (str(self._folder), name, self._model, self._source, *own)
         for attempt in range(1, STARTS + 1):
             process = self._context.Process(target=run_worker, args=arguments, name=name)
             try:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -97,9 +97,12 @@ def guarded(name: str, function: Any, *arguments: Any) -> int:
     return 0
 
 
-def run_worker(folder: str, name: str, model: Any, source: Any, enter_host: EnterHost | None) -> None:
-    """Be a worker; called in a process that has torch already."""
+def run_worker(
+    folder: str, name: str, model: Any, source: Any, enter_host: EnterHost | None, environment: Mapping[str, str]
+) -> None:
+    """Be a worker; called in a process that has torch already, and has asked no GPU for anything."""
     path = Path(folder)
+    os.environ.update(environment)
     begin(path, name)
     threading.Thread(target=_end_with_launcher, name="dovetail-launcher", daemon=True).start()
     sys.exit(guarded(name, _work, path, name, model, source, enter_host))

@@ -23,21 +23,22 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.launch.prepare import load_source
-from dovetail.runtime.messages import Forgotten, Pull, Pulled, Push, Pushed
+from dovetail.runtime.messages import Forgotten, Pull, Push, Pushed
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed, read_statistics
 from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
-from dovetail.runtime.server.kept_pulls import PullName
 from dovetail.runtime.server.requests import gradients_in
 from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.wire import AnswerWire
 from dovetail.runtime.worker.compute import Computed, Computer
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import Rows
-from dovetail.transport import DirectCaller, Letter, Unwritten
+from dovetail.runtime.worker.wire import Wire
+from dovetail.transport import DirectCaller, Letter
 
 OnStep = Callable[[int, float], None]
 
@@ -60,9 +61,11 @@ class InProcess:
         ]
         for shard in self._shards:
             shard.load(newest)
+        self._wire = Wire(self._blueprint)
         self._lines = Lines(
             self._blueprint,
             [DirectCaller(answer_as(shard), peer=f"server-{number}") for number, shard in enumerate(self._shards)],
+            self._wire,
         )
         data = load_source(run, source)
         self._samples = Samples(self._blueprint, data)
@@ -135,8 +138,11 @@ class InProcess:
         """Write the last checkpoint, as any run does."""
         partial = checkpoints.begin(self.folder, step)
         checkpoints.write_statistics(statistics_vector(self._model.graph), partial)
-        for shard in self._shards:
-            for future in shard.save(partial):
+        for number, shard in enumerate(self._shards):
+            if self._wire.feedback is not None:
+                kept = self._wire.feedback.now[self._blueprint.dense_slice(number)]
+                shard.returned.add(kept, worker="here", checkpoint=step)
+            for future in shard.save(partial, step):
                 future.result()
         manifest = Manifest(
             step=step,
@@ -157,16 +163,15 @@ class InProcess:
 
 def answer_as(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
     """Return what answers for a server, without its process."""
+    wire = AnswerWire(shard.exact)
 
     def answer(letter: Letter) -> tuple[Any, Sequence[Any]]:
         message = letter.message
         if isinstance(message, Pull):
-            keep = PullName("here", message.number, message.version) if message.number >= 0 else None
-            found = shard.answer(message.tables, letter.arrays, dense=message.dense, keep=keep)
-            return Pulled(), [each.written() if isinstance(each, Unwritten) else each for each in found]
+            return wire.answer(letter, message, shard, 0.0, owner="here")
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
-        brought = gradients_in(message, letter.arrays, shard.kept)
+        brought = gradients_in(message, letter.arrays, shard.kept, shard.exact)
         if brought is None:
             return Forgotten(), ()
         shard.push(

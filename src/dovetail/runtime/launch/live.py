@@ -151,7 +151,8 @@ def _eta(report: Report) -> str:
 
 def _worker_table(report: Report) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("worker", "", "share", "samples/s", "idle"):
+    has_bits = any(worker.bits for worker in report.workers)
+    for heading in ("worker", "", "share", "samples/s", "idle", *(["bits"] if has_bits else [])):
         table.add_column(heading, justify="left" if heading in ("worker", "") else "right", no_wrap=True)
     for worker in report.workers:
         is_there = worker.state == "working"
@@ -161,6 +162,7 @@ def _worker_table(report: Report) -> Table:
             f"{worker.share:.1%}",
             format_count(worker.samples_per_s),
             f"{worker.idle:.0%}",
+            *([worker.bits] if has_bits else []),
             style="" if is_there else "dim",
         )
     return table

@@ -72,6 +72,7 @@ class LocalRun:
         self._roles = [COORDINATOR, *(spec.name for spec in self.blueprint.servers)]
         self.children: dict[str, Child] = {}
         self._team = Team(folder, self.blueprint, self.children, self._start)
+        self._starter.environment_of = self._team.environment_of
         self._things = ExitStack()
         self._line: Caller | None = None
         self._clock = AwakeClock()
@@ -123,7 +124,7 @@ class LocalRun:
             self.children[name].starts += 1
         else:
             self.children[name] = Child(name, handle, is_role=is_role)
-        if handle.host == HERE:
+        if handle.host == HERE and handle.pid:
             self.bed.started(name, handle.pid)
 
     # -- watching ------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from os import environ
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,8 @@ from dovetail.transport import drop_keys, make_keys
 
 LEAVE_S = 10.0
 """How long it may take to leave before it is ended."""
+GPUS = "DOVETAIL_GPUS"
+"""The variable that names the GPU of each worker at the start, with commas between."""
 EXTRA_STARTS = 3
 """How often one that the run file does not name is started before the run goes on without."""
 
@@ -41,6 +44,7 @@ class Team:
         self._gave_up: set[str] = set()
         self._told: tuple[int, tuple[str, ...]] | None = None
         self.wanted = len(self._own)
+        self._gpus = tuple(filter(None, environ.get(GPUS, "").split(",")))
 
     def see_to(self, report: Report | None) -> None:
         """Start who is missing, have those leave who are too many, and say who is there."""
@@ -57,6 +61,11 @@ class Team:
                 self._start(name)
         if report is not None:
             self._tell(tuple(worker.name for worker in report.workers if worker.state == "working"))
+
+    def environment_of(self, name: str) -> dict[str, str]:
+        """Return what a worker's process has otherwise than this one: the only GPU it sees, where each has its own."""
+        own = dict(zip(self._names(), self._gpus, strict=False))
+        return {"CUDA_VISIBLE_DEVICES": own[name]} if name in own else {}
 
     def is_leaving(self, name: str) -> bool:
         """Say whether a worker was asked to leave: it is not to be started again."""
@@ -91,7 +100,7 @@ class Team:
             self._read, size = said, msgspec.json.decode(said, type=Size)
         except (OSError, msgspec.MsgspecError):
             return
-        self.wanted = max(1, size.workers)
+        self.wanted, self._gpus = max(1, size.workers), size.gpus or self._gpus
         self._gave_up.clear()
 
     def _ask_to_leave(self, name: str) -> None:

@@ -6,6 +6,7 @@ a ring lost a member. Whoever gets a message of another generation refuses it.
 
 from __future__ import annotations
 
+from dovetail.runtime.messages.compression import AskResidual, Residual, ResidualTold, Tuned
 from dovetail.runtime.messages.membership import (
     Alive,
     Failed,
@@ -83,6 +84,7 @@ Message = (
     | AddUp | AddedUp
     | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Forgotten | Stale
     | Forward | Returned | Collect | Collected | Staff | StageSpans
+    | AskResidual | Residual | ResidualTold | Tuned
 )  # fmt: skip
 
 __all__ = [
@@ -92,6 +94,7 @@ __all__ = [
     "Adopt",
     "Alive",
     "Apply",
+    "AskResidual",
     "Assign",
     "Close",
     "Collect",
@@ -126,6 +129,8 @@ __all__ = [
     "Refreshed",
     "Report",
     "Reset",
+    "Residual",
+    "ResidualTold",
     "Returned",
     "RingBroken",
     "RingMeets",
@@ -144,6 +149,7 @@ __all__ = [
     "Status",
     "Stop",
     "SumUp",
+    "Tuned",
     "WhoAreYou",
     "WorkerStatus",
 ]

@@ -17,6 +17,11 @@ class Pull(MessageKind, frozen=True):
     tables: tuple[int, ...]
     dense: bool
     early: bool = False
+    row_bits: int = 32
+    """In which rows come, and `dense_bits` dense parameters: less than 32, as what changed since `base`."""
+    dense_bits: int = 32
+    base: int = -1
+    """Which dense parameters the worker holds, as the server told it; -1 where it holds none."""
     number: int = -1
     """By which `Refresh` and `Push` name this pull, in the place of its keys; -1: they will not."""
 
@@ -28,6 +33,8 @@ class Pulled(MessageKind, frozen=True):
     """How long the server waited for the step before it could answer."""
     version: int = 0
     """How many steps the server has applied."""
+    base: int = -1
+    """What to call the dense parameters that the worker holds now, where they came in fewer bits."""
 
 
 class Refresh(MessageKind, frozen=True):
@@ -41,6 +48,9 @@ class Refresh(MessageKind, frozen=True):
     since: int
     tables: tuple[int, ...]
     dense: bool
+    row_bits: int = 32
+    dense_bits: int = 32
+    base: int = -1
     number: int = -1
 
 
@@ -48,6 +58,7 @@ class Refreshed(MessageKind, frozen=True):
     """Arrays: for each table the positions of keys whose rows changed, and the rows; then the dense parameters."""
 
     parked_s: float = 0.0
+    base: int = -1
 
 
 class Push(MessageKind, frozen=True):
@@ -77,6 +88,9 @@ class Push(MessageKind, frozen=True):
 
 class Pushed(MessageKind, frozen=True):
     """The gradients arrived."""
+
+    counts: bool = True
+    """Whether they count: not where another attempt at the task does."""
 
 
 class Forgotten(MessageKind, frozen=True):

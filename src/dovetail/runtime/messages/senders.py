@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from dovetail.runtime.messages.compression import Residual, ResidualTold, Tuned
 from dovetail.runtime.messages.membership import Alive, Failed, Hello, Leaves
 from dovetail.runtime.messages.parameters import AddUp, Pull, Push, Refresh
 from dovetail.runtime.messages.ring import Holds, InRing, Reduced, RingBroken, RingMeets
@@ -30,7 +31,7 @@ TO_COORDINATOR: dict[str, tuple[type, ...]] = {
         Status, Hello, Alive, Failed, Ready, Accepted, NormIs, Committed, SaveBegun, Saved, SaveFailed, ServerStats,
     ),
     "stage worker": (Status, Hello, Alive, Failed, StageSpans),
-    "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, Done),
+    "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, Done, ResidualTold, Tuned),
 }  # fmt: skip
 FROM_RINGS = (Holds, RingMeets, InRing, Reduced, RingBroken, Saved, SaveFailed)
 """What workers say as well where they keep the dense parameters."""
@@ -72,9 +73,9 @@ class Senders:
         """Return why a server does not take a message of this process, or None where it does."""
         role = self.role_of(sender)
         asks = isinstance(message, Pull | Refresh)
-        if "worker" not in role or not (asks or (role == "worker" and isinstance(message, Push | AddUp))):
+        if "worker" not in role or not (asks or (role == "worker" and isinstance(message, Push | AddUp | Residual))):
             return _not_theirs(sender, role, message)
-        if isinstance(message, Push | AddUp) and message.worker.partition("/")[0] != sender:
+        if isinstance(message, Push | AddUp | Residual) and message.worker.partition("/")[0] != sender:
             return f"{sender} speaks in the name of {message.worker}"
         return None
 

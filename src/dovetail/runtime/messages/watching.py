@@ -38,6 +38,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     idle: float
     """The part of the last steps' time in which it waited."""
     samples: int
+    bits: str = ""
+    """Of its links, where their widths are chosen: the fewest there and back."""
 
 
 class Report(MessageKind, frozen=True):

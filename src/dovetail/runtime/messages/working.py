@@ -15,6 +15,10 @@ class Reset(MessageKind, frozen=True):
     generation: int
     stages: tuple[tuple[str, ...], ...] = ()
     """To workers of the first stage: who is there, in each of the stages after it."""
+    step: int = -1
+    """Where the run goes on; -1 where that is told to one who came later."""
+    went_back: bool = False
+    """Whether that is a checkpoint, and not what servers hold."""
 
 
 class Assign(MessageKind, frozen=True):

@@ -18,6 +18,17 @@ def with_norms(run: Run, model: Model) -> Run:
 
     Pieces of a tail would be too small to normalise by, and nobody waits for them: a model with norms has none.
     """
+    modes = {module: module.training for module in model.modules()}
+    model.train()  # as workers have it: a model may keep some of its norms out of that
+    try:
+        return _decided(run, model)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _decided(run: Run, model: Model) -> Run:
+    """Return a run that says how the norms of a model in training are trained."""
     training, layers = run.training, batch_norms_of(model)
     if not layers and not norms_of(model):
         return _with(run, training, None)

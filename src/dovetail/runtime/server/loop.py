@@ -27,12 +27,11 @@ from dovetail.runtime.messages import (
     Norm,
     NormIs,
     Pull,
-    Pulled,
     Push,
     Pushed,
     Ready,
     Refresh,
-    Refreshed,
+    Residual,
     Save,
     ServerStats,
     Stale,
@@ -40,11 +39,11 @@ from dovetail.runtime.messages import (
     WhoAreYou,
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
-from dovetail.runtime.server.kept_pulls import PullName
 from dovetail.runtime.server.norm_calls import NormCalls
-from dovetail.runtime.server.requests import gradients_in, keys_of
+from dovetail.runtime.server.requests import gradients_in, residual_in
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.wire import AnswerWire
 from dovetail.transport import Letter, Listener, PeerLost, Refused
 
 
@@ -62,6 +61,7 @@ class ServerLoop:
         cold = blueprint.run.servers.folder
         rows = Path(cold) / process.name if cold is not None else rows_of(process.folder, process.name)
         self._shard = Shard(blueprint, number, rows)
+        self._wire = AnswerWire(self._shard.exact)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
         self._norm_calls = NormCalls(self._shard, self._listener)
         self._coordinator = process.call_coordinator()
@@ -223,6 +223,10 @@ class ServerLoop:
         try:
             if isinstance(message, Pull | Refresh):
                 self._pull(letter, message, time.monotonic() if since_s is None else since_s)
+            elif isinstance(message, Residual):
+                kept = residual_in(message, letter.arrays, len(self._shard.values))
+                self._shard.returned.add(kept, worker=message.worker, checkpoint=message.number)
+                self._listener.reply(letter, Pushed())
             elif isinstance(message, AddUp):
                 self._norm_calls.add_up(letter, message)
             else:
@@ -239,21 +243,11 @@ class ServerLoop:
             self._parked.append((letter, since_s))
             return
         parked_s = time.monotonic() - since_s
-        if isinstance(message, Refresh):
-            keys = keys_of(message, letter.arrays, letter.owner, shard.kept)
-            if keys is None:
-                self._listener.reply(letter, Forgotten())
-                return
-            changes = shard.refresh(message.tables, keys, since=message.since, dense=message.dense)
-            self._listener.reply(letter, Refreshed(parked_s=parked_s), changes)
-        else:
-            keep = PullName(letter.owner, message.number, message.version) if message.number >= 0 else None
-            arrays = shard.answer(message.tables, letter.arrays, dense=message.dense and has_steps, keep=keep)
-            self._listener.reply(letter, Pulled(parked_s=parked_s, version=shard.version), arrays)
+        self._listener.reply(letter, *self._wire.answer(letter, message, shard, parked_s, owner=letter.owner))
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
-        brought = gradients_in(message, letter.arrays, self._shard.kept)
+        brought = gradients_in(message, letter.arrays, self._shard.kept, self._shard.exact)
         if brought is None:
             self._listener.reply(letter, Forgotten())
             return
@@ -272,7 +266,7 @@ class ServerLoop:
                 scale=self._scale, factor=message.factor, wheres=wheres,
             )  # fmt: skip
         self._shard.kept.forget(letter.owner, message.pulls)
-        self._listener.reply(letter, Pushed())
+        self._listener.reply(letter, Pushed(counts=counts or not message.last))
         self._norm_calls.pushed(message)
         if counts or (late and message.last):
             self._coordinator.send(

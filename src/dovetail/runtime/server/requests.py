@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dovetail.codecs.payload import NO_PLACES, Places, unpack
 from dovetail.embedding import Whereabouts
 from dovetail.runtime.blueprint import TableSpec
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Push, Refresh
+from dovetail.runtime.messages import Push, Refresh, Residual
 from dovetail.runtime.server.attempts import Floats, Keys, RowGradients
 from dovetail.runtime.server.kept_pulls import KeptPulls
 
@@ -44,15 +45,17 @@ class Brought(NamedTuple):
     dense: Floats | None
 
 
-def gradients_in(push: Push, arrays: Sequence[Any], kept: KeptPulls) -> Brought | None:
-    """Return what a push brings, or None where it names a pull that is not remembered."""
+def gradients_in(push: Push, arrays: Sequence[Any], kept: KeptPulls, exact: Places = NO_PLACES) -> Brought | None:
+    """Return what a push brings, be it in fewer bits or not, or None where it names a pull that is not remembered.
+
+    Of dense gradients in fewer bits, the numbers at the places `exact` are not.
+    """
     pulls = push.pulls or (-1,) * len(push.tables)
     places = push.places or pulls
     num_keys = sum(pull < 0 for pull in pulls)
     if not len(push.tables) == len(pulls) == len(places) or len(arrays) != len(pulls) + num_keys + push.dense:
         raise TrainingError(f"{push.worker} pushed {len(arrays)} arrays for {len(push.tables)} tables", hint=BUG)
-    brought = Brought([], [], arrays[-1] if push.dense else None)
-    left = iter(arrays)
+    left, rows, wheres = iter(arrays), [], []
     for table, pull, place in zip(push.tables, pulls, places, strict=True):
         if pull < 0:
             keys, where = next(left), None
@@ -63,9 +66,24 @@ def gradients_in(push: Push, arrays: Sequence[Any], kept: KeptPulls) -> Brought 
             if not 0 <= place < len(look_ups) or look_ups[place].table != table:
                 raise TrainingError(f"{push.worker} pulled no keys of table {table} as number {place}", hint=BUG)
             _, keys, where = look_ups[place]
-        brought.rows.append((table, keys, next(left)))
-        brought.wheres.append(where)
-    return brought
+        rows.append((table, keys, _read(push, next(left))))
+        wheres.append(where)
+    return Brought(rows, wheres, _read(push, arrays[-1], exact) if push.dense else None)
+
+
+def _read(push: Push, array: Any, exact: Places = NO_PLACES) -> Any:
+    """Return gradients out of their payload, where they came in one; what is in it is checked like all others."""
+    return unpack(array, exact=exact, where=f"a push of {push.worker}") if array.dtype == np.uint8 else array
+
+
+def residual_in(message: Residual, arrays: Sequence[Any], num_dense: int) -> Floats:
+    """Return what a worker keeps back of dense gradients, as it says."""
+    kept: Floats = arrays[0] if len(arrays) == 1 else np.empty(0, dtype=np.float32)
+    if kept.dtype != np.float32 or kept.shape != (num_dense,) or not np.isfinite(kept).all():
+        raise TrainingError(
+            f"{message.worker} keeps back {kept.dtype} {kept.shape} of ({num_dense},) parameters", hint=BUG
+        )
+    return kept
 
 
 def check_gradients(

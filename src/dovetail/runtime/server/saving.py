@@ -41,7 +41,7 @@ class PartSaving:
                     hint="a bug: report it",
                 )
             self._shard.forget_tasks(below=message.next_task)
-            self._under_way = (message, self._shard.save(Path(message.folder)))
+            self._under_way = (message, self._shard.save(Path(message.folder), message.number))
         except (DovetailError, OSError) as error:
             return self._failed(message, error)
         self._begun = (message.generation, message.number)

@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 from dovetail.embedding import Checkpoint, Table, Whereabouts
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import (
+    RESIDUAL,
     Manifest,
-    load_dense,
+    load_vectors,
     read_statistics,
     save_dense,
     table_folder,
     write_statistics,
 )
+from dovetail.runtime.dense.exempt import exact_places
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.server.apply_rows import apply_rows
 from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
@@ -33,13 +35,11 @@ from dovetail.runtime.server.due_rows import DueRows
 from dovetail.runtime.server.kept_pulls import KeptKeys, KeptPulls, PullName
 from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
+from dovetail.runtime.server.returned import Returned
 from dovetail.runtime.server.step_sums import StepSums
 from dovetail.runtime.server.tables import load_table
 from dovetail.runtime.server.threads import threads_of
 from dovetail.transport import Sendable, Unwritten
-
-Array = NDArray[np.generic]
-FLOAT32 = np.dtype(np.float32)
 
 
 class Shard:
@@ -54,6 +54,9 @@ class Shard:
         self.keeps_dense = blueprint.run.training.dense == "ps"
         self.values = np.zeros(size if self.keeps_dense else 0, dtype=np.float32)
         self._state: dict[str, Floats] = {}
+        self.exact = exact_places(blueprint.dense, self._slice)
+        """Where in this part dense numbers are that no codec touches."""
+        self.returned = Returned(len(self.values))
         self.tables: list[Table] = []
         self.version = -1
         self._dense_steps = 0
@@ -74,7 +77,6 @@ class Shard:
         """Batch norms over whole batches, on the first server."""
         self.pulled_keys = 0
         self._applied_keys = 0
-        """In ssp and async."""
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -97,7 +99,9 @@ class Shard:
         ]
         self._due.forget()
         if self.keeps_dense:
-            values, state = load_dense(folder, checkpoint)
+            values, state = load_vectors(folder, checkpoint)
+            residual = state.pop(RESIDUAL, None)
+            self.returned = Returned(len(self.values), None if residual is None else residual[self._slice])
             self.values = values[self._slice].copy()
             self._state = (
                 {name: vector[self._slice].copy() for name, vector in state.items()}
@@ -110,11 +114,13 @@ class Shard:
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
 
-    def save(self, folder: Path) -> list[Future[Checkpoint]]:
+    def save(self, folder: Path, number: int = -1) -> list[Future[Checkpoint]]:
         """Write dense parameters now and begin to write the rows as they are now; futures say when they are there."""
         self.settle()
         if self.keeps_dense:
-            save_dense(folder, self._number, self._slice.start, self.values, self._state)
+            keeps = self._blueprint.run.compression.is_wanted
+            residual = {RESIDUAL: self.returned.at_checkpoint(number)} if keeps else {}
+            save_dense(folder, self._number, self._slice.start, self.values, self._state | residual)
         if self.norms is not None and (running := self.norms.to_save) is not None:
             write_statistics(running, folder)
         return [
@@ -146,7 +152,7 @@ class Shard:
         found: list[Sendable] = []
         for position, wanted in zip(tables, keys, strict=True):
             shape = (len(wanted), self._blueprint.tables[position].width)
-            found.append(Unwritten(shape, FLOAT32, partial(self._read, position, wanted, kept)))
+            found.append(Unwritten(shape, self.values.dtype, partial(self._read, position, wanted, kept)))
         return [*found, self.values] if dense else found
 
     def _read(self, position: int, wanted: Keys, kept: list[KeptKeys] | None, out: Floats) -> None:
@@ -157,10 +163,12 @@ class Shard:
         if kept is not None:
             kept.append(KeptKeys(position, wanted.copy(), where))
 
-    def refresh(self, tables: Sequence[int], keys: Sequence[Keys], *, since: int, dense: bool) -> list[Array]:
+    def refresh(
+        self, tables: Sequence[int], keys: Sequence[Keys], *, since: int, dense: bool
+    ) -> list[NDArray[np.generic]]:
         """Return, of each table, which keys' rows have changed since so many steps, and those rows; then dense ones."""
         check_wanted(tables, keys, self._blueprint.tables)
-        found: list[Array] = []
+        found: list[NDArray[np.generic]] = []
         for position, wanted in zip(tables, keys, strict=True):
             positions = self._due.changed(position, wanted) if since == self.version - 1 else None
             if since >= self.version:
@@ -198,6 +206,7 @@ class Shard:
 
     def norm_square(self) -> float:
         """Return the sum of squares of the step's dense gradient."""
+        self.returned.put_into(self._step.dense)
         return self._step.norm_square()
 
     def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
@@ -205,7 +214,9 @@ class Shard:
         self.settle()
         self._due.begin(self.tables, self._step.take_rows(self._due.spare()), scale=scale, factor=factor)
         if self.keeps_dense and len(self.values):
+            self.returned.put_into(self._step.dense)
             self._update_dense(self._step.dense, scale=dense_scale, factor=factor)
+            self.returned.applied()
         self._step.start_anew()
         if self.norms is not None:
             self.norms.commit()
@@ -244,7 +255,11 @@ class Shard:
         at_once = wheres if part == 0 else ()
         self._applied_keys += apply_rows(self.tables, gradients.rows, at_once, scale=scale, factor=factor)
         if dense is not None and self.keeps_dense:
+            if self.returned.is_any:
+                dense = dense.copy()  # a message's is not ours to change
+                self.returned.put_into(dense)
             self._update_dense(dense, scale=scale, factor=factor)
+            self.returned.applied()
         self._accepted.add((0, task))
         self._attempts.forget_task(0, task)
         self.version += 1
@@ -268,6 +283,7 @@ class Shard:
         self._step.discard()
         self._attempts.clear()
         self.kept.clear()
+        self.returned.undone()
         if self.norms is not None:
             self.norms.discard()
         if self._blueprint.run.training.mode == "sync":

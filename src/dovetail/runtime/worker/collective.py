@@ -17,6 +17,7 @@ import torch.distributed
 from torch import Tensor
 
 from dovetail.runtime.worker.lines import Abandoned
+from dovetail.runtime.worker.ring_coder import RingCoder
 
 dist: Any = torch.distributed
 """PyTorch does not list its groups as public, though it documents them."""
@@ -32,19 +33,28 @@ _put_aside: list[Collective] = []
 class Collective:
     """A group of processes, and the memory that its operations work on."""
 
-    def __init__(self, group: Any, like: Tensor) -> None:
-        """Take a group over; sums are of vectors such as `like`."""
-        self._group = group
+    def __init__(self, group: Any, like: Tensor, coder: RingCoder | None = None) -> None:
+        """Take a group over; sums are of vectors such as `like`, with a coder in fewer bits."""
+        self._group, self._coder = group, coder
+        self._arrived: list[list[Tensor]] = []
+        """The payloads of all members for each part, where there is a coder."""
         self._memory = torch.empty(like.shape, dtype=like.dtype)  # Gloo sums in host memory
         self._under_way: list[Any] = []
         self._parts: list[slice] = []
 
     def begin_sum(self, vector: Tensor, part: slice) -> None:
         """Begin to sum a part of the vectors of all members; all begin with the same parts in the same order."""
+        self._parts.append(part)
+        if self._coder is not None:
+            payload = self._coder.payload(vector, part)
+            self._arrived.append([torch.empty_like(payload) for _ in range(self._group.size())])
+            gathering = dist.distributed_c10d.AllgatherOptions()
+            gathering.timeout = timedelta(seconds=TIMEOUT_S)
+            self._under_way.append(self._group.allgather([self._arrived[-1]], [payload], gathering))
+            return
         options = dist.AllreduceOptions()
         options.timeout = timedelta(seconds=TIMEOUT_S)
         self._memory[part].copy_(vector[part])
-        self._parts.append(part)
         self._under_way.append(self._group.allreduce([self._memory[part]], options))
 
     @property
@@ -55,9 +65,12 @@ class Collective:
     def finish_sums(self, vector: Tensor, wanted: Callable[[], bool]) -> None:
         """Wait for all parts that were begun, and write their sums into the vector."""
         self._finish(wanted)
-        for part in self._parts:
+        for number, part in enumerate(self._parts):
+            if self._coder is not None:
+                self._memory[part].copy_(self._coder.total(self._arrived[number], part))
             vector[part].copy_(self._memory[part])
         self._parts.clear()
+        self._arrived.clear()
 
     def spread(self, tensors: Sequence[Tensor], root: int, wanted: Callable[[], bool]) -> list[Tensor]:
         """Return what the member at `root` has where the others have `tensors`."""

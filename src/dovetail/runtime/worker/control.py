@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import zmq
@@ -106,7 +107,8 @@ class Control:
         """
         with suppress(OSError):  # a full disk
             traceback.print_exception(problem)
-        log = log_of(self._process.folder, self._process.name)
+        is_here = self._process.is_local  # else the log is brought to the run's folder
+        log = log_of(self._process.folder if is_here else Path("RUN"), self._process.name)
         self.fail(
             TrainingError(
                 f"{type(problem).__name__}: {problem}",

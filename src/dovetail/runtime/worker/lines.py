@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import AddUp, Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Stale
+from dovetail.runtime.messages import AddUp, Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Residual, Stale
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.keys import LookUp
+from dovetail.runtime.worker.push_part import PushPart
+from dovetail.runtime.worker.wire import Wire
 from dovetail.transport import Channel, Letter, Refused
 
 Floats = NDArray[np.float32]
@@ -41,9 +44,10 @@ class Answer:
 class Lines:
     """One line to each server; one thread uses them. `wanted()` of a request says whether to go on waiting."""
 
-    def __init__(self, blueprint: Blueprint, channels: Sequence[Channel]) -> None:
-        """Keep a channel to each server."""
+    def __init__(self, blueprint: Blueprint, channels: Sequence[Channel], wire: Wire | None = None) -> None:
+        """Keep a channel to each server, and what says in how many bits numbers travel."""
         self._blueprint, self._channels = blueprint, channels
+        self._wire = wire or Wire(blueprint)
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
         self._next_number = secrets.randbits(48)
@@ -78,11 +82,11 @@ class Lines:
             if not isinstance(pulled, Pulled):
                 raise self._unexpected(number, letter)
             for position, each in enumerate(look_ups):
-                rows[position][each.of_server(number)] = letter.arrays[position]
+                self._write_rows(rows[position][each.of_server(number)], number, letter.arrays[position])
             if pulled.version < version and early:
                 missing[number] = pulled.version
             elif vector is not None:
-                vector[self._slices[number]] = letter.arrays[-1]
+                vector[self._slices[number]] = self._wire.dense_down(number, letter.arrays[-1], pulled.base)
             parked_s = max(parked_s, pulled.parked_s)
         self._exchange_s = time.perf_counter() - begun_s - parked_s
         for since in sorted(set(missing.values())):
@@ -95,9 +99,11 @@ class Lines:
                     raise self._unexpected(number, letter)
                 for position, each in enumerate(look_ups):
                     places, changed = letter.arrays[2 * position : 2 * position + 2]
-                    rows[position][each.of_server(number)][places] = changed
+                    shape = (len(places), self._widths[each.table])
+                    rows[position][each.of_server(number)][places] = self._wire.rows_down(number, changed, shape)
                 if vector is not None:
-                    vector[self._slices[number]] = letter.arrays[-1]
+                    base = letter.message.base
+                    vector[self._slices[number]] = self._wire.dense_down(number, letter.arrays[-1], base)
                 parked_s = max(parked_s, letter.message.parked_s)
         self._parked_s = parked_s
         return Answer(list(look_ups), rows, vector, parked_s)
@@ -106,18 +112,27 @@ class Lines:
         self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool]
     ) -> Iterator[tuple[int, Letter]]:
         """Ask servers for what they have of look-ups, all at once; yield their answers in turn."""
+        begun_s = time.perf_counter()
         is_named = isinstance(message, Refresh) and message.number >= 0
 
         def ask(number: int, *, named: bool) -> int:
+            wants = self._wire.wants(number)
+            asked = msgspec.structs.replace(message, **wants) if wants else message
             keys = [] if named else [each.keys[each.of_server(number)] for each in look_ups]
-            return self._channels[number].ask(message, keys)
+            return self._channels[number].ask(asked, keys)
 
         requests = {number: ask(number, named=is_named) for number in servers}
         for number, request in requests.items():
             letter = self._await(number, request, wanted)
             if isinstance(letter.message, Forgotten) and is_named:
                 letter = self._await(number, ask(number, named=False), wanted)
+            took_s = time.perf_counter() - begun_s
+            self._wire.answered(number, max(0.0, took_s - getattr(letter.message, "parked_s", 0.0)))
             yield number, letter
+
+    def _write_rows(self, rows: Floats, server: int, array: NDArray[Any]) -> None:
+        """Write the rows of a server's answer where they belong."""
+        rows[:] = self._wire.rows_down(server, array, (rows.shape[0], rows.shape[1]))
 
     def push(
         self,
@@ -127,31 +142,45 @@ class Lines:
         wanted: Callable[[], bool],
     ) -> None:
         """Send gradients to the servers that own them, and wait until they have them."""
-        named = [(look_up.pull, look_up.place) for look_up, _ in gradients]
-        message = msgspec.structs.replace(
-            message, pulls=tuple(pull for pull, _ in named), places=tuple(place for _, place in named)
+        begun_s = time.perf_counter()
+        if dense is not None:
+            self._wire.begin(message.step)
+        parts = [self._part_of(number, gradients, dense) for number in range(len(self._channels))]
+        requests = [part.ask(channel, message) for part, channel in zip(parts, self._channels, strict=True)]
+        try:
+            for number, request in enumerate(requests):
+                letter = self._await(number, request, wanted)
+                if isinstance(letter.message, Forgotten):
+                    again = parts[number].ask(self._channels[number], message, with_keys=True)
+                    letter = self._await(number, again, wanted)
+                if not isinstance(letter.message, Pushed):
+                    raise self._unexpected(number, letter)
+                took_s = time.perf_counter() - begun_s
+                self._wire.acknowledged(number, took_s, counts=letter.message.counts, dense=dense is not None)
+        except Abandoned:
+            if dense is not None:
+                self._wire.take_back()
+            raise
+
+    def _part_of(self, number: int, gradients: Sequence[tuple[LookUp, Floats]], dense: Floats | None) -> PushPart:
+        """Return what a server owns of gradients, packed once: what is kept back of them is known then."""
+        mine = [(look_up, look_up.of_server(number), values) for look_up, values in gradients]
+        return PushPart(
+            [look_up for look_up, _, _ in mine],
+            [look_up.keys[part] for look_up, part, _ in mine],
+            [self._wire.rows_up(number, values[part]) for _, part, values in mine],
+            None if dense is None else self._wire.dense_up(number, dense),
         )
-        requests = [self._ask_push(number, message, gradients, dense) for number in range(len(self._channels))]
+
+    def tell_residual(self, message: Residual, kept: Floats, wanted: Callable[[], bool]) -> None:
+        """Tell every server its part of what this worker keeps back of dense gradients."""
+        requests = [
+            channel.ask(message, [kept[part]]) for channel, part in zip(self._channels, self._slices, strict=True)
+        ]
         for number, request in enumerate(requests):
             letter = self._await(number, request, wanted)
-            if isinstance(letter.message, Forgotten):
-                with_keys = msgspec.structs.replace(message, pulls=(), places=())
-                letter = self._await(number, self._ask_push(number, with_keys, gradients, dense), wanted)
             if not isinstance(letter.message, Pushed):
                 raise self._unexpected(number, letter)
-
-    def _ask_push(
-        self, number: int, message: Push, gradients: Sequence[tuple[LookUp, Floats]], dense: Floats | None
-    ) -> int:
-        """Send a server what it owns of gradients; keys only of look-ups that it does not know by their pulls."""
-        arrays: list[NDArray[np.generic]] = []
-        for place, (look_up, values) in enumerate(gradients):
-            mine = look_up.of_server(number)
-            known = bool(message.pulls) and message.pulls[place] >= 0
-            arrays += [values[mine]] if known else [look_up.keys[mine], values[mine]]
-        if dense is not None:
-            arrays.append(dense[self._slices[number]])
-        return self._channels[number].ask(message, arrays)
 
     def ask_one(
         self, number: int, message: AddUp, arrays: Sequence[NDArray[np.generic]], wanted: Callable[[], bool]
@@ -192,15 +221,14 @@ class Lines:
             channel.close()
 
 
-def lines_of(process: Process, purpose: str) -> Lines:
+def lines_of(process: Process, purpose: str, wire: Wire | None = None) -> Lines:
     """Return the lines of one of a worker's threads; `purpose` tells them from those of the others."""
     blueprint = process.blueprint
     widest = max([16, *(table.width for table in blueprint.tables)])
     rows_bytes = blueprint.run.training.micro_batch * 64 * widest * 4
     lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
-    return Lines(
-        blueprint, [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
-    )
+    channels = [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
+    return Lines(blueprint, channels, wire)
 
 
 def now_s() -> float:

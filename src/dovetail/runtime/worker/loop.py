@@ -42,13 +42,15 @@ from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.pace import Pace
 from dovetail.runtime.worker.passing import Passing
 from dovetail.runtime.worker.pipeline import Pipeline
+from dovetail.runtime.worker.residual import ResidualKeeper
 from dovetail.runtime.worker.ring_sync import RingSync
 from dovetail.runtime.worker.row_source import Fetch, Rows
-from dovetail.runtime.worker.score_counts import ScoreCounts, no_statistics
+from dovetail.runtime.worker.score_counts import counts_of
 from dovetail.runtime.worker.send import Sender
 from dovetail.runtime.worker.staged_work import StagedWork
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
 from dovetail.runtime.worker.whole_norms import WholeNorms
+from dovetail.runtime.worker.wire import Wire
 from dovetail.spec.run import RunWorker
 
 SWITCH_S = 0.0005
@@ -103,11 +105,12 @@ class WorkerLoop:
             if has_ring and (cut is None or len(self._model.values))
             else ServerSync(self._model)
         )
+        self._wire = Wire(blueprint, name=process.name, is_slow=process.lanes is None)
         self._fetcher = Fetcher(
             blueprint,
             Samples(blueprint, source),
             self._model,
-            lines_of(process, "fetch"),
+            lines_of(process, "fetch", self._wire),
             wanted=self._wanted,
             dense=self._dense.is_fetched,
             rests=self._control.pulse.rest,
@@ -115,17 +118,15 @@ class WorkerLoop:
         self._sender = Sender(
             process.name,
             f"{process.name}/{process.process_id}",
-            lines_of(process, "send"),
+            lines_of(process, "send", self._wire),
             wanted=self._wanted,
             tell=self._control.tell,
             rests=self._control.pulse.rest,
         )
-        self._lines = lines_of(process, "compute")
+        self._residual = ResidualKeeper(process, self._wire, self._sender, self._control.tell, self._is_now, leaves)
+        self._lines = lines_of(process, "compute", self._wire)
         self._norms = WholeNorms(self._model, self._lines, process, self._wanted) if whole_norms else None
-        has_own = self._norms is None and len(statistics_vector(model)) > 0
-        scores: ScoreCounts | None = None
-        if has_own or blueprint.metrics:
-            scores = ScoreCounts(blueprint.metrics, (lambda: statistics_vector(model)) if has_own else no_statistics)
+        scores = counts_of(blueprint.metrics, lambda: statistics_vector(model), has_own=self._norms is None)
         self._idle, self._pace = IdleTime(), Pace()
         self._passing = Passing(
             self._inbox,
@@ -155,6 +156,7 @@ class WorkerLoop:
         finally:  # whatever ended it: a thread that lives on would keep the process, and its tasks
             self._control.stopped.set()
             self._fetcher.micro_batches.put(None)
+            self._residual.leave()
             self._sender.stop()
             for thread in threads:
                 thread.join(END_S)
@@ -176,7 +178,7 @@ class WorkerLoop:
 
     def _handle(self, message: Message) -> None:
         """Do what the coordinator says, in the control thread."""
-        if self._dense.handle(message):
+        if self._residual.handle(message) or self._dense.handle(message):
             self._fetcher.nudge()
             return
         if isinstance(message, Staff | Reset) and self._pipeline is not None:

@@ -24,7 +24,7 @@ from dovetail.runtime.worker.lines import Abandoned, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import Fetch, Leaf
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
-from dovetail.runtime.worker.travel import Travel
+from dovetail.runtime.worker.travel import travel_of
 
 LOOK_S = 0.05
 """How often whoever waits looks whether it is still wanted."""
@@ -61,8 +61,7 @@ class Pipeline:
         self._cuts: list[Cut] = cuts_of(self._graph, process.blueprint)
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
         self._calls = Calls(process, "pipeline", dense_size=largest)
-        half = process.blueprint.run.training.activations == "bfloat16"
-        self._travel = Travel(model.device, half=half)
+        self._travel = travel_of(process.blueprint, model.device)
         self._flights: list[Flight] = []
         self._num_flights = 0
         self._load: dict[str, int] = {}

@@ -26,6 +26,7 @@ from dovetail.runtime.process import Process
 from dovetail.runtime.worker.collective import Collective
 from dovetail.runtime.worker.lines import Abandoned
 from dovetail.runtime.worker.meeting import Meeting, MeetingPlace, MeetingStore
+from dovetail.runtime.worker.ring_coder import ring_coder
 
 dist: Any = torch.distributed
 """PyTorch does not list its stores and groups as public, though it documents them."""
@@ -120,7 +121,8 @@ class Ring:
         except BaseException:
             meeting.close()
             raise
-        return Collective(group, self._gradients)
+        coder = ring_coder(self._process.blueprint, self._part.start, self._process.name)
+        return Collective(group, self._gradients, coder)
 
     def close(self) -> None:
         """Close the meeting place of an earlier ring."""

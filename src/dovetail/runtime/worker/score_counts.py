@@ -67,6 +67,14 @@ class ScoreCounts:
         return taken[0], taken[1], sums, self._statistics()
 
 
+def counts_of(
+    metrics: Sequence[str], statistics: Callable[[], NDArray[np.float32]], *, has_own: bool
+) -> ScoreCounts | None:
+    """Return what counts for a worker, with running statistics where it keeps its own; None where nothing is told."""
+    has_own = has_own and len(statistics()) > 0
+    return ScoreCounts(metrics, statistics if has_own else no_statistics) if has_own or metrics else None
+
+
 def _taken_sums(metric: Ratio | OfHead) -> list[float]:
     """Return a metric's sums, and have it count from zero again."""
     inner: Any = metric.inner if isinstance(metric, OfHead) else metric

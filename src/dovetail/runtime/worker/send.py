@@ -24,6 +24,10 @@ class Gradients:
     counts: Counts = ()
 
 
+Errand = Callable[[], None]
+"""Something else that this thread does between sendings, in its turn."""
+
+
 class Sender:
     """Pushes gradients, one micro-batch after the other; `run` is the thread, the rest is the main thread's."""
 
@@ -41,9 +45,11 @@ class Sender:
 
         `rests` is called when there is nothing to do.
         """
-        self._name, self._attempt, self._lines = name, attempt, lines
+        self.task_done: Callable[[float], None] = lambda _: None
+        """Hears how long a task was computed."""
+        self._name, self._attempt, self.lines = name, attempt, lines
         self._wanted, self._tell, self._rests = wanted, tell, rests
-        self._queue: queue.SimpleQueue[Gradients | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Gradients | Errand | None] = queue.SimpleQueue()
         self._held: tuple[Task, RowGradients] | None = None
 
     def put(self, task: Task, rows: RowGradients) -> None:
@@ -64,6 +70,10 @@ class Sender:
         rows = self._take_held(task) if rows is None else rows
         self._queue.put(Gradients(task, rows, dense, last=True, counts=counts))
 
+    def run_errand(self, errand: Errand) -> None:
+        """Have something done by this thread, after all that waits to be sent."""
+        self._queue.put(errand)
+
     def stop(self) -> None:
         """End the thread once everything is sent."""
         self._queue.put(None)
@@ -77,18 +87,20 @@ class Sender:
         """Send until told to stop."""
         try:
             while (gradients := self._queue.get()) is not None:
-                if self._wanted(gradients.task):
-                    with suppress(Abandoned):
+                with suppress(Abandoned):
+                    if not isinstance(gradients, Gradients):
+                        gradients()
+                    elif self._wanted(gradients.task):
                         self._send(gradients)
                 self._rests()
         finally:
-            self._lines.close()
+            self.lines.close()
 
     def _send(self, gradients: Gradients) -> None:
         """Push to every server; after a task's last gradients, report it."""
         task, assign = gradients.task, gradients.task.assign
         start_s = now_s()
-        self._lines.push(
+        self.lines.push(
             Push(
                 generation=assign.generation,
                 step=assign.step,
@@ -112,6 +124,7 @@ class Sender:
         task.spans.append(Span("send", start_s, end_s, assign.step))
         if gradients.last:
             self._tell(self._done(task, end_s - start_s), gradients.counts)
+            self.task_done(task.compute_s)
 
     def _done(self, task: Task, last_push_s: float) -> Done:
         """Return the report of a task that is pushed to all servers."""

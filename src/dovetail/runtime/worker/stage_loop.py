@@ -34,7 +34,7 @@ from dovetail.runtime.worker.row_source import Rows
 from dovetail.runtime.worker.stage_compute import StageComputer
 from dovetail.runtime.worker.stage_dense import StageDense, StageRing, TaskSums
 from dovetail.runtime.worker.stage_visits import Visits
-from dovetail.runtime.worker.travel import Travel
+from dovetail.runtime.worker.travel import travel_of
 from dovetail.runtime.worker.waker import Waker
 from dovetail.spec.run import RunWorker
 from dovetail.transport import Letter
@@ -72,7 +72,7 @@ class StageLoop:
         self._lines = lines_of(process, "stage")
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
         self._calls = Calls(process, "stage-on", dense_size=largest)
-        self._travel = Travel(device, half=blueprint.run.training.activations == "bfloat16")
+        self._travel = travel_of(blueprint, device)
         self._listener = process.listen(self._addresses(), self._travel.pin)
         self._waker = Waker()
         for socket in (self._listener.socket, self._waker.socket):

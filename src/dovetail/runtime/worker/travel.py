@@ -16,17 +16,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.codecs import codec_of, pack, unpack
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.transport import LaneFile, Sendable, Unwritten
 
 HALF = torch.bfloat16
+SMALL = 256
+"""Tensors of fewer numbers are not worth a codec."""
 
 
 class Travel:
-    """To and from one device; with `half`, floats travel as bfloat16."""
+    """To and from one device; with `half`, floats travel as bfloat16, with fewer `bits` by a codec, unbiased."""
 
-    def __init__(self, device: torch.device, *, half: bool) -> None:
+    def __init__(self, device: torch.device, *, half: bool, bits: int = 32) -> None:
         """Keep the device."""
-        self._device, self._half = device, half
+        self._device, self._half = device, half or bits == 16
+        self._codec, self._num_packed = codec_of(bits) if bits < 16 else None, 0
         self._is_cuda = device.type == "cuda"
         self._copies: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
         self._answers: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
@@ -37,8 +42,11 @@ class Travel:
         A GPU writes it when what was handed out so far is done, whatever is handed out after.
         """
         tensor = tensor.detach()
-        if tensor.dtype == torch.int16:
-            tensor = tensor.int()  # as int16 travels what is half
+        if tensor.dtype == torch.int16 or (tensor.dtype == torch.uint8 and self._codec is not None):
+            tensor = tensor.int()  # as int16 travels what is half, as uint8 what has a codec
+        if self._codec is not None and tensor.is_floating_point() and not exact and tensor.numel() >= SMALL:
+            self._num_packed += 1
+            return pack(tensor.float().cpu().numpy(), self._codec, seed=self._num_packed << 32)
         if tensor.is_floating_point():
             tensor = tensor.to(HALF).view(torch.int16) if self._half and not exact else tensor.float()
         tensor = tensor.contiguous()
@@ -68,6 +76,8 @@ class Travel:
 
     def unpack(self, array: Any) -> Tensor:
         """Return an array of a letter on the device; in host memory it is that of the letter, and as short-lived."""
+        if self._codec is not None and array.dtype == np.uint8:
+            array = unpack(array, where="a letter from another stage")
         is_half = array.dtype == np.uint16
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # it cannot be written; nobody does
@@ -103,3 +113,10 @@ class Travel:
                 return
             with suppress(RuntimeError):  # the error stays with the thread until somebody asks: not who comes next
                 torch.ones(1, device=self._device).add_(1)
+
+
+def travel_of(blueprint: Blueprint, device: torch.device) -> Travel:
+    """Return the way to and from a device in as many bits as the run file says."""
+    run = blueprint.run
+    half = run.training.activations == "bfloat16"
+    return Travel(device, half=half, bits=run.compression.activations)

@@ -31,28 +31,40 @@ def clear(
     capacity: IntArray,
     prices: FloatArray,
 ) -> None:
-    """Set prices in place, type by type, so that the best options of `jobs` take no more workers than there are."""
+    """Set prices in place, type by type, so that the best options of `jobs` take no more workers than there are.
+
+    An option is best at an interval of prices. So a job with the same one at both ends of where the price is looked for
+    has it all the way, and is not asked again: each halving asks those that are left, fewer every time.
+    """
+    at_low, at_high, at_middle = np.empty_like(jobs), np.empty_like(jobs), np.empty_like(jobs)
     for _ in range(SWEEPS):
         for kind in range(len(prices)):
             low, high = 0.0, max(2.0 * prices[kind], 1e-12)
             prices[kind] = 0.0
-            if _asked(jobs, first, types, workers, values, prices, kind) <= capacity[kind]:
+            asking = jobs.copy()
+            if _ask(asking, first, types, workers, values, prices, kind, at_low) <= capacity[kind]:
                 continue
             prices[kind] = high
-            while _asked(jobs, first, types, workers, values, prices, kind) > capacity[kind]:
+            while _ask(asking, first, types, workers, values, prices, kind, at_high) > capacity[kind]:
                 low, high = high, 2.0 * high
                 prices[kind] = high
+                asking = _still_asking(asking, types, kind, at_low, at_high)
+            settled = 0
             for _ in range(HALVINGS):
+                asking, now_settled = _undecided(asking, types, workers, kind, at_low, at_high)
+                settled += now_settled
                 prices[kind] = (low + high) / 2.0
-                if _asked(jobs, first, types, workers, values, prices, kind) > capacity[kind]:
+                if settled + _ask(asking, first, types, workers, values, prices, kind, at_middle) > capacity[kind]:
                     low = prices[kind]
+                    at_low[: len(asking)] = at_middle[: len(asking)]
                 else:
                     high = prices[kind]
+                    at_high[: len(asking)] = at_middle[: len(asking)]
             prices[kind] = high
 
 
 @njit(cache=True, nogil=True)
-def _asked(
+def _ask(
     jobs: IntArray,
     first: IntArray,
     types: IntArray,
@@ -60,18 +72,48 @@ def _asked(
     values: FloatArray,
     prices: FloatArray,
     kind: int,
+    chosen: IntArray,
 ) -> int:
-    """Return how many workers of a type are in the jobs' best options at these prices."""
+    """Write down the jobs' best options at these prices, and return how many workers of a type are in them."""
     total = 0
-    for job in jobs:
+    for place in range(len(jobs)):
         best, best_value = -1, 0.0
-        for option in range(first[job], first[job + 1]):
+        for option in range(first[jobs[place]], first[jobs[place] + 1]):
             value = values[option] - prices[types[option]] * workers[option]
             if value > best_value:
                 best, best_value = option, value
+        chosen[place] = best
         if best >= 0 and types[best] == kind:
             total += workers[best]
     return total
+
+
+@njit(cache=True, nogil=True)
+def _still_asking(asking: IntArray, types: IntArray, kind: int, at_low: IntArray, at_high: IntArray) -> IntArray:
+    """Go on from the upper price as the lower one: who does not want the type there wants it at no higher price."""
+    count = 0
+    for place in range(len(asking)):
+        option = at_high[place]
+        if option >= 0 and types[option] == kind:
+            asking[count], at_low[count] = asking[place], option
+            count += 1
+    return asking[:count]
+
+
+@njit(cache=True, nogil=True)
+def _undecided(
+    asking: IntArray, types: IntArray, workers: IntArray, kind: int, at_low: IntArray, at_high: IntArray
+) -> tuple[IntArray, int]:
+    """Return who has other options at the two prices, and how many workers the others have at both."""
+    count, settled = 0, 0
+    for place in range(len(asking)):
+        option = at_low[place]
+        if option != at_high[place]:
+            asking[count], at_low[count], at_high[count] = asking[place], option, at_high[place]
+            count += 1
+        elif option >= 0 and types[option] == kind:
+            settled += workers[option]
+    return asking[:count], settled
 
 
 @njit(cache=True, nogil=True)

@@ -7,6 +7,8 @@ and their target loss are known, since their owners say them.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from dovetail.scheduler.estimate.history import ERROR as HISTORY_ERROR
@@ -43,7 +45,8 @@ class Watching:
         for row, kind in enumerate(self._kind_of):
             self._rows_of.setdefault(kind, []).append(row)
         self._points: dict[tuple[str, int], dict[int, Measured]] = {}
-        self._prior: SpeedPrior = first_prior(self._most)
+        self._prior: SpeedPrior | None = first_prior(self._most)
+        """None where speeds were measured since: it is learnt again when it is needed."""
         self._history = SizeHistory()
         self._loss_total = np.full(count, np.nan)
         self._loss_error = np.full(count, np.nan)
@@ -52,6 +55,8 @@ class Watching:
         self.left = np.ones(count)
         self.left_error = np.full(count, HISTORY_ERROR)
         self._there: set[int] = set()
+        self._num_there: Counter[str] = Counter()
+        """Of each kind; the speeds of those that are there are up to date."""
 
     def measured(self, row: int, type_: int, size: int, speed: float) -> None:
         """Take in the speed of a job on `size` workers of a type, and look again at every kind that is there."""
@@ -61,8 +66,8 @@ class Watching:
         """Take in the speed of some job of a kind, which need not be there any more."""
         points = self._points.setdefault((kind, type_), {})
         points[size] = points[size].again(speed) if size in points else Measured(log_speed=np.log(speed), count=1)
-        self._prior = learn_prior(self._points.values(), max_workers=self._most, noise=NOISE)
-        for there in {self._kind_of[row] for row in self._there}:
+        self._prior = None
+        for there in self._num_there:
             self._guess(there)
 
     def reported(self, row: int, works: FloatArray, losses: FloatArray) -> None:
@@ -74,7 +79,10 @@ class Watching:
 
     def finished(self, row: int, work: float) -> None:
         """Learn from a job that is done how long jobs are."""
-        self._there.discard(row)
+        if row in self._there:
+            self._there.remove(row)
+            self._num_there[self._kind_of[row]] -= 1
+            self._num_there += Counter()  # kinds that are gone are gone
         self.finished_kind(self._kind_of[row], work / self._on_one(row))
 
     def finished_kind(self, kind: str, size_s: float) -> None:
@@ -95,7 +103,9 @@ class Watching:
         """Say again what a job has left after `done`: what the loss says against what is usual, by their errors."""
         if row not in self._there:
             self._there.add(row)
-            self._guess(self._kind_of[row])
+            if not self._num_there[self._kind_of[row]]:
+                self._guess(self._kind_of[row])
+            self._num_there[self._kind_of[row]] += 1
         on_one = self._on_one(row)
         usual = self._history.expected_left_s(self._kind_of[row], done / on_one) * on_one
         if np.isnan(self._loss_total[row]):
@@ -119,14 +129,17 @@ class Watching:
 
         On a type it never ran on they are those of one it did, by the pace of the two types for other kinds.
         """
+        if self._prior is None:
+            self._prior = learn_prior(self._points.values(), max_workers=self._most, noise=NOISE)
+        prior = self._prior
         fits = {
-            type_: fit_speed(self._points[kind, type_], self._prior, max_workers=self._most, noise=NOISE)
+            type_: fit_speed(self._points[kind, type_], prior, max_workers=self._most, noise=NOISE)
             for type_ in range(self._num_types)
             if (kind, type_) in self._points
         }
         if not fits:
             at = np.log2(np.arange(1, self._most + 1, dtype=float))
-            return [(self._prior.at(at), self._prior.error(at))] * self._num_types
+            return [(prior.at(at), prior.error(at))] * self._num_types
         known = next(iter(fits))
         mean, error = fits[known]
         return [

@@ -50,11 +50,13 @@ class Dovetail:
         worth = work_worth(view, offers, times, weights)
         values = change_values(
             offers.first,
+            offers.types,
             offers.speeds,
             offers.held,
             worth,
             view.left[rows],
             view.restart_s[rows],
+            view.resize_s[rows],
             next_end_s(view, offers, now_s),
         )
         first_of_all = must_run(offers, times, view.capacity)

@@ -39,7 +39,9 @@ class Exploratory:
             kind = self._type_for(view, row, size, room)
             if kind >= 0:
                 room[kind] -= size
-                rows, types, workers = [*rows, row], [*types, kind], [*workers, size]
+                rows.append(row)
+                types.append(kind)
+                workers.append(size)
             if room.sum() <= 0:
                 break
         seats = np.array(others[: int(room.sum())], np.int64)

@@ -34,7 +34,8 @@ class Goodput:
         runs = np.flatnonzero(view.workers[rows] > 0)
         keeps[runs, view.type[rows[runs]], view.workers[rows[runs]] - 1] = True
         age_s = now_s - view.submit_s[rows] + 60.0
-        discount = np.where(keeps, 1.0, (age_s / (age_s + view.restart_s[rows]))[:, None, None])
+        change_s = np.where(view.workers[rows] > 0, view.resize_s[rows], view.restart_s[rows])
+        discount = np.where(keeps, 1.0, (age_s / (age_s + change_s))[:, None, None])
         with np.errstate(divide="ignore"):
             loss = (discount * goodput / least[:, None, None]) ** POWER
         worth = view.weight[rows][:, None, None] * (WAITING - loss)

@@ -10,7 +10,8 @@ grows by a step, while workers last and the saving is positive. The step is w it
 
 from __future__ import annotations
 
-import numpy as np
+import heapq
+
 from numba import njit
 
 from dovetail.scheduler.policies.seats import seat_in_order
@@ -36,22 +37,27 @@ def grow_while_it_saves(
     room: IntArray,
     doubling: bool,
 ) -> None:
-    """Let the best job grow in place until nothing fits or nothing saves; gains are kept, one changes a round."""
-    gains = np.empty(len(rows))
+    """Let the best job grow in place until nothing fits or nothing saves; of equals the first.
+
+    Gains wait in a heap. A job whose step does not fit now never will: room only shrinks, and its step stays.
+    """
+    waiting = [(0.0, 0)]
+    waiting.clear()
     for position in range(len(rows)):
-        gains[position] = _saving(rows[position], types[position], workers[position], speed, left, doubling)
-    while True:
-        best, best_gain = -1, 0.0
-        for position in range(len(rows)):
-            step = workers[position] if doubling else 1
-            if gains[position] > best_gain and step <= room[types[position]]:
-                best, best_gain = position, gains[position]
-        if best < 0:
-            return
+        gain = _saving(rows[position], types[position], workers[position], speed, left, doubling)
+        if gain > 0.0:
+            waiting.append((-gain, position))
+    heapq.heapify(waiting)
+    while waiting:
+        best = heapq.heappop(waiting)[1]
         step = workers[best] if doubling else 1
+        if step > room[types[best]]:
+            continue
         room[types[best]] -= step
         workers[best] += step
-        gains[best] = _saving(rows[best], types[best], workers[best], speed, left, doubling)
+        gain = _saving(rows[best], types[best], workers[best], speed, left, doubling)
+        if gain > 0.0:
+            heapq.heappush(waiting, (-gain, best))
 
 
 @njit(cache=True, nogil=True)

@@ -5,7 +5,7 @@ On a large cluster one job more or less moves the price of workers little, so in
     B_(k-1)[C - o] = W_(k-1) - price . o,        p_k = min over o of (w_k + price . o) / s_k(o)
 
 with the prices at which the k - 1 last jobs ask for no more workers than there are. Prices are renewed whenever the
-jobs counted have grown by a twentieth.
+jobs counted have grown by a twentieth: some twenty times as many jobs are asked as there are, however many.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from dovetail.runtime.launch.from_plan import Machine
 from dovetail.runtime.launch.hosts.brought import code_of, data_paths, files_for
 from dovetail.runtime.launch.hosts.placing import Elsewhere, Places, is_on_gpu
 from dovetail.runtime.launch.hosts.protocol import Handle, HostProblem, Line
-from dovetail.runtime.launch.hosts.remote import RemoteHost
+from dovetail.runtime.launch.hosts.remote import NeverStarted, RemoteHost
 from dovetail.runtime.launch.hosts.requests import AskMissing, AskPorts, Missing, Ports
 from dovetail.spec.hosts import LOST_S, Host
 from dovetail.spec.run import Run, RunWorker
@@ -161,12 +161,17 @@ class Fleet:
 
     def start(self, name: str, folder: Path, run: Run) -> Handle:
         """Start a worker on its host, or on another one where that is lost; on its own once it is back, else."""
-        worker = dict(run.each_worker()).get(name) or first_worker(run)
-        return self.start_as(worker, name, folder, run)
+        worker = dict(run.each_worker()).get(name)
+        if worker is not None:
+            return self.start_as(worker, name, folder, run)
+        try:
+            return self.start_as(first_worker(run), name, folder, run)
+        except PlanError as error:  # more workers were asked for than there are units: the run goes on without
+            return NeverStarted(str(error))
 
     def start_as(self, worker: RunWorker, name: str, folder: Path, run: Run) -> Handle:
         """Start a worker with these settings."""
-        away = [host for host, remote in self.remotes.items() if remote.is_away]
+        away = [host for host, remote in self.remotes.items() if not remote.takes_more]
         place = self.places.host_of.get(name)
         if place is None or (place in away and not run.stages):
             try:

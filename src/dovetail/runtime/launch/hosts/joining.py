@@ -24,7 +24,7 @@ from dovetail.spec.run import RunWorker, check_worker_name
 
 LOOK_S = 0.1
 LEAVE_S = 10.0
-"""How long a worker may take to leave before it is ended."""
+"""How long a worker may take to leave before it is ended, and to hear that its run is over."""
 
 
 def join_on(
@@ -57,14 +57,17 @@ def join_on(
         check_name_is_free(each, blueprint)
     with ExitStack() as things:
         asker = things.enter_context(run_keys(folder, f"joins-{os.getpid()}"))
-        ask_how_it_goes(Process(folder, asker), is_under_way=owner_of(folder) is not None)
+        owner = owner_of(folder)
+        ask_how_it_goes(Process(folder, asker), is_under_way=owner is not None)
         fleet.places = Places(fleet.hosts)
         handles: dict[str, Handle] = {}
         for host, each in names.items():
             things.enter_context(run_keys(folder, each))
             worker = RunWorker(name=each, threads=threads, device=device, host=host)
             handles[each] = fleet.start_as(worker, each, folder, blueprint.run)
-        _wait(handles, leaves)
+        was_over = _wait(handles, leaves, is_over=lambda: owner_of(folder) != owner)
+    if was_over:  # it was told to nobody who had not begun yet
+        return
     if bad := [each for each, handle in handles.items() if handle.how_it_ended() != "exit status 0"]:
         how = handles[bad[0]].how_it_ended()
         raise TrainingError(
@@ -73,18 +76,25 @@ def join_on(
         )
 
 
-def _wait(handles: dict[str, Handle], leaves: Callable[[], bool]) -> None:
-    """Wait until all have ended; when they are to leave, ask them, and end those that do not."""
+def _wait(handles: dict[str, Handle], leaves: Callable[[], bool], is_over: Callable[[], bool]) -> bool:
+    """Wait until all have ended, and return whether some had to be ended for a run that was over.
+
+    When they are to leave they are asked, and those that do not are ended.
+    """
     asked_s: float | None = None
     while running := [handle for handle in handles.values() if handle.how_it_ended() is None]:
-        if asked_s is None and leaves():
+        if asked_s is None and (leaves() or is_over()):
             asked_s = time.monotonic()
-            for handle in running:
+            for handle in running if leaves() else []:
                 handle.ask_to_leave()
         if asked_s is not None and time.monotonic() - asked_s > LEAVE_S:
             for handle in running:
                 handle.kill()
+            for handle in running:
+                handle.wait(LEAVE_S)
+            return not leaves()
         time.sleep(LOOK_S)
+    return False
 
 
 def _last_words(folder: Path, name: str) -> str:

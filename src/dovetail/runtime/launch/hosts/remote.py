@@ -36,6 +36,8 @@ CALL_S = 60.0
 """The longest wait for something that is asked for by hand."""
 AGAIN_S = 1.0
 """When a line that could not be opened is tried again."""
+FULL_S = 30.0
+"""How long a host that refused to start a process is passed over where another has room."""
 AWAY = "its host {} does not answer"
 
 
@@ -79,6 +81,29 @@ class RemoteHandle:
             time.sleep(0.02)
 
 
+class NeverStarted:
+    """A process that no host has room for."""
+
+    host, pid = "", 0
+
+    def __init__(self, why: str) -> None:
+        """Keep why."""
+        self._why = why
+
+    def how_it_ended(self) -> str | None:
+        """Return why it never was."""
+        return self._why
+
+    def ask_to_leave(self) -> None:
+        """Do nothing: it is not there."""
+
+    def kill(self) -> None:
+        """Do nothing: it is not there."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Return at once."""
+
+
 class RemoteHost:
     """A host, the line to it, and the processes that were started on it."""
 
@@ -87,6 +112,7 @@ class RemoteHost:
         self.name, self.line, self._lost_s = line.host.name, line, lost_s
         self.facts: Facts | None = None
         self.is_away = False
+        self._refused_s = -FULL_S
         self.problem = ""
         """What went wrong with the line last."""
         self.logs_folder: Path | None = None
@@ -114,6 +140,11 @@ class RemoteHost:
             ) from None
         self._heard_s = time.monotonic()
         self._thread.start()
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether it is there, and has not refused to start a process a moment ago."""
+        return not self.is_away and time.monotonic() - self._refused_s >= FULL_S
 
     def start(self, name: str, files: dict[str, bytes], *, arguments: tuple[str, ...] = ()) -> RemoteHandle:
         """Bring files and start a process of the run; it begins when the host's thread comes to it."""
@@ -173,6 +204,7 @@ class RemoteHost:
             for request in (Bring(files=files), start) if files else (start,):
                 answer = self.line.call(request, CALL_S)
                 if isinstance(answer, Refused):
+                    self._refused_s = time.monotonic()
                     handle.ended = f"not started: {answer.error}"
                     return
         except LineLost:
@@ -198,8 +230,8 @@ class RemoteHost:
                 self._do_all()
                 self._look()
                 self._heard_s = time.monotonic()
-            except LineLost as error:
-                self._line_is_lost, self.problem = True, str(error)
+            except Exception as error:  # a line that raises what it should not is lost as well, not this thread
+                self._line_is_lost, self.problem = True, str(error) or type(error).__name__
                 self._see_whether_away()
                 self._closed.wait(AGAIN_S)
         if not self._line_is_lost:

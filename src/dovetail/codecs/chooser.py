@@ -1,0 +1,127 @@
+"""How many bits a link needs: decided from what is measured on it, while a run goes on.
+
+Of the widths that are allowed, the widest for which transfers hide behind computing is taken; where none hides, the
+narrowest. With 32 bits there is no codec at all, so a link that is fast enough never has one. A narrower width is kept
+only where it is measured to help: where transfers do not get at least `LEAST_GAIN` faster, the link goes back, and
+tries again later. Where what is kept back grows past `MOST_KEPT` times what is sent, the width goes up and stays there.
+
+No clock and no link: observations in, decisions out.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WINDOW = 6
+"""Tasks from one decision to the next; their medians count."""
+LEAST_S = 0.002
+"""Transfers shorter than this are left alone."""
+LEAST_GAIN = 1.1
+MOST_KEPT = 2.0
+PATIENCE = 20
+"""Decisions that a link which gained nothing waits before it tries again."""
+SAFETY = 0.7
+"""A wider width is taken when its transfers would need this part of the time that hides them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One task on a link: bytes as they went and as they would have gone in 32 bits, and the seconds beside them."""
+
+    sent_bytes: int
+    plain_bytes: int
+    transfer_s: float
+    compute_s: float
+    kept: float = 0.0
+    """The norm of the residual in parts of that of the gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A change of width, with what was measured before it; or, with the same width twice, what came of the last one."""
+
+    before: int
+    bits: int
+    reason: str
+    transfer_s: float
+    gain: float = 1.0
+    """Of transfers, measured: how many times as fast as before the last change."""
+
+
+class Chooser:
+    """The width of one direction of one link."""
+
+    def __init__(self, widths: Sequence[int], *, hidden_part: float) -> None:
+        """Begin without a codec; transfers hide when they take at most `hidden_part` of the time of computing."""
+        self._widths = sorted(widths, reverse=True)
+        self._hidden_part = hidden_part
+        self.bits = self._widths[0]
+        self._window: list[Observation] = []
+        self._least = self._widths[-1]
+        """The narrowest that is allowed by what is kept back."""
+        self._tried: tuple[int, float] | None = None
+        """The width before the last change and how long transfers took with it, until the gain is measured."""
+        self._pause = 0
+
+    def observe(self, observation: Observation) -> Decision | None:
+        """Take in a task; return what is decided, once in a while."""
+        self._window.append(observation)
+        if len(self._window) < WINDOW:
+            return None
+        window, self._window = self._window[1:], []  # the first may still have been of the width before
+        transfer_s = statistics.median(each.transfer_s for each in window)
+        budget_s = self._hidden_part * statistics.median(each.compute_s for each in window)
+        kept = statistics.median(each.kept for each in window)
+        ratio = max(1, sum(each.sent_bytes for each in window)) / max(1, sum(each.plain_bytes for each in window))
+        if kept > MOST_KEPT and self.bits < self._widths[0]:
+            self._least = self._wider(self.bits)
+            return self._change(self._least, f"what is kept back is {kept:.1f} times what is sent", transfer_s)
+        if self._tried is not None:
+            return self._judge(transfer_s)
+        if self._pause:
+            self._pause -= 1
+            return None
+        wanted = self._wanted(transfer_s / ratio, transfer_s, budget_s)
+        if wanted == self.bits:
+            return None
+        hides = f"transfers take {transfer_s * 1e3:.0f} ms, and {budget_s * 1e3:.0f} ms would hide behind computing"
+        return self._change(wanted, hides, transfer_s)
+
+    def _wanted(self, plain_s: float, now_s: float, budget_s: float) -> int:
+        """Return the width to have, by how long transfers take in 32 bits and now."""
+        if now_s < LEAST_S and self.bits == self._widths[0]:
+            return self.bits
+        allowed = [bits for bits in self._widths if bits >= self._least]
+        for bits in allowed:
+            limit_s = budget_s * SAFETY if bits > self.bits else budget_s
+            expected_s = now_s if bits == self.bits else plain_s * bits / 32
+            if expected_s <= limit_s:
+                return bits
+        return allowed[-1]
+
+    def _judge(self, transfer_s: float) -> Decision:
+        """Say what the last change brought, and go back where that is nothing."""
+        before, before_s = self._tried or (self.bits, transfer_s)
+        self._tried = None
+        gain = before_s / max(transfer_s, 1e-9)
+        if gain < LEAST_GAIN and self.bits < before:
+            self._pause = PATIENCE
+            reason = f"transfers are no faster ({before_s * 1e3:.0f} ms before, {transfer_s * 1e3:.0f} ms now)"
+            decision = Decision(before=self.bits, bits=before, reason=reason, transfer_s=transfer_s, gain=gain)
+            self.bits = before
+            return decision
+        reason = f"transfers take {transfer_s * 1e3:.0f} ms, {before_s * 1e3:.0f} ms before"
+        return Decision(before=self.bits, bits=self.bits, reason=reason, transfer_s=transfer_s, gain=gain)
+
+    def _change(self, bits: int, reason: str, transfer_s: float) -> Decision:
+        """Take another width, and remember what there was to compare with."""
+        self._tried = (self.bits, transfer_s)
+        decision = Decision(before=self.bits, bits=bits, reason=reason, transfer_s=transfer_s)
+        self.bits = bits
+        return decision
+
+    def _wider(self, bits: int) -> int:
+        """Return the next wider width."""
+        return min(each for each in self._widths if each > bits)

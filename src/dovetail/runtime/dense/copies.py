@@ -1,0 +1,58 @@
+"""Dense parameters in fewer bits: what each reader holds, and how far that is from what is.
+
+A reader gets the parameters as they are once, and then coded differences. Both sides add what the codes stand for, so
+the server knows what the reader holds, and the next difference makes up for what the codes fell short of.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.codecs import codec_of, pack
+
+Floats = NDArray[np.float32]
+MOST_READERS = 64
+
+
+@dataclass(slots=True)
+class Copy:
+    """What a reader holds, and what that is called."""
+
+    number: int
+    values: Floats
+
+
+class Copies:
+    """What every reader holds, by its line; of those not heard of for longest nothing is known."""
+
+    def __init__(self, exact: NDArray[np.int64]) -> None:
+        """Keep nothing yet; numbers at the places `exact` travel as they are."""
+        self._exact = exact
+        self._copies: OrderedDict[bytes, Copy] = OrderedDict()
+        self._last = 0
+
+    def answer(self, reader: bytes, values: Floats, *, base: int, bits: int) -> tuple[NDArray[Any], int]:
+        """Return the array for a reader that holds `base`, and what it holds then."""
+        if bits == 32 or not len(values):
+            self._copies.pop(reader, None)
+            return values, -1
+        self._last += 1
+        copy = self._copies.pop(reader, None)
+        if copy is None or copy.number != base or len(copy.values) != len(values):
+            self._copies[reader] = Copy(self._last, values.copy())
+            while len(self._copies) > MOST_READERS:
+                self._copies.popitem(last=False)
+            return values, self._last
+        missing = np.zeros(len(values), dtype=np.float32)
+        difference = values - copy.values
+        payload = pack(difference, codec_of(bits), seed=self._last, residual=missing, exact=self._exact)
+        np.subtract(values, missing, out=copy.values)
+        copy.values[self._exact] = values[self._exact]
+        copy.number = self._last
+        self._copies[reader] = copy
+        return payload, self._last

@@ -1,0 +1,1 @@
+"""Hosts that are nodes of a Ray cluster."""

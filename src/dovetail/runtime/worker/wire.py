@@ -1,0 +1,203 @@
+"""In how many bits numbers go over each of a worker's links to servers, and what it keeps back of them.
+
+Rows and their gradients are coded without feedback, so never in so few bits that their noise would matter: a residual
+for every row would be a second table on every worker, and stale by the time the row comes again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.codecs import Codec, TopK, codec_of, pack, unpack
+from dovetail.codecs.chooser import Chooser, Decision, Observation
+from dovetail.codecs.feedback import Feedback
+from dovetail.data.streams import stream_number
+from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.dense.exempt import exact_places
+
+Floats = NDArray[np.float32]
+Tell = Callable[[str, Decision], None]
+ROW_BLOCK = 32
+LEAST_GRADIENT_BITS, LEAST_VALUE_BITS = 4, 8
+"""Of rows' gradients, and of rows: the fewest that their noise allows."""
+AUTO_WIDTHS = (32, 16, 8, 4)
+HIDDEN_PART = {"sync": 0.25, "ssp": 1.0, "async": 1.0}
+"""Of the time of computing, by mode: in sync, dense parameters come and go while nothing is computed."""
+
+
+@dataclass(slots=True)
+class Direction:
+    """One direction of one link: its width, and what was measured since the last task."""
+
+    bits: int
+    chooser: Chooser | None = None
+    sent_bytes: int = 0
+    plain_bytes: int = 0
+    seconds: float = 0.0
+    kept: float = 0.0
+
+    def observed(self, compute_s: float) -> Decision | None:
+        """End a task: have the width chosen, where it is not fixed."""
+        seen = Observation(
+            sent_bytes=self.sent_bytes,
+            plain_bytes=self.plain_bytes,
+            transfer_s=self.seconds,
+            compute_s=compute_s,
+            kept=self.kept,
+        )
+        self.sent_bytes = self.plain_bytes = 0
+        self.seconds = 0.0
+        if self.chooser is None:
+            return None
+        decision = self.chooser.observe(seen)
+        self.bits = self.chooser.bits
+        return decision
+
+
+@dataclass(slots=True)
+class Link:
+    """A link to one server."""
+
+    part: slice
+    exact: NDArray[np.int64]
+    up: Direction
+    down: Direction
+    base: int = -1
+    held: Floats = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    """The dense parameters that this worker holds, where they come in fewer bits, and their number."""
+
+
+class Wire:
+    """The links of a worker; pushes are one thread's, pulls of dense parameters one other's."""
+
+    def __init__(self, blueprint: Blueprint, *, name: str = "", is_slow: bool = False) -> None:
+        """Take widths from the run file; without a network (not `is_slow`) automatic ones stay off."""
+        settings, mode = blueprint.run.compression, blueprint.run.training.mode
+        self.tell: Tell | None = None
+        """Hears which link has another width."""
+        self._names = [spec.name for spec in blueprint.servers]
+        self._top_k: Codec | None = TopK(settings.topk) if settings.topk is not None else None
+        self._is_auto = settings.bits == "auto" and is_slow
+        bits = settings.bits if isinstance(settings.bits, int) else 32
+        up, down = (32, 8) if self._top_k is not None else (bits, bits)
+        self._links = [
+            Link(part, exact_places(blueprint.dense, part), self._direction(up, mode), self._direction(down, mode))
+            for part in map(blueprint.dense_slice, range(blueprint.num_servers))
+        ]
+        keeps = settings.is_wanted and blueprint.run.training.dense == "ps"
+        self.feedback = Feedback(blueprint.dense_size) if keeps else None
+        self._seed = stream_number(blueprint.run.training.seed, f"wire/{name}")
+
+    def _direction(self, bits: int, mode: str) -> Direction:
+        """Return a direction of a link, whose width is chosen or fixed."""
+        return Direction(bits, Chooser(AUTO_WIDTHS, hidden_part=HIDDEN_PART[mode]) if self._is_auto else None)
+
+    def _next_seed(self) -> int:
+        """Return a seed that no other array has."""
+        self._seed += 1 << 32
+        return self._seed
+
+    # -- to a server ---------------------------------------------------------------------------------------------------
+
+    def begin(self, step: int) -> None:
+        """Say that gradients of a step, the dense ones among them, are about to be sent."""
+        if self.feedback is not None:
+            self.feedback.begin(step)
+
+    def rows_up(self, server: int, gradients: Floats) -> NDArray[Any]:
+        """Return gradients of rows as they go to a server."""
+        up = self._links[server].up
+        bits = 16 if self._top_k is not None else up.bits if up.bits == 32 else max(up.bits, LEAST_GRADIENT_BITS)
+        array = pack(gradients, codec_of(bits, block=ROW_BLOCK), seed=self._next_seed())
+        _count(up, array, gradients.nbytes)
+        return array
+
+    def dense_up(self, server: int, dense: Floats) -> NDArray[Any]:
+        """Return a server's part of the dense gradients, with what was kept back, as it goes there."""
+        link = self._links[server]
+        part = dense[link.part]
+        if self.feedback is None:
+            return part
+        residual = self.feedback.now[link.part]
+        codec = self._top_k or codec_of(link.up.bits)
+        if codec is None:  # a width may go back to 32: what was kept goes now
+            array: NDArray[Any] = part + residual
+            residual[:] = 0
+        else:
+            array = pack(part, codec, seed=self._next_seed(), residual=residual, exact=link.exact)
+        _count(link.up, array, part.nbytes)
+        if self._is_auto:
+            norm = float(np.linalg.norm(part))
+            link.up.kept = float(np.linalg.norm(residual)) / norm if norm > 0 and math.isfinite(norm) else 0.0
+        return array
+
+    def acknowledged(self, server: int, seconds: float, *, counts: bool, dense: bool) -> None:
+        """Take in that a server has what was sent; where it does not count, what was kept before is kept again."""
+        link = self._links[server]
+        link.up.seconds += seconds
+        if dense and not counts and self.feedback is not None:
+            self.feedback.take_back(link.part)
+
+    def take_back(self) -> None:
+        """Take in that nobody knows whether what was sent last arrived: the run has gone elsewhere."""
+        if self.feedback is not None:
+            for link in self._links:
+                self.feedback.take_back(link.part)
+
+    # -- from a server -------------------------------------------------------------------------------------------------
+
+    def wants(self, server: int) -> dict[str, int]:
+        """Return what a request tells a server of the widths of its answer."""
+        link = self._links[server]
+        bits = link.down.bits
+        if bits == 32:
+            return {}
+        return {"row_bits": max(bits, LEAST_VALUE_BITS), "dense_bits": bits, "base": link.base}
+
+    def rows_down(self, server: int, array: NDArray[Any], shape: tuple[int, int]) -> Floats:
+        """Return the rows in a server's answer."""
+        rows = unpack(array, shape, where=f"an answer of {self._names[server]}")
+        _count(self._links[server].down, array, rows.nbytes)
+        return rows
+
+    def dense_down(self, server: int, array: NDArray[Any], base: int) -> Floats:
+        """Return a server's dense parameters by its answer: they themselves, or what changed."""
+        link = self._links[server]
+        size = link.part.stop - link.part.start
+        exact = link.exact if array.dtype == np.uint8 else link.exact[:0]
+        values = unpack(array, (size,), exact=exact, where=f"an answer of {self._names[server]}")
+        _count(link.down, array, 4 * size)
+        if array.dtype == np.uint8:
+            values += link.held
+            link.held, link.base = values, base
+        elif base >= 0:
+            link.held, link.base = values.copy(), base
+        return values
+
+    def answered(self, server: int, seconds: float) -> None:
+        """Take in how long an answer took, apart from waiting for a step."""
+        self._links[server].down.seconds += seconds
+
+    # -- after a task --------------------------------------------------------------------------------------------------
+
+    def task_done(self, compute_s: float) -> None:
+        """Choose widths by what the task took, where they are not fixed."""
+        if not self._is_auto:
+            return
+        for name, link in zip(self._names, self._links, strict=True):
+            for words, direction in ((f"to {name}", link.up), (f"from {name}", link.down)):
+                decision = direction.observed(compute_s)
+                if decision is not None and self.tell is not None:
+                    self.tell(words, decision)
+
+
+def _count(direction: Direction, array: NDArray[Any], plain_bytes: int) -> None:
+    """Add an array to what was measured."""
+    direction.sent_bytes += array.nbytes
+    direction.plain_bytes += plain_bytes

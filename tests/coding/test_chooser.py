@@ -1,0 +1,120 @@
+"""Widths by what is measured: on made-up links, whose seconds are known."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from dovetail.codecs.chooser import PATIENCE, WINDOW, Chooser, Decision, Observation
+
+WIDTHS = (32, 16, 8, 4)
+PLAIN_BYTES = 4_000_000
+
+
+@dataclass
+class MadeUpLink:
+    """A link with a rate, a delay, and a worker that computes so long for a task."""
+
+    bytes_per_s: float
+    compute_s: float
+    delay_s: float = 0.0
+    kept: float = 0.0
+    decisions: list[Decision] = field(default_factory=list)
+
+    def run(self, chooser: Chooser, tasks: int) -> None:
+        for _ in range(tasks):
+            sent = PLAIN_BYTES * chooser.bits // 32
+            decision = chooser.observe(
+                Observation(
+                    sent_bytes=sent,
+                    plain_bytes=PLAIN_BYTES,
+                    transfer_s=self.delay_s + sent / self.bytes_per_s,
+                    compute_s=self.compute_s,
+                    kept=self.kept if chooser.bits < 32 else 0.0,
+                )
+            )
+            if decision is not None:
+                self.decisions.append(decision)
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "compute_s", "bits"),
+    [
+        (1.25e9, 0.1, 32),  # 3 ms of 100 that hide
+        (40e6, 0.101, 32),  # 100 ms, just hidden
+        (40e6, 0.09, 16),
+        (40e6, 0.03, 8),
+        (12.5e6, 0.05, 4),  # 320 ms plain, 40 in 4 bits
+        (12.5e6, 0.001, 4),  # nothing hides: the narrowest
+    ],
+)
+def test_the_widest_width_is_taken_for_which_transfers_hide(bytes_per_s, compute_s, bits):
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(bytes_per_s, compute_s)
+
+    link.run(chooser, 20 * WINDOW)
+
+    assert chooser.bits == bits
+
+
+def test_a_fast_link_never_has_a_codec_and_nothing_is_said():
+    chooser, link = Chooser(WIDTHS, hidden_part=0.25), MadeUpLink(1.25e9, 0.05)
+
+    link.run(chooser, 50 * WINDOW)
+
+    assert chooser.bits == 32
+    assert link.decisions == []
+
+
+def test_transfers_of_less_than_two_milliseconds_are_left_alone():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(4e9, 0.0001)
+
+    link.run(chooser, 50 * WINDOW)
+
+    assert chooser.bits == 32
+
+
+def test_a_change_says_what_it_brought():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.05)
+
+    link.run(chooser, 3 * WINDOW)
+
+    change, measured = link.decisions
+    assert (change.before, change.bits) == (32, 4)
+    assert "320 ms" in change.reason
+    assert (measured.before, measured.bits) == (4, 4)
+    assert measured.gain == pytest.approx(8.0)
+
+
+def test_a_link_whose_time_is_all_delay_goes_back_to_no_codec_and_waits():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(1e12, 0.001, delay_s=0.1)
+
+    link.run(chooser, 3 * WINDOW)
+
+    assert [(each.before, each.bits) for each in link.decisions] == [(32, 4), (4, 32)]
+    assert link.decisions[-1].gain == pytest.approx(1.0, rel=0.01)
+    link.run(chooser, PATIENCE * WINDOW // 2)
+    assert len(link.decisions) == 2
+
+
+def test_the_width_goes_up_and_stays_where_too_much_is_kept_back():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.05)
+    link.run(chooser, 3 * WINDOW)
+    assert chooser.bits == 4
+
+    link.kept = 5.0
+    link.run(chooser, WINDOW)
+    link.kept = 0.1
+    link.run(chooser, 20 * WINDOW)
+
+    assert chooser.bits == 8
+    assert any("kept back is 5.0 times" in each.reason for each in link.decisions)
+
+
+def test_a_link_that_gets_faster_gets_its_bits_back():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.05)
+    link.run(chooser, 5 * WINDOW)
+    assert chooser.bits == 4
+
+    link.bytes_per_s = 1.25e9
+    link.run(chooser, 5 * WINDOW)
+
+    assert chooser.bits == 32

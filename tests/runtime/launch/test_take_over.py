@@ -1,0 +1,82 @@
+"""A run that goes on is taken over by another launcher: ready first, then the old one stops."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dovetail.runtime.folder import present_in
+from dovetail.runtime.launch.lock import owner_of
+from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
+from tests.runtime.runs import make_run
+from tests.serve.daemons import DOVETAIL, PATHS, table_of
+
+
+def dovetail(*words, out):
+    with out.open("ab") as file:
+        return subprocess.Popen([*DOVETAIL, *words], stdout=file, stderr=file, env={**os.environ, "PYTHONPATH": PATHS})
+
+
+def wait_until(is_so, out, timeout_s=60.0):
+    until_s = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < until_s, out.read_text()
+        time.sleep(0.05)
+
+
+def test_a_run_is_taken_over_on_other_workers_and_every_sample_counts_once(tmp_path):
+    run = make_run(model=slow_counting(0.003), optimizer=PLAIN, reduction="sum", workers=1, samples=10_000)
+    (tmp_path / "run.json").write_text(json.dumps(table_of(run)))
+    folder, out = tmp_path / "run", tmp_path / "out"
+    old = dovetail("train", str(tmp_path / "run.json"), "--out", str(folder), out=out)
+    wait_until(lambda: present_in(folder) is not None and len(present_in(folder).workers) == 1, out)
+
+    new = dovetail("train", "--resume", str(folder), "--take-over", "--workers", "4", out=out)
+
+    assert (old.wait(60), new.wait(90)) == (0, 0), out.read_text()
+    assert "keeps a checkpoint and ends" in out.read_text()
+    assert_each_sample_counts_once(folder)
+    assert owner_of(folder) is None
+
+
+def test_taking_over_goes_with_a_run_to_go_on_with(tmp_path):
+    done = subprocess.run(
+        [*DOVETAIL, "train", "ctr-dnn", "--out", str(tmp_path / "x"), "--take-over"],
+        env={**os.environ, "PYTHONPATH": PATHS},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "--take-over goes with --resume" in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_process_that_waits_to_be_a_server_ends_with_whoever_started_it():
+    program = (
+        "import os; from dovetail.runtime.launch import ready; ready.start_ready('server', dict(os.environ)); "
+        "ready.wait_until_ready(); print(ready._waiting[0].handle.pid, flush=True)"
+    )
+    started = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": PATHS},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    waiting = int(started.stdout)
+
+    until_s = time.monotonic() + 20.0
+    while time.monotonic() < until_s:
+        try:
+            os.kill(waiting, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("it is still there")

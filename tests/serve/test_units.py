@@ -1,0 +1,124 @@
+"""Which units a job holds, and the GPUs that its processes see."""
+
+import sqlite3
+
+import pytest
+
+from dovetail.runtime.folder import ask_for
+from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.launch.team import GPUS, Team
+from dovetail.scheduler.registry import make_policy
+from dovetail.serve.controller import Controller
+from dovetail.serve.launcher import Found
+from dovetail.serve.settings import Settings
+from dovetail.serve.store import Store
+from dovetail.serve.submission import Submission
+from dovetail.serve.words import gpus_of, task_of
+from dovetail.spec.workload import NodeGroup
+from tests.runtime.runs import make_run
+
+NODES = (NodeGroup(type="gpu", workers=4), NodeGroup(type="cpu", workers=2))
+
+
+class Remembers:
+    """A launcher that starts nothing; what it was to start is there to be looked at."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def start(self, task):
+        self.tasks.append(task)
+
+    def find(self, task):
+        return Found(state="running")
+
+    def ask_to_stop(self, task):
+        pass
+
+    def end(self, task):
+        pass
+
+
+@pytest.fixture
+def daemon(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    store, launcher = Store(tmp_path / "state.sqlite"), Remembers()
+    settings = Settings(nodes=NODES, policy="fixed-2")
+    yield store, launcher, Controller(tmp_path, store, launcher, make_policy("fixed-2"), settings)
+    store.close()
+
+
+def variables(task):
+    return dict(task.environment)
+
+
+def test_two_jobs_of_one_type_hold_different_units_and_see_their_own_gpus(daemon):
+    store, launcher, controller = daemon
+    for _ in range(2):
+        store.submit(Submission(name="a", command=["true"], types=["gpu"]))
+
+    controller.turn()
+
+    seen = [variables(task)["CUDA_VISIBLE_DEVICES"] for task in launcher.tasks]
+    assert seen == ["0,1", "2,3"]
+    assert [job.units for job in store.jobs()] == [[0, 1], [2, 3]]
+
+
+def test_a_job_on_cores_is_told_its_units_and_no_gpu(daemon):
+    store, launcher, controller = daemon
+    store.submit(Submission(name="a", command=["true"], types=["cpu"]))
+
+    controller.turn()
+
+    assert variables(launcher.tasks[0])["DOVETAIL_UNITS"] == "0,1"
+    assert "CUDA_VISIBLE_DEVICES" not in variables(launcher.tasks[0])
+
+
+def test_units_are_given_out_again_once_the_worker_has_left_and_not_before(daemon):
+    store, _, controller = daemon
+    shrinks = store.submit(Submission(name="a", run={"model": {"name": "ctr-dnn"}}, types=["gpu"]))[0]
+    store.begin(shrinks.id, type_="gpu", workers=3, units=[0, 1, 2])
+    store.resize(store.job(shrinks.id), 1)
+
+    assert controller._units("gpu", 2, of=store.submit(Submission(name="b", command=["true"]))[0]) == [3]
+    store.keep_units(store.job(shrinks.id))
+    assert store.job(shrinks.id).units == [0]
+    assert controller._units("gpu", 2, of=store.job(shrinks.id)) == [0, 1]
+
+
+def test_a_daemon_that_sees_some_gpus_shares_those(daemon, monkeypatch, tmp_path):
+    store, _, _ = daemon
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7")
+    job = store.submit(Submission(name="a", command=["true"]))[0]
+    begun = store.begin(job.id, type_="gpu", workers=1, units=[1])
+
+    assert gpus_of(begun) == ("7",)
+    assert variables(task_of(begun, tmp_path))["DOVETAIL_GPUS"] == "7"
+
+
+def test_an_older_daemons_state_is_read(tmp_path):
+    store = Store(tmp_path / "state.sqlite")
+    store.submit(Submission(name="a", command=["true"]))
+    store.close()
+    with sqlite3.connect(tmp_path / "state.sqlite") as db:
+        db.execute("ALTER TABLE jobs DROP COLUMN units")
+    db.close()
+
+    again = Store(tmp_path / "state.sqlite")
+
+    assert again.job("a-1").units == []
+    again.close()
+
+
+def test_every_worker_of_a_run_sees_the_gpu_of_its_place_whoever_comes_and_goes(tmp_path, monkeypatch):
+    monkeypatch.setenv(GPUS, "2,5")
+    blueprint = prepare(make_run(workers=2), tmp_path)
+    team, names = Team(tmp_path, blueprint, {}, lambda _: None), [name for name, _ in blueprint.run.each_worker()]
+    assert [team.environment_of(name)["CUDA_VISIBLE_DEVICES"] for name in names] == ["2", "5"]
+
+    ask_for(tmp_path, 3, ("2", "5", "0"))
+    team._read_size()
+
+    assert team.environment_of("extra-1") == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert team.environment_of(names[0]) == {"CUDA_VISIBLE_DEVICES": "2"}
+    assert team.environment_of("extra-2") == {}
