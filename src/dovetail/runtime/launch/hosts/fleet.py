@@ -25,7 +25,7 @@ from dovetail.runtime.launch.from_plan import Machine
 from dovetail.runtime.launch.hosts.brought import code_of, data_paths, files_for
 from dovetail.runtime.launch.hosts.placing import Elsewhere, Places, is_on_gpu
 from dovetail.runtime.launch.hosts.protocol import Handle, HostProblem, Line
-from dovetail.runtime.launch.hosts.remote import NeverStarted, RemoteHost
+from dovetail.runtime.launch.hosts.remote import RemoteHost
 from dovetail.runtime.launch.hosts.requests import AskMissing, AskPorts, Missing, Ports
 from dovetail.spec.hosts import LOST_S, Host
 from dovetail.spec.run import Run, RunWorker
@@ -201,6 +201,29 @@ class Fleet:
         place = self.places.host_of[name]
         here = sorted(other for other, host in self.places.host_of.items() if host == place)
         return here.index(name) % self.remotes[place].line.host.units
+
+
+class NeverStarted:
+    """A process that no host has room for."""
+
+    host, pid = "", 0
+
+    def __init__(self, why: str) -> None:
+        """Keep why."""
+        self._why = why
+
+    def how_it_ended(self) -> str | None:
+        """Return why it never was."""
+        return self._why
+
+    def ask_to_leave(self) -> None:
+        """Do nothing: it is not there."""
+
+    def kill(self) -> None:
+        """Do nothing: it is not there."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Return at once."""
 
 
 def is_loopback(address: str) -> bool:

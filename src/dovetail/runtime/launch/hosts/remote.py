@@ -81,29 +81,6 @@ class RemoteHandle:
             time.sleep(0.02)
 
 
-class NeverStarted:
-    """A process that no host has room for."""
-
-    host, pid = "", 0
-
-    def __init__(self, why: str) -> None:
-        """Keep why."""
-        self._why = why
-
-    def how_it_ended(self) -> str | None:
-        """Return why it never was."""
-        return self._why
-
-    def ask_to_leave(self) -> None:
-        """Do nothing: it is not there."""
-
-    def kill(self) -> None:
-        """Do nothing: it is not there."""
-
-    def wait(self, timeout_s: float) -> None:
-        """Return at once."""
-
-
 class RemoteHost:
     """A host, the line to it, and the processes that were started on it."""
 
