@@ -170,10 +170,16 @@ class RunServers(Section, frozen=True):
         str | None, Meta(description="where rows that do not fit into memory go; absent: inside the run's folder")
     ] = None
     cores: Annotated[float | None, Meta(description="CPU quota of each server, in cores; needs root")] = None
+    threads: Annotated[
+        int | None,
+        Meta(description="threads of each server, which share its rows; absent: the cores workers leave, 8 at most"),
+    ] = None
 
     def __post_init__(self) -> None:
-        """Refuse no servers, and no memory."""
+        """Refuse no servers, no memory and no threads."""
         check_whole_number(self, "count", at_least=1)
+        if self.threads is not None:
+            check_whole_number(self, "threads", at_least=1)
         check_whole_number(self, "host_bytes", at_least=1 << 16)
         if self.cores is not None:
             check_number(self, "cores", above=0.0)

@@ -19,6 +19,7 @@ from dovetail.runtime.messages.membership import (
 from dovetail.runtime.messages.parameters import (
     AddedUp,
     AddUp,
+    Forgotten,
     Pull,
     Pulled,
     Push,
@@ -85,7 +86,7 @@ Message = (
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
     | AddUp | AddedUp
-    | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Stale
+    | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Forgotten | Stale
     | Forward | Returned | Collect | Collected | Staff | StageSpans
     | AskResidual | Residual | ResidualTold | Tuned
 )  # fmt: skip
@@ -114,6 +115,7 @@ __all__ = [
     "Done",
     "Extend",
     "Failed",
+    "Forgotten",
     "Forward",
     "Hello",
     "Holds",

@@ -22,6 +22,7 @@ from dovetail.runtime.messages import (
     Committed,
     CutLog,
     Failed,
+    Forgotten,
     Hello,
     Load,
     Norm,
@@ -252,29 +253,29 @@ class ServerLoop:
             self._parked.append((letter, since_s))
             return
         parked_s = time.monotonic() - since_s
-        self._listener.reply(letter, *self._wire.answer(letter, message, shard, parked_s))
+        self._listener.reply(letter, *self._wire.answer(letter, message, shard, parked_s, owner=letter.owner))
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
-        rows, dense = gradients_in(message, letter.arrays, self._shard.exact)
+        brought = gradients_in(message, letter.arrays, self._shard.kept, self._shard.exact)
+        if brought is None:
+            self._listener.reply(letter, Forgotten())
+            return
+        rows, wheres, dense = brought
         self._shard.check(rows, dense)
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
             counts = not late and self._shard.push(
-                message.step, message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last
-            )
+                message.step, message.task, message.worker,
+                part=message.part, rows=rows, dense=dense, last=message.last, wheres=wheres,
+            )  # fmt: skip
         else:
             late = self._shard.counts(0, message.task)
             counts = self._shard.apply(
-                message.task,
-                message.worker,
-                part=message.part,
-                rows=rows,
-                dense=dense,
-                last=message.last,
-                scale=self._scale,
-                factor=message.factor,
-            )
+                message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last,
+                scale=self._scale, factor=message.factor, wheres=wheres,
+            )  # fmt: skip
+        self._shard.kept.forget(letter.owner, message.pulls)
         self._listener.reply(letter, Pushed(counts=counts or not message.last))
         if counts and self._sync:
             self._redo.step_grew(generation=message.generation, positions=message.positions)

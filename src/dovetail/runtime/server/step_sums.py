@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.embedding import Whereabouts
 from dovetail.runtime.dense.kernels import add_into, sum_of_squares
 from dovetail.runtime.server.attempts import Attempts, Floats, RowGradients, TaskGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
@@ -40,14 +41,17 @@ class StepSums:
 
     def push(
         self, step: int, task: int, worker: str, *, part: int, rows: Sequence[RowGradients],
-        dense: Floats | None, last: bool,
+        dense: Floats | None, last: bool, wheres: Sequence[Whereabouts | None] = (),
     ) -> bool:  # fmt: skip
-        """Take in a part of an attempt at a task that is not whole; True where that makes it whole."""
+        """Take in a part of an attempt at a task that is not whole; True where that makes it whole.
+
+        `wheres` says of `rows` where the tables have them.
+        """
         again = part == 0 and (step, task, worker) in self._attempts
         copies = copied(rows)
         gradients = self._attempts.add((step, task, worker), part, copies)
         if self._counting.setdefault(task, worker) == worker and not again:
-            self._add_up(copies)
+            self._add_up(copies, wheres)
         if not last:
             if again:
                 self._add_up_anew()
@@ -62,10 +66,10 @@ class StepSums:
             self._add_up_anew()
         return True
 
-    def _add_up(self, rows: Sequence[RowGradients]) -> None:
+    def _add_up(self, rows: Sequence[RowGradients], wheres: Sequence[Whereabouts | None] = ()) -> None:
         """Add gradients to the sums of the step."""
-        for position, keys, values in rows:
-            self._sums[position].add(keys, values)
+        for (position, keys, values), where in zip(rows, wheres or [None] * len(rows), strict=True):
+            self._sums[position].add(keys, values, where)
 
     def _add_up_anew(self) -> None:
         """Take the sums again: another attempt at a task than the one in them is the one that counts."""
