@@ -419,6 +419,9 @@ the momentum and decay of `momentum` and `adamw` apply to dense parameters alone
 Without any, there are two workers. `cores` makes unlike workers on one machine: see
 [check a machine](../guides/check-a-machine.md).
 """,
+    "`[compression]`": """\
+For links that are slower than computing: see [slow links](../guides/slow-links.md).
+""",
     "`[network]`": """\
 Messages are encrypted and both ends checked by keys that are made for each run. Tensors in shared memory, and rings,
 are not: see [training](../concepts/training.md).

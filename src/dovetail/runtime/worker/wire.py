@@ -68,6 +68,8 @@ class Link:
     exact: NDArray[np.int64]
     up: Direction
     down: Direction
+    keeps: bool = False
+    """Whether anything is kept back of what goes there."""
     base: int = -1
     held: Floats = field(default_factory=lambda: np.empty(0, dtype=np.float32))
     """The dense parameters that this worker holds, where they come in fewer bits, and their number."""
@@ -92,6 +94,8 @@ class Wire:
         ]
         keeps = settings.is_wanted and blueprint.run.training.dense == "ps"
         self.feedback = Feedback(blueprint.dense_size) if keeps else None
+        self._is_kept = False
+        """Whether what was kept before the sending under way is known."""
         self._seed = stream_number(blueprint.run.training.seed, f"wire/{name}")
 
     def _direction(self, bits: int, mode: str) -> Direction:
@@ -107,7 +111,8 @@ class Wire:
 
     def begin(self, step: int) -> None:
         """Say that gradients of a step, the dense ones among them, are about to be sent."""
-        if self.feedback is not None:
+        self._is_kept = any(link.keeps or link.up.bits < 32 for link in self._links) or self._top_k is not None
+        if self.feedback is not None and self._is_kept:
             self.feedback.begin(step)
 
     def rows_up(self, server: int, gradients: Floats) -> NDArray[Any]:
@@ -126,13 +131,15 @@ class Wire:
             return part
         residual = self.feedback.now[link.part]
         codec = self._top_k or codec_of(link.up.bits)
-        if codec is None:  # a width may go back to 32: what was kept goes now
-            array: NDArray[Any] = part + residual
-            residual[:] = 0
-        else:
+        array: NDArray[Any] = part
+        if codec is not None:
             array = pack(part, codec, seed=self._next_seed(), residual=residual, exact=link.exact)
+        elif link.keeps:  # a width may go back to 32: what was kept goes now
+            array = part + residual
+            residual[:] = 0
+        link.keeps = codec is not None
         _count(link.up, array, part.nbytes)
-        if self._is_auto:
+        if self._is_auto and codec is not None:
             norm = float(np.linalg.norm(part))
             link.up.kept = float(np.linalg.norm(residual)) / norm if norm > 0 and math.isfinite(norm) else 0.0
         return array
@@ -141,14 +148,16 @@ class Wire:
         """Take in that a server has what was sent; where it does not count, what was kept before is kept again."""
         link = self._links[server]
         link.up.seconds += seconds
-        if dense and not counts and self.feedback is not None:
+        if dense and not counts and self.feedback is not None and self._is_kept:
             self.feedback.take_back(link.part)
+            link.keeps = True
 
     def take_back(self) -> None:
         """Take in that nobody knows whether what was sent last arrived: the run has gone elsewhere."""
-        if self.feedback is not None:
+        if self.feedback is not None and self._is_kept:
             for link in self._links:
                 self.feedback.take_back(link.part)
+                link.keeps = True
 
     # -- from a server -------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from dovetail.runtime.launch.hosts.on_ray.messages import (
     NotConnected,
     Open,
     Reply,
+    ToDriver,
     decode_to_driver,
     encode,
 )
@@ -70,7 +71,7 @@ class Driver:
         with ThreadPoolExecutor(MOST_THREADS) as pool:
             with suppress(EOFError, OSError):
                 while True:
-                    pool.submit(self._answer, self._line.recv_bytes())
+                    self._take(decode_to_driver(self._line.recv_bytes()), pool)
             list(pool.map(self._close, list(self._actors)))
 
     def send(self, message: FromDriver) -> None:
@@ -86,16 +87,18 @@ class Driver:
                     actor.ping.remote()
             time.sleep(self._lost_s / PINGS)
 
-    def _answer(self, said: bytes) -> None:
-        """Do what is asked for."""
-        message = decode_to_driver(said)
+    def _take(self, message: ToDriver, pool: ThreadPoolExecutor) -> None:
+        """Do what is asked for: what nobody waits for at once, so that it is done before what comes next."""
         match message:
             case Forget():
                 self._forget(message.host)
-                return
             case LetGo():
                 self._let_go(message.key)
-                return
+            case _:
+                pool.submit(self._answer, message)
+
+    def _answer(self, message: Open | Ask | Hold) -> None:
+        """Answer what takes time."""
         try:
             match message:
                 case Open():

@@ -44,6 +44,9 @@ class RayLine:
         """Keep what one unit is to Ray."""
         self.cluster, self.host, self.here = cluster, host, here
         self._unit = dict(resources)
+        self._keeper = ""
+        self._holders: set[str] = set()
+        """Workers whose units are reserved."""
         cluster.use()
 
     def open(self) -> Facts:
@@ -53,6 +56,10 @@ class RayLine:
         facts = decode_answer(self.cluster.call(lambda number: Open(number, name, address), OPEN_S))
         if not isinstance(facts, Facts):
             raise LineLost(f"a strange answer: {type(facts).__name__}")
+        if facts.keeper != self._keeper:  # whoever was there is gone
+            self._keeper = facts.keeper
+            for worker in list(self._holders):
+                self._let_go(worker)
         return facts
 
     def call(self, request: Request, timeout_s: float) -> Answer:
@@ -66,7 +73,7 @@ class RayLine:
         if isinstance(answer, Seen):
             for worker, state in answer.states.items():
                 if state.ended:
-                    self.cluster.tell(LetGo(self._key(worker)))
+                    self._let_go(worker)
         if isinstance(request, Close):
             self.cluster.tell(Forget(self.host.name))
         return answer
@@ -88,7 +95,14 @@ class RayLine:
             self.cluster.call(lambda number: Hold(number, key, address, resources, HOLD_S), HOLD_S + SPARE_S)
         except HostProblem as problem:
             return Refused(error=problem.message, hint=problem.hint)
+        self._holders.add(start.name)
         return None
+
+    def _let_go(self, worker: str) -> None:
+        """Give back the units of a worker, where it has any."""
+        if worker in self._holders:
+            self._holders.discard(worker)
+            self.cluster.tell(LetGo(self._key(worker)))
 
     def _key(self, worker: str) -> str:
         """Return what a worker's reservation is called."""
