@@ -5,7 +5,8 @@
 
 The hosts are network namespaces with cables of 10 Gbit/s. Coordinator and a server are on the first, a worker is on
 each of the three; tensors go over TCP on every side. Sides take turns, and what a cluster has running (Ray's own
-processes on its three nodes) runs beside both of them. Speed counts from a fifth of the samples to the last. Then a
+processes on its three nodes) runs beside both of them. Speed counts from a fifth of the samples,
+and from when all workers work, to the last. Then a
 host is killed in a run of three times the length, with all that runs on it, and the run goes on: its longest pause is
 told, and how long until all workers work again. The ratio comes last.
 """
@@ -42,15 +43,19 @@ class Progress:
     def __init__(self) -> None:
         """Begin with nothing."""
         self.seen: list[tuple[float, int]] = []
+        self.whole_s = 0.0
+        """When all workers had done something: some launchers have them ready one after the other."""
 
     def __call__(self, report: Report) -> None:
         """Take in a report."""
+        if not self.whole_s and sum(worker.samples > 0 for worker in report.workers) == len(NAMES):
+            self.whole_s = time.monotonic()
         if not self.seen or report.samples > self.seen[-1][1]:
             self.seen.append((time.monotonic(), report.samples))
 
     def samples_per_s(self, total: int) -> float:
-        """Return the speed after the first fifth."""
-        warm = [(at_s, samples) for at_s, samples in self.seen if samples >= WARM_PART * total]
+        """Return the speed after the first fifth, with all workers."""
+        warm = [at for at in self.seen if at[1] >= WARM_PART * total and at[0] >= self.whole_s]
         (begun_s, first), (ended_s, last) = warm[0], warm[-1]
         return (last - first) / (ended_s - begun_s)
 
@@ -102,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sides", default="local,ssh", help=f"of {', '.join(SIDES)}; the first is compared with")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--samples", type=int, default=131_072)
+    parser.add_argument("--samples", type=int, default=262_144)
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--no-kill", action="store_true")
     words = parser.parse_args()

@@ -25,6 +25,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.table = None
         self.saved = None
+        self.kept = []
 
     @initialize(host_rows=st.integers(1, 9), adam=st.booleans(), ageing=st.integers(5, 60))
     def make(self, host_rows, adam, ageing):
@@ -42,6 +43,21 @@ class AnyOrder(RuleBasedStateMachine):
         gradients = np.random.default_rng(seed).normal(size=(len(keys), 3)).astype(np.float32)
         self.table.update(keys, gradients)
         self.model.update(keys, gradients)
+
+    @rule(keys=KEYS)
+    def look_up_distinct(self, keys):
+        keys = list(dict.fromkeys(keys))
+        found, where = self.table.lookup_distinct(keys)
+        assert found.tobytes() == self.model.lookup(keys).tobytes()
+        self.kept.append((keys, where))
+
+    @precondition(lambda self: self.kept)
+    @rule(seed=st.integers(0, 9), number=st.integers(0, 99), scale=st.sampled_from([1.0, 0.5]))
+    def update_distinct(self, seed, number, scale):
+        keys, where = self.kept[number % len(self.kept)]  # of long ago, or of just now
+        gradients = np.random.default_rng(seed).normal(size=(len(keys), 3)).astype(np.float32)
+        self.model.update(keys, gradients * np.float32(scale))
+        self.table.update_distinct(keys, gradients, scale=scale, where=where)
 
     @rule(keys=KEYS, ahead=st.integers(1, 3))
     def prefetch(self, keys, ahead):
@@ -71,6 +87,7 @@ class AnyOrder(RuleBasedStateMachine):
     def reload(self, host_rows):
         self.table.close()
         self.table = Table.load(self.folder / "saved", host_rows=host_rows, **self.size)
+        self.kept = []
         self.model = copy.deepcopy(self.saved)
 
     @precondition(lambda self: self.saved is not None)

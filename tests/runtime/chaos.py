@@ -15,10 +15,23 @@ from tests.runtime.runs import kill
 class Chaos:
     """Kills a process now and then: call it with every report of a run."""
 
-    def __init__(self, *, kills: int, seed: int, names: Sequence[str] | None = None, pause_s: float = 1.5) -> None:
-        """Kill `kills` times, processes of these names (absent: any), `pause_s` apart on average."""
+    def __init__(
+        self,
+        *,
+        kills: int,
+        seed: int,
+        names: Sequence[str] | None = None,
+        pause_s: float = 1.5,
+        two_at_once: float = 0.0,
+    ) -> None:
+        """Kill `kills` times, processes of these names (absent: any), `pause_s` apart on average.
+
+        `two_at_once` is the part of the kills that come two at a time.
+        """
         self._random = random.Random(seed)
         self._left, self._names, self._pause_s = kills, names, pause_s
+        self._pairs = two_at_once / (2 - two_at_once)
+        """The part of the moments at which two are killed."""
         self._next_s = 0.0
         self.killed: list[str] = []
 
@@ -31,8 +44,9 @@ class Chaos:
             return
         if not self._left or now_s < self._next_s or (report.state != "running" and self._random.random() < 0.9):
             return
-        name = self._random.choice(self._names or sorted(local.children))
-        if local.children[name].how_it_ended() is None:
+        names = [name for name in self._names or sorted(local.children) if local.children[name].how_it_ended() is None]
+        wanted = min(self._left, len(names), 2 if self._random.random() < self._pairs else 1)
+        for name in self._random.sample(names, wanted):
             kill(local, name, signal.SIGKILL)
             self.killed.append(name)
             self._left -= 1

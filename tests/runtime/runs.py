@@ -45,6 +45,7 @@ def make_run(
     patience_s: float = 10.0,
     restarts: int = 100,
     restart_workers: bool = True,
+    faults: dict[str, Any] | None = None,
     **training: Any,
 ) -> Run:
     """Return a run of a small model on generated clicks."""
@@ -56,7 +57,7 @@ def make_run(
         servers=RunServers(count=servers, host_bytes=1 << 24),
         workers=[RunWorker(count=workers)] if isinstance(workers, int) else workers,
         checkpoint=checkpoint or RunSaving(),
-        faults=RunFaults(patience_s=patience_s, restarts=restarts, restart_workers=restart_workers),
+        faults=RunFaults(patience_s=patience_s, restarts=restarts, restart_workers=restart_workers, **(faults or {})),
     )
 
 

@@ -105,7 +105,7 @@ def _row_table(tables: Sequence[TableSummary]) -> Table:
 
 def _server_table(result: TrainingResult) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("server", "rows", "updates", "busy"):
+    for heading in ("server", "rows", "updates", "busy", "log", "of the time"):
         table.add_column(heading, justify="left" if heading == "server" else "right", no_wrap=True)
     for name, figures in result.servers.items():
         table.add_row(
@@ -113,6 +113,8 @@ def _server_table(result: TrainingResult) -> Table:
             f"{figures['rows']:,}",
             format_count(figures["pushed_keys"]),
             format_duration(figures["busy_s"]),
+            f"{figures['log_bytes'] / 1e6:,.1f} MB",
+            f"{figures['log_s'] / max(1e-9, result.seconds):.1%}",
         )
     if len(result.servers) > 1:
         table.caption = f"the fullest has {result.imbalance:.2f} times the mean"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dovetail.embedding.checkpoint import Checkpoint
+from dovetail.embedding.distinct import Whereabouts
 from dovetail.embedding.errors import DamagedFileError, StorageError, TableError
 from dovetail.embedding.first_values import first_values
 from dovetail.embedding.hashing import shard_of
@@ -44,6 +45,7 @@ __all__ = [
     "TableEmbedding",
     "TableError",
     "TableStats",
+    "Whereabouts",
     "first_values",
     "look_ahead",
     "make_row_optimizer",

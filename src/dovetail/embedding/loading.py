@@ -37,6 +37,7 @@ class LoadOptions(TypedDict, total=False):
     device_bytes: int | None
     device_rows: int | None
     expected_rows: int | None
+    threads: int
 
 
 def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[Settings, list[list[Checkpoint]]]:

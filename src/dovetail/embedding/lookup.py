@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import batch_kernels as kernels
+from dovetail.embedding.distinct import Whereabouts
 from dovetail.embedding.held import Held
 from dovetail.embedding.store import Store
 
@@ -28,6 +29,19 @@ class Lookup:
         """Write the values of keys as one batch."""
         self._values(keys, out, insert=insert)
         self._end_batch()
+
+    def distinct(self, keys: NDArray[np.int64], out: NDArray[np.float32]) -> Whereabouts | None:
+        """Write the values of distinct keys as one batch; return where they lie, unless they do not fit at once."""
+        distinct = self._store.distinct
+        slots = distinct.find(keys)
+        if slots is None:
+            self._values(keys, out, insert=True)
+        else:
+            distinct.read(slots, out)
+            self._num_since_ageing += len(slots)
+            self.num_rows += len(slots)
+        self._end_batch()
+        return None if slots is None else Whereabouts(slots, distinct.as_of)
 
     def pooled(
         self,

@@ -50,16 +50,17 @@ class OpenTable:
         device_bytes: int | None = None,
         device_rows: int | None = None,
         expected_rows: int | None = None,
+        threads: int = 1,
     ) -> None:
         """Make an empty table; first values are uniform within `scale`, by default 1 / (3 sqrt(width)).
 
         With `device_bytes`, rows lie in the memory of `device` too, for those who train through `on_device`. An index
-        for `expected_rows` need not grow, and nobody waits for it to.
+        for `expected_rows` need not grow, and nobody waits for it to. `threads` share batches of distinct keys.
         """
-        if width < 1 or not 0 <= shard < num_shards or (host_rows is not None and host_rows < 1):
+        if width < 1 or not 0 <= shard < num_shards or (host_rows is not None and host_rows < 1) or threads < 1:
             raise TableError(
-                f"a table has width {width}, host_rows {host_rows}, shard {shard} of {num_shards}",
-                hint="the width and host_rows are at least 1, and shards count from 0",
+                f"a table has width {width}, host_rows {host_rows}, threads {threads}, shard {shard} of {num_shards}",
+                hint="the width, host_rows and threads are at least 1, and shards count from 0",
             )
         self.width = width
         self.optimizer: RowOptimizer = Adagrad() if optimizer is None else optimizer
@@ -77,6 +78,7 @@ class OpenTable:
             segment_bytes=segment_bytes,
             key_log=KeyLog(Path(key_log)) if key_log is not None else None,
             expected_rows=expected_rows,
+            threads=threads,
         )
         self._lock = threading.RLock()
         self._background = Background(self._store, self._lock)

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from dovetail.embedding import batch_kernels, fact_kernels
 from dovetail.embedding import move_kernels as moves
 from dovetail.embedding.anywhere import Anywhere
+from dovetail.embedding.crew import Crew
 from dovetail.embedding.disk_tier import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES, DiskTier
+from dovetail.embedding.distinct import Distinct
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.first_values import fill_first_values, first_values
 from dovetail.embedding.held import Found, Held
@@ -49,6 +51,7 @@ class Store:
         segment_bytes: int | None = None,
         key_log: KeyLog | None = None,
         expected_rows: int | None = None,
+        threads: int = 1,
     ) -> None:
         self.width, self.seed, self.scale = width, seed, scale
         self.first_state = float(np.float32(optimizer.first_state))
@@ -76,6 +79,12 @@ class Store:
             host_bytes=host_bytes,
             clock=self.clock,
             key_log=key_log,
+        )
+        self._crew = Crew(threads)
+        self.distinct = Distinct(
+            *(self._index, self._host, self.room, self.clock, self._crew),
+            hold=lambda keys: self.hold(keys, insert=True),
+            change=self._change,
         )
         self.lifting = Lifting(self._index, self._host, self._disk, self.room, self.clock)
         self.anywhere = Anywhere(
@@ -286,5 +295,6 @@ class Store:
         for tier in (*self._tiers, *([self.anywhere.above] if self.anywhere.above else [])):
             tier.close()
         self.lifting.close()
+        self._crew.close()
         if self.key_log is not None:
             self.key_log.close()

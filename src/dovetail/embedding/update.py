@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import batch_kernels as kernels
+from dovetail.embedding.distinct import Whereabouts
 from dovetail.embedding.row_kernels import limit_norms
 from dovetail.embedding.row_optimizer import RowOptimizer
 from dovetail.embedding.saving import Saver
@@ -58,29 +59,37 @@ class Update:
             distinct, inverse = np.unique(keys, return_inverse=True)
             sums = np.full((len(distinct), self._store.width), -0.0, dtype=np.float32)
             kernels.add_at(sums, inverse, begins, ends, gradients, mean)
-            self._step_in_turn(distinct, sums)
+            self._step_distinct(distinct, sums, 1.0, None)
         self._store.clock.step += 1
 
-    def distinct(self, keys: NDArray[np.int64], gradients: NDArray[np.float32]) -> None:
-        """Step the rows of keys that are all different: there is nothing to sum."""
-        self._step_in_turn(keys, gradients)
+    def distinct(
+        self, keys: NDArray[np.int64], gradients: NDArray[np.float32], *, scale: float, where: Whereabouts | None
+    ) -> None:
+        """Step the rows of keys that are all different: there is nothing to sum. `where` they lay may still hold."""
+        slots = where.slots if where is not None and where.as_of == self._store.distinct.as_of else None
+        self._step_distinct(keys, gradients, scale, slots)
         self._store.clock.step += 1
+
+    def _step_distinct(
+        self, keys: NDArray[np.int64], gradients: NDArray[np.float32], scale: float, slots: NDArray[np.int32] | None
+    ) -> None:
+        """Step distinct rows, in halves where they do not fit at once."""
+        slots = self._store.distinct.find(keys) if slots is None else slots
+        if slots is not None:
+            self._saver.keep_at(slots)
+            if self._limit is not None:
+                self._store.step_rows(slots, gradients, limit_norms, self._limit)
+            self._store.distinct.step(slots, gradients, self._kernel, self._settings, scale=scale)
+            return
+        middle = len(keys) // 2
+        self._step_distinct(keys[:middle], gradients[:middle], scale, None)
+        self._step_distinct(keys[middle:], gradients[middle:], scale, None)
 
     def _sums_for(self, num_rows: int) -> NDArray[np.float32]:
         """Return room for the sums of a batch, the same memory each time."""
         if len(self._sums) < num_rows:
             self._sums = np.empty((num_rows, self._store.width), dtype=np.float32)
         return self._sums[:num_rows]
-
-    def _step_in_turn(self, keys: NDArray[np.int64], sums: NDArray[np.float32]) -> None:
-        """Step distinct rows, in halves where they do not fit at once."""
-        held = self._store.hold(keys, insert=True)
-        if held is not None:
-            self._step(held.slots, sums)
-            return
-        middle = len(keys) // 2
-        self._step_in_turn(keys[:middle], sums[:middle])
-        self._step_in_turn(keys[middle:], sums[middle:])
 
     def _step(self, slots: NDArray[np.int32], sums: NDArray[np.float32]) -> None:
         """Step distinct rows in the host tier."""

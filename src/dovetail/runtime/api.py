@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,8 @@ def train(
     given |= {f"data.options.{key}": value for key, value in named_options.items()}
     whole = with_settings(run, given, place=PLACE) if run is not None else run_from({}, given, place=PLACE)
     whole = with_plan_of(whole, Path(), dense=given.get("training.dense"))
-    with nullcontext() if on is None else fleet_of(str(on)) as fleet:
+    with ExitStack() as things:
+        fleet = None if on is None else things.enter_context(fleet_of(str(on)))
         return start(
             whole,
             Path(folder),
@@ -168,7 +169,8 @@ def resume(
     if validation is not None and not isinstance(validation, str):
         tried_on = source_of(validation, validation_options or data_options or {}, model)
     whole = with_settings(before, given, place="resume()")
-    with nullcontext() if on is None else fleet_of(str(on)) as fleet:
+    with ExitStack() as things:
+        fleet = None if on is None else things.enter_context(fleet_of(str(on)))
         return start(
             whole,
             Path(folder),

@@ -16,6 +16,7 @@ tensorboard/       the same figures for TensorBoard
 logs/NAME.log      what each process says
 keys/              a pair of keys for each process
 rows/              rows that do not fit into memory, while the run goes on
+redo/              what each server did since the last checkpoint, while the run goes on (`server.redo`)
 prometheus.json    where the figures are served, while they are (`launch.metrics_page`)
 lock               whose the run is, while it goes on (`launch.lock`)
 size.json          how many workers a scheduler wants it to have; team.json: who works (`launch.team`)
@@ -48,6 +49,7 @@ TENSORBOARD = "tensorboard"
 LOGS = "logs"
 KEYS = "keys"
 ROWS = "rows"
+REDO = "redo"
 LOCK = "lock"
 SIZE = "size.json"
 TEAM = "team.json"
@@ -70,6 +72,10 @@ class ServerSummary(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     pushed_keys: int
     busy_s: float
+    log_s: float = 0.0
+    """Spent on its redo log, of `busy_s`."""
+    log_bytes: int = 0
+    """Written to it."""
 
 
 class StageSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +150,11 @@ def log_of(folder: Path, name: str) -> Path:
 def rows_of(folder: Path, server: str) -> Path:
     """Return where a server's cold rows go."""
     return folder / ROWS / server
+
+
+def redo_of(folder: Path, server: str, elsewhere: str | None = None) -> Path:
+    """Return where a server's redo log goes: `elsewhere` stands for the run's folder."""
+    return (folder / REDO if elsewhere is None else Path(elsewhere)) / server
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,6 +11,7 @@ import msgspec
 from dovetail.errors import SpecError
 from dovetail.spec.checks import check_name, check_number, check_whole_number
 from dovetail.spec.run_compression import RunCompression, check_ring
+from dovetail.spec.run_faults import RunFaults
 from dovetail.spec.run_keeping import RunSaving, RunValidation
 from dovetail.spec.run_log import RunLog
 from dovetail.spec.run_optimizer import RunOptimizer
@@ -169,10 +170,16 @@ class RunServers(Section, frozen=True):
         str | None, Meta(description="where rows that do not fit into memory go; absent: inside the run's folder")
     ] = None
     cores: Annotated[float | None, Meta(description="CPU quota of each server, in cores; needs root")] = None
+    threads: Annotated[
+        int | None,
+        Meta(description="threads of each server, which share its rows; absent: the cores workers leave, 8 at most"),
+    ] = None
 
     def __post_init__(self) -> None:
-        """Refuse no servers, and no memory."""
+        """Refuse no servers, no memory and no threads."""
         check_whole_number(self, "count", at_least=1)
+        if self.threads is not None:
+            check_whole_number(self, "threads", at_least=1)
         check_whole_number(self, "host_bytes", at_least=1 << 16)
         if self.cores is not None:
             check_number(self, "cores", above=0.0)
@@ -229,19 +236,6 @@ class RunNetwork(Section, frozen=True):
     ] = False
 
 
-class RunFaults(Section, frozen=True):
-    """What happens when processes die."""
-
-    restarts: Annotated[int, Meta(description="how often each process is started again, at least 0")] = 100
-    restart_workers: Annotated[bool, Meta(description="whether dead workers are started again")] = True
-    patience_s: Annotated[float, Meta(description="the least silence after which a process counts as lost")] = 10.0
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_whole_number(self, "restarts", at_least=0)
-        check_number(self, "patience_s", above=0.0)
-
-
 class Run(Section, frozen=True):
     """A whole run file."""
 
@@ -271,6 +265,12 @@ class Run(Section, frozen=True):
             check_worker_name(name)
         if twice := [name for name in names if names.count(name) > 1]:
             raise SpecError(f'has two called "{twice[0]}"', key="worker", hint="give each its own name")
+        if self.faults.replicas >= self.servers.count:
+            raise SpecError(
+                f"is {self.faults.replicas}, and servers.count = {self.servers.count}",
+                key="faults.replicas",
+                hint="a copy lies on another server: set servers.count = 2 or more",
+            )
         pinned = sum(worker.share or 0.0 for _, worker in self.each_worker())
         if pinned > 1.0 + 1e-9:
             raise SpecError(f"pins shares that add up to {pinned:g}", key="worker", hint="shares add up to 1 at most")

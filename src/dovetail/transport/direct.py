@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dovetail.transport.arrays import Array
+from dovetail.transport.arrays import Array, Sendable, Unwritten
 from dovetail.transport.envelope import Letter
 from dovetail.transport.errors import PeerLost
 
-Handler = Callable[[Letter], tuple[Any, Sequence[Array]]]
+Handler = Callable[[Letter], tuple[Any, Sequence[Sendable]]]
 
 
 class DirectCaller:
@@ -43,14 +43,14 @@ class DirectCaller:
         self._answers.clear()
         self._handler = self._closed
 
-    def _closed(self, letter: Letter) -> tuple[Any, Sequence[Array]]:
+    def _closed(self, letter: Letter) -> tuple[Any, Sequence[Sendable]]:
         """Stand in for the handler after `close`."""
         raise PeerLost(self._peer, "is asked on a closed channel")
 
 
-def _read_only(arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _read_only(arrays: Sequence[Sendable]) -> tuple[Array, ...]:
     """Return views that cannot be written through, as they come out of a socket."""
-    views = tuple(array.view() for array in arrays)
+    views = tuple(array.written() if isinstance(array, Unwritten) else array.view() for array in arrays)
     for view in views:
         view.flags.writeable = False
     return views

@@ -14,7 +14,8 @@ from dovetail.spec.run_stage import RunStage
 
 def make_blueprint(
     *, samples: int = 12, batch: int = 4, servers: int = 2, workers: int = 2, every_steps: int | None = 1,
-    clip: bool = False, bits: Any = 32, stages: tuple[int, ...] = (), sparse: tuple[int, ...] = (), **training: Any,
+    clip: bool = False, redo_log: bool = True, bits: Any = 32, stages: tuple[int, ...] = (),
+    sparse: tuple[int, ...] = (), **training: Any,
 ) -> Blueprint:  # fmt: skip
     """Return the blueprint of a run that exists nowhere else; stages that are `sparse` have no dense parameters."""
     nowhere = ServerSpec(name="coordinator", address="", local_address="")
@@ -27,7 +28,7 @@ def make_blueprint(
             + [RunWorker(name=f"stage-{n}", count=count, stage=n) for n, count in enumerate(stages, 1)],
             stages=[RunStage(first_layer=n, last_layer=n) for n in range(len(stages) + 1)] if stages else [],
             checkpoint=RunSaving(every_steps=every_steps),
-            faults=RunFaults(patience_s=10.0),
+            faults=RunFaults(patience_s=10.0, redo_log=redo_log),
             compression=RunCompression(bits=bits),
         ),
         tables=(), dense=(), samples=samples, batch=batch, optimizer={}, row_optimizer={},

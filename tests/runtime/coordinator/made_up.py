@@ -81,11 +81,25 @@ class ModelServer(Process):
     accepted: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     all_before: int = 0
     begun: tuple[int, int] | None = None
+    waits_in: int = -1
+    """The generation of what a log brought back that may still be committed."""
+
+    def keep(self) -> None:
+        """Have everything in the log, where this server has one: it survives the process."""
+        self.world.logs[self.name] = (
+            self.era, self.version, Counter(self.rows), dict(self.accepted), self.all_before, self.generation,
+        )  # fmt: skip
+
+    def come_back(self) -> None:
+        """Be what the log says."""
+        if self.name in self.world.logs:
+            self.era, self.version, rows, accepted, self.all_before, self.waits_in = self.world.logs[self.name]
+            self.rows, self.accepted = Counter(rows), dict(accepted)
 
     def hello(self) -> None:
         self.tell(
-            Hello(role="server", name=self.name, process_id=self.process_id, generation=self.generation,
-                  version=self.version, era=self.era)
+            Hello(role="server", name=self.name, process_id=self.process_id,
+                  generation=max(self.generation, self.waits_in), version=self.version, era=self.era)
         )  # fmt: skip
 
     def handle(self, message: Message) -> None:
@@ -102,12 +116,13 @@ class ModelServer(Process):
             if self.world.is_sync:
                 self.accepted.clear()
             self._become(message.generation)
-        elif isinstance(message, Commit) and message.generation == self.generation:
+        elif isinstance(message, Commit) and message.generation in (self.generation, self.waits_in):
             if message.step == self.version:
                 for positions in self.accepted.values():
                     self.rows.update(positions)
                 self.accepted.clear()
                 self.version += 1
+                self.keep()
             self.tell(Committed(name=self.name, generation=message.generation, step=message.step))
         elif isinstance(message, Norm):
             self.tell(NormIs(name=self.name, generation=message.generation, step=message.step, square=1.0))
@@ -135,7 +150,8 @@ class ModelServer(Process):
         self.tell(Saved(**about, files={}))
 
     def _become(self, generation: int) -> None:
-        self.generation = generation
+        self.generation, self.waits_in = generation, -1
+        self.keep()
         self.tell(Ready(name=self.name, generation=generation, version=self.version, era=self.era))
 
     def push(self, push: Push) -> None:
@@ -149,6 +165,7 @@ class ModelServer(Process):
             self.accepted[push.step, push.task] = push.positions
             self.rows.update(push.positions)
             self.version += 1
+        self.keep()
         self.tell(
             Accepted(name=self.name, generation=push.generation, step=push.step, task=push.task,
                      positions=len(push.positions), samples=len(push.positions), loss=0.0)

@@ -48,7 +48,10 @@ def test_a_run_without_faults_counts_every_sample_once(mode) -> None:
         assert world.shelf.newest().manifest.position == 24  # the shelf checks what is in it
 
 
-FAULTS = ("kill", "kill silently", "kill coordinator", "hang", "time", "long time", "save", "lose", "repeat", "join")
+FAULTS = (
+    "kill", "kill silently", "kill coordinator", "hang", "time", "long time", "save", "lose", "repeat", "join",
+    "kill server", "damage log",
+)  # fmt: skip
 
 
 def disturb(world: World, fault: str) -> None:
@@ -59,6 +62,10 @@ def disturb(world: World, fault: str) -> None:
         world.kill(world.random.choice(names))
     elif fault == "kill silently" and names:
         world.kill(world.random.choice(names), told=False)
+    elif fault == "kill server" and world.servers:
+        world.kill(world.random.choice(sorted(world.servers)))
+    elif fault == "damage log" and world.logs:  # it is found and not used
+        world.logs.pop(world.random.choice(sorted(world.logs)))
     elif fault == "kill coordinator":
         world.kill_coordinator()
     elif fault == "hang" and workers:
@@ -101,6 +108,7 @@ def walk(mode: dict[str, object], seed: int, num_events: int = 30) -> World:
         "every_steps": draw.choice([None, 1, 3]),
         "epochs": draw.randint(1, 2),
         "tail": draw.choice([0.0, 0.3]),
+        "redo_log": draw.random() < 0.8,
     }
     world = World(make_blueprint(**{**sizes, **mode}), seed)
     for _ in range(num_events):
@@ -124,6 +132,32 @@ def test_whatever_goes_wrong_every_sample_counts_once(mode, first, last) -> None
 
         assert world.conductor.state is RunState.DONE, world.conductor.failure
         assert world.shelf.newest().manifest.position == world.total
+
+
+@pytest.mark.parametrize("mode", MODES, ids=name_of)
+@pytest.mark.parametrize("last", [15, pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+def test_servers_and_coordinators_that_die_cost_no_step(mode, last) -> None:
+    for seed in range(last):
+        world = World(make_blueprint(**{**mode, "samples": 30, "every_steps": None, "servers": 3}), seed)
+        while not world.conductor.state.is_working:  # before there is anything to lose
+            if not world.step():
+                world.pass_time()
+        counted = 0
+        for _ in range(20):
+            for _ in range(world.random.randint(0, 25)):
+                world.step()
+            if world.conductor.state.is_over:
+                break
+            for _ in range(world.random.choice([1, 1, 2])):  # now and then two at once
+                name = world.random.choice(["coordinator", *sorted(world.servers)])
+                disturb(world, "kill coordinator") if name == "coordinator" else world.kill(name)
+            if world.conductor.state.is_working:
+                assert world.conductor.work.step >= counted
+                counted = world.conductor.work.step
+        world.run()
+
+        assert world.conductor.state is RunState.DONE, world.conductor.failure
+        assert not [event for event in world.events if "goes back" in event], world.events
 
 
 def test_a_worker_that_was_not_told_of_a_piece_of_its_task_makes_the_step_begin_again() -> None:

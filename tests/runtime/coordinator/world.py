@@ -99,6 +99,8 @@ class World:
         self.workers: dict[str, ModelWorker] = {}
         self.stage_workers: dict[str, ModelStageWorker] = {}
         self.away: set[str] = set()
+        self.logs: dict[str, Any] = {}
+        """What servers have on disk beside checkpoints; a test may take it away."""
         self.conductor: Conductor = None  # type: ignore[assignment]
         self.shelf: MemoryShelf = None  # type: ignore[assignment]
         self.shelf = MemoryShelf(self)
@@ -124,6 +126,8 @@ class World:
             )
         elif name.startswith("server"):
             process = self.servers[name] = ModelServer(self, name, next(self._ids))
+            if self.blueprint.run.faults.redo_log:
+                process.come_back()
         else:
             process = self.workers[name] = ModelWorker(self, name, next(self._ids))
         process.hello()

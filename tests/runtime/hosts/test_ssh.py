@@ -102,6 +102,7 @@ def test_a_host_that_dies_is_a_worker_that_is_lost(machines):
     assert_each_sample_counts_once(folder)
 
 
+@pytest.mark.slow
 def test_stages_across_hosts_and_a_line_that_breaks(machines):
     broken = []
 

@@ -9,6 +9,7 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.dense.copies import Copies
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Push
+from dovetail.runtime.server.kept_pulls import KeptPulls
 from dovetail.runtime.server.requests import gradients_in
 from dovetail.runtime.server.shard import Shard
 from dovetail.spec.run_compression import RunCompression
@@ -139,4 +140,4 @@ def test_a_push_with_a_payload_that_is_damaged_is_refused():
     )  # fmt: skip
 
     with pytest.raises(WireError, match="a push of w has a payload with a wrong checksum"):
-        gradients_in(push, [np.arange(3), payload])
+        gradients_in(push, [np.arange(3), payload], KeptPulls())

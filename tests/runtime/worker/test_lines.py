@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Pulled, Pushed, Refresh, Refreshed, Stale
+from dovetail.runtime.messages import Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Stale
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Abandoned, Lines
 from dovetail.transport import DirectCaller, Letter, Refused
@@ -83,3 +83,57 @@ def test_who_waits_for_steps_fetches_before_them_and_again_what_they_change(benc
     assert [getattr(message, "early", None) for message in asked] == [False, True, None]
     assert (asked[-1].version, asked[-1].since) == (2, 1)
     assert found == [[0, 0, 0], [0, 7, 0]]
+
+
+def test_a_refresh_and_a_push_name_their_pull_and_bring_its_keys_where_a_server_has_forgotten_it(bench):
+    rows, asked = np.zeros((3, bench.blueprint.tables[0].width), dtype=np.float32), []
+    forgets = set()
+
+    def answer(letter):
+        message = letter.message
+        name = type(message).__name__
+        asked.append((name, len(letter.arrays)))
+        if name in forgets and len(letter.arrays) < 2 - isinstance(message, Refresh):
+            return Forgotten(), ()
+        if isinstance(message, Push):
+            return Pushed(), ()
+        if isinstance(message, Refresh):
+            return Refreshed(parked_s=0.5), (np.array([1], dtype=np.int32), rows[:1] + 7)
+        return Pulled(parked_s=0.0 if message.early else 5.0, version=message.version - 1), (rows,)
+
+    lines = Lines(bench.blueprint, [DirectCaller(answer)])
+
+    def step(number):
+        how = {"dense": False, "wanted": lambda: True, "keep": True}
+        found = lines.pull(1, number, [look_up(0, np.arange(3), 1)], **how)
+        push = Push(
+            generation=1, step=number, task=0, worker="w", part=0, tables=(0,), dense=False, last=True, positions=1,
+            samples=1, loss=0.0,
+        )  # fmt: skip
+        lines.push(push, list(zip(found.look_ups, found.rows, strict=True)), None, lambda: True)
+        return found.rows[0][:, 0].tolist()
+
+    step(1)
+    assert step(2) == [0, 7, 0]
+    assert asked == [("Pull", 1), ("Push", 1), ("Pull", 1), ("Refresh", 0), ("Push", 1)]
+
+    asked.clear()
+    forgets |= {"Refresh", "Push"}
+    assert step(3) == [0, 7, 0]
+    assert asked == [("Pull", 1), ("Refresh", 0), ("Refresh", 1), ("Push", 1), ("Push", 2)]
+
+
+def test_no_two_lines_give_their_pulls_the_same_numbers(bench):
+    seen = []
+
+    def answer(letter):
+        if isinstance(letter.message, Pull):
+            seen.append(letter.message.number)
+        return Pulled(version=letter.message.version), (np.zeros((1, bench.blueprint.tables[0].width), np.float32),)
+
+    for _ in range(20):
+        lines = Lines(bench.blueprint, [DirectCaller(answer)])
+        for _ in range(2):
+            lines.pull(1, 0, [look_up(0, np.arange(1), 1)], dense=False, wanted=lambda: True, keep=True)
+
+    assert len(set(seen)) == 40

@@ -144,6 +144,7 @@ def test_in_sync_parameters_are_fetched_once_a_step(make_sums):
     sums, model, cut, bench = make_sums(sync=True)
     for step, task, expected in ((0, 0, 1.0), (0, 1, 1.0), (1, 0, 2.0)):
         bench.shards[0].values[:] = 1.0 + step + task  # a second task of a step does not look
+        bench.shards[0].version = step
         assert sums.are_there(forward(step=step, task=task))
         sums.prepare(forward(step=step, task=task), lambda: True)
         assert model.values.tolist() == [expected] * (cut.dense.stop - cut.dense.start)

@@ -9,7 +9,7 @@ from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.saving import Kept
 from dovetail.runtime.coordinator.staffing import Staffing
 from dovetail.runtime.coordinator.state import RunState
-from dovetail.runtime.coordinator.work import BeginAgain, GoBack, Wish, Work
+from dovetail.runtime.coordinator.work import BeginAgain, GoBack, ServerLost, Wish, Work
 from dovetail.runtime.messages import Hello, Stop
 from dovetail.spec.run import RunWorker
 
@@ -40,6 +40,8 @@ class Arrivals:
             if message.name not in self._roster.server_names:
                 return None
             server = server_of(message, address, now_s, patience_s)
+            if message.word:
+                self._decisions.say(f"{server.name}: {message.word}")
             return self._server_came(server, message.generation, now_s, state=state, kept=kept)
         settings = self._roster.settings.get(message.name, RunWorker())
         worker = worker_of(message, address, now_s, patience_s, settings)
@@ -66,7 +68,9 @@ class Arrivals:
         self._roster.generation = max(self._roster.generation, generation)
         self._generations.heard(server.name, generation)
         if was_here:
-            return GoBack(f"{server.name} came back without its state")
+            return ServerLost(f"{server.name} began anew")
+        if why := self._generations.why_not_held():
+            return GoBack(why)
         self._generations.ask_servers(kept, now_s)
         return None
 

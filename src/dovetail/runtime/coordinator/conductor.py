@@ -19,14 +19,16 @@ from dovetail.runtime.coordinator.staffing import Staffing
 from dovetail.runtime.coordinator.standstill import Standstill
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.coordinator.sync_work import SyncWork
-from dovetail.runtime.coordinator.work import BeginAgain, Fail, Finish, GoBack, Wish, Work
+from dovetail.runtime.coordinator.work import BeginAgain, Fail, Finish, GoBack, ServerLost, Wish, Work
 from dovetail.runtime.messages import (
     Alive,
+    CutLog,
     Died,
     Done,
     Failed,
     Hello,
     Leaves,
+    LogNote,
     Message,
     Ready,
     ResidualTold,
@@ -91,10 +93,9 @@ class Conductor:
         has_all = self.roster.workers and all(self.roster.staff)
         is_needed = message.name in self.roster.server_names or not has_all
         if is_needed and not message.comes_back:
-            self.fail(
-                f"{message.name} ended: {message.how}, and is not started again",
-                f"its log is {self._place}/logs/{message.name}.log; go on with: dovetail train --resume {self._place}",
-            )
+            log, again = f"{self._place}/logs/{message.name}.log", f"dovetail train --resume {self._place}"
+            error = f"{message.name} ended: {message.how}, and is not started again"
+            self.fail(error, f"its log is {log}; go on with: {again}")
         self.settle(now_s)
 
     def save_now(self, message: SaveNow, now_s: float) -> None:
@@ -120,6 +121,8 @@ class Conductor:
         elif isinstance(message, Ready) and isinstance(member, Server):
             if self._generations.ready(member, message) and not self.state.is_working:
                 self._begin_generation(now_s)
+        elif isinstance(message, LogNote):
+            self._saving.note(message)
         elif isinstance(message, ResidualTold):
             self._saving.residual_told(message, self.work, now_s)
         elif isinstance(message, SaveBegun | Saved | SaveFailed):
@@ -164,7 +167,7 @@ class Conductor:
             return
         if isinstance(member, Server):
             self.roster.servers.pop(member.name, None)
-            self._go_back(f"{member.name} is lost: {how}", now_s)
+            self._server_lost(f"{member.name} is lost: {how}", now_s)
         elif self._staffing.lost(member.name):
             if self.state.is_working:
                 self._begin_again(f"{member.name} is lost: {how}; the step is done again", now_s)
@@ -198,6 +201,8 @@ class Conductor:
         """Do what the work needs."""
         if isinstance(wish, GoBack):
             self._go_back(wish.reason, now_s)
+        elif isinstance(wish, ServerLost):
+            self._server_lost(wish.reason, now_s)
         elif isinstance(wish, BeginAgain):
             self._begin_again(wish.reason, now_s)
         elif isinstance(wish, Fail):
@@ -220,9 +225,23 @@ class Conductor:
     def _begin_again(self, reason: str, now_s: float) -> None:
         """Throw away what is under way and go on with the servers as they are."""
         self.decisions.say(reason)
+        self._generations.remember(self.work.as_start(), self.work.decided)
         self._leave_generation(now_s)
-        self._generations.remember(self.work.as_start())
         self._generations.ask_servers(self.kept, now_s)
+
+    def _server_lost(self, reason: str, now_s: float) -> None:
+        """Have everyone wait for a server, which comes back as it was where its redo log is whole."""
+        if not self._faults.redo_log or not (self.state.is_working or self._generations.has_past):
+            self._go_back(reason, now_s)
+            return
+        self.decisions.say(f"{reason}; the others wait for it")
+        if self.state.is_working:
+            self._generations.remember(self.work.as_start(), self.work.decided)
+        self._leave_generation(now_s)
+        if why := self._generations.why_not_held():
+            self._go_back(why, now_s)
+        else:
+            self._generations.ask_servers(self.kept, now_s)
 
     def _leave_generation(self, now_s: float) -> None:
         """Throw away what is under way."""
@@ -259,8 +278,9 @@ class Conductor:
     def _kept_or_not(self, outcome: Kept | NotKept | None, now_s: float) -> None:
         """Note what came of a checkpoint: after the last one the run is done, and it must not be missing."""
         if isinstance(outcome, Kept):
-            self.kept = outcome
-            self.decisions.say(f"checkpoint of step {outcome.manifest.step} is kept")
+            self.kept, step = outcome, outcome.manifest.step
+            self.decisions.say(f"checkpoint of step {step} is kept")
+            self.decisions.send_all(self.roster.servers.values(), CutLog(step=step))
             if self._saving.was_last:
                 self._end(RunState.DONE)
         elif outcome is not None and self._saving.was_last:

@@ -57,23 +57,48 @@ class Generations:
         """Go on from a checkpoint."""
         self._past, self._came_back = None, False
 
-    def remember(self, start: Start) -> None:
-        """Go on from where the run stands; servers keep their state."""
+    def remember(self, start: Start, decided: CommitLine | None) -> None:
+        """Go on from where the run stands; servers keep their state, or come back with it.
+
+        The last step of `start` may be one that was just `decided`, and that not all servers have heard of.
+        """
         self._past, self._came_back = Past.of(start), False
+        self._past.commit = decided
+        self._generation_of.clear()
+
+    @property
+    def has_past(self) -> bool:
+        """Say whether the next generation goes on from where the run stands, not from a checkpoint."""
+        return self._past is not None
+
+    def why_not_held(self) -> str:
+        """Say which servers that came have another state than the run goes on with; empty where none has.
+
+        In ssp and async a server may be ahead: whatever it has applied it will not apply again.
+        """
+        past = self._past
+        if past is None or self._roster.missing_servers:
+            return ""
+        came = [server for name, server in self._roster.servers.items() if name in self._generation_of]
+        return ", ".join(
+            f"{server.name} came back with {server.version} of {past.num_counted}"
+            if server.era == past.start.era
+            else f"{server.name} came back without its state"
+            for server in came
+            if not self._is_held(server, past)
+        )
 
     def ask_servers(self, kept: Kept, now_s: float) -> None:
         """Once every server is there, have all of them in one state."""
         if self._roster.missing_servers:
             return
-        if self._past is not None and self._came_back and not self._is_held(self._past):
-            self.forget_past()
         self._roster.generation += 1
         generation = self._roster.generation
         if self._past is not None:
             if self._came_back:
                 self._decisions.say(f"the coordinator came back at step {self._past.step}")
-                if self._past.commit is not None:
-                    self._commit_again(self._past, self._past.commit)
+            if self._past.commit is not None:
+                self._commit_again(self._past, self._past.commit)
             self._asked = Adopt(generation=generation)
         else:
             self._roster.era = generation
@@ -91,19 +116,13 @@ class Generations:
         late = [server for server in self._roster.servers.values() if not server.is_ready]
         self._decisions.send_all(late, asked)
 
-    def _is_held(self, past: Past) -> bool:
-        """Say whether the servers hold what the journal says, or can: one that lacks the last commit has its sums.
-
-        In ssp and async whatever a server has applied it will not apply again, so the era is enough.
-        """
-        servers = self._roster.servers.values()
-        if any(server.era != past.start.era for server in servers):
+    def _is_held(self, server: Server, past: Past) -> bool:
+        """Say whether a server holds what the run goes on with, or can: one that lacks the last commit has its sums."""
+        if server.era != past.start.era:
             return False
-        return not self._is_sync or all(self._has_or_can_have(server, past) for server in servers)
-
-    def _has_or_can_have(self, server: Server, past: Past) -> bool:
-        """Say whether a server has applied all steps that count, or all but the last and keeps its gradients."""
-        waits = past.commit is not None and self._generation_of.get(server.name) == past.start.generation
+        if not self._is_sync:
+            return server.version >= past.num_counted
+        waits = past.commit is not None and self._generation_of[server.name] == past.start.generation
         return server.version == past.step or (waits and server.version == past.step - 1)
 
     def _commit_again(self, past: Past, line: CommitLine) -> None:

@@ -2,6 +2,7 @@
 
     {"start": {...}}     where the run stands as a whole; what came before does not matter any more
     {"commit": {...}}    a step counts: written before any server is told
+    {"ring": [...]}      these workers hold the dense parameters, in a ring or one of each stage
     {"task": [...]}      a task was made (ssp, async): number, first position, last position
     {"done": number}     every server has applied it
 
@@ -60,6 +61,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     commit: CommitLine | None = None
     task: TaskLine | None = None
     done: int | None = None
+    ring: tuple[str, ...] | None = None
 
 
 class Past(msgspec.Struct, kw_only=True):
@@ -70,17 +72,25 @@ class Past(msgspec.Struct, kw_only=True):
     position: int = 0
     next_task: int = 0
     tasks: dict[int, TaskLine] = msgspec.field(default_factory=dict)
+    holders: tuple[str, ...] = ()
+    """Workers of a ring that hold the dense parameters."""
 
     @classmethod
     def of(cls, start: Start) -> Past:
         """Return where a run stands that has done nothing since."""
         tasks = {task[0]: task for task in start.tasks}
-        return cls(start=start, position=start.position, next_task=start.next_task, tasks=tasks)
+        return cls(start=start, position=start.position, next_task=start.next_task, tasks=tasks, holders=start.holders)
 
     @property
     def step(self) -> int:
         """Return how many steps count."""
         return self.commit.step + 1 if self.commit is not None else self.start.step
+
+    @property
+    def num_counted(self) -> int:
+        """Return how many steps count; in ssp and async, tasks: those that every server has applied."""
+        made = self.next_task - self.start.next_task + len(self.start.tasks)
+        return self.step + made - len(self.tasks)
 
     def add(self, line: Line) -> None:
         """Take in what was decided next."""
@@ -93,6 +103,8 @@ class Past(msgspec.Struct, kw_only=True):
             self.position = max(self.position, last)
         elif line.done is not None:
             self.tasks.pop(line.done, None)
+        elif line.ring is not None:
+            self.holders = line.ring
 
 
 def past_of(lines: Iterator[Line]) -> Past | None:

@@ -15,11 +15,11 @@ from dovetail.runtime.coordinator.decisions import Counted, Decision, Say, Send
 from dovetail.runtime.coordinator.events import Events
 from dovetail.runtime.coordinator.journal import Journal
 from dovetail.runtime.coordinator.links import Links
-from dovetail.runtime.coordinator.metrics import EVERY_S, Metrics
+from dovetail.runtime.coordinator.metrics import EVERY_S, Metrics, server_summary
 from dovetail.runtime.coordinator.shelf import FolderShelf
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.fingerprint import Fingerprint
-from dovetail.runtime.folder import ServerSummary, StageSummary, Summary
+from dovetail.runtime.folder import StageSummary, Summary
 from dovetail.runtime.messages import Died, Done, Hello, Report, SaveNow, ServerStats, StageSpans, Status, WhoAreYou
 from dovetail.runtime.messages.compression import Tuned
 from dovetail.runtime.process import Process
@@ -192,10 +192,7 @@ class CoordinatorLoop:
             auc=self._metrics.auc,
             metrics=dict(self._metrics.values),
             workers=self._metrics.summary(),
-            servers={
-                name: ServerSummary(rows=stats.rows, pushed_keys=stats.pushed_keys, busy_s=round(stats.busy_s, 3))
-                for name, stats in sorted(self._server_stats.items())
-            },
+            servers={name: server_summary(stats) for name, stats in sorted(self._server_stats.items())},
             imbalance=round(max(rows) * len(rows) / sum(rows), 4) if rows and sum(rows) else 1.0,
             checkpoint=self._conductor.kept.folder.name,
             stages=self._stages(),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dovetail.models.ratios import live_ratios, ratio_value
 from dovetail.runtime.coordinator.board import Board
 from dovetail.runtime.coordinator.decisions import Counted
-from dovetail.runtime.folder import METRICS, STEPS, TENSORBOARD, TIMELINE, WorkerSummary
+from dovetail.runtime.folder import METRICS, STEPS, TENSORBOARD, TIMELINE, ServerSummary, WorkerSummary
 from dovetail.runtime.messages import Done, ServerStats, Span, WorkerStatus
 
 EVERY_S = 1.0
@@ -183,10 +183,7 @@ class Metrics:
                 }
                 for name, window in self.workers.items()
             },
-            "servers": {
-                name: {"rows": stats.rows, "pushed_keys": stats.pushed_keys, "busy_s": round(stats.busy_s, 3)}
-                for name, stats in servers.items()
-            },
+            "servers": {name: msgspec.to_builtins(server_summary(stats)) for name, stats in servers.items()},
         }
         with suppress(OSError):  # a full disk leaves gaps in the figures
             self._lines.write(msgspec.json.encode(line) + b"\n")
@@ -260,3 +257,14 @@ def area(counts: NDArray[np.float64]) -> float:
 def _number(value: float) -> float | None:
     """Return a number as JSON has it: nothing where there is none."""
     return round(value, 6) if math.isfinite(value) else None
+
+
+def server_summary(stats: ServerStats) -> ServerSummary:
+    """Return what a server held and did, by what it said last."""
+    return ServerSummary(
+        rows=stats.rows,
+        pushed_keys=stats.pushed_keys,
+        busy_s=round(stats.busy_s, 3),
+        log_s=round(stats.log_s, 3),
+        log_bytes=stats.log_bytes,
+    )

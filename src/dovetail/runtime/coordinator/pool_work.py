@@ -8,7 +8,7 @@ from dovetail.models.schedules import make_schedule
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.coordinator.decisions import Counted, Decisions
-from dovetail.runtime.coordinator.journal import Past, Start
+from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
 from dovetail.runtime.coordinator.members import Member, Worker, shares_of
 from dovetail.runtime.coordinator.pool import TaskPool
 from dovetail.runtime.coordinator.roster import Roster
@@ -76,8 +76,7 @@ class PoolWork:
         self._stand(past.start.step, past.position)
         self._pool.next_number = past.next_task
         self._pool.give_back(past.tasks.values())
-        # Whoever made the journal counted a task when every server had applied it.
-        self.step = past.start.step + past.next_task - past.start.next_task + len(past.start.tasks) - len(past.tasks)
+        self.step = past.num_counted
 
     def _stand(self, step: int, position: int) -> None:
         """Forget what is under way."""
@@ -95,6 +94,11 @@ class PoolWork:
             next_task=self._pool.next_number,
             tasks=tuple(task.line for task in self._pool.under_way),
         )
+
+    @property
+    def decided(self) -> CommitLine | None:
+        """Return that nothing is decided before it is done."""
+        return None
 
     def stands_at(self, folder: str) -> None:
         """Do nothing: the servers keep all parameters."""

@@ -15,7 +15,7 @@ from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.work import Pause, Work
 from dovetail.runtime.deadline import Deadline
 from dovetail.runtime.due import Due
-from dovetail.runtime.messages import AskResidual, ResidualTold, Save, SaveBegun, Saved, SaveFailed
+from dovetail.runtime.messages import AskResidual, LogNote, ResidualTold, Save, SaveBegun, Saved, SaveFailed
 from dovetail.spec.run_keeping import RunSaving, RunValidation
 
 TELL_AGAIN_S = 5.0
@@ -121,6 +121,13 @@ class Saving:
     def look(self, step: int, now_s: float, position: int = 0) -> None:
         """See whether a checkpoint is due by steps, by time, or for the validation data."""
         if self._due.is_due(step, position, now_s):
+            self.is_wanted = True
+
+    def note(self, message: LogNote) -> None:
+        """Tell people of a server's redo log; one that gets long is cut by a checkpoint."""
+        if message.word:
+            self._decisions.say(f"{message.name}: {message.word}")
+        if message.wants_checkpoint and self.stage is Stage.NONE:
             self.is_wanted = True
 
     def begin(self, work: Work, now_s: float) -> NotKept | None:

@@ -41,6 +41,9 @@ class SyncWork:
         self._checkpoint_folder = ""
         self._holders: tuple[str, ...] = ()
         self._commit_told: Commit | None = None
+        self._last_commit: CommitLine | None = None
+        self._ring_told: tuple[str, ...] = ()
+        """Who the journal says holds the dense parameters in this generation."""
         self.next_task = 0
 
     # -- where it stands -----------------------------------------------------------------------------------------------
@@ -76,12 +79,13 @@ class SyncWork:
 
     def go_on(self, past: Past) -> None:
         """Stand where the journal ends."""
-        self._stand(past.step, past.position, holders=past.start.holders)
+        self._stand(past.step, past.position, holders=past.holders)
 
     def _stand(self, step: int, position: int, holders: tuple[str, ...]) -> None:
         """Forget what is under way."""
         self._hand_out.stand(step, position)
         self.position, self._holders, self._checkpoint_folder = position, holders, ""
+        self._ring_told = ()
 
     def as_start(self) -> Start:
         """Return where it stands, for the journal; a commit that was decided stands."""
@@ -94,6 +98,12 @@ class SyncWork:
             position=self.position + (step.num_positions if step is not None and decided else 0),
             holders=self._keepers.holders,
         )
+
+    @property
+    def decided(self) -> CommitLine | None:
+        """Return the commit that is on its way, where one is."""
+        step = self._hand_out.current
+        return self._last_commit if step is not None and step.committed is not None else None
 
     def manifest(self) -> Manifest:
         """Return the manifest of a checkpoint of how things are now."""
@@ -178,9 +188,16 @@ class SyncWork:
         if self.position >= self._hand_out.total:
             self._want(Finish())
         elif self._keepers.are_there and self.wish is None:
+            self._note_ring()
             self._hand_out.answer_due(now_s)
             self._try_commit(now_s)
             self._hand_out.advance(now_s)
+
+    def _note_ring(self) -> None:
+        """Have it in the journal who holds dense parameters: a coordinator that comes back waits for them."""
+        if self._keepers.holders != self._ring_told:
+            self._ring_told = self._keepers.holders
+            self._decisions.write(ring=self._ring_told)
 
     # -- commits -------------------------------------------------------------------------------------------------------
 
@@ -209,9 +226,10 @@ class SyncWork:
         """Decide that a step counts: first in the journal, then everywhere."""
         factor = self._schedule(step.number)
         position = self.position + step.num_positions
-        self._decisions.write(
-            commit=CommitLine(step=step.number, position=position, scale=scale, dense_scale=dense_scale, factor=factor)
+        self._last_commit = CommitLine(
+            step=step.number, position=position, scale=scale, dense_scale=dense_scale, factor=factor
         )
+        self._decisions.write(commit=self._last_commit)
         step.committed, step.told_s = set(), now_s
         self._commit_told = Commit(
             generation=self._roster.generation,

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Protocol
 
 from dovetail.runtime.checkpoint import Manifest
-from dovetail.runtime.coordinator.journal import Past, Start
+from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
 from dovetail.runtime.coordinator.members import Member, Worker
 from dovetail.runtime.messages import Message
 
@@ -19,6 +19,13 @@ from dovetail.runtime.messages import Message
 @dataclass(frozen=True, slots=True)
 class GoBack:
     """The run has to go back to its last checkpoint."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLost:
+    """A server is not what it was: the others wait until it is."""
 
     reason: str
 
@@ -43,7 +50,7 @@ class Finish:
     """Every sample is done."""
 
 
-Wish = GoBack | BeginAgain | Fail | Finish
+Wish = GoBack | ServerLost | BeginAgain | Fail | Finish
 
 
 class Pause(Enum):
@@ -105,6 +112,11 @@ class Work(Protocol):
 
     def as_start(self) -> Start:
         """Return where it stands, for the journal; what is under way is to be handed out again."""
+        ...
+
+    @property
+    def decided(self) -> CommitLine | None:
+        """Return the commit that `as_start` counts, and that not all servers have confirmed, where there is one."""
         ...
 
     def begin(self, now_s: float) -> None:

@@ -23,7 +23,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.launch.prepare import load_source
-from dovetail.runtime.messages import Pull, Pulled, Push, Pushed
+from dovetail.runtime.messages import Forgotten, Pull, Push, Pushed
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed, read_statistics
 from dovetail.runtime.model.parameters import statistics_vector
@@ -95,13 +95,13 @@ class InProcess:
         """Train on one global batch; return its mean loss."""
         batch = self._samples.read(epoch, first, last)
         look_ups = [look_up(table, keys, self._blueprint.num_servers) for table, keys in self._model.asked(batch)]
-        answer = self._lines.pull(0, step, look_ups, dense=True, wanted=_always)
+        answer = self._lines.pull(0, step, look_ups, dense=True, wanted=_always, keep=True)
         if answer.dense is not None:
             self._model.values.copy_(torch.from_numpy(answer.dense))
         self._model.gradients.zero_()
         computed = self._computer.compute(
             batch,
-            list(zip(look_ups, answer.rows, strict=True)),
+            list(zip(answer.look_ups, answer.rows, strict=True)),
             lambda wanted: self._lines.pull(0, step, [wanted], dense=False, wanted=_always).rows[0],
             where=f"at step {step}",
         )
@@ -168,14 +168,19 @@ def answer_as(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
     def answer(letter: Letter) -> tuple[Any, Sequence[Any]]:
         message = letter.message
         if isinstance(message, Pull):
-            found = shard.pull(message.tables, letter.arrays, dense=message.dense)
-            arrays, base = wire.coded(letter.sender, message, found, dense=message.dense)
-            return Pulled(base=base), arrays
+            return wire.answer(letter, message, shard, 0.0, owner="here")
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
-        rows, dense = gradients_in(message, letter.arrays, shard.exact)
+        brought = gradients_in(message, letter.arrays, shard.kept, shard.exact)
+        if brought is None:
+            return Forgotten(), ()
         shard.push(
-            message.step, message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last
+            *(message.step, message.task, message.worker),
+            part=message.part,
+            rows=brought.rows,
+            dense=brought.dense,
+            last=message.last,
+            wheres=brought.wheres,
         )
         return Pushed(), ()
 

@@ -16,7 +16,7 @@ from dovetail.data.source import Source
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import ROWS, ask_for
+from dovetail.runtime.folder import REDO, ROWS, ask_for
 from dovetail.runtime.launch.bed import Bed, Quotas, check_ring
 from dovetail.runtime.launch.child import Child, Starter
 from dovetail.runtime.launch.false_starts import FalseStarts
@@ -265,5 +265,6 @@ class LocalRun:
             self._line = None
         if self._lock is not None:  # else they are another launcher's
             remove_private_folder(self.blueprint.private_folder)
-            shutil.rmtree(self.folder / ROWS, ignore_errors=True)
+            for name in (ROWS, REDO):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
         self._things.close()

@@ -30,6 +30,7 @@ from dovetail.runtime.folder import (
     KEYS,
     LOGS,
     METRICS,
+    REDO,
     ROWS,
     SIZE,
     STEPS,
@@ -157,7 +158,8 @@ def _named(blueprint: Blueprint, folder: Path, *, is_new: bool) -> Blueprint:
 def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Known | None) -> None:
     """Write what processes need to start, the blueprint last; without first values, the run goes on."""
     if first_values is None:
-        shutil.rmtree(folder / ROWS, ignore_errors=True)  # of a launcher that was killed
+        for name in (ROWS, REDO):  # of a launcher that was killed
+            shutil.rmtree(folder / name, ignore_errors=True)
     for name in (LOGS, ROWS):
         (folder / name).mkdir(exist_ok=True)
     if first_values is not None:
@@ -173,7 +175,7 @@ def undo(blueprint: Blueprint, folder: Path) -> None:
     """Have a folder hold no run again that was made ready and never started; logs stay where they say something."""
     for name in (BLUEPRINT, FIXED):
         (folder / name).unlink(missing_ok=True)
-    for name in (CHECKPOINTS, ROWS):
+    for name in (CHECKPOINTS, ROWS, REDO):
         shutil.rmtree(folder / name, ignore_errors=True)
     with suppress(OSError):
         for name in _names(blueprint):

@@ -7,6 +7,7 @@ a ring lost a member. Whoever gets a message of another generation refuses it.
 from __future__ import annotations
 
 from dovetail.runtime.messages.compression import AskResidual, Residual, ResidualTold, Tuned
+from dovetail.runtime.messages.copying import Copied, Copy, CopyIs, CopyPart, CopyWanted, ReadCopy
 from dovetail.runtime.messages.membership import (
     Alive,
     Failed,
@@ -18,6 +19,7 @@ from dovetail.runtime.messages.membership import (
 from dovetail.runtime.messages.parameters import (
     AddedUp,
     AddUp,
+    Forgotten,
     Pull,
     Pulled,
     Push,
@@ -43,7 +45,9 @@ from dovetail.runtime.messages.serving import (
     Adopt,
     Commit,
     Committed,
+    CutLog,
     Load,
+    LogNote,
     Norm,
     NormIs,
     Ready,
@@ -76,12 +80,13 @@ from dovetail.runtime.messages.working import (
 Message = (
     Hello | WhoAreYou | Alive | Stop | Leaves | Failed
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
-    | Save | SaveBegun | Saved | SaveFailed | ServerStats
+    | Save | SaveBegun | Saved | SaveFailed | CutLog | LogNote | ServerStats
+    | Copy | Copied | CopyWanted | CopyIs | ReadCopy | CopyPart
     | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
     | AddUp | AddedUp
-    | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Stale
+    | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Forgotten | Stale
     | Forward | Returned | Collect | Collected | Staff | StageSpans
     | AskResidual | Residual | ResidualTold | Tuned
 )  # fmt: skip
@@ -100,10 +105,17 @@ __all__ = [
     "Collected",
     "Commit",
     "Committed",
+    "Copied",
+    "Copy",
+    "CopyIs",
+    "CopyPart",
+    "CopyWanted",
+    "CutLog",
     "Died",
     "Done",
     "Extend",
     "Failed",
+    "Forgotten",
     "Forward",
     "Hello",
     "Holds",
@@ -111,6 +123,7 @@ __all__ = [
     "JoinRing",
     "Leaves",
     "Load",
+    "LogNote",
     "Message",
     "More",
     "Norm",
@@ -120,6 +133,7 @@ __all__ = [
     "Push",
     "Pushed",
     "RanOut",
+    "ReadCopy",
     "Ready",
     "Recall",
     "Reduced",

@@ -22,6 +22,8 @@ class Hello(MessageKind, frozen=True):
     """Of the same: the generation that took up the checkpoint from which that state comes."""
     most_samples: int | None = None
     """Of a worker: samples whose task fits its free memory."""
+    word: str = ""
+    """Of a server that came back: what became of its redo log."""
 
 
 class WhoAreYou(MessageKind, frozen=True):

@@ -22,6 +22,8 @@ class Pull(MessageKind, frozen=True):
     dense_bits: int = 32
     base: int = -1
     """Which dense parameters the worker holds, as the server told it; -1 where it holds none."""
+    number: int = -1
+    """By which `Refresh` and `Push` name this pull, in the place of its keys; -1: they will not."""
 
 
 class Pulled(MessageKind, frozen=True):
@@ -36,7 +38,7 @@ class Pulled(MessageKind, frozen=True):
 
 
 class Refresh(MessageKind, frozen=True):
-    """Which of these rows have changed `since` so many steps: the keys of an early pull again, in its order.
+    """Which rows of an early pull have changed `since` so many steps: named by its number, or its keys again.
 
     Answered, like a pull, once the server has applied `version` steps.
     """
@@ -49,6 +51,7 @@ class Refresh(MessageKind, frozen=True):
     row_bits: int = 32
     dense_bits: int = 32
     base: int = -1
+    number: int = -1
 
 
 class Refreshed(MessageKind, frozen=True):
@@ -77,6 +80,10 @@ class Push(MessageKind, frozen=True):
     samples: int
     loss: float
     factor: float = 1.0
+    pulls: tuple[int, ...] = ()
+    """For each table the pull whose keys these are, in its order: they do not come again. -1: the keys are here."""
+    places: tuple[int, ...] = ()
+    """And which of that pull's tables."""
 
 
 class Pushed(MessageKind, frozen=True):
@@ -84,6 +91,10 @@ class Pushed(MessageKind, frozen=True):
 
     counts: bool = True
     """Whether they count: not where another attempt at the task does."""
+
+
+class Forgotten(MessageKind, frozen=True):
+    """The server does not remember a pull that was named: ask again, with keys."""
 
 
 class AddUp(MessageKind, frozen=True):

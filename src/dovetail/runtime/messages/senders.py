@@ -6,12 +6,14 @@ from collections.abc import Collection
 from typing import Any
 
 from dovetail.runtime.messages.compression import Residual, ResidualTold, Tuned
+from dovetail.runtime.messages.copying import Copy, CopyWanted, ReadCopy
 from dovetail.runtime.messages.membership import Alive, Failed, Hello, Leaves
 from dovetail.runtime.messages.parameters import AddUp, Pull, Push, Refresh
 from dovetail.runtime.messages.ring import Holds, InRing, Reduced, RingBroken, RingMeets
 from dovetail.runtime.messages.serving import (
     Accepted,
     Committed,
+    LogNote,
     NormIs,
     Ready,
     SaveBegun,
@@ -29,6 +31,7 @@ TO_COORDINATOR: dict[str, tuple[type, ...]] = {
     "coordinator": (Status,),
     "server": (
         Status, Hello, Alive, Failed, Ready, Accepted, NormIs, Committed, SaveBegun, Saved, SaveFailed, ServerStats,
+        LogNote,
     ),
     "stage worker": (Status, Hello, Alive, Failed, StageSpans),
     "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, Done, ResidualTold, Tuned),
@@ -72,6 +75,8 @@ class Senders:
     def why_not_to_server(self, sender: str, message: Any) -> str | None:
         """Return why a server does not take a message of this process, or None where it does."""
         role = self.role_of(sender)
+        if role == "server" and isinstance(message, Copy | CopyWanted | ReadCopy):
+            return None
         asks = isinstance(message, Pull | Refresh)
         if "worker" not in role or not (asks or (role == "worker" and isinstance(message, Push | AddUp | Residual))):
             return _not_theirs(sender, role, message)

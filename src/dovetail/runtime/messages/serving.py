@@ -115,6 +115,20 @@ class SaveFailed(MessageKind, frozen=True):
     hint: str
 
 
+class CutLog(MessageKind, frozen=True):
+    """The checkpoint of `step` is whole: what a redo log has of the time before is not needed any more."""
+
+    step: int
+
+
+class LogNote(MessageKind, frozen=True):
+    """What people should know of a server's redo log, and whether a checkpoint should come soon: it gets long."""
+
+    name: str
+    word: str = ""
+    wants_checkpoint: bool = False
+
+
 class ServerStats(MessageKind, frozen=True):
     """What a server holds and has done."""
 
@@ -124,3 +138,5 @@ class ServerStats(MessageKind, frozen=True):
     pulled_keys: int
     pushed_keys: int
     busy_s: float
+    log_s: float = 0.0
+    log_bytes: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,16 @@ RowGradients = tuple[int, Keys, Floats]
 """The number of a table, keys, and the gradient of each key's row."""
 AttemptKey = tuple[int, int, str]
 """Step (0 in ssp and async), task, and whose attempt it is."""
+
+
+class BeforeApply(Protocol):
+    """Whoever keeps what is applied."""
+
+    def __call__(
+        self, task: int, rows: Sequence[RowGradients], dense: Floats | None, *, scale: float, factor: float
+    ) -> None:
+        """Take in the gradients of a task."""
+        ...
 
 
 @dataclass(slots=True)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dovetail.embedding import Whereabouts
 from dovetail.splitmix import mix
 
 Keys = NDArray[np.int64]
 Floats = NDArray[np.float32]
 FIRST_ROWS = 1024
+NO_SLOTS = np.empty(0, dtype=np.int32)
+
+
+class Taken(NamedTuple):
+    """Sums that are to be applied, which whoever takes them may change, and where the table has their rows."""
+
+    keys: Keys
+    values: Floats
+    where: Whereabouts | None
 
 
 class GradientSums:
@@ -23,31 +35,46 @@ class GradientSums:
         self.keys = np.empty(FIRST_ROWS, dtype=np.int64)
         self.sums = np.empty((FIRST_ROWS, width), dtype=np.float32)
         self.taken = np.zeros(FIRST_ROWS, dtype=np.bool_)
+        self._slots = np.empty(FIRST_ROWS, dtype=np.int32)
+        self._as_of: tuple[int, int] | None = None
+        """When the rows of all sums were where `_slots` says; None: there are sums of which nobody knows that."""
         self._heads = np.full(4 * FIRST_ROWS, -1, dtype=np.int32)
         self._cursor = 0
 
-    def add(self, keys: Keys, values: Floats) -> None:
-        """Add gradients to the sums of their keys."""
+    def add(self, keys: Keys, values: Floats, where: Whereabouts | None = None) -> None:
+        """Add gradients to the sums of their keys; `where` says where the table has the rows."""
+        if not len(keys):
+            return
         if self.count + len(keys) > len(self.keys):
             self._grow(self.count + len(keys))
-        self.count = add_rows(keys, values, self._heads, self.keys, self.sums, self.count)
+        as_of = None if where is None else where.as_of
+        self._as_of = as_of if not self.count or self._as_of == as_of else None
+        slots = NO_SLOTS if where is None else where.slots
+        self.count = add_rows(keys, values, slots, self._heads, self.keys, self.sums, self._slots, self.count)
 
-    def take(self, keys: Keys) -> tuple[Keys, Floats]:
+    def take(self, keys: Keys) -> Taken:
         """Return those of `keys`, which are distinct, whose sums were not taken yet, with their sums; take them."""
         places = np.empty(len(keys), dtype=np.int32)
         count = find_untaken(keys, self._heads, self.keys, self.taken, places)
-        return self.keys[places[:count]], self.sums[places[:count]]
+        return self._at(places[:count])
+
+    def _at(self, places: NDArray[np.int32] | slice) -> Taken:
+        """Return the sums at some places."""
+        where = None if self._as_of is None else Whereabouts(self._slots[places], self._as_of)
+        return Taken(self.keys[places], self.sums[places], where)
 
     def changed(self, keys: Keys) -> NDArray[np.int32]:
         """Return the positions of those of `keys` that have sums, taken or not."""
         positions = np.empty(len(keys), dtype=np.int32)
         return positions[: find_known(keys, self._heads, self.keys, positions)]
 
-    def take_some(self, most: int) -> tuple[Keys, Floats]:
+    def take_some(self, most: int) -> Taken:
         """Return up to `most` of the sums that were not taken yet; take them. None are left where none come."""
-        places = np.empty(most, dtype=np.int32)
-        count, self._cursor = next_untaken(self._cursor, self.count, self.taken, places)
-        return self.keys[places[:count]], self.sums[places[:count]]
+        places = np.empty(min(most, self.count - self._cursor), dtype=np.int32)
+        begin = self._cursor
+        count, self._cursor = next_untaken(begin, self.count, self.taken, places)
+        whole = count == self._cursor - begin  # none between was taken: no copy
+        return self._at(slice(begin, self._cursor) if whole else places[:count])
 
     def clear(self) -> None:
         """Start again without keys."""
@@ -61,14 +88,17 @@ class GradientSums:
         keys, sums = np.empty(size, dtype=np.int64), np.empty((size, self._width), dtype=np.float32)
         keys[: self.count], sums[: self.count] = self.keys[: self.count], self.sums[: self.count]
         self.keys, self.sums = keys, sums
+        slots = np.empty(size, dtype=np.int32)
+        slots[: self.count] = self._slots[: self.count]
+        self._slots = slots
         self.taken = np.concatenate([self.taken, np.zeros(size - len(self.taken), dtype=np.bool_)])
         self._heads = np.full(4 * size, -1, dtype=np.int32)
         place_keys(self.keys, self.count, self._heads)
 
 
 @njit(cache=True, nogil=True)
-def add_rows(keys, values, heads, known, sums, count):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Add rows to the sums of their keys; return how many keys there are then."""
+def add_rows(keys, values, slots, heads, known, sums, known_slots, count):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Add rows to the sums of their keys, with their slots where there are any; return how many keys there are then."""
     mask = len(heads) - 1
     width = sums.shape[1]
     for i in range(len(keys)):
@@ -80,6 +110,8 @@ def add_rows(keys, values, heads, known, sums, count):  # type: ignore[no-untype
         if place < 0:
             heads[at] = count
             known[count] = key
+            if len(slots):
+                known_slots[count] = slots[i]
             for j in range(width):
                 sums[count, j] = values[i, j]
             count += 1

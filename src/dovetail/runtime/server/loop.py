@@ -20,7 +20,9 @@ from dovetail.runtime.messages import (
     Alive,
     Commit,
     Committed,
+    CutLog,
     Failed,
+    Forgotten,
     Hello,
     Load,
     Norm,
@@ -32,7 +34,6 @@ from dovetail.runtime.messages import (
     Refresh,
     Residual,
     Save,
-    ServerStats,
     Stale,
     Stop,
     WhoAreYou,
@@ -40,8 +41,10 @@ from dovetail.runtime.messages import (
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.norm_calls import NormCalls
 from dovetail.runtime.server.requests import gradients_in, residual_in
+from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.stats import stats_of
 from dovetail.runtime.server.wire import AnswerWire
 from dovetail.transport import Letter, Listener, PeerLost, Refused
 
@@ -65,11 +68,16 @@ class ServerLoop:
         self._norm_calls = NormCalls(self._shard, self._listener)
         self._coordinator = process.call_coordinator()
         self._senders = process.senders()
+        self._safe = Safekeeping(process, number, self._shard, self._listener, self._coordinator)
+        self._redo = self._safe.log
         self._generation = 0
         self._era = -1
         """The generation that took up the checkpoint from which this state comes."""
+        self._waits_in = -1
+        """The generation of sums from a redo log that wait to be committed; nobody is served in it any more."""
+        self._word = ""
         self._parked: list[tuple[Letter, float]] = []
-        self._saving = PartSaving(self._name, number, self._shard)
+        self._saving = PartSaving(self._name, number, self._shard, self._redo)
         self._square = math.nan
         self._busy_s = 0.0
         self._last_beat_s = 0.0
@@ -81,7 +89,10 @@ class ServerLoop:
         """Serve until told to stop."""
         poller = zmq.Poller()
         poller.register(self._listener.socket, zmq.POLLIN)
-        poller.register(self._coordinator.socket, zmq.POLLIN)
+        for socket in (self._coordinator.socket, *self._safe.sockets):
+            poller.register(socket, zmq.POLLIN)
+        back = self._safe.come_back()
+        self._era, self._waits_in, self._word = back.era, back.generation, back.word
         self._say_hello()
         try:
             while not self._stopped:
@@ -99,6 +110,7 @@ class ServerLoop:
                     self._busy_s += time.perf_counter() - start_s
                 if not self._shard.is_settled:
                     self._shard.settle_some()
+                self._safe.go_on()
                 self._report_saving()
                 self._process.check_coordinator(self._clock.now() - self._heard_s)
         except (DovetailError, OSError) as problem:
@@ -106,6 +118,7 @@ class ServerLoop:
             self._coordinator.send(Failed(name=self._name, error=str(problem), hint=hint))
             raise
         finally:
+            self._safe.close()
             self._shard.close()
             self._listener.close()
             self._coordinator.close()
@@ -117,9 +130,10 @@ class ServerLoop:
                 role="server",
                 name=self._name,
                 process_id=self._process.process_id,
-                generation=self._generation,
-                version=self._shard.version,
+                generation=max(self._generation, self._waits_in),
+                version=self._shard.version if self._era >= 0 else -1,
                 era=self._era,
+                word=self._word,
             )
         )
 
@@ -132,6 +146,8 @@ class ServerLoop:
         with suppress(PeerLost):  # the coordinator is away, and its queue full: it will hear of us when it is back
             self._coordinator.send(Alive(name=self._name))
             self._send_stats()
+            if (note := self._redo.note(self._name)) is not None:
+                self._coordinator.send(note)
 
     def _report_saving(self) -> None:
         """Tell the coordinator when this server's part of a checkpoint is on disk."""
@@ -142,17 +158,7 @@ class ServerLoop:
 
     def _send_stats(self) -> None:
         """Tell the coordinator what this server holds and has done."""
-        stats = [table.stats() for table in self._shard.tables]
-        self._coordinator.send(
-            ServerStats(
-                name=self._name,
-                rows=sum(each.num_rows for each in stats),
-                memory_bytes=sum(each.memory_bytes for each in stats) + 4 * self._shard.values.nbytes,
-                pulled_keys=self._shard.pulled_keys,
-                pushed_keys=self._shard.pushed_keys,
-                busy_s=self._busy_s,
-            )
-        )
+        self._coordinator.send(stats_of(self._name, self._shard, self._redo, self._busy_s))
 
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
@@ -161,30 +167,33 @@ class ServerLoop:
         if isinstance(message, Commit):
             self._commit(message)
         elif isinstance(message, Norm):
-            square = self._shard.norm_square()
-            self._coordinator.send(
-                NormIs(name=self._name, generation=message.generation, step=message.step, square=square)
-            )
+            square, generation = self._shard.norm_square(), message.generation
+            self._coordinator.send(NormIs(name=self._name, generation=generation, step=message.step, square=square))
         elif isinstance(message, Load | Adopt) and message.generation == self._generation:
             self._become(message.generation)  # it was asked twice
         elif isinstance(message, Load):
             self._saving.drop()
             self._shard.load(Path(message.folder))
             self._era = message.generation
+            self._redo.begin(self._era, Path(message.folder))
             self._become(message.generation)
         elif isinstance(message, Adopt):
             self._shard.discard()
+            self._redo.discarded()
             self._become(message.generation)
         elif isinstance(message, Save) and message.generation == self._generation:
             self._coordinator.send(self._saving.begin(message))
+        elif isinstance(message, CutLog):
+            self._redo.kept(message.step)
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif isinstance(message, Stop):
             self._stopped = True
+            self._safe.end()
 
     def _become(self, generation: int) -> None:
         """Go on as a generation: whoever waits for an older one is told."""
-        self._generation = generation
+        self._generation, self._waits_in, self._word = generation, -1, ""
         for letter, _ in self._parked:
             self._listener.reply(letter, Stale(generation=generation))
         self._parked.clear()
@@ -193,19 +202,19 @@ class ServerLoop:
 
     def _commit(self, message: Commit) -> None:
         """Apply a step, once, and answer those who wait for it; one of another generation is not the one we hold."""
-        if message.generation != self._generation:
+        if message.generation not in (self._generation, self._waits_in):
             return
         if message.step == self._shard.version:
             start_s = time.perf_counter()
+            self._redo.commit(message)
             self._square = self._shard.norm_square() if self._shard.keeps_dense else math.nan
             self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
             self._busy_s += time.perf_counter() - start_s
             parked, self._parked = self._parked, []
             for letter, since_s in parked:
                 self._from_worker(letter, since_s)
-        self._coordinator.send(
-            Committed(name=self._name, generation=message.generation, step=message.step, square=self._square)
-        )
+        generation, step = message.generation, message.step
+        self._safe.tell(Committed(name=self._name, generation=generation, step=step, square=self._square))
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -215,6 +224,8 @@ class ServerLoop:
         reason = self._senders.why_not_to_server(letter.owner, message)
         if reason is not None:
             self._listener.refuse(letter, reason)
+            return
+        if self._safe.handle(letter):
             return
         if message.generation != self._generation:
             self._listener.reply(letter, Stale(generation=self._generation))
@@ -242,39 +253,35 @@ class ServerLoop:
             self._parked.append((letter, since_s))
             return
         parked_s = time.monotonic() - since_s
-        self._listener.reply(letter, *self._wire.answer(letter, message, shard, parked_s))
+        self._listener.reply(letter, *self._wire.answer(letter, message, shard, parked_s, owner=letter.owner))
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
-        rows, dense = gradients_in(message, letter.arrays, self._shard.exact)
+        brought = gradients_in(message, letter.arrays, self._shard.kept, self._shard.exact)
+        if brought is None:
+            self._listener.reply(letter, Forgotten())
+            return
+        rows, wheres, dense = brought
         self._shard.check(rows, dense)
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
             counts = not late and self._shard.push(
-                message.step,
-                message.task,
-                message.worker,
-                part=message.part,
-                rows=rows,
-                dense=dense,
-                last=message.last,
-            )
+                message.step, message.task, message.worker,
+                part=message.part, rows=rows, dense=dense, last=message.last, wheres=wheres,
+            )  # fmt: skip
         else:
             late = self._shard.counts(0, message.task)
             counts = self._shard.apply(
-                message.task,
-                message.worker,
-                part=message.part,
-                rows=rows,
-                dense=dense,
-                last=message.last,
-                scale=self._scale,
-                factor=message.factor,
-            )
+                message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last,
+                scale=self._scale, factor=message.factor, wheres=wheres,
+            )  # fmt: skip
+        self._shard.kept.forget(letter.owner, message.pulls)
         self._listener.reply(letter, Pushed(counts=counts or not message.last))
+        if counts and self._sync:
+            self._redo.step_grew(generation=message.generation, positions=message.positions)
         self._norm_calls.pushed(message)
         if counts or (late and message.last):
-            self._coordinator.send(
+            self._safe.tell(
                 Accepted(
                     name=self._name,
                     generation=message.generation,

@@ -43,6 +43,8 @@ class NormSums:
         """Start without any."""
         self.running: Floats | None = None
         self._has_changed = False
+        self._next: Floats | None = None
+        """What running statistics are after the step under way, where that is known from elsewhere."""
         self._places: dict[tuple[int, bool], _Place] = {}
         self._positions: dict[int, int] = {}
         """Of tasks that will come to no further norm: they are pushed, or have no samples."""
@@ -60,9 +62,23 @@ class NormSums:
 
     def discard(self) -> None:
         """Forget the step under way: whoever waits is told by the coordinator."""
+        self._next = None
         self._places.clear()
         self._positions.clear()
         self._absent.clear()
+
+    def after_commit(self) -> Floats | None:
+        """Return the running statistics as they are once the step counts, where it changes them."""
+        if self._next is not None or self.running is None:
+            return self._next
+        other = NormSums()
+        other.running, other._places = self.running.copy(), dict(self._places)
+        other.commit()
+        return other.to_save
+
+    def put_next(self, running: Floats) -> None:
+        """Have the running statistics be these when the step is committed."""
+        self._next = running.copy()
 
     def add(self, message: AddUp, sums: NDArray[Any], who: Any) -> Answers:
         """Take in what a worker brings; return who can be answered now."""
@@ -128,6 +144,9 @@ class NormSums:
 
     def commit(self) -> None:
         """Have running statistics take in the step, norm by norm in the order of the forward pass."""
+        if self._next is not None:
+            self.running, self._has_changed = self._next, True
+            self.discard()
         for (_, back), place in sorted(self._places.items(), key=lambda item: item[0]):
             if not back and place.result is not None and place.first.offset >= 0:
                 self._take_in(place.first, place.result)

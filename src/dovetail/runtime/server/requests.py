@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dovetail.codecs.payload import NO_PLACES, Places, unpack
+from dovetail.embedding import Whereabouts
 from dovetail.runtime.blueprint import TableSpec
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Push, Residual
+from dovetail.runtime.messages import Push, Refresh, Residual
 from dovetail.runtime.server.attempts import Floats, Keys, RowGradients
+from dovetail.runtime.server.kept_pulls import KeptPulls
 
 BUG = "a bug: report it"
 
@@ -27,17 +29,46 @@ def check_wanted(tables: Sequence[int], keys: Sequence[Keys], specs: Sequence[Ta
         _check_keys(position, wanted, spec)
 
 
-def gradients_in(
-    push: Push, arrays: Sequence[Any], exact: Places = NO_PLACES
-) -> tuple[list[RowGradients], Floats | None]:
-    """Return the gradients of rows, by table, and the dense ones that a push brings, be they in fewer bits or not.
+def keys_of(refresh: Refresh, arrays: Sequence[Any], worker: str, kept: KeptPulls) -> Sequence[Keys] | None:
+    """Return the keys that a refresh is about, or None where it names a pull that is not remembered."""
+    if refresh.number < 0 or arrays:
+        return arrays
+    look_ups = kept.find(worker, refresh.number)
+    return None if look_ups is None else [each.keys for each in look_ups]
 
-    Of dense ones that are, the numbers at the places `exact` are not.
+
+class Brought(NamedTuple):
+    """What a push brings: gradients of rows by table, where the rows were when they were pulled, and the dense ones."""
+
+    rows: list[RowGradients]
+    wheres: list[Whereabouts | None]
+    dense: Floats | None
+
+
+def gradients_in(push: Push, arrays: Sequence[Any], kept: KeptPulls, exact: Places = NO_PLACES) -> Brought | None:
+    """Return what a push brings, be it in fewer bits or not, or None where it names a pull that is not remembered.
+
+    Of dense gradients in fewer bits, the numbers at the places `exact` are not.
     """
-    if len(arrays) != 2 * len(push.tables) + push.dense:
+    pulls = push.pulls or (-1,) * len(push.tables)
+    places = push.places or pulls
+    num_keys = sum(pull < 0 for pull in pulls)
+    if not len(push.tables) == len(pulls) == len(places) or len(arrays) != len(pulls) + num_keys + push.dense:
         raise TrainingError(f"{push.worker} pushed {len(arrays)} arrays for {len(push.tables)} tables", hint=BUG)
-    rows = [(table, arrays[2 * place], _read(push, arrays[2 * place + 1])) for place, table in enumerate(push.tables)]
-    return rows, _read(push, arrays[-1], exact) if push.dense else None
+    left, rows, wheres = iter(arrays), [], []
+    for table, pull, place in zip(push.tables, pulls, places, strict=True):
+        if pull < 0:
+            keys, where = next(left), None
+        else:
+            look_ups = kept.find(push.worker.partition("/")[0], pull)
+            if look_ups is None:
+                return None
+            if not 0 <= place < len(look_ups) or look_ups[place].table != table:
+                raise TrainingError(f"{push.worker} pulled no keys of table {table} as number {place}", hint=BUG)
+            _, keys, where = look_ups[place]
+        rows.append((table, keys, _read(push, next(left))))
+        wheres.append(where)
+    return Brought(rows, wheres, _read(push, arrays[-1], exact) if push.dense else None)
 
 
 def _read(push: Push, array: Any, exact: Places = NO_PLACES) -> Any:

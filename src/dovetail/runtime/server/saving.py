@@ -10,15 +10,16 @@ from dovetail.errors import DovetailError
 from dovetail.runtime.checkpoint import STATISTICS, checksums_in, table_folder
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
+from dovetail.runtime.server.redo import RedoLog
 from dovetail.runtime.server.shard import Shard
 
 
 class PartSaving:
     """The part under way, where there is one."""
 
-    def __init__(self, name: str, number: int, shard: Shard) -> None:
+    def __init__(self, name: str, number: int, shard: Shard, redo: RedoLog) -> None:
         """Start without any; `number` is the server's."""
-        self._name, self._number, self._shard = name, number, shard
+        self._name, self._number, self._shard, self._redo = name, number, shard, redo
         self._under_way: tuple[Save, list[Future[Any]]] | None = None
         self._begun: tuple[int, int] | None = None
         """Generation and number of the part that was begun last."""
@@ -45,6 +46,7 @@ class PartSaving:
         except (DovetailError, OSError) as error:
             return self._failed(message, error)
         self._begun = (message.generation, message.number)
+        self._redo.at_checkpoint(message.next_task)
         return begun
 
     def drop(self) -> None:

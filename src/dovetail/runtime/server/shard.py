@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding import Checkpoint, Table
+from dovetail.embedding import Checkpoint, Table, Whereabouts
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import (
     RESIDUAL,
@@ -28,13 +29,17 @@ from dovetail.runtime.checkpoint import (
 )
 from dovetail.runtime.dense.exempt import exact_places
 from dovetail.runtime.dense.groups import optimizer_of
-from dovetail.runtime.server.attempts import Attempts, Floats, Keys, RowGradients, copied
-from dovetail.runtime.server.gradient_sums import GradientSums
+from dovetail.runtime.server.apply_rows import apply_rows
+from dovetail.runtime.server.attempts import Attempts, BeforeApply, Floats, Keys, RowGradients, copied
+from dovetail.runtime.server.due_rows import DueRows
+from dovetail.runtime.server.kept_pulls import KeptKeys, KeptPulls, PullName
 from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
 from dovetail.runtime.server.returned import Returned
-from dovetail.runtime.server.step_sums import StepSums
-from dovetail.runtime.server.tables import load_table
+from dovetail.runtime.server.step_sums import StepSums, WholeStep
+from dovetail.runtime.server.tables import load_tables
+from dovetail.runtime.server.threads import threads_of
+from dovetail.transport import Sendable, Unwritten
 
 
 class Shard:
@@ -63,15 +68,17 @@ class Shard:
         """In ssp and async: tasks of which parts have come."""
         self._step = StepSums((), 0)
         """In sync: the gradients of the step under way."""
-        self._due: list[GradientSums] = []
+        self._threads = threads_of(blueprint)
+        self._due = DueRows(self._threads)
         """Sums of the step that was committed last, those that are not applied yet."""
-        self._due_scale, self._due_factor = 1.0, 1.0
-        self.is_settled = True
+        self.before_apply: BeforeApply | None = None
+        """In ssp and async: told of every task that is about to be applied."""
+        self.kept = KeptPulls()
         is_keeper = number == 0 and blueprint.run.training.batch_norm == "global"
         self.norms = NormSums() if is_keeper else None
         """Batch norms over whole batches, on the first server."""
         self.pulled_keys = 0
-        self.pushed_keys = 0
+        self._applied_keys = 0
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -83,26 +90,17 @@ class Shard:
         self._all_before = 0
         for table in self.tables:
             table.close()
-        self.tables = [
-            load_table(
-                *(self._blueprint, checkpoint, folder, position),
-                cold=self._folder / f"table-{position}",
-                server=self._number,
-            )
-            for position in range(len(self._blueprint.tables))
-        ]
-        self._due = []
-        self.is_settled = True
+        self.tables = load_tables(
+            self._blueprint, checkpoint, folder, cold=self._folder, server=self._number, threads=self._threads
+        )
+        self._due.forget()
         if self.keeps_dense:
             values, state = load_vectors(folder, checkpoint)
             residual = state.pop(RESIDUAL, None)
             self.returned = Returned(len(self.values), None if residual is None else residual[self._slice])
             self.values = values[self._slice].copy()
-            self._state = (
-                {name: vector[self._slice].copy() for name, vector in state.items()}
-                if state
-                else self._optimizer.first_state(len(self.values))
-            )
+            kept = {name: vector[self._slice].copy() for name, vector in state.items()}
+            self._state = kept or self._optimizer.first_state(len(self.values))
         if self.norms is not None:
             self.norms.load(read_statistics(folder, checkpoint))
         self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values))
@@ -132,14 +130,31 @@ class Shard:
 
     def pull(self, tables: Sequence[int], keys: Sequence[Keys], *, dense: bool) -> list[Floats]:
         """Return the rows of keys of each table, then this server's dense parameters where asked for."""
+        found = self.answer(tables, keys, dense=dense)
+        return [each.written() if isinstance(each, Unwritten) else each for each in found]
+
+    def answer(
+        self, tables: Sequence[int], keys: Sequence[Keys], *, dense: bool, keep: PullName | None = None
+    ) -> list[Sendable]:
+        """Return the same, the rows written by whoever sends them: straight to where they go.
+
+        With a name to `keep`, what is asked for is remembered.
+        """
         check_wanted(tables, keys, self._blueprint.tables)
-        found = []
+        kept = None if keep is None else self.kept.begin(keep)
+        found: list[Sendable] = []
         for position, wanted in zip(tables, keys, strict=True):
-            if not self.is_settled:
-                self._apply_due(position, *self._due[position].take(wanted))
-            found.append(self.tables[position].lookup(wanted))
-            self.pulled_keys += len(wanted)
+            shape = (len(wanted), self._blueprint.tables[position].width)
+            found.append(Unwritten(shape, self.values.dtype, partial(self._read, position, wanted, kept)))
         return [*found, self.values] if dense else found
+
+    def _read(self, position: int, wanted: Keys, kept: list[KeptKeys] | None, out: Floats) -> None:
+        """Write rows as they are after the last step."""
+        self._due.apply_of(position, wanted)
+        _, where = self.tables[position].lookup_distinct(wanted, out)
+        self.pulled_keys += len(wanted)
+        if kept is not None:
+            kept.append(KeptKeys(position, wanted.copy(), where))
 
     def refresh(
         self, tables: Sequence[int], keys: Sequence[Keys], *, since: int, dense: bool
@@ -148,11 +163,10 @@ class Shard:
         check_wanted(tables, keys, self._blueprint.tables)
         found: list[NDArray[np.generic]] = []
         for position, wanted in zip(tables, keys, strict=True):
+            positions = self._due.changed(position, wanted) if since == self.version - 1 else None
             if since >= self.version:
                 positions = np.empty(0, dtype=np.int32)
-            elif since == self.version - 1 and self._due:
-                positions = self._due[position].changed(wanted)
-            else:  # more than one step ago, or before the run went back: all may have
+            elif positions is None:  # more than one step ago, or before the run went back: all may have
                 positions = np.arange(len(wanted), dtype=np.int32)
             found += [positions, *self.pull([position], [wanted[positions]], dense=False)]
         return [*found, self.values] if dense else found
@@ -161,15 +175,16 @@ class Shard:
 
     def push(
         self, step: int, task: int, worker: str, *, part: int, rows: Sequence[RowGradients],
-        dense: Floats | None, last: bool,
+        dense: Floats | None, last: bool, wheres: Sequence[Whereabouts | None] = (),
     ) -> bool:  # fmt: skip
         """Take in a part of a task's gradients for a step to come; True once the task counts, by its last part.
 
-        A second attempt at a task that counts already changes nothing (and is not refused: its work is done).
+        A second attempt at a task that counts already changes nothing (and is not refused: its work is done). `wheres`
+        says of `rows` where they were when they were pulled.
         """
         if (step, task) in self._accepted:
             return False
-        counts = self._step.push(step, task, worker, part=part, rows=rows, dense=dense, last=last)
+        counts = self._step.push(step, task, worker, part=part, rows=rows, dense=dense, last=last, wheres=wheres)
         if counts:
             self._accepted.add((step, task))
         return counts
@@ -187,14 +202,22 @@ class Shard:
         self.returned.put_into(self._step.dense)
         return self._step.norm_square()
 
+    def step_sums(self) -> WholeStep:
+        """Return what the step under way comes to, to be read at once."""
+        norms = self.norms.after_commit() if self.norms is not None else None
+        return WholeStep(self._step.rows(), self._step.dense if len(self.values) else None, norms)
+
+    def put_step(self, step: WholeStep) -> None:
+        """Take up what `step_sums` returned, in the place of what there is."""
+        self._step.discard()
+        self._step.put(step.rows, step.dense)
+        if self.norms is not None and step.norms is not None:
+            self.norms.put_next(step.norms)
+
     def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
         """Apply the step: dense parameters now, rows when they are asked for or there is time."""
         self.settle()
-        for sums in self._due:
-            sums.clear()
-        self._due = self._step.take_rows(self._due or None)
-        self._due_scale, self._due_factor = scale, factor
-        self.is_settled = not any(sums.count for sums in self._due)
+        self._due.begin(self.tables, self._step.take_rows(self._due.spare()), scale=scale, factor=factor)
         if self.keeps_dense and len(self.values):
             self.returned.put_into(self._step.dense)
             self._update_dense(self._step.dense, scale=dense_scale, factor=factor)
@@ -204,33 +227,29 @@ class Shard:
             self.norms.commit()
         self._accepted.clear()
         self.version += 1
+        self.kept.forget_before(self.version)
+
+    @property
+    def is_settled(self) -> bool:
+        """Say whether all sums of the last step are applied."""
+        return self._due.is_settled
 
     def settle_some(self, most: int = 4096) -> None:
         """Apply some of the sums that are due."""
-        for position, sums in enumerate(self._due):
-            keys, values = sums.take_some(most)
-            if len(keys):
-                self._apply_due(position, keys, values)
-                return
-        self.is_settled = True
+        self._due.settle_some(most)
 
     def settle(self) -> None:
         """Apply all sums that are due."""
-        while not self.is_settled:
-            self.settle_some(1 << 16)
+        self._due.settle()
 
-    def _apply_due(self, position: int, keys: Keys, values: Floats) -> None:
-        """Step rows by sums that are due."""
-        if len(keys):
-            table = self.tables[position]
-            np.multiply(values, np.float32(self._due_scale), out=values)  # a copy of the sums
-            table.set_rate_factor(self._due_factor)
-            table.update_distinct(keys, values)
-            self.pushed_keys += len(keys)
+    @property
+    def pushed_keys(self) -> int:
+        """Return how many rows were stepped, each as often as it was."""
+        return self._applied_keys + self._due.num_applied
 
     def apply(
         self, task: int, worker: str, *, part: int, rows: Sequence[RowGradients], dense: Floats | None,
-        last: bool, scale: float, factor: float,
+        last: bool, scale: float, factor: float, wheres: Sequence[Whereabouts | None] = (),
     ) -> bool:  # fmt: skip
         """Take in a part of a task's gradients and, with the last, apply them at once (ssp and async)."""
         if self.counts(0, task):
@@ -238,10 +257,10 @@ class Shard:
         gradients = self._attempts.add((0, task, worker), part, rows if last else copied(rows))
         if not last:
             return False
-        for position, table in enumerate(self.tables):
-            mine = [(keys, values) for of_table, keys, values in gradients.rows if of_table == position]
-            if mine:
-                self._update_rows(table, mine, scale=scale, factor=factor)
+        if self.before_apply is not None:
+            self.before_apply(task, gradients.rows, dense, scale=scale, factor=factor)
+        at_once = wheres if part == 0 else ()
+        self._applied_keys += apply_rows(self.tables, gradients.rows, at_once, scale=scale, factor=factor)
         if dense is not None and self.keeps_dense:
             if self.returned.is_any:
                 dense = dense.copy()  # a message's is not ours to change
@@ -253,35 +272,17 @@ class Shard:
         self.version += 1
         return True
 
-    def _update_rows(self, table: Table, parts: Sequence[tuple[Keys, Floats]], *, scale: float, factor: float) -> None:
-        """Step rows by their gradients times `scale`; a row that is in several parts gets one step."""
-        keys = parts[0][0] if len(parts) == 1 else np.concatenate([keys for keys, _ in parts])
-        gradients = np.empty((len(keys), table.width), dtype=np.float32)
-        end = 0
-        for _, values in parts:
-            begin, end = end, end + len(values)
-            np.multiply(values, np.float32(scale), out=gradients[begin:end])
-        table.set_rate_factor(factor)
-        table.update(keys, gradients)
-        self.pushed_keys += len(keys)
-
     def _update_dense(self, gradients: Floats, *, scale: float, factor: float) -> None:
         """Step the dense parameters by their gradients times `scale`."""
         self._dense_steps += 1
-        self._optimizer.step(
-            self.values,
-            gradients,
-            self._state,
-            step_number=self._dense_steps,
-            scale=scale,
-            factor=factor,
-            clip_value=self._blueprint.run.optimizer.clip_value,
-        )
+        parts, clip_value = (self.values, gradients, self._state), self._blueprint.run.optimizer.clip_value
+        self._optimizer.step(*parts, step_number=self._dense_steps, scale=scale, factor=factor, clip_value=clip_value)
 
     def discard(self) -> None:
         """Throw away gradients that were not committed; in ssp and async what is applied stays applied."""
         self._step.discard()
         self._attempts.clear()
+        self.kept.clear()
         self.returned.undone()
         if self.norms is not None:
             self.norms.discard()

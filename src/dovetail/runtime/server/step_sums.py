@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.embedding import Whereabouts
 from dovetail.runtime.dense.kernels import add_into, sum_of_squares
 from dovetail.runtime.server.attempts import Attempts, Floats, RowGradients, TaskGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
+
+
+@dataclass(frozen=True, slots=True)
+class WholeStep:
+    """What all gradients of a step come to: the sums of rows, by table, that of the dense gradient, where there is any.
+
+    And the running statistics of norms as they are once the step counts, on the server that keeps them.
+    """
+
+    rows: Sequence[RowGradients]
+    dense: Floats | None
+    norms: Floats | None = None
 
 
 class StepSums:
@@ -27,14 +41,17 @@ class StepSums:
 
     def push(
         self, step: int, task: int, worker: str, *, part: int, rows: Sequence[RowGradients],
-        dense: Floats | None, last: bool,
+        dense: Floats | None, last: bool, wheres: Sequence[Whereabouts | None] = (),
     ) -> bool:  # fmt: skip
-        """Take in a part of an attempt at a task that is not whole; True where that makes it whole."""
+        """Take in a part of an attempt at a task that is not whole; True where that makes it whole.
+
+        `wheres` says of `rows` where the tables have them.
+        """
         again = part == 0 and (step, task, worker) in self._attempts
         copies = copied(rows)
         gradients = self._attempts.add((step, task, worker), part, copies)
         if self._counting.setdefault(task, worker) == worker and not again:
-            self._add_up(copies)
+            self._add_up(copies, wheres)
         if not last:
             if again:
                 self._add_up_anew()
@@ -49,10 +66,10 @@ class StepSums:
             self._add_up_anew()
         return True
 
-    def _add_up(self, rows: Sequence[RowGradients]) -> None:
+    def _add_up(self, rows: Sequence[RowGradients], wheres: Sequence[Whereabouts | None] = ()) -> None:
         """Add gradients to the sums of the step."""
-        for position, keys, values in rows:
-            self._sums[position].add(keys, values)
+        for (position, keys, values), where in zip(rows, wheres or [None] * len(rows), strict=True):
+            self._sums[position].add(keys, values, where)
 
     def _add_up_anew(self) -> None:
         """Take the sums again: another attempt at a task than the one in them is the one that counts."""
@@ -68,13 +85,30 @@ class StepSums:
         """Return the sum of squares of the dense gradient."""
         return float(sum_of_squares(self.dense))
 
+    def rows(self) -> list[RowGradients]:
+        """Return the sums of rows, by table, those of attempts that came to nothing left out; to be read at once."""
+        self._leave_out_attempts()
+        return [
+            (position, sums.keys[: sums.count], sums.sums[: sums.count]) for position, sums in enumerate(self._sums)
+        ]
+
+    def put(self, rows: Sequence[RowGradients], dense: Floats | None) -> None:
+        """Add sums of a whole step."""
+        self._add_up(rows)
+        if dense is not None:
+            add_into(self.dense, dense)
+
     def take_rows(self, applied: list[GradientSums] | None) -> list[GradientSums]:
         """Return the sums of rows, those of attempts that came to nothing left out; `applied` are used for the next."""
+        self._leave_out_attempts()
+        taken, self._sums = self._sums, applied or self._spare
+        return taken
+
+    def _leave_out_attempts(self) -> None:
+        """Take attempts out of the sums that came to nothing: the step is whole without."""
         if self._attempts:
             self._attempts.clear()
             self._add_up_anew()
-        taken, self._sums = self._sums, applied or self._spare
-        return taken
 
     def start_anew(self) -> None:
         """Forget the tasks of the step, and the dense gradient."""

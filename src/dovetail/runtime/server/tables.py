@@ -19,6 +19,7 @@ def load_table(
     server: int = 0,
     device: str = "cuda",
     device_bytes: int | None = None,
+    threads: int = 1,
 ) -> Table:
     """Return one table with a server's rows, as they are in the checkpoint in `folder`; cold rows go into `cold`.
 
@@ -40,6 +41,7 @@ def load_table(
             num_shards=blueprint.num_servers,
             device=device,
             device_bytes=device_bytes,
+            threads=threads,
         )
     else:
         table = Table.load(
@@ -51,7 +53,23 @@ def load_table(
             num_shards=blueprint.num_servers,
             device=device,
             device_bytes=device_bytes,
+            threads=threads,
         )
     if spec.max_norm is not None:
         table.limit_norms(spec.max_norm, norm_type=spec.norm_type)
     return table
+
+
+def load_tables(
+    blueprint: Blueprint, checkpoint: Manifest, folder: Path, *, cold: Path, server: int, threads: int
+) -> list[Table]:
+    """Return all tables of a server."""
+    return [
+        load_table(
+            *(blueprint, checkpoint, folder, position),
+            cold=cold / f"table-{position}",
+            server=server,
+            threads=threads,
+        )
+        for position in range(len(blueprint.tables))
+    ]

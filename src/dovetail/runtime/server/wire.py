@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +11,11 @@ from dovetail.codecs import codec_of, pack
 from dovetail.codecs.registry import WIDTHS
 from dovetail.runtime.dense.copies import Copies
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Pull, Pulled, Refresh, Refreshed
+from dovetail.runtime.messages import Forgotten, Pull, Pulled, Refresh, Refreshed
+from dovetail.runtime.server.kept_pulls import PullName
+from dovetail.runtime.server.requests import keys_of
 from dovetail.runtime.server.shard import Shard
-from dovetail.transport import Letter
+from dovetail.transport import Letter, Sendable, Unwritten
 
 ROW_BLOCK = 32
 
@@ -28,29 +29,34 @@ class AnswerWire:
         self._seed = 0
 
     def answer(
-        self, letter: Letter, asked: Pull | Refresh, shard: Shard, parked_s: float
-    ) -> tuple[Pulled | Refreshed, list[NDArray[Any]]]:
+        self, letter: Letter, asked: Pull | Refresh, shard: Shard, parked_s: float, *, owner: str
+    ) -> tuple[Pulled | Refreshed | Forgotten, list[Sendable]]:
         """Return the answer to a worker that waited so long: dense parameters only where the steps it wants are in."""
         if isinstance(asked, Refresh):
-            changes = shard.refresh(asked.tables, letter.arrays, since=asked.since, dense=asked.dense)
+            keys = keys_of(asked, letter.arrays, owner, shard.kept)
+            if keys is None:
+                return Forgotten(), []
+            changes = shard.refresh(asked.tables, keys, since=asked.since, dense=asked.dense)
             arrays, base = self.coded(letter.sender, asked, changes, dense=asked.dense)
             return Refreshed(parked_s=parked_s, base=base), arrays
         dense = asked.dense and asked.version <= shard.version
-        found = shard.pull(asked.tables, letter.arrays, dense=dense)
+        keep = PullName(owner, asked.number, asked.version) if asked.number >= 0 else None
+        found = shard.answer(asked.tables, letter.arrays, dense=dense, keep=keep)
         arrays, base = self.coded(letter.sender, asked, found, dense=dense)
         return Pulled(parked_s=parked_s, version=shard.version, base=base), arrays
 
     def coded(
-        self, reader: bytes, asked: Pull | Refresh, arrays: Sequence[NDArray[Any]], *, dense: bool
-    ) -> tuple[list[NDArray[Any]], int]:
+        self, reader: bytes, asked: Pull | Refresh, sendable: Sequence[Sendable], *, dense: bool
+    ) -> tuple[list[Sendable], int]:
         """Return the arrays of an answer as they go, the last of them dense where `dense`, and what that is called."""
         if asked.row_bits == 32 and asked.dense_bits == 32:
-            return list(arrays), -1
+            return list(sendable), -1
         if not {asked.row_bits, asked.dense_bits} <= set(WIDTHS):
             raise TrainingError(f"rows are asked for in {asked.row_bits} bits", hint="a bug: report it")
+        arrays = [each.written() if isinstance(each, Unwritten) else each for each in sendable]
         rows = arrays[:-1] if dense else arrays
         codec = codec_of(asked.row_bits, block=ROW_BLOCK)
-        answer = []
+        answer: list[Sendable] = []
         for each in rows:
             self._seed += 1 << 32
             answer.append(pack(each, codec, seed=self._seed) if each.dtype == np.float32 else each)

@@ -87,7 +87,8 @@ class Fetcher:
             look_ups,
             dense=self._dense and micro_batch.number == 0,
             wanted=lambda: self._wanted(task),
+            keep=True,
         )
         task.spans.append(Span("fetch", begin_s + answer.parked_s, now_s(), assign.step))
         seconds = time.perf_counter() - start_s - answer.parked_s
-        return Fetched(micro_batch, batch, list(zip(look_ups, answer.rows, strict=True)), answer.dense, seconds)
+        return Fetched(micro_batch, batch, list(zip(answer.look_ups, answer.rows, strict=True)), answer.dense, seconds)

@@ -26,6 +26,10 @@ class LookUp:
     keys: Keys
     places: NDArray[np.int32]
     bounds: tuple[int, ...]
+    pull: int = -1
+    """The number of the pull that asked for it, by which servers know its keys; -1: they do not."""
+    place: int = 0
+    """Among the look-ups of that pull."""
 
     def of_server(self, server: int) -> slice:
         """Return where the keys of a server lie."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import AddUp, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Residual, Stale
+from dovetail.runtime.messages import AddUp, Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Residual, Stale
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.keys import LookUp
+from dovetail.runtime.worker.push_part import PushPart
 from dovetail.runtime.worker.wire import Wire
 from dovetail.transport import Channel, Letter, Refused
 
@@ -32,6 +34,8 @@ class Abandoned(Exception):  # noqa: N818 - nothing went wrong: the run goes on 
 class Answer:
     """Rows of each look-up, dense parameters where asked for, and how long the servers made us wait for a step."""
 
+    look_ups: list[LookUp]
+    """As the servers know them."""
     rows: list[Floats]
     dense: Floats | None
     parked_s: float
@@ -46,20 +50,28 @@ class Lines:
         self._wire = wire or Wire(blueprint)
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
+        self._next_number = secrets.randbits(48)
+        """Of pulls: no process has those of another, nor of one before it under the same name."""
         self._parked_s = self._exchange_s = 0.0
         """Of the last pull: how long it waited for a step, and how long it took apart from that."""
 
     def pull(
-        self, generation: int, version: int, look_ups: Sequence[LookUp], *, dense: bool, wanted: Callable[[], bool]
-    ) -> Answer:
+        self, generation: int, version: int, look_ups: Sequence[LookUp], *, dense: bool, wanted: Callable[[], bool],
+        keep: bool = False,
+    ) -> Answer:  # fmt: skip
         """Return rows and dense parameters as they are after at least `version` steps.
 
+        With `keep`, servers remember the keys, and the push of their gradients does not bring them again.
         Where servers have not applied them yet, and waiting for that takes longer than an exchange, rows are fetched
         before, and those that a step changes again when it is applied.
         """
         early = bool(look_ups) and self._parked_s > self._exchange_s
         tables = tuple(each.table for each in look_ups)
-        pull = Pull(generation=generation, version=version, tables=tables, dense=dense, early=early)
+        name = -1
+        if keep and look_ups:
+            name, self._next_number = self._next_number, self._next_number + 1
+            look_ups = [replace(each, pull=name, place=place) for place, each in enumerate(look_ups)]
+        pull = Pull(generation=generation, version=version, tables=tables, dense=dense, early=early, number=name)
         begun_s = time.perf_counter()
         rows = [np.empty((len(each.keys), self._widths[each.table]), dtype=np.float32) for each in look_ups]
         vector = np.empty(self._blueprint.dense_size, dtype=np.float32) if dense else None
@@ -79,7 +91,9 @@ class Lines:
         self._exchange_s = time.perf_counter() - begun_s - parked_s
         for since in sorted(set(missing.values())):
             servers = [number for number in missing if missing[number] == since]
-            refresh = Refresh(generation=generation, version=version, since=since, tables=tables, dense=dense)
+            refresh = Refresh(
+                generation=generation, version=version, since=since, tables=tables, dense=dense, number=name
+            )
             for number, letter in self._ask_all(refresh, look_ups, servers, wanted):
                 if not isinstance(letter.message, Refreshed):
                     raise self._unexpected(number, letter)
@@ -92,21 +106,26 @@ class Lines:
                     vector[self._slices[number]] = self._wire.dense_down(number, letter.arrays[-1], base)
                 parked_s = max(parked_s, letter.message.parked_s)
         self._parked_s = parked_s
-        return Answer(rows, vector, parked_s)
+        return Answer(list(look_ups), rows, vector, parked_s)
 
     def _ask_all(
         self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool]
     ) -> Iterator[tuple[int, Letter]]:
         """Ask servers for what they have of look-ups, all at once; yield their answers in turn."""
         begun_s = time.perf_counter()
-        requests = {}
-        for number in servers:
+        is_named = isinstance(message, Refresh) and message.number >= 0
+
+        def ask(number: int, *, named: bool) -> int:
             wants = self._wire.wants(number)
             asked = msgspec.structs.replace(message, **wants) if wants else message
-            keys = [each.keys[each.of_server(number)] for each in look_ups]
-            requests[number] = self._channels[number].ask(asked, keys)
+            keys = [] if named else [each.keys[each.of_server(number)] for each in look_ups]
+            return self._channels[number].ask(asked, keys)
+
+        requests = {number: ask(number, named=is_named) for number in servers}
         for number, request in requests.items():
             letter = self._await(number, request, wanted)
+            if isinstance(letter.message, Forgotten) and is_named:
+                letter = self._await(number, ask(number, named=False), wanted)
             took_s = time.perf_counter() - begun_s
             self._wire.answered(number, max(0.0, took_s - getattr(letter.message, "parked_s", 0.0)))
             yield number, letter
@@ -123,35 +142,35 @@ class Lines:
         wanted: Callable[[], bool],
     ) -> None:
         """Send gradients to the servers that own them, and wait until they have them."""
-        requests = []
         begun_s = time.perf_counter()
         if dense is not None:
             self._wire.begin(message.step)
-        for number, channel in enumerate(self._channels):
-            arrays: list[NDArray[Any]] = []
-            for look_up, values in gradients:
-                mine = look_up.of_server(number)
-                arrays += [look_up.keys[mine], self._wire.rows_up(number, values[mine])]
-            if dense is not None:
-                arrays.append(self._wire.dense_up(number, dense))
-            requests.append(channel.ask(message, arrays))
+        parts = [self._part_of(number, gradients, dense) for number in range(len(self._channels))]
+        requests = [part.ask(channel, message) for part, channel in zip(parts, self._channels, strict=True)]
         try:
-            self._await_pushed(requests, wanted, begun_s, dense=dense is not None)
+            for number, request in enumerate(requests):
+                letter = self._await(number, request, wanted)
+                if isinstance(letter.message, Forgotten):
+                    again = parts[number].ask(self._channels[number], message, with_keys=True)
+                    letter = self._await(number, again, wanted)
+                if not isinstance(letter.message, Pushed):
+                    raise self._unexpected(number, letter)
+                took_s = time.perf_counter() - begun_s
+                self._wire.acknowledged(number, took_s, counts=letter.message.counts, dense=dense is not None)
         except Abandoned:
             if dense is not None:
                 self._wire.take_back()
             raise
 
-    def _await_pushed(
-        self, requests: Sequence[int], wanted: Callable[[], bool], begun_s: float, *, dense: bool
-    ) -> None:
-        """Wait until every server has what it was sent."""
-        for number, request in enumerate(requests):
-            letter = self._await(number, request, wanted)
-            if not isinstance(letter.message, Pushed):
-                raise self._unexpected(number, letter)
-            took_s = time.perf_counter() - begun_s
-            self._wire.acknowledged(number, took_s, counts=letter.message.counts, dense=dense)
+    def _part_of(self, number: int, gradients: Sequence[tuple[LookUp, Floats]], dense: Floats | None) -> PushPart:
+        """Return what a server owns of gradients, packed once: what is kept back of them is known then."""
+        mine = [(look_up, look_up.of_server(number), values) for look_up, values in gradients]
+        return PushPart(
+            [look_up for look_up, _, _ in mine],
+            [look_up.keys[part] for look_up, part, _ in mine],
+            [self._wire.rows_up(number, values[part]) for _, part, values in mine],
+            None if dense is None else self._wire.dense_up(number, dense),
+        )
 
     def tell_residual(self, message: Residual, kept: Floats, wanted: Callable[[], bool]) -> None:
         """Tell every server its part of what this worker keeps back of dense gradients."""

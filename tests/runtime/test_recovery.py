@@ -1,0 +1,151 @@
+"""A server that is killed comes back as it was: no step is repeated, and every sample counts once."""
+
+import pytest
+
+from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_optimizer import RunOptimizer
+from tests.runtime.chaos import Chaos
+from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
+from tests.runtime.runs import assert_same_state, kill, last_state, make_run, train
+
+ADAM = RunOptimizer(name="adam", learning_rate=0.01)
+
+
+def counting_run(*, seconds=4, workers=2, optimizer=PLAIN, samples=3000, **how):
+    """Return a run whose gradients are whole numbers: their sums are the same in any order."""
+    return make_run(
+        model=slow_counting(seconds * workers / samples),
+        optimizer=optimizer,
+        reduction="sum",
+        samples=samples,
+        workers=workers,
+        **({"servers": 2, "patience_s": 5.0, "batch": 60} | how),
+    )
+
+
+def went_back(local):
+    """Return the events of a run that went back to a checkpoint."""
+    return [event for event in local.events if "goes back" in event]
+
+
+class Once:
+    """Does something to a run, once, when it has done so many samples."""
+
+    def __init__(self, samples, act):
+        self._samples, self._act, self.is_done = samples, act, False
+
+    def __call__(self, local, report):
+        if not self.is_done and report.samples >= self._samples:
+            self.is_done = True
+            self._act(local)
+
+
+@pytest.mark.parametrize("mode", ["sync", pytest.param("ssp", marks=pytest.mark.slow), "async"])
+def test_servers_that_die_cost_no_step(tmp_path, mode):
+    chaos = Chaos(kills=3, seed=2, names=["server-0", "server-1"], pause_s=1.0)
+
+    local = train(counting_run(mode=mode), tmp_path / "run", meanwhile=chaos, timeout_s=100)
+
+    assert len(chaos.killed) == 3
+    assert went_back(local) == []
+    assert_each_sample_counts_once(tmp_path / "run")
+
+
+def test_tables_are_bit_equal_to_those_of_a_run_without_kills(tmp_path):
+    chaos = Chaos(kills=2, seed=4, names=["server-0", "server-1"], pause_s=1.0)
+    run = counting_run(optimizer=ADAM, checkpoint=RunSaving(every_s=0.9))
+
+    local = train(run, tmp_path / "killed", meanwhile=chaos, timeout_s=100)
+    train(run, tmp_path / "whole", timeout_s=100)
+
+    assert len(chaos.killed) == 2
+    assert went_back(local) == []
+    assert_same_state(last_state(tmp_path / "killed"), last_state(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mode", ["sync", "ssp", "async"])
+def test_after_two_hundred_kills_no_step_is_repeated(tmp_path, mode, seed):
+    # Seventeen in each of twelve runs, a quarter of them two at once.
+    chaos = Chaos(kills=17, seed=seed, pause_s=2.0, two_at_once=0.25)
+    optimizer = ADAM if mode == "sync" else PLAIN
+    run = counting_run(seconds=30, samples=6000, mode=mode, optimizer=optimizer, checkpoint=RunSaving(every_s=3.0))
+
+    local = train(run, tmp_path / "run", meanwhile=chaos, timeout_s=800)
+
+    assert len(chaos.killed) == 17, chaos.killed
+    assert went_back(local) == []
+    if mode == "sync":
+        quick = counting_run(seconds=1, samples=6000, optimizer=optimizer)
+        train(quick, tmp_path / "whole", timeout_s=100)
+        assert_same_state(last_state(tmp_path / "run"), last_state(tmp_path / "whole"))
+    else:
+        assert_each_sample_counts_once(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(3))
+def test_after_fifty_kills_in_a_ring_every_sample_counts_once(tmp_path, seed):
+    chaos = Chaos(kills=17, seed=seed, pause_s=2.5, two_at_once=0.25)
+    run = counting_run(seconds=30, samples=6000, workers=3, dense="ring", checkpoint=RunSaving(every_s=3.0))
+
+    local = train(run, tmp_path / "run", meanwhile=chaos, timeout_s=800)
+
+    assert len(chaos.killed) == 17, chaos.killed
+    # Where all who hold the dense parameters are gone, those of the checkpoint are all there is.
+    assert [event for event in went_back(local) if "no worker is left that holds the dense" not in event] == []
+    assert_each_sample_counts_once(tmp_path / "run")
+
+
+def harmed(local):
+    """Flip a bit in the middle of the log of a server that goes on, and end it."""
+    (log,) = (local.folder / "redo" / "server-0").glob("*.redo")
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 4
+    with log.open("r+b") as file:
+        file.write(data[: len(data) // 2 + 1])
+    kill(local, "server-0")
+
+
+def test_a_damaged_log_is_refused_and_the_run_goes_back_with_a_word(tmp_path):
+    once = Once(1000, harmed)
+
+    local = train(counting_run(), tmp_path / "run", meanwhile=once, timeout_s=100)
+
+    assert once.is_done
+    (refusal,) = [event for event in local.events if "is not used" in event]
+    assert refusal.startswith("server-0: its redo log is not used: e000001-v0000000000.redo is damaged after byte ")
+    assert went_back(local) == ["server-0 came back without its state; the run goes back to the checkpoint of step 0"]
+    assert_each_sample_counts_once(tmp_path / "run")
+
+
+def lost(local):
+    """End a server whose disk is gone."""
+    for log in (local.folder / "redo" / "server-0").glob("*.redo"):
+        log.unlink()
+    kill(local, "server-0")
+
+
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+def test_with_a_replica_a_lost_disk_costs_no_step(tmp_path, mode):
+    once = Once(1000, lost)
+
+    local = train(counting_run(mode=mode, faults={"replicas": 1}), tmp_path / "run", meanwhile=once, timeout_s=100)
+
+    assert once.is_done
+    assert [event for event in local.events if "the copy of its redo log is used" in event]
+    assert went_back(local) == []
+    assert_each_sample_counts_once(tmp_path / "run")
+    assert not (tmp_path / "run" / "redo").exists()
+
+
+def test_without_a_log_a_servers_death_takes_the_run_back(tmp_path):
+    once = Once(1000, lambda local: kill(local, "server-0"))
+
+    local = train(counting_run(faults={"redo_log": False}), tmp_path / "run", meanwhile=once, timeout_s=100)
+
+    assert len(went_back(local)) == 1
+    assert_each_sample_counts_once(tmp_path / "run")
