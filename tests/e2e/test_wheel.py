@@ -22,8 +22,8 @@ import importlib, pkgutil, dovetail
 for module in pkgutil.walk_packages(dovetail.__path__, "dovetail."):
     try:
         print(importlib.import_module(module.name).__file__)
-    except ModuleNotFoundError as missing:  # of kernels for GPUs, and of the daemon
-        if missing.name not in ("triton", "starlette", "uvicorn"):
+    except ModuleNotFoundError as missing:  # of kernels for GPUs, of the daemon, and of Ray
+        if missing.name not in ("triton", "starlette", "uvicorn", "ray"):
             raise
 """
 
