@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -38,6 +38,11 @@ class Side(contextlib.AbstractContextManager["Side"], Protocol):
 
     def train(self, run: Run, folder: Path, on_report: OnReport) -> None:
         """Train a run with a worker on each host."""
+
+
+@runtime_checkable
+class LosesHosts(Side, Protocol):
+    """A launcher whose hosts can be taken away."""
 
     def kill(self, name: str) -> None:
         """Take a host away, with all that runs on it."""
@@ -79,14 +84,6 @@ class Local(contextlib.nullcontext["Local"]):
             prepare(run, folder)
             with LocalRun(folder, bed=InNamespaces(self._hosts, run)) as local:
                 local.wait(on_report, timeout_s=LONGEST_S)
-
-    def kill(self, name: str) -> None:
-        """Refuse: its hosts are one machine."""
-        raise NotImplementedError(name)
-
-    def restore(self, name: str) -> None:
-        """Refuse: its hosts are one machine."""
-        raise NotImplementedError(name)
 
 
 class OnRay:

@@ -29,7 +29,7 @@ from dovetail.runtime.messages import Report
 from dovetail.spec.run import Run, RunData, RunFaults, RunModel, RunServers, RunTraining, RunWorker
 from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.testbed import Hosts
-from host_sides import NAMES, SIDES, Side, opened
+from host_sides import NAMES, SIDES, LosesHosts, opened
 
 LINK_BYTES_PER_S = 1.25e9
 WARM_PART = 0.2
@@ -78,7 +78,7 @@ def make_run(samples: int, batch: int) -> Run:
     )
 
 
-def killed_in_mid_run(side: Side, run: Run, folder: Path, samples: int) -> str:
+def killed_in_mid_run(side: LosesHosts, run: Run, folder: Path, samples: int) -> str:
     """Return what became of a run whose host `far` is taken away when a third is done."""
     progress, killed_s, whole_s = Progress(), 0.0, 0.0
 
@@ -123,9 +123,11 @@ def main() -> None:
                     sides[name].train(run, folder / f"{name}-{number}", progress)
                     speeds[name].append(progress.samples_per_s(samples))
                     print(f"round {number + 1}  {name:<6} {speeds[name][-1]:>9,.0f} samples/s", flush=True)
-            for name in names[1:] if not words.no_kill else []:
+            for name, side in sides.items() if not words.no_kill else ():
+                if not isinstance(side, LosesHosts):  # the hosts of the local launcher are one machine
+                    continue
                 longer = make_run(3 * samples, words.batch)
-                said = killed_in_mid_run(sides[name], longer, folder / f"{name}-killed", 3 * samples)
+                said = killed_in_mid_run(side, longer, folder / f"{name}-killed", 3 * samples)
                 print(f"host `far` killed  {name:<6} {said}", flush=True)
     medians = {name: statistics.median(found) for name, found in speeds.items()}
     for name in names[1:]:
