@@ -116,10 +116,12 @@ def test_what_goes_wrong_in_the_background_is_raised_in_front(readers, shuffle):
 
 
 def test_leaving_early_stops_the_background_thread():
+    before = set(threading.enumerate())
     for _ in Loader(Clicks(rows_per_slot=10), batch_size=64, block_samples=256, readers=2):
         break
 
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dovetail-loader")]
+    left = set(threading.enumerate()) - before
+    assert not [thread for thread in left if thread.name.startswith("dovetail-loader")]
 
 
 @pytest.mark.parametrize("wish", [{"batch_size": 0}, {"batch_size": 1, "start": -1}, {"batch_size": 1, "readers": 0}])

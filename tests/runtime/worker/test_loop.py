@@ -173,7 +173,7 @@ class Faulty(nn.Module):
 
 
 def test_what_a_model_raises_ends_the_worker_and_its_threads_with_a_word_to_the_coordinator(make_bench):
-    bench, failed = make_bench(own=Faulty()), []
+    bench, failed, before = make_bench(own=Faulty()), [], set(threading.enumerate())
 
     def fail():
         with worker_of(bench, own=Faulty()) as coordinator:
@@ -185,4 +185,5 @@ def test_what_a_model_raises_ends_the_worker_and_its_threads_with_a_word_to_the_
 
     assert "RuntimeError" in failed[0].error
     assert "worker-0.log" in failed[0].hint
-    assert [each.name for each in threading.enumerate() if each.name.startswith("dovetail-")] == []
+    left = set(threading.enumerate()) - before
+    assert [each.name for each in left if each.name.startswith("dovetail-")] == []

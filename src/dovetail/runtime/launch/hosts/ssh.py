@@ -13,6 +13,7 @@ import shlex
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,7 +44,7 @@ def _asyncssh() -> Any:
 
 
 class EventLoop:
-    """The thread that all connections are in."""
+    """The thread that all connections of a process are in."""
 
     def __init__(self) -> None:
         """Start it; it ends with this process."""
@@ -230,7 +231,12 @@ def _said(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+@cache
+def _event_loop() -> EventLoop:
+    """Return the one of this process: a daemon that opens the hosts again for every job starts no thread for each."""
+    return EventLoop()
+
+
 def ssh_lines(file: HostsFile) -> list[SshLine]:
     """Return a line to each host of a file."""
-    loop = EventLoop()
-    return [SshLine(host, file, loop) for host in file.hosts]
+    return [SshLine(host, file, _event_loop()) for host in file.hosts]
