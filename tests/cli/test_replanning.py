@@ -71,7 +71,6 @@ def four_cores(monkeypatch):
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(240)
 def test_workers_move_to_a_stage_that_is_slower_than_was_claimed_and_every_sample_counts_once(tmp_path):
     write_all(tmp_path, claimed(loss_s=0.06), (3, 1))  # ten times as fast as it is
 

@@ -47,7 +47,7 @@ def train(tmp_path, bits):
         for rank in range(2)
     ]
     try:
-        return [json.loads(rank.communicate(timeout=90)[0].strip().splitlines()[-1]) for rank in ranks]
+        return [json.loads(rank.communicate(timeout=150)[0].strip().splitlines()[-1]) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -69,7 +69,6 @@ def test_the_wheel_has_the_catalogue_and_the_typing_marker(wheel: Path) -> None:
     assert "dovetail/catalogue/types.toml" in names
 
 
-@pytest.mark.timeout(300)
 def test_the_wheel_runs_where_this_tree_is_not(wheel: Path, tmp_path: Path) -> None:
     # Dependencies are borrowed from this environment, and kernels, which would be compiled anew, not called: `-m slow`
     # does both.

@@ -80,7 +80,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.saved = saved_copy(self.model, self.saved)
         self.update(keys, 1)
         self.expire(3, None)
-        future.result(timeout=30)
+        future.result(timeout=100)
 
     @precondition(lambda self: self.saved is not None)
     @rule(host_rows=st.integers(1, 9))

@@ -236,11 +236,11 @@ def small_disk(tmp_path):
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(folder)]
     try:
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, check=True, capture_output=True, timeout=100)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("this user may not mount a file system")
     yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=30)
+    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=100)
 
 
 def test_a_full_and_then_read_only_disk_keeps_what_was_acknowledged(tmp_path, small_disk):
@@ -250,7 +250,7 @@ def test_a_full_and_then_read_only_disk_keeps_what_was_acknowledged(tmp_path, sm
         table.lookup(np.arange(20_000))
         with pytest.raises(StorageError, match="No space left"):
             table.save(small_disk / "saved", kind="delta")
-        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, timeout=30)
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, timeout=100)
         with pytest.raises(StorageError, match="Read-only"):
             table.save(small_disk / "saved")
         assert table.rows(np.arange(30)).tobytes() == rows.tobytes()
@@ -260,6 +260,6 @@ def test_a_full_and_then_read_only_disk_keeps_what_was_acknowledged(tmp_path, sm
 
 
 def test_a_read_only_disk_for_cold_rows_is_refused(small_disk):
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, timeout=30)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, timeout=100)
     with pytest.raises(StorageError, match="Read-only"):
         Table(width=4, folder=small_disk / "rows")

@@ -139,7 +139,7 @@ def test_prefetched_rows_wait_for_their_batch(tmp_path):
     with small_table(tmp_path, 250) as table:
         table.lookup(np.arange(300))
         wanted = np.arange(20)
-        table.prefetch(wanted, ahead=3).result(timeout=30)
+        table.prefetch(wanted, ahead=3).result(timeout=100)
         before = table.stats().num_fetched
         table.lookup(np.arange(1000, 1090))
         table.lookup(wanted)

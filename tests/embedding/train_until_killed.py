@@ -36,7 +36,7 @@ def train(folder: Path) -> None:
         keys, gradients = batch_of(step)
         table.lookup(keys)
         table.update(keys, gradients)
-        print(f"{step} {future.result(timeout=60).name}", flush=True)
+        print(f"{step} {future.result(timeout=150).name}", flush=True)
         number += 1
 
 

@@ -115,7 +115,7 @@ def run_with_fakes(folder: Path, script: str, *, nodes: int) -> list[str]:
 def test_the_slurm_script_is_one_that_bash_can_read() -> None:
     script = TARGETS["slurm"].write(make_fleet())
 
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=30)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=100)
 
 
 def test_slurm_is_asked_for_a_component_for_the_first_node_and_each_type() -> None:
@@ -159,7 +159,7 @@ def test_skypilot_gets_a_group_of_tasks_that_end_with_the_training() -> None:
     assert gpu["resources"]["instance_type"] == "g5.xlarge"
     assert "--address=head-0.my-plan:6379" in gpu["run"]
     for task in (head, cpu, gpu):
-        subprocess.run(["bash", "-n"], input=task["run"], text=True, check=True, timeout=30)
+        subprocess.run(["bash", "-n"], input=task["run"], text=True, check=True, timeout=100)
 
 
 @pytest.mark.slow  # SkyPilot brings many packages, and is no part of the development set-up

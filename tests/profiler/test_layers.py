@@ -115,7 +115,6 @@ def test_an_estimate_is_overhead_and_the_slower_of_arithmetic_and_memory(clicks)
     assert estimate_layer(sizes, unknown, is_embedding=False, network_bytes_per_s=1e9) is None
 
 
-@pytest.mark.timeout(200)
 def test_two_workers_measure_side_by_side() -> None:
     request = ProfileRequest(
         model="ctr-dnn", batch=64, model_options=SMALL, data_options={"rows_per_slot": 50}, optimizer="sgd"

@@ -20,7 +20,6 @@ from dovetail.profiler.machine import (
     packages,
 )
 
-pytestmark = pytest.mark.timeout(30)
 GIB = 1 << 30
 
 
@@ -122,7 +121,7 @@ def test_a_process_held_to_one_core_sees_one():
         "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
         "from dovetail.profiler.machine import cores; print(cores().num_allowed, cores().num_installed)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
 
     assert done.stdout.split() == ["1", str(os.cpu_count())]
 
@@ -152,7 +151,7 @@ def test_kernels_go_to_the_folder_that_numba_takes(tmp_path: Path, monkeypatch: 
     chosen = tmp_path / "chosen"
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(chosen))
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=25, check=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
     with_choice, without = done.stdout.splitlines()
 
     assert kernel_cache_folders(tmp_path)[0] == chosen

@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.messages import Report
@@ -23,13 +24,14 @@ class Chaos:
         names: Sequence[str] | None = None,
         pause_s: float = 1.5,
         two_at_once: float = 0.0,
+        over: Path | None = None,
     ) -> None:
         """Kill `kills` times, processes of these names (absent: any), `pause_s` apart on average.
 
-        `two_at_once` is the part of the kills that come two at a time.
+        `two_at_once` is the part of the kills that come two at a time. The file `over` is made after the last one.
         """
         self._random = random.Random(seed)
-        self._left, self._names, self._pause_s = kills, names, pause_s
+        self._left, self._names, self._pause_s, self._over = kills, names, pause_s, over
         self._pairs = two_at_once / (2 - two_at_once)
         """The part of the moments at which two are killed."""
         self._next_s = 0.0
@@ -50,4 +52,6 @@ class Chaos:
             kill(local, name, signal.SIGKILL)
             self.killed.append(name)
             self._left -= 1
+        if not self._left and self._over is not None:
+            self._over.touch()
         self._next_s = now_s + self._pause_s * self._random.uniform(0.2, 1.8)

@@ -30,18 +30,23 @@ PLAIN = RunOptimizer(name="sgd", rows="sgd", learning_rate=1.0)
 class Count(nn.Module):
     """A loss whose gradient is -1 for every use of a row, and -1 a sample for its own parameter."""
 
-    def __init__(self, pause_s: float, hang_at: str) -> None:
-        """Wait for so long with every sample: time for a test to do things in. Hang where the file is there."""
+    def __init__(self, pause_s: float, hang_at: str = "", until: str = "") -> None:
+        """Wait for so long with every sample: time for a test to do things in. Hang where the file is there.
+
+        With a file in `until` it waits no more once the file is there: however slow the machine, the run is not over
+        before the test has seen what it looks for, and is over soon after.
+        """
         super().__init__()
         self.samples = nn.Parameter(torch.zeros(1))
-        self._pause_s, self._hang_at = pause_s, hang_at
+        self._pause_s, self._hang_at, self._until = pause_s, hang_at, until
 
     def forward(self, pooled: Tensor, labels: Tensor) -> Tensor:
         if self._hang_at:
             with suppress(FileNotFoundError):  # whoever takes the file away hangs
                 Path(self._hang_at).rename(f"{self._hang_at}.taken-{os.getpid()}")
                 time.sleep(100_000)
-        time.sleep(self._pause_s * len(labels))
+        if not (self._until and Path(self._until).exists()):
+            time.sleep(self._pause_s * len(labels))
         return -pooled.sum() - self.samples.sum() * len(labels)
 
 
@@ -56,25 +61,28 @@ class PassOn(nn.Module):
         return pooled + (self.slots - self.slots.detach())
 
 
-def counting_model(schema: Schema, pause_s: float = 0.0, hang_at: str = "", has_middle: bool = False) -> LayerGraph:
-    """Return the model, which takes `pause_s` a sample; a worker that finds the file `hang_at` hangs.
+def counting_model(
+    schema: Schema, pause_s: float = 0.0, hang_at: str = "", has_middle: bool = False, until: str = ""
+) -> LayerGraph:
+    """Return the model, which takes `pause_s` a sample, until the file `until` is there where it has a name.
 
-    With a middle it can be cut into three.
+    A worker that finds the file `hang_at` hangs. With a middle it can be cut into three.
     """
     embedding = SlotEmbedding(num_rows=NUM_ROWS, width=1, num_slots=schema.num_slots)
     return LayerGraph(
         [
             Block(name="embedding", kind="embedding", module=embedding, after=(), reads=("ids", "offsets")),
             *([Block(name="middle", kind="other", module=PassOn())] if has_middle else []),
-            Block(name="loss", kind="loss", module=Count(pause_s, hang_at), reads=("labels",)),
+            Block(name="loss", kind="loss", module=Count(pause_s, hang_at, until), reads=("labels",)),
         ],
         recipe=Recipe(metric="none"),
     )
 
 
-def slow_counting(pause_s: float, **options: str | bool) -> RunModel:
-    """Return the model that takes `pause_s` a sample."""
-    return RunModel(name=COUNTING.name, options={"pause_s": pause_s, **options})
+def slow_counting(pause_s: float, *, until: Path | None = None, **options: str | bool) -> RunModel:
+    """Return the model that takes `pause_s` a sample, until a file is there where one is named."""
+    hurries = {} if until is None else {"until": str(until)}
+    return RunModel(name=COUNTING.name, options={"pause_s": pause_s, **hurries, **options})
 
 
 def assert_each_sample_counts_once(folder: Path, source: Clicks | None = None) -> None:

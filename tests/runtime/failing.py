@@ -84,15 +84,15 @@ class FailWhereTold(Count):
         return super().forward(pooled, labels)
 
 
-def fails_where_told(schema: Schema, pause_s: float = 0.0) -> LayerGraph:
+def fails_where_told(schema: Schema, pause_s: float = 0.0, until: str = "") -> LayerGraph:
     """Return the counting model, which fails in processes that are told to."""
     graph = counting_model(schema, pause_s)
     embedding, loss = graph.blocks
-    return LayerGraph([embedding, replace(loss, module=FailWhereTold(pause_s, ""))], recipe=graph.recipe)
+    return LayerGraph([embedding, replace(loss, module=FailWhereTold(pause_s, until=until))], recipe=graph.recipe)
 
 
-def fails_in_extras(schema: Schema, pause_s: float = 0.0) -> LayerGraph:
+def fails_in_extras(schema: Schema, pause_s: float = 0.0, until: str = "") -> LayerGraph:
     """Return the counting model, which nobody can build in a worker that the run file does not name."""
     if multiprocessing.current_process().name.startswith("extra-"):
         raise RuntimeError("told to fail in extras")
-    return counting_model(schema, pause_s=pause_s)
+    return counting_model(schema, pause_s=pause_s, until=until)

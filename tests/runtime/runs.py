@@ -84,7 +84,7 @@ def train(
     source: Source | None = None,
     resume: bool = False,
     meanwhile: Callable[[LocalRun, Report], None] | None = None,
-    timeout_s: float = 100.0,
+    timeout_s: float = 240.0,
 ) -> LocalRun:
     """Run to the end; `meanwhile` is called with every report."""
     prepare(run, folder, model=model, source=source, resume=resume)
@@ -93,7 +93,7 @@ def train(
     return local
 
 
-def train_until(run: Run, folder: Path, step: int, *, timeout_s: float = 60.0, **how: Any) -> None:
+def train_until(run: Run, folder: Path, step: int, *, timeout_s: float = 200.0, **how: Any) -> None:
     """Run until a checkpoint of at least `step` steps is kept, then end everything at once."""
     prepare(run, folder, **how)
     with LocalRun(folder) as local:

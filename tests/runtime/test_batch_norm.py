@@ -30,7 +30,7 @@ class Normed(nn.Module):
 
     takes = ("dense",)
 
-    def __init__(self, pause_s=0.0):
+    def __init__(self, pause_s=0.0, until=None):
         super().__init__()
         self.first = nn.BatchNorm1d(NUM_DENSE)
         self.conv = nn.Conv1d(1, 4, 2)
@@ -42,7 +42,7 @@ class Normed(nn.Module):
         self.still = nn.BatchNorm1d(6)
         self.still.running_mean.fill_(0.2)
         self.out = nn.Linear(6, 1)
-        self.pause_s = pause_s
+        self.pause_s, self.until = pause_s, until
 
     def train(self, mode=True):
         super().train(mode)
@@ -50,7 +50,8 @@ class Normed(nn.Module):
         return self
 
     def forward(self, dense):
-        time.sleep(self.pause_s)
+        if self.until is not None and not self.until.exists():  # time for a test to do things in
+            time.sleep(self.pause_s)
         places = torch.relu(self.places(self.conv(self.first(dense * 5.0 + 3.0).unsqueeze(1))))
         hidden = self.twice(torch.tanh(self.twice(self.hidden(places.flatten(1)))))
         return self.out(torch.relu(self.still(self.average(self.plain(hidden)))))
@@ -95,35 +96,38 @@ def test_a_run_ends_where_one_process_with_the_whole_batch_ends(tmp_path, dense,
 
 
 def test_a_worker_that_dies_has_the_step_done_again_and_nothing_counts_twice(tmp_path):
-    model, source = made(pause_s=0.01), Labelled(clicked, num_samples=3000)
+    over = tmp_path / "over"
+    model, source = made(pause_s=0.3, until=over), Labelled(clicked, num_samples=3000)
     run = with_settings(make_run(optimizer=SGD, workers=2), {"checkpoint.every_steps": 7}, place="test")
     left = ["worker-1", "worker-0"]
 
     def strike(local, report):
-        if left and report.step >= 6 * (3 - len(left)):
+        if left and report.step >= 4 * (3 - len(left)):
             kill(local, left.pop(0))
+        if not left:
+            over.touch()
 
     train(run, tmp_path / "run", model=copy.deepcopy(model), source=source, meanwhile=strike)
 
     assert not left
-    model.pause_s = 0.0
     assert_equals(tmp_path / "run", by_pytorch(run, model.train(), source, logistic), rtol=2e-4, atol=2e-5)
     assert_statistics_equal(tmp_path / "run", model)
 
 
 @pytest.mark.slow
 def test_a_server_that_dies_takes_running_statistics_back_with_it(tmp_path):
-    model, source = made(pause_s=0.01), Labelled(clicked, num_samples=3000)
+    over = tmp_path / "over"
+    model, source = made(pause_s=0.3, until=over), Labelled(clicked, num_samples=3000)
     run = with_settings(make_run(optimizer=SGD, workers=2), {"checkpoint.every_steps": 7}, place="test")
-    left = ["server-0"]
 
     def strike(local, report):
-        if left and report.step >= 10:
-            kill(local, left.pop(0))
+        if report.step >= 10 and not over.exists():
+            kill(local, "server-0")
+            over.touch()
 
     train(run, tmp_path / "run", model=copy.deepcopy(model), source=source, meanwhile=strike)
 
-    model.pause_s = 0.0
+    assert over.exists()
     assert_equals(tmp_path / "run", by_pytorch(run, model.train(), source, logistic), rtol=2e-4, atol=2e-5)
     assert_statistics_equal(tmp_path / "run", model)
 

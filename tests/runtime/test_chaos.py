@@ -8,11 +8,10 @@ from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_c
 from tests.runtime.runs import assert_nothing_left, make_run, train
 
 
-def chaotic_run(folder, chaos, *, seconds, servers=2, workers=2, timeout_s, **training):
-    """Train the counting model for about `seconds` while things die; return the run."""
-    samples = 6000
+def chaotic_run(folder, chaos, *, seconds, servers=2, workers=2, timeout_s, samples=6000, until=None, **training):
+    """Train the counting model for about `seconds`, or `until` a file is there, while things die; return the run."""
     run = make_run(
-        model=slow_counting(seconds * workers / samples),
+        model=slow_counting(seconds * workers / samples, until=until),
         optimizer=PLAIN,
         reduction="sum",
         samples=samples,
@@ -30,9 +29,10 @@ def chaotic_run(folder, chaos, *, seconds, servers=2, workers=2, timeout_s, **tr
 
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_after_four_kills_every_sample_counts_once(tmp_path, mode):
-    chaos = Chaos(kills=4, seed=1, pause_s=1.0)
+    over = tmp_path / "over"
+    chaos = Chaos(kills=4, seed=1, pause_s=1.0, over=over)
 
-    chaotic_run(tmp_path / "run", chaos, seconds=6, mode=mode, timeout_s=100)
+    chaotic_run(tmp_path / "run", chaos, seconds=60, samples=12_000, until=over, mode=mode, timeout_s=200)
 
     assert len(chaos.killed) == 4, chaos.killed
     assert_each_sample_counts_once(tmp_path / "run")
@@ -53,7 +53,6 @@ def test_after_twenty_kills_every_sample_counts_once(tmp_path, mode, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_coordinator_that_dies_ten_times_between_decisions_loses_and_repeats_nothing(tmp_path, mode):
     # Small steps: most of its life the coordinator is writing a decision down or telling the servers of one.

@@ -149,9 +149,10 @@ def small_disk(folder, num_bytes):
 @pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.slow), "async"])
 def test_a_full_disk_is_reported_and_the_run_goes_on(tmp_path, mode):
     with small_disk(tmp_path / "disk", 2 << 20) as disk:
+        freed = tmp_path / "freed"
         run = make_run(
-            model=slow_counting(0.0005), optimizer=PLAIN, reduction="sum", samples=20_000, batch=100, mode=mode,
-            checkpoint=RunSaving(every_s=0.4),
+            model=slow_counting(0.002, until=freed), optimizer=PLAIN, reduction="sum", samples=40_000, batch=100,
+            mode=mode, checkpoint=RunSaving(every_s=0.4),
         )  # fmt: skip
         filler, times = disk / "filler", {}
 
@@ -165,11 +166,12 @@ def test_a_full_disk_is_reported_and_the_run_goes_on(tmp_path, mode):
             if filler.exists() and failed and time.monotonic() - times["filled"] > 1.5:
                 filler.unlink()
                 times["freed"] = report.samples
+                freed.touch()
 
         local = train(run, disk / "run", meanwhile=meanwhile)
 
         assert any("could not be written" in event and "No space left" in event for event in local.events)
-        assert 0 < times["freed"] < 20_000
+        assert 0 < times["freed"] < 40_000
         assert_each_sample_counts_once(disk / "run")
 
 

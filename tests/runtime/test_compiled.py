@@ -38,7 +38,6 @@ def logistic(scores, batch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_compiled_model_ends_where_pytorch_ends(tmp_path):
     torch.manual_seed(1)
     model, source = Net(), Labelled(clicked, num_samples=650)

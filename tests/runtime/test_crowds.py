@@ -24,8 +24,8 @@ from dovetail.spec.run_keeping import RunSaving
 from tests.runtime.counting import PLAIN, slow_counting
 from tests.runtime.runs import make_run, train
 run = make_run(
-    model=slow_counting(0.002), optimizer=PLAIN, reduction="sum", samples=8_000, servers=2, batch=100,
-    checkpoint=RunSaving(every_steps=10),
+    model=slow_counting(0.002, until=pathlib.Path(sys.argv[2])), optimizer=PLAIN, reduction="sum", samples=60_000,
+    servers=2, batch=100, checkpoint=RunSaving(every_steps=10),
 )
 train(run, pathlib.Path(sys.argv[1]))
 """
@@ -35,8 +35,9 @@ train(run, pathlib.Path(sys.argv[1]))
     0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < NEEDED_FILES, reason="a crowd needs more open files"
 )
 def test_checkpoints_are_written_and_a_server_comes_back_under_a_crowd(tmp_path):
-    folder = tmp_path / "run"
-    launcher = subprocess.Popen([sys.executable, "-c", START, str(folder)], cwd=Path(__file__).parents[2])
+    folder, seen = tmp_path / "run", tmp_path / "seen"
+    words = [sys.executable, "-c", START, str(folder), str(seen)]
+    launcher = subprocess.Popen(words, cwd=Path(__file__).parents[2])
     try:
         until(lambda: (folder / BLUEPRINT).exists() and newest(folder) > 0, "no checkpoint")
         blueprint = Blueprint.read(folder)
@@ -47,7 +48,8 @@ def test_checkpoints_are_written_and_a_server_comes_back_under_a_crowd(tmp_path)
             server.send_signal(signal.SIGKILL)
             before = newest(folder)
             until(lambda: newest(folder) >= before + 20, "no checkpoints after a server came back")
-            assert launcher.wait(90) == 0
+            seen.touch()
+            assert launcher.wait(120) == 0
     finally:
         launcher.kill()
         launcher.wait()
@@ -68,7 +70,7 @@ def newest(folder: Path) -> int:
     return max((int(step) for step in steps if step.isdigit()), default=-1)
 
 
-def until(look, complaint: str, timeout_s: float = 60.0) -> None:
+def until(look, complaint: str, timeout_s: float = 120.0) -> None:
     """Wait until something is so."""
     deadline_s = time.monotonic() + timeout_s
     while not look():

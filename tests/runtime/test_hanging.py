@@ -11,10 +11,13 @@ class HangOne:
     """Has one worker hang, now and then."""
 
     def __init__(self, path, times):
-        """Leave a file that one of them takes away, and hangs."""
+        """Leave a file that one of them takes away, and hangs; `over` is there when the last one has."""
         self._path, self._left, self._next = path, times, 600
+        self.over = path.with_name("over")
 
     def __call__(self, local, report):
+        if not self._left and not self._path.exists():
+            self.over.touch()
         if self._left and report.samples > self._next and not self._path.exists():
             self._path.touch()
             self._left -= 1
@@ -23,13 +26,13 @@ class HangOne:
 
 def hanging_run(folder, hang, *, workers, **training):
     """Train the counting model while workers hang; return the run."""
-    samples = 3000
+    samples = 12_000
     run = make_run(
-        model=slow_counting(3.0 * workers / samples, hang_at=str(hang._path)), optimizer=PLAIN, reduction="sum",
-        samples=samples, batch=60, micro_batch=20, servers=1, workers=workers, patience_s=1.0,
+        model=slow_counting(0.002 * workers, hang_at=str(hang._path), until=hang.over), optimizer=PLAIN,
+        reduction="sum", samples=samples, batch=60, micro_batch=20, servers=1, workers=workers, patience_s=1.0,
         checkpoint=RunSaving(every_s=1.0), **training,
     )  # fmt: skip
-    local = train(run, folder, meanwhile=hang, timeout_s=100)
+    local = train(run, folder, meanwhile=hang)
     assert_nothing_left(local)
     return local
 

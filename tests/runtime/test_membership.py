@@ -1,7 +1,5 @@
 """Who takes part, and with how much: by speed, by hand, by memory; workers that slow down, leave and come back."""
 
-import time
-
 import msgspec
 import pytest
 
@@ -86,16 +84,20 @@ def test_a_worker_without_memory_gets_almost_nothing(tmp_path):
 
 @pytest.mark.parametrize("mode", ["sync", pytest.param("ssp", marks=pytest.mark.slow)])
 def test_a_worker_that_leaves_for_good_is_not_waited_for(tmp_path, mode):
+    gone = tmp_path / "gone"
     run = counting_run(
-        model=slow_counting(0.001), samples=4000, batch=100, workers=3, mode=mode, restart_workers=False, staleness=2
-    )
+        model=slow_counting(0.003, until=gone), samples=9000, batch=100, workers=3, mode=mode, restart_workers=False,
+        staleness=2,
+    )  # fmt: skip
     seen = {}
 
     def meanwhile(local, report):
         if report.samples > 1000 and "left" not in seen:
             kill(local, "worker-1")
-            seen["left"] = time.monotonic()
+            seen["left"] = report.samples
         seen["states"] = {worker.name: worker.state for worker in report.workers}
+        if seen["states"].get("worker-1") == "away":
+            gone.touch()
 
     local = train(run, tmp_path / "run", meanwhile=meanwhile)
 
@@ -106,8 +108,9 @@ def test_a_worker_that_leaves_for_good_is_not_waited_for(tmp_path, mode):
 
 @pytest.mark.parametrize("dense", [pytest.param("ps", marks=pytest.mark.slow), "ring"])
 def test_a_worker_that_comes_back_works_again(tmp_path, dense):
+    back = tmp_path / "back"
     run = counting_run(
-        model=slow_counting(0.001), samples=12_000, batch=100, workers=2, dense=dense,
+        model=slow_counting(0.003, until=back), samples=24_000, batch=100, workers=2, dense=dense,
         checkpoint=RunSaving(every_s=0.5),
     )  # fmt: skip
     seen = {}
@@ -118,6 +121,8 @@ def test_a_worker_that_comes_back_works_again(tmp_path, dense):
             kill(local, "worker-1")
             seen["left"] = done["worker-1"]
         seen["last"] = done.get("worker-1", 0)
+        if "left" in seen and seen["last"] > seen["left"] + 1000:
+            back.touch()
 
     local = train(run, tmp_path / "run", meanwhile=meanwhile)
 

@@ -24,8 +24,10 @@ from dovetail.runtime.messages.watching import WorkerStatus
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.spec.run import Run
 from dovetail.spec.run_log import RunLog
+from tests.runtime.counting import PLAIN, slow_counting
 from tests.runtime.runs import make_run
 
+ROOT = Path(__file__).parents[2]
 DOVETAIL = [sys.executable, "-c", "from dovetail.cli.main import main; main()"]
 
 
@@ -40,7 +42,7 @@ def with_metrics(metrics: str | int) -> Run:
 
 
 def asked(port: int, path: str = "/metrics") -> tuple[int, str]:
-    line = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         line.request("GET", path)
         answer = line.getresponse()
@@ -148,11 +150,14 @@ def test_who_hangs_up_or_says_nothing_is_in_nobodys_way(tmp_path):
 
 def test_one_id_is_in_every_line_of_every_process_in_the_figures_and_in_the_trace(tmp_path):
     """A run as the daemon starts it."""
-    run = make_run(samples=60_000, workers=2)
+    asked_for = tmp_path / "asked"
+    model = slow_counting(0.001, until=asked_for)
+    run = make_run(model=model, optimizer=PLAIN, reduction="sum", samples=60_000, workers=2)
     (tmp_path / "run.json").write_bytes(msgspec.json.encode(run))
     folder, trace = tmp_path / "run", tmp_path / "trace.json"
     words = ["train", str(tmp_path / "run.json"), "--out", str(folder), "--metrics", "0", "--timeline", str(trace)]
-    environment = {**os.environ, "DOVETAIL_LOG": "json", "DOVETAIL_JOB": "mine-7"}
+    paths = os.pathsep.join([str(ROOT), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": paths, "DOVETAIL_LOG": "json", "DOVETAIL_JOB": "mine-7"}
     with (tmp_path / "err").open("w") as err:
         process = subprocess.Popen([*DOVETAIL, *words], env=environment, stdout=subprocess.DEVNULL, stderr=err)
     try:
@@ -164,7 +169,8 @@ def test_one_id_is_in_every_line_of_every_process_in_the_figures_and_in_the_trac
                 except OSError:
                     break
             time.sleep(0.05)
-        assert process.wait(100) == 0, (tmp_path / "err").read_text()
+        asked_for.touch()
+        assert process.wait(150) == 0, (tmp_path / "err").read_text()
     finally:
         process.kill()
         process.wait()

@@ -31,7 +31,7 @@ def test_workers_on_other_hosts_count_every_sample_once(tmp_path, mode):
         with inside(hosts.hub):
             prepare(run, tmp_path / "run")
             with LocalRun(tmp_path / "run", bed=apart(hosts)) as local:
-                report = local.wait(timeout_s=90)
+                report = local.wait(timeout_s=200)
 
     assert {worker.name for worker in report.workers if worker.samples} == {"near", "far"}
     assert_each_sample_counts_once(tmp_path / "run")
@@ -50,6 +50,6 @@ def test_a_ring_crosses_hosts_with_a_word_of_trust(tmp_path):
         with inside(hosts.hub):
             prepare(run, tmp_path / "run")
             with LocalRun(tmp_path / "run", bed=apart(hosts)) as local:
-                local.wait(timeout_s=90)
+                local.wait(timeout_s=200)
 
     assert_each_sample_counts_once(tmp_path / "run")

@@ -135,7 +135,7 @@ def test_what_a_killed_launcher_leaves_is_swept_at_the_next_start(tmp_path, requ
     family = psutil.Process(launcher.pid).children(recursive=True)
     launcher.kill()
     launcher.wait()
-    psutil.wait_procs(family, timeout=20)
+    psutil.wait_procs(family, timeout=60)
 
     other = make_private_folder(memory)
 
@@ -143,7 +143,7 @@ def test_what_a_killed_launcher_leaves_is_swept_at_the_next_start(tmp_path, requ
     remove_private_folder(other)
 
 
-def until(look: Callable[[], object], complaint: str, timeout_s: float = 60.0) -> None:
+def until(look: Callable[[], object], complaint: str, timeout_s: float = 120.0) -> None:
     """Wait until something is so."""
     deadline_s = time.monotonic() + timeout_s
     while not look():

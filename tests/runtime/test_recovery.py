@@ -9,12 +9,14 @@ from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_c
 from tests.runtime.runs import assert_same_state, kill, last_state, make_run, train
 
 ADAM = RunOptimizer(name="adam", learning_rate=0.01)
+LONG = {"seconds": 40, "samples": 9000}
+"""How long a run is that hurries once it was struck."""
 
 
-def counting_run(*, seconds=4, workers=2, optimizer=PLAIN, samples=3000, **how):
+def counting_run(*, seconds=4, workers=2, optimizer=PLAIN, samples=3000, until=None, **how):
     """Return a run whose gradients are whole numbers: their sums are the same in any order."""
     return make_run(
-        model=slow_counting(seconds * workers / samples),
+        model=slow_counting(seconds * workers / samples, until=until),
         optimizer=optimizer,
         reduction="sum",
         samples=samples,
@@ -29,22 +31,25 @@ def went_back(local):
 
 
 class Once:
-    """Does something to a run, once, when it has done so many samples."""
+    """Does something to a run, once, when it has done so many samples; then makes the file `over`."""
 
-    def __init__(self, samples, act):
-        self._samples, self._act, self.is_done = samples, act, False
+    def __init__(self, samples, act, over):
+        self._samples, self._act, self._over, self.is_done = samples, act, over, False
 
     def __call__(self, local, report):
         if not self.is_done and report.samples >= self._samples:
             self.is_done = True
             self._act(local)
+            self._over.touch()
 
 
 @pytest.mark.parametrize("mode", ["sync", pytest.param("ssp", marks=pytest.mark.slow), "async"])
 def test_servers_that_die_cost_no_step(tmp_path, mode):
-    chaos = Chaos(kills=3, seed=2, names=["server-0", "server-1"], pause_s=1.0)
+    over = tmp_path / "over"
+    chaos = Chaos(kills=3, seed=2, names=["server-0", "server-1"], pause_s=1.0, over=over)
+    run = counting_run(**LONG, until=over, mode=mode)
 
-    local = train(counting_run(mode=mode), tmp_path / "run", meanwhile=chaos, timeout_s=100)
+    local = train(run, tmp_path / "run", meanwhile=chaos)
 
     assert len(chaos.killed) == 3
     assert went_back(local) == []
@@ -52,11 +57,12 @@ def test_servers_that_die_cost_no_step(tmp_path, mode):
 
 
 def test_tables_are_bit_equal_to_those_of_a_run_without_kills(tmp_path):
-    chaos = Chaos(kills=2, seed=4, names=["server-0", "server-1"], pause_s=1.0)
-    run = counting_run(optimizer=ADAM, checkpoint=RunSaving(every_s=0.9))
+    over = tmp_path / "over"
+    chaos = Chaos(kills=2, seed=4, names=["server-0", "server-1"], pause_s=1.0, over=over)
+    run = counting_run(**LONG, until=over, optimizer=ADAM, checkpoint=RunSaving(every_s=0.9))
 
-    local = train(run, tmp_path / "killed", meanwhile=chaos, timeout_s=100)
-    train(run, tmp_path / "whole", timeout_s=100)
+    local = train(run, tmp_path / "killed", meanwhile=chaos)
+    train(run, tmp_path / "whole")
 
     assert len(chaos.killed) == 2
     assert went_back(local) == []
@@ -111,9 +117,10 @@ def harmed(local):
 
 
 def test_a_damaged_log_is_refused_and_the_run_goes_back_with_a_word(tmp_path):
-    once = Once(1000, harmed)
+    over = tmp_path / "over"
+    once = Once(1000, harmed, over)
 
-    local = train(counting_run(), tmp_path / "run", meanwhile=once, timeout_s=100)
+    local = train(counting_run(**LONG, until=over), tmp_path / "run", meanwhile=once)
 
     assert once.is_done
     (refusal,) = [event for event in local.events if "is not used" in event]
@@ -131,9 +138,11 @@ def lost(local):
 
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_with_a_replica_a_lost_disk_costs_no_step(tmp_path, mode):
-    once = Once(1000, lost)
+    over = tmp_path / "over"
+    once = Once(1000, lost, over)
+    run = counting_run(**LONG, until=over, mode=mode, faults={"replicas": 1})
 
-    local = train(counting_run(mode=mode, faults={"replicas": 1}), tmp_path / "run", meanwhile=once, timeout_s=100)
+    local = train(run, tmp_path / "run", meanwhile=once)
 
     assert once.is_done
     assert [event for event in local.events if "the copy of its redo log is used" in event]
@@ -143,9 +152,10 @@ def test_with_a_replica_a_lost_disk_costs_no_step(tmp_path, mode):
 
 
 def test_without_a_log_a_servers_death_takes_the_run_back(tmp_path):
-    once = Once(1000, lambda local: kill(local, "server-0"))
+    over = tmp_path / "over"
+    once = Once(1000, lambda local: kill(local, "server-0"), over)
 
-    local = train(counting_run(faults={"redo_log": False}), tmp_path / "run", meanwhile=once, timeout_s=100)
+    local = train(counting_run(**LONG, until=over, faults={"redo_log": False}), tmp_path / "run", meanwhile=once)
 
     assert len(went_back(local)) == 1
     assert_each_sample_counts_once(tmp_path / "run")

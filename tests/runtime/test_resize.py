@@ -17,7 +17,9 @@ from tests.runtime.runs import make_run, train
     ],
 )
 def test_workers_come_and_go_and_every_sample_counts_once(tmp_path, mode):
-    run = make_run(model=slow_counting(0.003), optimizer=PLAIN, reduction="sum", workers=2, samples=4000, **mode)
+    seen_all = tmp_path / "seen"
+    model = slow_counting(0.003, until=seen_all)
+    run = make_run(model=model, optimizer=PLAIN, reduction="sum", workers=2, samples=30_000, **mode)
     sizes, seen, events = [3, 1, 2], [], []
 
     def meanwhile(local, report):
@@ -28,6 +30,7 @@ def test_workers_come_and_go_and_every_sample_counts_once(tmp_path, mode):
             seen.append(tuple(there))
         elif len(seen) == len(sizes) and len(there) == sizes[-1]:
             seen.append(tuple(there))
+            seen_all.touch()
 
     train(run, tmp_path / "run", meanwhile=meanwhile)
 
@@ -43,13 +46,16 @@ def test_workers_come_and_go_and_every_sample_counts_once(tmp_path, mode):
 
 
 def test_a_worker_that_cannot_come_is_done_without(tmp_path):
-    model = RunModel(name="tests.runtime.failing:fails_in_extras", options={"pause_s": 0.003})
-    run = make_run(model=model, optimizer=PLAIN, reduction="sum", workers=1, samples=2000)
+    over = tmp_path / "over"
+    model = RunModel(name="tests.runtime.failing:fails_in_extras", options={"pause_s": 0.003, "until": str(over)})
+    run = make_run(model=model, optimizer=PLAIN, reduction="sum", workers=1, samples=20_000)
     starts = []
 
     def meanwhile(local, report):
         local.resize(2)
         starts.extend(child.starts for child in local.children.values() if child.name == "extra-1")
+        if 3 in starts and "extra-1" not in local.children:
+            over.touch()
 
     train(run, tmp_path / "run", meanwhile=meanwhile)
 

@@ -16,15 +16,16 @@ from dovetail.spec.run import RunNetwork, RunWorker
 from dovetail.testbed import Hosts, available
 from dovetail.testbed.namespaces import inside
 from tests.runtime.beds import OtherHosts
-from tests.runtime.counting import COUNTING, PLAIN, assert_each_sample_counts_once
+from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import kill, make_run
 
 LISTEN = "0A"
 """How `/proc/net/tcp` writes the state of a socket that listens."""
 
 
-def ring_run(**how):
-    run = make_run(model=COUNTING, optimizer=PLAIN, reduction="sum", samples=6000, **how)
+def ring_run(folder, **how):
+    model = slow_counting(0.002, until=folder / "over")
+    run = make_run(model=model, optimizer=PLAIN, reduction="sum", samples=20_000, **how)
     return msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, dense="ring"))
 
 
@@ -69,16 +70,17 @@ def watch(run, folder, *, bed=None, look=lambda local: None) -> set[tuple[str, i
             if report.step >= 3 and not killed:
                 killed.append(look(local))
                 kill(local, run.workers[0].name + ("-0" if run.workers[0].count > 1 else ""))
+                (folder.parent / "over").touch()
 
         seen.update(listening(local))
-        local.wait(on_report, timeout_s=90)
+        local.wait(on_report, timeout_s=200)
     assert killed
     assert_each_sample_counts_once(folder)
     return seen
 
 
 def test_a_ring_on_one_host_listens_on_loopback_alone(tmp_path):
-    seen = watch(ring_run(), tmp_path / "run")
+    seen = watch(ring_run(tmp_path), tmp_path / "run")
 
     assert len(seen) >= 2 + 2  # coordinator, server, and Gloo's own of each worker
     assert {ip for ip, _ in seen} == {"127.0.0.1"}
@@ -98,7 +100,7 @@ def test_nothing_of_a_run_can_be_reached_from_another_host(tmp_path):
 
     with Hosts(["near"]) as hosts, inside(hosts.hub):
         bed = OtherHosts({f"worker-{number}": hosts.hub for number in range(2)})
-        run = msgspec.structs.replace(ring_run(), network=RunNetwork(trusted_network=True))
+        run = msgspec.structs.replace(ring_run(tmp_path), network=RunNetwork(trusted_network=True))
         watch(run, tmp_path / "run", bed=bed, look=look)
 
     assert len(tried) >= 4
@@ -108,7 +110,7 @@ def test_nothing_of_a_run_can_be_reached_from_another_host(tmp_path):
 @pytest.mark.skipif(not available().hosts, reason="no network namespaces here")
 def test_a_ring_across_hosts_listens_on_the_runs_addresses_alone(tmp_path):
     with Hosts(["near", "far"]) as hosts:
-        run = ring_run(workers=[RunWorker(name="near"), RunWorker(name="far")])
+        run = ring_run(tmp_path, workers=[RunWorker(name="near"), RunWorker(name="far")])
         run = msgspec.structs.replace(run, network=RunNetwork(address=hosts.bridge_address, trusted_network=True))
         bed = OtherHosts({name: hosts.namespace(name) for name in ("near", "far")})
         with inside(hosts.hub):

@@ -139,7 +139,7 @@ def lie(local):
         with line_of(local.folder, "worker-0", blueprint.coordinator, identity) as client:
             for number, message in enumerate(lies, 1):
                 client.send_multipart(codec.pack(number, message))
-                assert client.poll(5000), message
+                assert client.poll(60_000), message
                 answers.append(codec.unpack(client.recv_multipart()).message)
     keys, ones = np.arange(3, dtype=np.int64), np.ones((3, 1), dtype=np.float32)
     with line_of(local.folder, "worker-0", blueprint.servers[0], b"worker-0/lie") as client:
@@ -147,18 +147,21 @@ def lie(local):
         commit = Commit(generation=server, step=local.report.step, scale=9.0, dense_scale=9.0, factor=9.0)
         for number, (message, arrays) in enumerate([(forged, [keys, ones]), (commit, []), (Stop(), [])], 1):
             client.send_multipart(codec.pack(number, message, arrays))
-            assert client.poll(5000), message
+            assert client.poll(60_000), message
             answers.append(codec.unpack(client.recv_multipart()).message)
     return answers
 
 
 def test_a_worker_that_lies_about_others_is_refused_and_the_run_ends_well(tmp_path):
-    run = make_run(model=slow_counting(0.001), optimizer=PLAIN, reduction="sum", samples=8000, mode="async")
+    over = tmp_path / "over"
+    model = slow_counting(0.003, until=over)
+    run = make_run(model=model, optimizer=PLAIN, reduction="sum", samples=40_000, mode="async")
     answers = []
 
     def meanwhile(local, report):
         if report.samples and not answers:
             answers.extend(lie(local))
+            over.touch()
 
     local = train(run, tmp_path / "run", meanwhile=meanwhile)
 

@@ -64,7 +64,7 @@ def all_workers_killed(local):
 
 def killed_while_saving(local):
     """Kill a server as soon as a checkpoint is being written."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while not list(local.folder.glob("checkpoints/*.partial")) and time.monotonic() < deadline_s:
         time.sleep(0.0005)
     kill(local, "server-1")
@@ -86,7 +86,6 @@ def scripted_run(folder, script, mode, *, seconds=30.0, workers=2, **how):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.timeout(200)
 def test_a_worker_that_falls_silent_is_given_up_and_counts_nothing_twice_when_it_wakes(tmp_path, mode):
     script = Script(sleeping("worker-1", 3 * PATIENCE_S), stopped("worker-0"))
 
@@ -101,7 +100,6 @@ def test_a_worker_that_falls_silent_is_given_up_and_counts_nothing_twice_when_it
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "ssp", "async"])
-@pytest.mark.timeout(200)
 def test_servers_and_coordinators_that_sleep_count_nothing_twice_when_they_wake(tmp_path, mode):
     script = Script(
         sleeping("server-0", 3 * PATIENCE_S),
@@ -127,9 +125,9 @@ def test_a_launcher_that_dies_takes_its_processes_with_it(tmp_path):
     launcher.start()
     process_ids = pipe.recv()
     os.kill(launcher.pid, signal.SIGKILL)
-    launcher.join(10)
+    launcher.join(60)
 
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while alive(process_ids) and time.monotonic() < deadline_s:
         time.sleep(0.1)
     assert alive(process_ids) == []

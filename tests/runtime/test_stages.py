@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,24 +96,29 @@ def test_a_module_of_ones_own_is_cut_trained_and_filled(tmp_path):
 
 
 def counting_run(
-    *, pause_s: float, samples: int, workers: tuple[int, ...] = (2, 2, 2), servers: int = 1, **training: Any
-) -> Run:
+    *, pause_s: float, samples: int, workers: tuple[int, ...] = (2, 2, 2), servers: int = 1, until: Path | None = None,
+    **training: Any,
+) -> Run:  # fmt: skip
     run = make_run(
-        model=slow_counting(pause_s, has_middle=True), samples=samples, servers=servers, optimizer=PLAIN, batch=60,
-        reduction="sum", micro_batch=10, patience_s=4.0, checkpoint=RunSaving(every_steps=5), **training,
+        model=slow_counting(pause_s, until=until, has_middle=True), samples=samples, servers=servers,
+        optimizer=PLAIN, batch=60, reduction="sum", micro_batch=10, patience_s=4.0,
+        checkpoint=RunSaving(every_steps=5), **training,
     )  # fmt: skip
     return cut(run, 0, 1, 2, workers=workers)
 
 
 @pytest.mark.parametrize("training", [{"dense": "ps"}, {"dense": "ring"}, {"mode": "async"}, {"mode": "ssp"}])
 def test_one_worker_of_each_stage_dies_and_every_sample_counts_once(tmp_path, training):
-    left = ["stage-0-0", "stage-1-1", "stage-2-0"]
+    left, over = ["stage-0-0", "stage-1-1", "stage-2-0"], tmp_path / "over"
 
     def strike(local: LocalRun, report: Report) -> None:
         if left and report.step >= 4 * (4 - len(left)):
             kill(local, left.pop(0))
+        if not left:
+            over.touch()
 
-    train(counting_run(pause_s=0.002, samples=1500, **training), tmp_path / "run", meanwhile=strike)
+    run = counting_run(pause_s=0.005, samples=4200, until=over, **training)
+    train(run, tmp_path / "run", meanwhile=strike)
 
     assert not left
     assert_each_sample_counts_once(tmp_path / "run")
@@ -120,15 +126,17 @@ def test_one_worker_of_each_stage_dies_and_every_sample_counts_once(tmp_path, tr
 
 @pytest.mark.parametrize("dense", ["ps", "ring"])
 def test_the_only_worker_of_a_stage_comes_back(tmp_path, dense):
-    left = ["stage-1"]
+    over = tmp_path / "over"
 
     def strike(local: LocalRun, report: Report) -> None:
-        if left and report.step >= 3:
-            kill(local, left.pop())
+        if report.step >= 3 and not over.exists():
+            kill(local, "stage-1")
+            over.touch()
 
-    run = counting_run(pause_s=0.002, samples=900, workers=(1, 1, 1), dense=dense)
+    run = counting_run(pause_s=0.005, samples=2400, workers=(1, 1, 1), until=over, dense=dense)
     train(run, tmp_path / "run", meanwhile=strike)
 
+    assert over.exists()
     assert_each_sample_counts_once(tmp_path / "run")
 
 

@@ -43,7 +43,6 @@ def test_time_that_a_process_slept_through_counts_as_a_second_at_most():
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("who", ["everyone", "launcher"])
 def test_a_run_that_stood_still_for_longer_than_anyone_waits_goes_on_and_counts_every_sample_once(tmp_path, who):
     folder = tmp_path / "run"

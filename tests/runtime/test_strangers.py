@@ -29,7 +29,7 @@ BAD_FRAMES = {
 def knock(address: str, data: bytes) -> None:
     """Send bytes over TCP and leave."""
     host, port = address.removeprefix("tcp://").split(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=5) as client:
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=100) as client:
         time.sleep(0.05)
         client.sendall(data)
         client.settimeout(1)
@@ -64,7 +64,7 @@ def visit(folder, name, address):
     with dealer(address, ring.own("worker-0"), ring.public(name)) as client:
         for frames in BAD_FRAMES.values():
             client.send_multipart(frames)
-            assert client.poll(5000)
+            assert client.poll(60_000)
             client.recv_multipart()
         if name.startswith("server"):
             misuse(client)
@@ -97,7 +97,7 @@ def misuse(client):
     ]
     for number, (message, arrays) in enumerate(letters, 1):
         client.send_multipart(codec.pack(number, message, arrays))
-        assert client.poll(5000), message
+        assert client.poll(60_000), message
         answer = codec.unpack([frame.buffer for frame in client.recv_multipart(copy=False)])
         assert answer.request == number
         assert isinstance(answer.message, Refused), answer.message
@@ -105,9 +105,11 @@ def misuse(client):
 
 @pytest.mark.parametrize("mode", ["async"])
 def test_strangers_and_nonsense_are_refused_and_logged_and_the_run_ends_well(tmp_path, mode):
+    over = tmp_path / "over"
     run = make_run(
-        model=slow_counting(0.001), optimizer=PLAIN, reduction="sum", samples=12_000, batch=100, servers=2, mode=mode
-    )
+        model=slow_counting(0.003, until=over), optimizer=PLAIN, reduction="sum", samples=40_000, batch=100, servers=2,
+        mode=mode,
+    )  # fmt: skip
     visited = []
 
     def meanwhile(local, report):
@@ -115,6 +117,7 @@ def test_strangers_and_nonsense_are_refused_and_logged_and_the_run_ends_well(tmp
             for spec in (local.blueprint.coordinator, local.blueprint.servers[1]):
                 visit(local.folder, spec.name, spec.address)
                 visited.append(spec.name)
+            over.touch()
 
     local = train(run, tmp_path / "run", meanwhile=meanwhile)
 

@@ -52,7 +52,7 @@ class Daemon:
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.folder, self._words = folder, words
-        self.client = Client(folder, wait_s=30.0)
+        self.client = Client(folder, wait_s=90.0)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Daemon:
@@ -75,7 +75,7 @@ class Daemon:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(15)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.kill()
         for record in self.folder.glob("jobs/*/process-*.json"):
@@ -102,7 +102,7 @@ class Daemon:
         found: list[dict[str, Any]] = self.client.ask("GET", "/v1/jobs")["jobs"]
         return found
 
-    def wait(self, job: str, is_so: Callable[[dict[str, Any]], bool], timeout_s: float = 60.0) -> dict[str, Any]:
+    def wait(self, job: str, is_so: Callable[[dict[str, Any]], bool], timeout_s: float = 150.0) -> dict[str, Any]:
         """Wait until something is so of a job."""
         until_s = time.monotonic() + timeout_s
         while not is_so(found := self.job(job)):
@@ -112,7 +112,7 @@ class Daemon:
             time.sleep(0.1)
         return found
 
-    def wait_over(self, job: str, timeout_s: float = 60.0) -> dict[str, Any]:
+    def wait_over(self, job: str, timeout_s: float = 150.0) -> dict[str, Any]:
         return self.wait(job, lambda facts: facts["state"] in OVER, timeout_s)
 
     def say(self, *words: str, fails: bool = False) -> str:
@@ -123,7 +123,7 @@ class Daemon:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert (done.returncode != 0) == fails, done.stderr

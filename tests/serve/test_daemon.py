@@ -21,9 +21,9 @@ path = os.path.join(os.environ["DOVETAIL_JOB_FOLDER"], "state")
 stop_asked()
 first = int(open(path).read()) if os.path.exists(path) else 0
 print("from", first, "on", sys.argv[1], file=sys.stderr, flush=True)
-for step in range(first, 60):
-    time.sleep(0.05)
-    report(work=step + 1, total=60, loss=1.0 / (step + 1))
+for step in range(first, 2000):
+    time.sleep(0.0 if first else 0.05)  # it is stopped long before its end, and is soon over when it goes on
+    report(work=step + 1, total=2000, loss=1.0 / (step + 1))
     open(path + ".new", "w").write(str(step + 1))
     os.replace(path + ".new", path)
     if stop_asked():
@@ -44,7 +44,7 @@ def raw(daemon, method, path, body=b"", token=None):
     """Send a request as it is; return status and answer."""
     url = json.loads((daemon.folder / "server.json").read_bytes())["url"]
     own = (daemon.folder / "token").read_text().strip()
-    line = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
+    line = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=90)
     try:
         line.request(method, path, body=body, headers={"Authorization": f"Bearer {token or own}"})
         answer = line.getresponse()
@@ -53,14 +53,16 @@ def raw(daemon, method, path, body=b"", token=None):
         line.close()
 
 
-def test_a_run_that_is_resized_five_times_goes_on_and_counts_every_sample_once(daemon):
-    run = make_run(model=slow_counting(0.003), optimizer=PLAIN, reduction="sum", workers=2, samples=6000)
+def test_a_run_that_is_resized_five_times_goes_on_and_counts_every_sample_once(daemon, tmp_path):
+    over = tmp_path / "over"
+    run = make_run(model=slow_counting(0.003, until=over), optimizer=PLAIN, reduction="sum", workers=2, samples=60_000)
     job = daemon.submit(name="counting", run=table_of(run), max_workers=1)["id"]
     daemon.wait(job, lambda facts: facts["present"] == 1 and (facts["done"] or 0) > 0)
 
     for workers in (2, 4, 1, 2, 4):
         daemon.say("resize", job, str(workers))
         daemon.wait(job, lambda facts, workers=workers: facts["present"] == workers)
+    over.touch()
     done = daemon.wait_over(job)
 
     assert done["state"] == "done", done
@@ -96,7 +98,7 @@ def test_a_program_that_is_resized_goes_on_from_its_checkpoint_on_other_workers(
 
     done = daemon.wait_over(job)
 
-    assert (done["state"], done["attempt"], done["done"]) == ("done", 2, 60)
+    assert (done["state"], done["attempt"], done["done"]) == ("done", 2, 2000)
     first, second = daemon.say("logs", job).splitlines()
     assert first == "from 0 on 1"
     assert second.startswith("from ")
@@ -108,13 +110,12 @@ def test_a_job_that_ignores_sigterm_is_ended_by_force(daemon):
     job = daemon.submit(command=python(STUBBORN))["id"]
     daemon.wait(job, lambda facts: facts["state"] == "running")
     record = Path(daemon.job(job)["folder"]) / "process-1.json"
-    while not record.exists():
-        time.sleep(0.05)
+    daemon.wait(job, lambda _: record.exists())
     time.sleep(0.5)
 
     daemon.client.ask("POST", f"/v1/jobs/{job}/cancel", {})
 
-    assert daemon.wait_over(job, 20.0)["state"] == "cancelled"
+    assert daemon.wait_over(job)["state"] == "cancelled"
     assert not Path(f"/proc/{json.loads(record.read_text())['process']}/cmdline").exists()
 
 
@@ -151,7 +152,7 @@ def test_a_quota_holds_whatever_the_policy_says(daemon):
         most = max(most, sum(each["workers"] for each in daemon.jobs() if each["user"] == "small"))
         time.sleep(0.1)
 
-    assert most == 1
+    assert most <= 1
     assert [daemon.job(job)["state"] for job in jobs] == ["done", "done"]
 
 
@@ -248,7 +249,7 @@ def test_figures_are_there_for_prometheus_and_the_log_has_the_jobs_id_on_every_l
 
 def test_a_method_that_a_path_does_not_take_is_refused_with_those_that_it_does(daemon):
     url = json.loads((daemon.folder / "server.json").read_bytes())["url"]
-    line = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
+    line = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=90)
     own = (daemon.folder / "token").read_text().strip()
     line.request("DELETE", "/v1/jobs", headers={"Authorization": f"Bearer {own}"})
     answer = line.getresponse()

@@ -19,7 +19,6 @@ from tests.serve.daemons import Daemon, refused, table_of
 WHY_NOT = why_no_ssh() or available().why_not.get("hosts", "")
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(bool(WHY_NOT), reason=f"no SSH hosts here: {WHY_NOT}"),
 ]
 
@@ -40,11 +39,14 @@ def test_two_jobs_at_once_train_on_units_of_their_own(tmp_path):
     with three_machines(tmp_path) as machines:
         words = ["--on", str(machines.write()), "--policy", "fixed-2"]
         with Daemon(machines.runs / "daemon", *words) as daemon:
-            run = make_run(model=slow_counting(0.002), optimizer=PLAIN, reduction="sum", workers=1, samples=1000)
+            over = tmp_path / "over"  # which all machines see
+            model = slow_counting(0.002, until=over)
+            run = make_run(model=model, optimizer=PLAIN, reduction="sum", workers=1, samples=60_000)
             jobs = [daemon.submit(run=table_of(run))["id"] for _ in range(2)]
             for job in jobs:
                 daemon.wait(job, lambda facts: facts["present"] == 2, 120.0)
             parts = [hosts_of(daemon.job(job)) for job in jobs]
+            over.touch()
             done = [daemon.wait_over(job, 120.0) for job in jobs]
             error = refused(lambda: daemon.submit(command=["true"]))
             for job in done:

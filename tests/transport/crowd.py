@@ -34,7 +34,7 @@ def crowd_at(addresses: Sequence[str], num_sockets: int = 1500) -> Iterator[None
     thread = threading.Thread(target=hold)
     thread.start()
     try:
-        assert full.wait(30)
+        assert full.wait(120)
         yield
     finally:
         stop.set()

@@ -65,14 +65,14 @@ class Site:
         options.setdefault("keys", KeyRing(self.keys))
         return Caller(address, name=name, peer="server", identity=identity or name.encode(), **options)
 
-    def wait_for_log(self, words: str, timeout_s: float = 5.0) -> str:
+    def wait_for_log(self, words: str, timeout_s: float = 60.0) -> str:
         """Return the first line of the log with these words."""
         line = wait_for(lambda: next((line for line in self.log if words in line), None), timeout_s)
         assert line is not None, f"no {words!r} in {self.log}"
         return line
 
 
-def wait_for(look: Callable[[], Any], timeout_s: float = 5.0) -> Any:
+def wait_for(look: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """Return what `look` finds, or what it found last when the time is over."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := look()) and time.monotonic() < deadline_s:
@@ -80,7 +80,7 @@ def wait_for(look: Callable[[], Any], timeout_s: float = 5.0) -> Any:
     return found
 
 
-def answer_to(channel: Channel, message: Any, arrays: Sequence[Any] = (), *, timeout_s: float = 10.0) -> Letter:
+def answer_to(channel: Channel, message: Any, arrays: Sequence[Any] = (), *, timeout_s: float = 60.0) -> Letter:
     """Ask, and return the answer."""
     channel.ask(message, arrays)
     letter = channel.receive(timeout_s)

@@ -12,8 +12,6 @@ from dovetail.transport import Caller, Refused, WireError
 from dovetail.transport.envelope import PREFIX
 from tests.transport.makers import Ask, Site, Told, answer_to, make_codec, serving
 
-pytestmark = pytest.mark.timeout(20)
-
 
 def header(*envelope: Any) -> bytes:
     """Return a header frame that says whatever the test likes."""
@@ -77,7 +75,7 @@ def caller(site: Site) -> Iterator[Caller]:
 def refusal_of(caller: Caller, *frames: bytes) -> str:
     """Return what the listener says to these frames."""
     caller.socket.send_multipart(frames)
-    letter = caller.receive(5)
+    letter = caller.receive(60)
     assert letter is not None
     assert isinstance(letter.message, Refused)
     return letter.message.reason

@@ -12,8 +12,6 @@ from dovetail.transport import Caller, Letter, WireError, sweep
 from dovetail.transport.lanes import LaneShelf, make_lane
 from tests.transport.makers import Ask, Site, Told, answer_to, echo, serving
 
-pytestmark = pytest.mark.timeout(20)
-
 LARGE = np.arange(50_000, dtype=np.float32)
 
 
@@ -99,7 +97,7 @@ def test_a_second_request_before_the_answer_goes_inline(site: Site, ways: Ways):
     caller = site.caller(site.ipc, lanes=site.lanes)
     for number in range(3):
         caller.ask(Ask(str(number)), [LARGE + number])
-    sums = [letter.arrays[0].sum() for _ in range(3) if (letter := caller.receive(5))]
+    sums = [letter.arrays[0].sum() for _ in range(3) if (letter := caller.receive(60))]
 
     assert ways.requests == [True, False, False]
     assert sums == [(LARGE + number).sum() for number in range(3)]
@@ -133,7 +131,7 @@ def test_callers_have_lanes_of_their_own(site: Site, ways: Ways):
     for number, caller in enumerate(callers):
         caller.ask(Ask(), [LARGE * number])
     for number, caller in enumerate(callers):
-        letter = caller.receive(5)
+        letter = caller.receive(60)
         assert letter is not None
         assert (letter.arrays[0] == LARGE * number).all()
         caller.close()

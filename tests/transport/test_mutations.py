@@ -11,8 +11,6 @@ from dovetail.transport import Letter, WireError
 from dovetail.transport.envelope import PREFIX, LaneReference
 from tests.transport.makers import Ask, make_codec
 
-pytestmark = pytest.mark.timeout(60)
-
 CODEC = make_codec()
 ARRAYS = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([True, False]), np.zeros(0, np.int64)]
 GOOD = [bytes(frame) for frame in CODEC.pack(7, Ask("what"), ARRAYS)]

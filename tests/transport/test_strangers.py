@@ -11,9 +11,8 @@ import pytest
 import zmq
 
 from dovetail.transport import KeyRing, Listener, make_keys
+from dovetail.transport.sparing_log import QUIET_S
 from tests.transport.makers import Ask, Site, Told, answer_to, is_refused, make_codec, serving, wait_for
-
-pytestmark = pytest.mark.timeout(20)
 
 
 @contextmanager
@@ -41,7 +40,7 @@ def dealer(address: str) -> Iterator[zmq.Socket[bytes]]:
 def visit(address: str, data: bytes, *, stay: bool = True, pause_s: float = 0.05) -> None:
     """Send bytes over TCP, and wait for the other side to hang up."""
     host, port = address.removeprefix("tcp://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as client:
+    with socket.create_connection((host, int(port)), timeout=60) as client:
         time.sleep(pause_s)  # Who is thrown out in the moment it connects leaves no address.
         client.sendall(data)
         try:
@@ -74,7 +73,7 @@ def test_whoever_was_refused_is_let_in_once_its_key_is_listed(site: Site):
         site.wait_for_log("its key is not listed")
         (site.folder / "foreign" / "worker.public").rename(site.keys / "stranger.public")
 
-        letter = stranger.receive(12)
+        letter = stranger.receive(60)
         assert letter is not None
         assert letter.message == Told("let me in")
         stranger.close()
@@ -152,13 +151,14 @@ def test_who_only_connects_and_leaves_is_written_down(site: Site):
 
 
 def test_a_stranger_who_keeps_coming_gets_one_line(site: Site):
+    begun_s = time.monotonic()
     with served(site) as listener:
         for _ in range(20):
             visit(listener.addresses[0], b"GET / HTTP/1.1\r\n\r\n", pause_s=0.02)
         wait_for(lambda: listener.refusals["not a peer"] == 20)
 
         assert listener.refusals["not a peer"] == 20
-        assert len(site.log) == 1
+        assert 1 <= len(site.log) <= 1 + (time.monotonic() - begun_s) / QUIET_S
 
 
 def test_ordinary_ends_are_not_written_down(site: Site):
@@ -224,7 +224,7 @@ def test_a_process_that_calls_under_the_name_of_another_is_refused(site: Site, r
     with served(site) as listener, impostor(site, listener, routing_id) as client:
         client.send_multipart(make_codec().pack(1, Ask("it is me")))
 
-        assert client.poll(5000)
+        assert client.poll(60_000)
         answer = make_codec().unpack(client.recv_multipart())
         assert is_refused(answer, "impostor calls itself")
         assert "key of impostor" in site.wait_for_log("calls itself")
@@ -234,14 +234,14 @@ def test_nobody_gets_the_letters_of_another_by_its_name(site: Site):
     listener = site.listener("tcp://127.0.0.1:*")
     caller = site.caller(listener.addresses[0], identity=b"worker/1")
     caller.send(Ask("hello"))
-    letter = listener.receive(5)
+    letter = listener.receive(60)
     assert letter is not None
     with impostor(site, listener, b"worker/1") as client:
         client.send_multipart(make_codec().pack(0, Ask("me too")))
         assert listener.receive(1) is None
 
         assert listener.send(letter.sender, Told("secret"))
-        news = caller.receive(5)
+        news = caller.receive(60)
         assert news is not None
         assert news.message == Told("secret")
         codec = make_codec()

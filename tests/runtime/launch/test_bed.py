@@ -52,7 +52,7 @@ def test_every_process_is_told_to_the_bed(tmp_path):
     bed = OtherHosts({})
     prepare(make_run(model=COUNTING, optimizer=PLAIN, reduction="sum", samples=400, workers=1), tmp_path / "run")
     with LocalRun(tmp_path / "run", bed=bed) as local:
-        local.wait(timeout_s=60)
+        local.wait(timeout_s=200)
 
     assert bed.starts == [(name, child.process_id) for name, child in local.children.items()]
     assert [name for name, _ in bed.starts] == ["coordinator", "server-0", "worker"]

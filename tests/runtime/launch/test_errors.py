@@ -12,7 +12,7 @@ from tests.runtime.failing import BrokenClicks
 from tests.runtime.runs import DATA, assert_nothing_left, kill, log_of, make_run, train
 
 
-def failing_run(folder, *, timeout_s=60.0, source=None, **how):
+def failing_run(folder, *, timeout_s=200.0, source=None, **how):
     """Train until it fails; return the error."""
     run = make_run(optimizer=PLAIN, reduction="sum", **how)
     prepare(run, folder, source=source)

@@ -45,7 +45,7 @@ def test_a_run_that_another_process_has_is_refused_with_its_process_and_host(tmp
         from dovetail.runtime.launch.lock import RunLock
         with RunLock(pathlib.Path(sys.argv[1])):
             print("taken", flush=True)
-            time.sleep(60)
+            time.sleep(600)
         """,
         tmp_path / "run",
     )
@@ -95,14 +95,15 @@ def test_processes_that_a_launcher_left_hold_its_run_until_they_have_ended(tmp_p
     stale(folder, Owner(process=gone.pid, started=1.0, host=socket.gethostname()))
     file = os.open(folder / "lock", os.O_RDWR)
     fcntl.flock(file, fcntl.LOCK_EX)
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)"], pass_fds=[file])
+    ended = tmp_path / "ended"
+    code = "import pathlib, sys, time; time.sleep(1.5); pathlib.Path(sys.argv[1]).touch()"
+    left = subprocess.Popen([sys.executable, "-c", code, str(ended)], pass_fds=[file])
     os.close(file)
-    begun_s = time.monotonic()
 
     lock = RunLock(folder)
 
-    assert time.monotonic() - begun_s > 0.5
-    assert left.wait(5) == 0
+    assert ended.exists()
+    assert left.wait(60) == 0
     lock.release()
 
 
@@ -186,7 +187,7 @@ def test_a_start_that_was_killed_leaves_a_folder_that_is_free(tmp_path, monkeypa
     folder = Path("runs") / "ctr-dnn-1"
     for _ in range(2):
         killed = python(code, tmp_path / folder)
-        assert killed.communicate(timeout=60) is not None
+        assert killed.communicate(timeout=150) is not None
         assert killed.returncode == -signal.SIGKILL
         assert everything_in(tmp_path / folder)
     with pytest.raises(TrainingError, match="is no run"):
@@ -229,7 +230,7 @@ def test_a_resume_that_was_killed_leaves_the_run_as_it_was(tmp_path):
     state = state_in(tmp_path / "run" / "checkpoints" / "step-0000000000").dense.tobytes()
     for _ in range(2):
         killed = python(code, tmp_path / "run")
-        killed.communicate(timeout=60)
+        killed.communicate(timeout=150)
         assert killed.returncode == -signal.SIGKILL
         assert Blueprint.read(tmp_path / "run") == before
 
@@ -288,11 +289,11 @@ def test_a_launcher_that_is_killed_while_it_starts_leaves_no_process(tmp_path, a
         tmp_path / "run",
         after_s,
     )
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=150)
     assert killed.returncode == -signal.SIGKILL
     begun_s = time.monotonic()
     while processes_of(tmp_path / "run"):
-        assert time.monotonic() - begun_s < 20, "a process outlives its launcher"
+        assert time.monotonic() - begun_s < 60, "a process outlives its launcher"
         time.sleep(0.1)
 
     lock = RunLock(tmp_path / "run")  # and nobody holds the run any more
@@ -335,7 +336,7 @@ def test_what_a_killed_process_kept_its_sockets_in_is_swept_at_the_next_start(tm
         """
     place = {**os.environ, "TMPDIR": str(tmp_path)}
     first, alive = (python(code, how, env=place, stdin=subprocess.PIPE) for how in ("killed", "alive"))
-    left = Path(first.communicate(timeout=60)[0].strip())
+    left = Path(first.communicate(timeout=150)[0].strip())
     assert alive.stdout is not None
     kept = Path(alive.stdout.readline().strip())
     assert left.name.startswith("dovetail-starter-")
@@ -356,6 +357,6 @@ def test_a_second_launcher_is_refused_while_a_run_goes_on_and_not_after_it(tmp_p
             prepare(RUN, tmp_path / "run", resume=True)
         with pytest.raises(TrainingError, match="in use by process"), LocalRun(tmp_path / "run"):
             pass
-        local.wait(timeout_s=100)
+        local.wait(timeout_s=200)
     assert owner_of(tmp_path / "run") is None
     assert not (tmp_path / "run" / "lock").exists()

@@ -9,7 +9,7 @@ from tests.runtime.runs import kill, make_run, train
 
 
 def test_the_lanes_of_a_killed_worker_are_removed(tmp_path):
-    killed, seen = [], []
+    killed, seen, over = [], [], tmp_path / "over"
 
     def meanwhile(local, report):
         lanes = Path(local.blueprint.lanes)
@@ -19,9 +19,11 @@ def test_the_lanes_of_a_killed_worker_are_removed(tmp_path):
             kill(local, "worker-0")
         elif killed and not psutil.pid_exists(killed[0]):
             seen.append(owners)
+            if killed[0] not in owners:
+                over.touch()
 
     train(
-        make_run(model=slow_counting(0.001), optimizer=PLAIN, reduction="sum", samples=4000),
+        make_run(model=slow_counting(0.003, until=over), optimizer=PLAIN, reduction="sum", samples=20_000),
         tmp_path / "run",
         meanwhile=meanwhile,
     )

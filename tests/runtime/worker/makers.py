@@ -90,7 +90,7 @@ def running(*works: Callable[[], Any]) -> Iterator[None]:
         thread.start()
     yield
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     if problems:
         raise problems[0]

@@ -33,7 +33,7 @@ class Coordinator:
         for message in messages:
             self._listener.send(self._senders[name], message)
 
-    def hear(self, kind: type, name: str, timeout_s: float = 20.0) -> Any:
+    def hear(self, kind: type, name: str, timeout_s: float = 60.0) -> Any:
         """Return the next message of some kind of a worker; others are kept for later."""
         deadline_s = time.monotonic() + timeout_s
         while True:

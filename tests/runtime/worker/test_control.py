@@ -12,8 +12,6 @@ from dovetail.runtime.process import Process
 from dovetail.runtime.worker.control import Control
 from tests.runtime.worker.makers import Bench, running
 
-pytestmark = pytest.mark.timeout(30)
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -34,7 +32,7 @@ def make_control(folder, handle=lambda message: None):
     return Control(Process(folder, "worker-0"), handle, lambda: 7, lambda: 123)
 
 
-def next_of(listener, kind, timeout_s=10.0):
+def next_of(listener, kind, timeout_s=60.0):
     """Return the next letter with a message of some kind."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:

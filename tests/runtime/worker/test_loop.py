@@ -39,7 +39,6 @@ from tests.runtime.worker.test_compute import by_autograd
 from tests.runtime.worker.test_control import next_of
 from tests.transport.makers import serving
 
-pytestmark = pytest.mark.timeout(60)
 PLAIN = RunOptimizer(name="sgd", rows="sgd", learning_rate=1.0)
 
 
@@ -63,7 +62,7 @@ class Coordinator:
         for message in messages:
             self._listener.send(self.worker, message)
 
-    def hear(self, kind, timeout_s=20.0):
+    def hear(self, kind, timeout_s=60.0):
         """Return the next message of some kind; others are kept for later."""
         deadline_s = time.monotonic() + timeout_s
         while (found := next((each for each in self._heard if isinstance(each, kind)), None)) is None:

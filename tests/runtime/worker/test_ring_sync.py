@@ -32,7 +32,6 @@ from dovetail.runtime.worker.task import Task
 from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.worker.makers import CPU, assign, running
 
-pytestmark = pytest.mark.timeout(60)
 RATE = 0.5
 
 
@@ -54,7 +53,9 @@ class Member:
         self.span = self.sync.finish(Task(assign((0, 1), step=step), closed=True), lambda: True)
 
     def wait_for(self, kind):
+        until_s = time.monotonic() + 60
         while not any(isinstance(message, kind) for message in self.told):
+            assert time.monotonic() < until_s, self.told
             time.sleep(0.001)
 
 

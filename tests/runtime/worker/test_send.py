@@ -9,7 +9,6 @@ from dovetail.runtime.worker.task import Task
 from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.worker.makers import assign, running
 
-pytestmark = pytest.mark.timeout(30)
 PLAIN = RunOptimizer(name="sgd", rows="sgd", learning_rate=1.0)
 
 

@@ -26,7 +26,6 @@ from dovetail.transport import Letter
 from tests.runtime.worker.makers import CPU
 from tests.transport.makers import serving
 
-pytestmark = pytest.mark.timeout(60)
 HEAD = "stage-0/1"
 
 
@@ -237,7 +236,7 @@ def stage_line(make_bench):
     calls.close()
 
 
-def answers(calls, *, timeout_s=10.0):
+def answers(calls, *, timeout_s=60.0):
     """Return the next answers."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := calls.answered(0.05)):
@@ -276,7 +275,7 @@ def test_an_answer_that_nobody_wants_any_more_goes_nowhere(stage_line):
     may_answer = threading.Event()
 
     def answer(letter):
-        assert may_answer.wait(10)
+        assert may_answer.wait(60)
         return Stale(generation=letter.message.task), ()
 
     with serving(listener, answer):
@@ -295,7 +294,7 @@ def test_an_answer_that_nobody_wants_any_more_goes_nowhere(stage_line):
 def test_a_request_that_is_refused_ends_the_worker(stage_line):
     calls, listener = stage_line
     calls.ask("stage-1", collect(1))
-    letter = listener.receive(10)
+    letter = listener.receive(60)
     listener.refuse(letter, "it makes no sense")
 
     with pytest.raises(TrainingError, match="stage-1 refused a request: it makes no sense"):
@@ -314,7 +313,7 @@ def test_a_waker_wakes_whoever_polls_until_it_is_cleared():
     thread = threading.Thread(target=lambda: [waker.wake(), waker.wake()])
     thread.start()
 
-    assert poller.poll(10_000)
+    assert poller.poll(60_000)
     thread.join()
     waker.clear()
     assert poller.poll(0) == []
