@@ -146,7 +146,9 @@ def test_what_was_made_before_a_refused_rate_goes_away() -> None:
 
 @needs_hosts
 def test_what_a_dead_process_left_is_swept_at_the_next_start() -> None:
-    done = subprocess.run([sys.executable, "-c", LEAVE_BEHIND], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVE_BEHIND], capture_output=True, text=True, timeout=100, check=False
+    )
     left = [Path(word) for word in done.stdout.split()]
     assert len(left) == 2  # by now another test may have swept them
 

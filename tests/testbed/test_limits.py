@@ -97,7 +97,9 @@ def test_a_group_goes_away_after_an_error() -> None:
 
 @needs_quota
 def test_what_a_dead_process_left_is_swept_at_the_next_start() -> None:
-    done = subprocess.run([sys.executable, "-c", LEAVE_BEHIND], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVE_BEHIND], capture_output=True, text=True, timeout=100, check=False
+    )
     left = Path(done.stdout.strip())
     assert left.is_absolute()  # it was there; by now another test may have swept it
 
