@@ -95,6 +95,36 @@ def test_a_run_ends_where_one_process_with_the_whole_batch_ends(tmp_path, dense,
     assert found.loss == pytest.approx(expected, rel=1e-3)
 
 
+class OneNorm(nn.Module):
+    """A norm over single numbers."""
+
+    takes = ("dense",)
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(NUM_DENSE)
+        self.out = nn.Linear(NUM_DENSE, 1)
+
+    def forward(self, dense):
+        return self.out(self.norm(dense * 3.0 + 1.0))
+
+
+def test_a_last_batch_of_one_sample_is_normalised_by_running_statistics_as_in_one_process(tmp_path):
+    torch.manual_seed(6)
+    model, source = OneNorm(), Labelled(clicked, num_samples=301)
+    run = make_run(optimizer=SGD, workers=2)
+
+    train(run, tmp_path / "run", model=copy.deepcopy(model), source=source)
+    train_here(run, tmp_path / "alone", copy.deepcopy(model), source)
+
+    state, alone = last_state(tmp_path / "run"), last_state(tmp_path / "alone")
+    assert state.manifest.step == 4
+    np.testing.assert_allclose(state.dense, alone.dense, rtol=2e-4, atol=2e-5)
+    filled, expected = (restore_into(OneNorm(), tmp_path / name) for name in ("run", "alone"))
+    torch.testing.assert_close(filled.norm.running_mean, expected.norm.running_mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(filled.norm.running_var, expected.norm.running_var, rtol=1e-4, atol=1e-5)
+
+
 def test_a_worker_that_dies_has_the_step_done_again_and_nothing_counts_twice(tmp_path):
     over = tmp_path / "over"
     model, source = made(pause_s=0.3, until=over), Labelled(clicked, num_samples=3000)

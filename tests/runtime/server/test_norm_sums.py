@@ -1,5 +1,6 @@
 """Statistics of whole batches from parts of them."""
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -100,3 +101,41 @@ def test_what_fits_no_norm_is_refused(sums, offset):
 
     with pytest.raises(TrainingError):
         norms.add(brings(0, 4, offset=offset), sums, "first")
+
+
+def test_what_was_refused_is_in_nobodys_way():
+    norms = NormSums()
+    norms.load(np.zeros(4, dtype=np.float32))
+    with pytest.raises(TrainingError):
+        norms.add(brings(0, 4, offset=3), np.zeros(5), "stranger")
+
+    assert norms.add(brings(0, 4), part_of(np.ones((4, 2))), "first") == []
+    assert len(norms.add(brings(1, 6), part_of(np.ones((6, 2))), "second")) == 2
+
+
+def test_what_comes_twice_counts_once():
+    values = np.random.default_rng(2).normal(size=(BATCH, 2))
+    norms = NormSums()
+    norms.load(np.array([0, 0, 1, 1], dtype=np.float32))
+    norms.add(brings(0, 4), part_of(values[:4]), "first")
+    assert norms.add(brings(0, 4), part_of(values[:4]), "first again") == []
+
+    answers = norms.add(brings(1, 6), part_of(values[4:]), "second")
+    late = norms.add(brings(1, 6), part_of(values[4:]), "second again")
+
+    assert [who for who, _ in answers + late] == ["first", "first again", "second", "second again"]
+    for _, sums in answers + late:
+        np.testing.assert_allclose(sums, [BATCH, *values.mean(axis=0), *values.var(axis=0)])
+
+
+def test_a_single_value_takes_running_statistics_and_leaves_them_alone():
+    running = np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32)
+    norms = NormSums()
+    norms.load(running)
+    brought = msgspec.structs.replace(brings(0, 1), batch=1)
+
+    ((_, sums),) = norms.add(brought, part_of(np.array([[7.0, 8.0]])), "alone")
+    norms.commit()
+
+    assert sums.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert norms.running.tolist() == running.tolist()

@@ -119,7 +119,10 @@ class AddUp(MessageKind, frozen=True):
 
 
 class AddedUp(MessageKind, frozen=True):
-    """Array, of bits too: forward, count, means and variances of the whole batch; back, zero and the sums of all."""
+    """Array, of bits too: forward, count, means and variances of the whole batch; back, zero and the sums of all.
+
+    A batch of one value has no spread: count is zero then, and means and variances are the running ones.
+    """
 
 
 class Stale(MessageKind, frozen=True):

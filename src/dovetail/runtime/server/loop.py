@@ -230,6 +230,9 @@ class ServerLoop:
         if message.generation != self._generation:
             self._listener.reply(letter, Stale(generation=self._generation))
             return
+        if self._sync and isinstance(message, Push | AddUp) and message.step == self._shard.version + 1:
+            self._parked.append((letter, time.monotonic()))  # it was told of the last commit before we were
+            return
         try:
             if isinstance(message, Pull | Refresh):
                 self._pull(letter, message, time.monotonic() if since_s is None else since_s)
@@ -281,17 +284,11 @@ class ServerLoop:
             self._redo.step_grew(generation=message.generation, positions=message.positions)
         self._norm_calls.pushed(message)
         if counts or (late and message.last):
-            self._safe.tell(
-                Accepted(
-                    name=self._name,
-                    generation=message.generation,
-                    step=message.step,
-                    task=message.task,
-                    positions=message.positions,
-                    samples=message.samples,
-                    loss=message.loss,
-                )
-            )
+            taken = Accepted(
+                name=self._name, generation=message.generation, step=message.step, task=message.task,
+                positions=message.positions, samples=message.samples, loss=message.loss,
+            )  # fmt: skip
+            self._safe.tell(taken)
 
 
 def serve(process: Process) -> None:

@@ -86,8 +86,9 @@ class NormSums:
             self._positions[message.task] = message.positions
             self._absent.add(message.task)
             return [(who, np.zeros(0)), *self._whole(message.batch), *self._stuck(message.batch)]
-        place = self._places.setdefault((message.place, message.back), _Place(message))
+        place = self._places.get((message.place, message.back)) or _Place(message)
         self._check(message, sums, place)
+        self._places[message.place, message.back] = place  # not before: what is refused is as if it had not come
         if place.result is not None:
             return [(who, place.result)]
         place.parts[message.task] = (message.positions, sums.copy())
@@ -124,10 +125,20 @@ class NormSums:
             absent = sum(self._positions[task] for task in self._absent if task not in place.parts)
             if place.result is None and absent + sum(count for count, _ in place.parts.values()) >= batch:
                 parts = [place.parts[task][1] for task in sorted(place.parts)]
-                place.result = np.sum(parts, axis=0) if back else joined(parts)
+                place.result = np.sum(parts, axis=0) if back else self._statistics(place.first, joined(parts))
                 answers += [(who, place.result) for who in place.waiting]
                 place.waiting.clear()
         return answers
+
+    def _statistics(self, message: AddUp, whole: Sums) -> Sums:
+        """Return what a batch is normalised by: itself, but one value has no spread, and takes running statistics.
+
+        These come with a count of zero: they are not the batch's, and nothing goes back through them.
+        """
+        size = (len(whole) - 1) // 2
+        if whole[0] > 1 or message.offset < 0 or self.running is None:
+            return whole
+        return np.concatenate([[0.0], self.running[message.offset : message.offset + 2 * size]]).astype(np.float64)
 
     def _stuck(self, batch: int) -> Answers:
         """Return all who wait where nobody is left who could bring what they wait for."""

@@ -75,7 +75,7 @@ class WholeNorms:
         """Return the forward of a norm whose running statistics begin at an offset; -1: it keeps none."""
 
         def forward(norm: nn.modules.batchnorm._BatchNorm, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
-            if not norm.training or self._task is None or self._task.assign.batch <= 1:
+            if not norm.training or self._task is None:
                 return type(norm).forward(norm, input)
             norm._check_input_dim(input)  # type: ignore[no-untyped-call]
             place, self._place = self._place, self._place + 1
@@ -153,9 +153,11 @@ class _Normalise(torch.autograd.Function):
         given = gradients[0].float()
         of_bias, of_weight = given.sum(ctx.dims), (given * normal).sum(ctx.dims)
         of_input = None
-        if ctx.needs_input_grad[0]:
+        factor = scale if weight is None else scale * weight.float()
+        if ctx.needs_input_grad[0] and not ctx.total:  # a single value, by statistics that it has no part in
+            of_input = (given * factor.view(ctx.shape)).to(gradients[0].dtype)
+        elif ctx.needs_input_grad[0]:
             # Sums of what goes to the normalised values: weight times what comes.
-            factor = scale if weight is None else scale * weight.float()
             whole = ctx.exchange(_packed(0, of_bias, of_weight), back=True)
             _, total_bias, total_weight = _unpacked(whole, given)
             pulled = (total_bias.view(ctx.shape) + normal * total_weight.view(ctx.shape)) / ctx.total
