@@ -110,6 +110,8 @@ class LocalLauncher:
         record = _read(task.folder / f"process-{task.attempt}.json", Record)
         if record is None or not _is_held(task.folder / LOCK):
             return None
+        if record.process <= 1:  # a signal to the group of the first process goes to all there are
+            return None
         return record if keeper.ticks_of(record.process) == record.ticks else None
 
     def _reap(self, job: str) -> None:

@@ -1,8 +1,10 @@
 """The keeper of processes on another host, and who goes where: without a network."""
 
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -11,7 +13,7 @@ import pytest
 from dovetail.errors import PlanError
 from dovetail.runtime.launch.hosts.brought import data_paths
 from dovetail.runtime.launch.hosts.code import own_code, read_probe
-from dovetail.runtime.launch.hosts.daemon import LENGTH_BYTES, folder_of, framed
+from dovetail.runtime.launch.hosts.daemon import LENGTH_BYTES, _answer_all, folder_of, framed
 from dovetail.runtime.launch.hosts.keeper import Keeper
 from dovetail.runtime.launch.hosts.placing import Places
 from dovetail.runtime.launch.hosts.requests import (
@@ -128,6 +130,68 @@ def test_a_keeper_that_nobody_speaks_to_ends_everything(tmp_path, monkeypatch):
 
     wait_for(lambda: not folder_of(token).exists())
     wait_for(lambda: has_ended(begun.process_id))
+
+
+def test_a_keeper_that_has_ended_starts_nothing_any_more(keeper):
+    keeper.close()
+
+    answer = keeper.answer(Start("late", "command", ("--version",)))
+
+    assert isinstance(answer, Refused)
+    assert "has ended" in answer.error
+    assert not keeper.folder.exists()
+
+
+@pytest.mark.processes
+def test_whoever_speaks_while_a_keeper_ends_is_refused_and_leaves_no_process(tmp_path):
+    for number in range(5):
+        keeper, answers = Keeper(tmp_path / f"keeper-{number}", lost_s=60.0), []
+
+        def start(name, keeper=keeper, answers=answers):
+            answers.append(keeper.answer(Start(name, "command", ("link", "serve", "--port", "0"))))
+
+        starts = [threading.Thread(target=start, args=(f"serve-{each}",)) for each in range(4)]
+        for thread in starts:
+            thread.start()
+        keeper.close()
+        for thread in starts:
+            thread.join(60)
+
+        assert len(answers) == 4
+        for answer in answers:
+            assert isinstance(answer, Refused) or has_ended(answer.process_id)
+
+
+@pytest.mark.processes
+def test_a_process_that_does_not_end_is_told_of(keeper, monkeypatch):
+    program = [sys.executable, "-c", "import time; time.sleep(600)"]
+    keeper._children["worker"] = subprocess.Popen(program, start_new_session=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("dovetail.runtime.launch.hosts.keeper._signal", lambda child, number: None)
+        patch.setattr("dovetail.runtime.launch.hosts.keeper.END_S", 0.1)
+        answer = keeper.answer(Start("worker"))
+
+    assert isinstance(answer, Refused)
+    assert "timed out" in answer.error
+
+
+def test_a_launcher_whose_files_take_long_to_come_is_not_silent(tmp_path):
+    keeper = Keeper(tmp_path / "keeper", lost_s=60.0)
+    keeper._heard_s -= 100.0
+    assert keeper.is_alone
+    here, there = socket.socketpair()
+    thread = threading.Thread(target=_answer_all, args=(keeper, there))
+    thread.start()
+    letter = framed(encode(Bring(files={"fixed": bytes(3000)})))
+    with here:
+        here.sendall(letter[:1000])
+        wait_for(lambda: not keeper.is_alone)
+        here.sendall(letter[1000:])
+        assert here.recv(1 << 16)
+    thread.join(60)
+
+    assert (keeper.folder / "fixed").stat().st_size == 3000
+    keeper.close()
 
 
 def test_workers_take_the_units_of_fitting_hosts():

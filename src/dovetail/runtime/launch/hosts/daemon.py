@@ -71,23 +71,24 @@ def _answer_all(keeper: Keeper, line: socket.socket) -> None:
     """Answer one launcher's requests, in order, until it hangs up."""
     with line, suppress(OSError, EOFError):
         while True:
-            length = int.from_bytes(_read(line, LENGTH_BYTES), "big")
+            length = int.from_bytes(_read(line, LENGTH_BYTES, keeper), "big")
             if length > MOST_BYTES:
                 return
             try:
-                answer = keeper.answer(decode_request(_read(line, length)))
+                answer = keeper.answer(decode_request(_read(line, length, keeper)))
             except ValueError as error:
                 answer = Refused(error=str(error))
             line.sendall(framed(encode(answer)))
 
 
-def _read(line: socket.socket, count: int) -> bytes:
-    """Return so many bytes."""
+def _read(line: socket.socket, count: int, keeper: Keeper) -> bytes:
+    """Return so many bytes; a launcher is not silent while they come."""
     found = bytearray()
     while len(found) < count:
         part = line.recv(min(count - len(found), 1 << 20))
         if not part:
             raise EOFError
+        keeper.heard()
         found += part
     return bytes(found)
 

@@ -70,17 +70,28 @@ class Keeper:
         """Whether the launcher has been silent for so long that it must be gone."""
         return time.monotonic() - self._heard_s > self._lost_s
 
+    def heard(self) -> None:
+        """Take in that the launcher speaks: what it brings may take long to come."""
+        self._heard_s = time.monotonic()
+
     def answer(self, request: Request) -> Answer:
         """Do what the launcher asks for; from any thread."""
         with self._lock:
-            self._heard_s = time.monotonic()
+            self.heard()
+            if self.is_closed:
+                return Refused(error="this keeper has ended, as nobody spoke to it")
             try:
                 return self._answer(request)
-            except OSError as error:
+            except (OSError, subprocess.TimeoutExpired) as error:
                 return Refused(error=str(error), hint="see what that host allows: its disks, its memory, `ulimit -a`")
 
     def close(self) -> None:
-        """End every process and remove the folder."""
+        """End every process and remove the folder; nothing is started any more."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        """Do it, where it was not done before."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -116,7 +127,7 @@ class Keeper:
             case Look():
                 answer = self._look(request)
             case Close():
-                self.close()
+                self._close()
         return answer
 
     def _facts(self) -> Facts:

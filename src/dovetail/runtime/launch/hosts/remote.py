@@ -34,6 +34,8 @@ ANSWER_S = 5.0
 """How long an answer may take before the line counts as broken."""
 CALL_S = 60.0
 """The longest wait for something that is asked for by hand."""
+LEAST_BYTES_PER_S = 1e5
+"""How slow a line may be that brings files."""
 AGAIN_S = 1.0
 """When a line that could not be opened is tried again."""
 FULL_S = 30.0
@@ -179,7 +181,8 @@ class RemoteHost:
             return
         try:
             for request in (Bring(files=files), start) if files else (start,):
-                answer = self.line.call(request, CALL_S)
+                brought = sum(map(len, files.values())) if isinstance(request, Bring) else 0
+                answer = self.line.call(request, CALL_S + brought / LEAST_BYTES_PER_S)
                 if isinstance(answer, Refused):
                     self._refused_s = time.monotonic()
                     handle.ended = f"not started: {answer.error}"

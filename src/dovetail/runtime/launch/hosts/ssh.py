@@ -103,9 +103,8 @@ class SshLine:
                 await self._check_code()
                 self._is_checked = True
             module = "dovetail.runtime.launch.hosts.daemon"
-            self._process = await self._connection.create_process(
-                f"exec {self._python} -m {module} {self._token} {self._file.lost_s}", encoding=None
-            )
+            words = f"exec {self._python} -m {module} {self._token} {self._file.lost_s}"
+            self._process = await asyncio.wait_for(self._connection.create_process(words, encoding=None), CONNECT_S)
         except (self._ssh.Error, OSError, TimeoutError) as error:
             raise LineLost(_said(error)) from None
         facts = await self._call(AskFacts(), ANSWER_S)
@@ -182,7 +181,7 @@ class SshLine:
     async def _bring_code(self, own: str) -> None:
         """Have this Dovetail in the host's cache, once for all runs, and use it from there."""
         home = f"{code.CACHE}/{own[:32]}"
-        there = await self._connection.run(f"test -d {home}", check=False)
+        there = await asyncio.wait_for(self._connection.run(f"test -d {home}", check=False), PROBE_S)
         if there.exit_status != 0:
             words = f"{self._python} -c {shlex.quote(code.UNPACK)} {home}"
             done = await asyncio.wait_for(
