@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -16,6 +15,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import BLUEPRINT
 from tests.runtime.counting import assert_each_sample_counts_once
 from tests.transport.crowd import NEEDED_FILES, crowd_at
+from tests.waiting import wait_until
 
 START = """
 import pathlib, resource, sys
@@ -39,15 +39,15 @@ def test_checkpoints_are_written_and_a_server_comes_back_under_a_crowd(tmp_path)
     words = [sys.executable, "-c", START, str(folder), str(seen)]
     launcher = subprocess.Popen(words, cwd=Path(__file__).parents[2])
     try:
-        until(lambda: (folder / BLUEPRINT).exists() and newest(folder) > 0, "no checkpoint")
+        wait_until(lambda: (folder / BLUEPRINT).exists() and newest(folder) > 0, "no checkpoint")
         blueprint = Blueprint.read(folder)
         with crowd_at([spec.address for spec in (blueprint.coordinator, *blueprint.servers)]):
             before = newest(folder)
-            until(lambda: newest(folder) >= before + 20, "no checkpoints under a crowd")
+            wait_until(lambda: newest(folder) >= before + 20, "no checkpoints under a crowd")
             server = next(each for each in family(launcher.pid) if "server-1" in each.cmdline())
             server.send_signal(signal.SIGKILL)
             before = newest(folder)
-            until(lambda: newest(folder) >= before + 20, "no checkpoints after a server came back")
+            wait_until(lambda: newest(folder) >= before + 20, "no checkpoints after a server came back")
             seen.touch()
             assert launcher.wait(120) == 0
     finally:
@@ -68,11 +68,3 @@ def newest(folder: Path) -> int:
     """Return the step of the newest checkpoint."""
     steps = [path.name.rpartition("-")[2] for path in (folder / "checkpoints").glob("*")]
     return max((int(step) for step in steps if step.isdigit()), default=-1)
-
-
-def until(look, complaint: str, timeout_s: float = 120.0) -> None:
-    """Wait until something is so."""
-    deadline_s = time.monotonic() + timeout_s
-    while not look():
-        assert time.monotonic() < deadline_s, complaint
-        time.sleep(0.05)

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,6 +22,7 @@ from dovetail.runtime.private_folder import (
     sweep_private_folders,
 )
 from tests.runtime.runs import make_run, train
+from tests.waiting import wait_until
 
 MAKE = "import sys, pathlib; from dovetail.runtime.private_folder import *; f = make_private_folder(pathlib.Path({!r}))"
 
@@ -131,7 +130,7 @@ def test_what_a_killed_launcher_leaves_is_swept_at_the_next_start(tmp_path, requ
     launcher = subprocess.Popen(
         [sys.executable, "-c", START, str(memory), str(tmp_path / "run")], cwd=Path(__file__).parents[2]
     )
-    until(lambda: list(memory.glob("*/*.lane")), "no shared memory")
+    wait_until(lambda: list(memory.glob("*/*.lane")), "no shared memory")
     family = psutil.Process(launcher.pid).children(recursive=True)
     launcher.kill()
     launcher.wait()
@@ -141,11 +140,3 @@ def test_what_a_killed_launcher_leaves_is_swept_at_the_next_start(tmp_path, requ
 
     assert list(memory.iterdir()) == [other]
     remove_private_folder(other)
-
-
-def until(look: Callable[[], object], complaint: str, timeout_s: float = 120.0) -> None:
-    """Wait until something is so."""
-    deadline_s = time.monotonic() + timeout_s
-    while not look():
-        assert time.monotonic() < deadline_s, complaint
-        time.sleep(0.05)

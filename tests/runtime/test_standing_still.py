@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,6 +12,7 @@ import pytest
 
 from dovetail.runtime.awake import AwakeClock
 from tests.runtime.counting import assert_each_sample_counts_once
+from tests.waiting import wait_until
 
 START = """
 import sys, pathlib
@@ -48,7 +48,8 @@ def test_a_run_that_stood_still_for_longer_than_anyone_waits_goes_on_and_counts_
     folder = tmp_path / "run"
     launcher = subprocess.Popen([sys.executable, "-c", START, str(folder)], cwd=Path(__file__).parents[2])
     try:
-        until(lambda: len(list(folder.glob("checkpoints/step-*[0-9]"))) > 1, launcher)
+        wait_until(lambda: len(list(folder.glob("checkpoints/step-*[0-9]"))) > 1 or launcher.poll() is not None)
+        assert launcher.poll() is None
         family = psutil.Process(launcher.pid).children(recursive=True) if who == "everyone" else []
         stopped = [launcher.pid, *(child.pid for child in family)]
         for process_id in stopped:
@@ -62,12 +63,3 @@ def test_a_run_that_stood_still_for_longer_than_anyone_waits_goes_on_and_counts_
         launcher.kill()
         launcher.wait()
     assert_each_sample_counts_once(folder)
-
-
-def until(look: Callable[[], object], launcher: subprocess.Popen[bytes]) -> None:
-    """Wait until something is so of a run that is under way."""
-    deadline_s = time.monotonic() + 60.0
-    while not look():
-        assert launcher.poll() is None
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.output import say
+from dovetail.cli.profile import usd_per_hour
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def profiled_on(fleet: Fleet, run: Run, prices: list[str], min_samples_per_s: fl
     first: dict[str, RemoteHost] = {}
     for remote in fleet.remotes.values():
         first.setdefault(remote.line.host.type, remote)
-    usd = _prices(prices, first)
+    usd = usd_per_hour(prices, first, hint=f"the hosts are of type {', '.join(first)}")
     links = measure_between(fleet, repeats=3, timeout_s=10.0)
     network = min(link["bytes_per_s"] for link in links)
     found = {name: _profiled(remote, run, network, min_samples_per_s) for name, remote in first.items()}
@@ -76,20 +77,6 @@ def _profiled(remote: RemoteHost, run: Run, network_bytes_per_s: float, min_samp
 def _said(value: Any) -> str:
     """Return an option's value as a command line has it."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _prices(prices: list[str], types: dict[str, RemoteHost]) -> dict[str, float]:
-    """Return what a unit of each type costs, where it is said."""
-    usd: dict[str, float] = {}
-    for text in prices:
-        name, _, value = text.partition("=")
-        try:
-            usd[name] = float(value)
-        except ValueError:
-            raise DovetailError(f"--price {text} is not NAME=USD", hint="write it like --price cpu=0.04") from None
-        if name not in types:
-            raise DovetailError(f"--price names `{name}`", hint=f"the hosts are of type {', '.join(types)}")
-    return usd
 
 
 def _links(fleet: Fleet, types: list[str], measured: list[dict[str, Any]]) -> tuple[Link, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,6 +94,20 @@ def profile(
             _print(found)
 
 
+def usd_per_hour(prices: list[str], known: Container[str], *, hint: str) -> dict[str, float]:
+    """Return what a unit of each type costs, where it is said as NAME=USD; `hint` says which types are known."""
+    usd: dict[str, float] = {}
+    for text in prices:
+        name, _, value = text.partition("=")
+        try:
+            usd[name] = float(value)
+        except ValueError:
+            raise DovetailError(f"--price {text} is not NAME=USD", hint="write it like --price cpu=0.04") from None
+        if name not in known:
+            raise DovetailError(f"--price names `{name}`", hint=hint)
+    return usd
+
+
 def types_at_hand(prices: list[str]) -> list[ResourceType]:
     """Return the types of this machine: one core, and the CUDA device where there is one."""
     import torch
@@ -101,14 +116,7 @@ def types_at_hand(prices: list[str]) -> list[ResourceType]:
     from dovetail.spec import ResourceType
 
     usd = {"cpu": CORE_USD_PER_HOUR, "gpu": GPU_USD_PER_HOUR}
-    for text in prices:
-        name, _, value = text.partition("=")
-        try:
-            usd[name] = float(value)
-        except ValueError:
-            raise DovetailError(f"--price {text} is not NAME=USD", hint="write it like --price cpu=0.04") from None
-        if name not in ("cpu", "gpu"):
-            raise DovetailError(f"--price names `{name}`", hint="types at hand are called `cpu` and `gpu`")
+    usd |= usd_per_hour(prices, usd, hint="types at hand are called `cpu` and `gpu`")
     core_bytes = memory().usable_bytes / max(cores().num_usable, 1.0)
     types = [ResourceType(name="cpu", kind="cpu", price_per_hour=usd["cpu"], memory_bytes=core_bytes)]
     if torch.cuda.is_available():

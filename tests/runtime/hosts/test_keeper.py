@@ -5,7 +5,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 
 import psutil
 import pytest
@@ -40,6 +39,7 @@ from dovetail.spec.files import read_struct
 from dovetail.spec.hosts import Host, HostsFile
 from dovetail.spec.run import RunWorker
 from tests.runtime.runs import make_run
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -47,13 +47,6 @@ def keeper(tmp_path):
     keeper = Keeper(tmp_path / "keeper", lost_s=60.0)
     yield keeper
     keeper.close()
-
-
-def wait_for(is_so, timeout_s=100.0):
-    until_s = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
 
 
 def has_ended(process_id):
@@ -95,7 +88,7 @@ def test_a_command_is_started_watched_and_ended(keeper):
         assert isinstance(answer, Seen)
         return answer
 
-    wait_for(lambda: seen().states["version"].ended)
+    wait_until(lambda: seen().states["version"].ended)
     assert seen().states["version"].ended == "exit status 0"
     assert seen().logs["version.out"].startswith(b"dovetail ")
     lasting = keeper.answer(Start("serve", "command", ("link", "serve", "--port", "0", "--host", "127.0.0.1")))
@@ -103,7 +96,7 @@ def test_a_command_is_started_watched_and_ended(keeper):
     keeper.answer(Signal("serve", lasting.process_id + 1, "kill"))  # of an earlier one
     assert seen().states["serve"].ended == ""
     keeper.answer(Signal("serve", lasting.process_id, "kill"))
-    wait_for(lambda: seen().states["serve"].ended)
+    wait_until(lambda: seen().states["serve"].ended)
     assert seen().states["serve"].ended == "killed by SIGKILL"
     keeper.answer(Close())
     assert not keeper.folder.exists()
@@ -128,8 +121,8 @@ def test_a_keeper_that_nobody_speaks_to_ends_everything(tmp_path, monkeypatch):
     login.stdin.close()
     login.stdout.close()
 
-    wait_for(lambda: not folder_of(token).exists())
-    wait_for(lambda: has_ended(begun.process_id))
+    wait_until(lambda: not folder_of(token).exists())
+    wait_until(lambda: has_ended(begun.process_id))
 
 
 def test_a_keeper_that_has_ended_starts_nothing_any_more(keeper):
@@ -185,7 +178,7 @@ def test_a_launcher_whose_files_take_long_to_come_is_not_silent(tmp_path):
     letter = framed(encode(Bring(files={"fixed": bytes(3000)})))
     with here:
         here.sendall(letter[:1000])
-        wait_for(lambda: not keeper.is_alone)
+        wait_until(lambda: not keeper.is_alone)
         here.sendall(letter[1000:])
         assert here.recv(1 << 16)
     thread.join(60)

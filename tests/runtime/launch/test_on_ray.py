@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from dovetail.spec.run import RunWorker
 from dovetail.testbed import Hosts, RayNodes, available, inside
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import assert_same_state, last_state, make_run, train
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent.parent
 HAS_RAY = importlib.util.find_spec("ray") is not None
@@ -222,15 +222,15 @@ def test_nothing_is_left_on_the_nodes_when_the_launcher_is_killed(cluster):
     before = kept_keys()
     begun = dovetail(cluster, "train", cluster.own / "run.json", "--out", cluster.own / "killed", "--on", "ray")
     metrics = cluster.own / "killed" / "metrics.jsonl"
-    wait_until(lambda: begun.poll() is not None or (metrics.exists() and metrics.stat().st_size), 100)
+    wait_until(lambda: begun.poll() is not None or (metrics.exists() and metrics.stat().st_size))
     assert begun.poll() is None, begun.communicate()
     assert any("hosts.there" in words for _, words in ours_on(cluster, "near") + ours_on(cluster, "far"))
 
     begun.send_signal(signal.SIGKILL)
     begun.communicate(timeout=150)
 
-    wait_until(lambda: not any(ours_on(cluster, name) for name in TYPES), 100)
-    wait_until(lambda: kept_keys() <= before, 100)
+    wait_until(lambda: not any(ours_on(cluster, name) for name in TYPES))
+    wait_until(lambda: kept_keys() <= before)
 
 
 @needs_cluster
@@ -243,11 +243,3 @@ def test_links_are_measured_and_a_run_is_evaluated_on_nodes(cluster):
         out, said = done.communicate(timeout=110)
         assert done.returncode == 0, said
         assert json.loads(out)
-
-
-def wait_until(holds, timeout_s):
-    """Wait until something holds."""
-    until_s = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < until_s, "it never came to that"
-        time.sleep(0.1)

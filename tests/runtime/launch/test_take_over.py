@@ -4,27 +4,20 @@ import json
 import os
 import subprocess
 import sys
-import time
 
-import pytest
+import psutil
 
 from dovetail.runtime.folder import present_in
 from dovetail.runtime.launch.lock import owner_of
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import make_run
 from tests.serve.daemons import DOVETAIL, PATHS, table_of
+from tests.waiting import wait_until
 
 
 def dovetail(*words, out):
     with out.open("ab") as file:
         return subprocess.Popen([*DOVETAIL, *words], stdout=file, stderr=file, env={**os.environ, "PYTHONPATH": PATHS})
-
-
-def wait_until(is_so, out, timeout_s=100.0):
-    until_s = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < until_s, out.read_text()
-        time.sleep(0.05)
 
 
 def test_a_run_is_taken_over_on_other_workers_and_every_sample_counts_once(tmp_path):
@@ -34,7 +27,7 @@ def test_a_run_is_taken_over_on_other_workers_and_every_sample_counts_once(tmp_p
     (tmp_path / "run.json").write_text(json.dumps(table_of(run)))
     folder, out = tmp_path / "run", tmp_path / "out"
     old = dovetail("train", str(tmp_path / "run.json"), "--out", str(folder), out=out)
-    wait_until(lambda: present_in(folder) is not None and len(present_in(folder).workers) == 1, out)
+    wait_until(lambda: present_in(folder) is not None and len(present_in(folder).workers) == 1, out.read_text)
 
     new = dovetail("train", "--resume", str(folder), "--take-over", "--workers", "4", out=out)
 
@@ -76,11 +69,4 @@ def test_a_process_that_waits_to_be_a_server_ends_with_whoever_started_it():
     )
     waiting = int(started.stdout)
 
-    until_s = time.monotonic() + 60.0
-    while time.monotonic() < until_s:
-        try:
-            os.kill(waiting, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    pytest.fail("it is still there")
+    wait_until(lambda: not psutil.pid_exists(waiting), "it is still there")

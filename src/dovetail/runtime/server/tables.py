@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from dovetail.embedding import Table, make_row_optimizer
 from dovetail.runtime.blueprint import Blueprint, table_seed
@@ -29,32 +30,21 @@ def load_table(
     budget = blueprint.run.servers.host_bytes // max(1, len(blueprint.tables))
     settings = dict(blueprint.row_optimizer)
     optimizer = make_row_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
+    place: dict[str, Any] = {
+        "host_bytes": budget,
+        "folder": cold,
+        "shard": server,
+        "num_shards": blueprint.num_servers,
+        "device": device,
+        "device_bytes": device_bytes,
+        "threads": threads,
+    }
     if not checkpoint.num_servers:
-        table = Table(
-            width=spec.width,
-            optimizer=optimizer,
-            seed=table_seed(blueprint.values_seed, position),
-            scale=spec.scale,
-            host_bytes=budget,
-            folder=cold,
-            shard=server,
-            num_shards=blueprint.num_servers,
-            device=device,
-            device_bytes=device_bytes,
-            threads=threads,
-        )
+        seed = table_seed(blueprint.values_seed, position)
+        table = Table(width=spec.width, optimizer=optimizer, seed=seed, scale=spec.scale, **place)
     else:
-        table = Table.load(
-            [checkpoint.table_at(folder, position, old) for old in range(checkpoint.num_servers)],
-            optimizer=optimizer,
-            host_bytes=budget,
-            folder=cold,
-            shard=server,
-            num_shards=blueprint.num_servers,
-            device=device,
-            device_bytes=device_bytes,
-            threads=threads,
-        )
+        parts = [checkpoint.table_at(folder, position, old) for old in range(checkpoint.num_servers)]
+        table = Table.load(parts, optimizer=optimizer, **place)
     if spec.max_norm is not None:
         table.limit_norms(spec.max_norm, norm_type=spec.norm_type)
     return table
