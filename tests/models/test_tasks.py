@@ -197,6 +197,38 @@ def test_a_metric_of_another_library_is_named_by_its_import_path():
     assert metric.value() == pytest.approx(0.5)  # chances of a half
 
 
+class Parts:
+    """A metric that looks at all parts of an answer."""
+
+    def __init__(self):
+        self.seen = set()
+
+    def update(self, scores, targets):
+        self.seen.add((*scores, tuple(targets.shape)))
+
+    def compute(self):
+        return len(self.seen)
+
+
+def test_a_metric_of_another_library_gets_one_part_of_an_answer_or_all():
+    answer, labels = {"click": torch.zeros(4, 1), "price": torch.ones(4)}, torch.stack([CLICKS, CLICKS], dim=1)
+    of_one = make_metric("click.tests.models.test_tasks:LargestGap")
+    of_all = make_metric("tests.models.test_tasks:Parts")
+    for metric in (of_one, of_all):
+        metric.update(answer, labels)
+
+    assert of_one.value() == pytest.approx(0.5)
+    assert of_all._inner.seen == {("click", "price", (4, 2))}
+    with pytest.raises(ModelError, match=r"metric `tests.*LargestGap` failed: TypeError") as caught:
+        make_metric("tests.models.test_tasks:LargestGap").update(answer, labels)
+    assert "`click.tests.models.test_tasks:LargestGap` is given those of one part" in caught.value.hint
+
+
+def test_a_module_that_is_not_there_is_named_as_it_was_said():
+    with pytest.raises(ModelError, match=r"no\.such\.module:metric"):
+        make_metric("no.such.module:metric")
+
+
 def test_what_is_no_metric_and_what_is_not_installed_are_refused(monkeypatch):
     with pytest.raises(ModelError, match="could not be made: TypeError"):
         make_metric("torch.nn:Linear")

@@ -14,7 +14,7 @@ from torch import Tensor
 from dovetail.errors import did_you_mean
 from dovetail.models.answers import Scores, heads_of, label_of
 from dovetail.models.errors import ModelError
-from dovetail.models.foreign_metric import foreign_metric
+from dovetail.models.foreign_metric import foreign_metric, of_part
 from dovetail.models.ratios import ratio_value
 
 
@@ -222,7 +222,8 @@ def make_metric(name: str) -> Any:
     such as `torchmetrics:CohenKappa`: an object with `update(scores, targets)` and `compute()`.
     """
     if ":" in name:
-        return foreign_metric(name)
+        part = of_part(name)
+        return foreign_metric(name) if part is None else OfHead(part[0], foreign_metric(part[1]))
     if name == "auc":
         return Auc()
     if name in RATIOS:
