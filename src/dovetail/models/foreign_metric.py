@@ -96,12 +96,15 @@ def of_part(name: str) -> tuple[str, str] | None:
     """Return part and metric of a name such as `click.torchmetrics:CohenKappa`; None where it is a module's own."""
     head, dot, inner = name.partition(".")
     place = inner.rpartition(":")[0]
-    is_there = place.endswith(".py") or (place != "py" and _is_installed(place.partition(".")[0]))
-    return (head, inner) if dot and head.isidentifier() and is_there and not _is_installed(head) else None
+    is_there = place.endswith(".py") or (place != "py" and _is_installed(place))
+    return (head, inner) if dot and head.isidentifier() and is_there and not _is_installed(f"{head}.{place}") else None
 
 
 def _is_installed(package: str) -> bool:
-    """Say whether a package can be imported."""
+    """Say whether a package, or a module of one, can be imported."""
     from importlib.util import find_spec  # noqa: PLC0415 - only here
 
-    return find_spec(package) is not None
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # what it would lie in is not there, or is no package
+        return False
