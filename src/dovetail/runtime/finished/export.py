@@ -10,6 +10,7 @@ README.txt          how to load them
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -162,7 +163,8 @@ def _write_program(scoring: Scoring, source: Source, out: Path) -> str:
     """Write the scoring path by torch.export; return why that cannot be, or nothing."""
     batches = [source.read(0, size) for size in CHECKED_SIZES]
     try:
-        with _any_batch_size(), torch.no_grad():
+        with _any_batch_size(), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of how PyTorch's own layers are written
             made = torch.export.export(
                 scoring, scoring.arguments(batches[0]), dynamic_shapes=_shapes(scoring.inputs, source.schema.num_slots)
             )
