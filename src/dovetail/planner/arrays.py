@@ -174,7 +174,7 @@ def _cut_cost(problem: Problem, one: str, other: str) -> _CutCost:
     return _CutCost(
         s_per_byte=sum(1 / link.bytes_per_s for link in links),
         site_s_per_byte=sum(1 / link.bytes_per_s for link in sites),
-        latency_s=sum(link.latency_s for link in (*links, *sites)),
+        latency_s=sum(link.latency_s for link in links) + sum(link.latency_s for link in sites),
         usd_per_byte=sum(link.price_per_byte for link in sites),
     )
 

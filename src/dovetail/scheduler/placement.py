@@ -1,7 +1,8 @@
 """Which nodes the workers of a job stand on.
 
 Placement is greedy and never moves a running job: what fits one node goes to the fullest node it fits; what does not
-takes the emptiest nodes whole, then the fullest that holds the rest.
+takes the emptiest nodes whole, then the fullest that holds the rest. With sites it is the same for sites first, so that
+a job stands at one site wherever one has room for it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ Seats = list[tuple[int, int]]
 
 @dataclass(slots=True)
 class TypePlacement:
-    """The nodes of one type: how many workers of each are free, and which are down."""
+    """The nodes of one type: how many workers of each are free, which are down, and the number of each one's site."""
 
     size: IntArray
     free: IntArray
     up: list[bool]
+    site: IntArray
     seats: dict[int, Seats] = field(default_factory=dict)
 
     def fewest_nodes(self, workers: int) -> int:
@@ -36,14 +38,23 @@ class TypePlacement:
         rest = workers
         while rest > 0:
             usable = np.where(self.up, self.free, 0)
-            fitting = np.flatnonzero(usable >= rest)
-            node = int(fitting[np.argmin(usable[fitting])]) if len(fitting) else int(np.argmax(usable))
-            taken = min(rest, int(usable[node]))
-            self.free[node] -= taken
-            seats.append((node, taken))
-            rest -= taken
+            room = np.bincount(self.site, weights=usable).astype(np.int64)
+            site = _fullest_that_holds(room, rest)
+            here = min(rest, int(room[site]))
+            rest -= here
+            while here > 0:
+                usable = np.where(np.array(self.up) & (self.site == site), self.free, 0)
+                node = _fullest_that_holds(usable, here)
+                taken = min(here, int(usable[node]))
+                self.free[node] -= taken
+                seats.append((node, taken))
+                here -= taken
         self.seats[row] = seats
         return len(seats) <= self.fewest_nodes(workers)
+
+    def sites_of(self, row: int) -> list[int]:
+        """Return the numbers of the sites that a seated job stands at."""
+        return sorted({int(self.site[node]) for node, _ in self.seats[row]})
 
     def release(self, row: int) -> None:
         """Free the workers of a job."""
@@ -69,12 +80,21 @@ class TypePlacement:
         return int(self.size[np.array(self.up)].sum())
 
 
+def _fullest_that_holds(room: IntArray, workers: int) -> int:
+    """Return the place with the least room that still holds `workers`; where none does, the one with the most."""
+    fitting = np.flatnonzero(room >= workers)
+    return int(fitting[np.argmin(room[fitting])]) if len(fitting) else int(np.argmax(room))
+
+
 def placements(workload: Workload) -> list[TypePlacement]:
-    """Return the empty nodes of each type, in the order of `workload.types`."""
+    """Return the empty nodes of each type, in the order of `workload.types`; sites have their numbers there."""
     found = []
+    number_of = {site: number for number, site in enumerate(workload.sites)}
     for name in workload.types:
-        sizes = [group.workers for group in workload.nodes if group.type == name for _ in range(group.count)]
+        nodes = [group for group in workload.nodes if group.type == name for _ in range(group.count)]
+        sizes = np.array([group.workers for group in nodes], np.int64)
+        sites = [0 if group.site is None else number_of[group.site] for group in nodes]
         found.append(
-            TypePlacement(size=np.array(sizes, np.int64), free=np.array(sizes, np.int64), up=[True] * len(sizes))
+            TypePlacement(size=sizes, free=sizes.copy(), up=[True] * len(nodes), site=np.array(sites, np.int64))
         )
     return found
