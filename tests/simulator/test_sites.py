@@ -226,3 +226,22 @@ def test_two_unlinked_sites_with_types_of_their_own_are_two_clusters():
 def test_bytes_between_sites_below_zero_are_refused():
     with pytest.raises(SpecError, match="site_bytes is -1"):
         wide(site_bytes=-1.0)
+
+
+def test_policies_know_that_more_workers_than_a_site_has_go_at_the_pace_of_a_link():
+    # Alone at a site 3 units a second; over the sites 5, of which the link carries one.
+    job = make_job(work=300.0, speed={"v100": {"4": 3.0, "8": 5.0}}, min_workers=4, site_bytes=GB)
+
+    for policy in ("dovetail", "fifo", "srtf"):
+        outcome = run(two_sites(job), policy).outcome
+        assert outcome.jobs[0].finish_s == pytest.approx(100.0)
+        assert outcome.egress_cost == 0.0
+
+
+def test_where_the_link_carries_it_the_wider_job_is_the_faster_one():
+    job = make_job(work=300.0, speed={"v100": {"4": 3.0, "8": 5.0}}, min_workers=4, site_bytes=0.25 * GB)
+    outcome = run(two_sites(job), "dovetail").outcome
+
+    # The link carries 4 of the 5.
+    assert outcome.jobs[0].finish_s == pytest.approx(75.0)
+    assert outcome.egress_cost == pytest.approx(300 * 0.25 * 0.03)

@@ -35,20 +35,11 @@ class TypePlacement:
     def place(self, row: int, workers: int) -> bool:
         """Seat a job; return whether it stands as tight as can be."""
         seats: Seats = []
-        rest = workers
-        while rest > 0:
-            usable = np.where(self.up, self.free, 0)
-            room = np.bincount(self.site, weights=usable).astype(np.int64)
-            site = _fullest_that_holds(room, rest)
-            here = min(rest, int(room[site]))
-            rest -= here
-            while here > 0:
-                usable = np.where(np.array(self.up) & (self.site == site), self.free, 0)
-                node = _fullest_that_holds(usable, here)
-                taken = min(here, int(usable[node]))
-                self.free[node] -= taken
-                seats.append((node, taken))
-                here -= taken
+        usable = np.where(self.up, self.free, 0)
+        for site, here in spread(np.bincount(self.site, weights=usable).astype(np.int64), workers):
+            seats += spread(np.where(self.site == site, usable, 0), here)
+        for node, taken in seats:
+            self.free[node] -= taken
         self.seats[row] = seats
         return len(seats) <= self.fewest_nodes(workers)
 
@@ -80,10 +71,17 @@ class TypePlacement:
         return int(self.size[np.array(self.up)].sum())
 
 
-def _fullest_that_holds(room: IntArray, workers: int) -> int:
-    """Return the place with the least room that still holds `workers`; where none does, the one with the most."""
-    fitting = np.flatnonzero(room >= workers)
-    return int(fitting[np.argmin(room[fitting])]) if len(fitting) else int(np.argmax(room))
+def spread(room: IntArray, workers: int) -> Seats:
+    """Return how many workers to put at each place: all where one holds them, else the emptiest filled up first."""
+    left, seats = room.copy(), []
+    while workers > 0:
+        fitting = np.flatnonzero(left >= workers)
+        place = int(fitting[np.argmin(left[fitting])]) if len(fitting) else int(np.argmax(left))
+        taken = min(workers, int(left[place]))
+        left[place] -= taken
+        workers -= taken
+        seats.append((place, taken))
+    return seats
 
 
 def placements(workload: Workload) -> list[TypePlacement]:

@@ -8,10 +8,17 @@ another that wants more has less (max-min). The two directions of a link do not 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from dovetail.scheduler.job_table import JobTable
+from dovetail.scheduler.placement import placements, spread
+from dovetail.scheduler.view import FloatArray
 from dovetail.spec.site_link import SiteLink, link_between
+from dovetail.spec.workload import Workload
 
 Way = tuple[int, int]
 """From the site of one number to the site of another."""
@@ -50,6 +57,10 @@ class SiteWays:
         """Return what it costs to send a byte over each of the ways."""
         return sum(self._links[way].price_per_byte for way in ways)
 
+    def bytes_per_s(self, ways: Sequence[Way]) -> float:
+        """Return what the slowest of the ways carries."""
+        return min((self._links[way].bytes_per_s for way in ways), default=math.inf)
+
     def speeds(self, crossings: Mapping[int, Crossing]) -> dict[int, float]:
         """Return how fast each job goes: at its own speed, or at what a fair share of its links carries.
 
@@ -71,3 +82,23 @@ class SiteWays:
             for way in crossing.ways:
                 left[way] -= given
         return settled
+
+
+def with_links(table: JobTable, workload: Workload, ways: SiteWays) -> JobTable:
+    """Return the table with the speeds that policies can count on: more workers than a site has go at a link's pace.
+
+    The sites are those that the job would stand at in an empty cluster, with their links to itself.
+    """
+    sent_bytes = np.array([job.site_bytes or 0.0 for job in table.jobs])
+    work_per_s = np.full(table.speed.shape, math.inf)
+    for kind, placed in enumerate(placements(workload)):
+        room = np.bincount(placed.site, weights=placed.size).astype(np.int64)
+        for workers in range(1, min(table.speed.shape[2], int(room.sum()) + 1)):
+            sites = sorted(site for site, _ in spread(room, workers))
+            carried = ways.bytes_per_s(ways.between(sites))
+            np.divide(carried, sent_bytes, out=work_per_s[:, kind, workers], where=sent_bytes > 0)
+
+    def slowed(speed: FloatArray) -> FloatArray:
+        return np.minimum(speed, work_per_s)
+
+    return replace(table, speed=slowed(table.speed), batch_speed=tuple(slowed(speed) for speed in table.batch_speed))

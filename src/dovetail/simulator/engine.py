@@ -19,7 +19,7 @@ from dovetail.scheduler.cluster import Cluster
 from dovetail.scheduler.job_table import job_table
 from dovetail.scheduler.placement import placements
 from dovetail.scheduler.policy import Policy
-from dovetail.simulator.crossings import SiteWays
+from dovetail.simulator.crossings import SiteWays, with_links
 from dovetail.simulator.knowledge import NOISE, KnowledgeName, teller
 from dovetail.simulator.metrics import JobOutcome, Outcome, Trial
 from dovetail.simulator.progress import Progress
@@ -80,7 +80,8 @@ class _Run:
         nodes_matter = bool(workload.failures) or bool((self.table.spread_speed < 1).any()) or ways is not None
         self.cluster = Cluster(self.table, placements(workload) if nodes_matter else None)
         self.progress = Progress(self.cluster, workload.sites, ways)
-        self.teller = teller(knowledge, self.progress, seed=seed, noise=noise)
+        known = self.table if ways is None else with_links(self.table, workload, ways)
+        self.teller = teller(knowledge, self.progress, seed=seed, noise=noise, table=known)
         self.round_s = workload.round_s
         self.now_s = float(self.table.submit_s[0])
         self.next_round_s = self.now_s + self.round_s if self.round_s else math.inf
