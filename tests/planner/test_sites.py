@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,11 +19,12 @@ from dovetail.planner.demands import Demands
 from dovetail.planner.methods import METHODS, Options, plan_with
 from dovetail.planner.plan import fastest_plan, pareto_plans
 from dovetail.planner.replan import better_plan
-from dovetail.spec import Plan, Problem, SiteLink
+from dovetail.spec import Plan, Problem, SiteLink, read_problem
 from dovetail.spec.synthetic import synthetic_problem
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages
 from tests.planner.test_brute_force import MOST_UNITS, naive_cost
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "problems" / "two-sites.toml"
 FLOORS = st.sampled_from([0.0, 5e3, 2e4, 1e5])
 SHAPES = st.sampled_from([(2, 3), (3, 3), (4, 2), (4, 4), (5, 3), (6, 2), (7, 2), (6, 3)])
 
@@ -133,6 +135,22 @@ def test_a_plan_crosses_between_sites_while_that_costs_less_than_it_saves(method
     assert plan.cost == pytest.approx(cost)
     assert len(stages_of(plan)) == len(stages)
     assert plan.egress_bytes == (pytest.approx(7200e9) if len(stages) == 2 else None)
+
+
+def test_in_the_example_the_price_of_bytes_moves_the_cut_to_where_few_of_them_cross():
+    problem = read_problem(EXAMPLE)
+    free = tuple(msgspec.structs.replace(link, price_per_gb=0.0) for link in problem.site_links)
+    with_price, without = (
+        planned("exact", each) for each in (problem, msgspec.structs.replace(problem, site_links=free))
+    )
+
+    assert with_price is not None
+    assert without is not None
+    # 400e6 / 4096 batches, both ways.
+    assert without.egress_bytes == pytest.approx(400e6 / 4096 * 2 * 6_815_744)
+    assert with_price.egress_bytes == pytest.approx(400e6 / 4096 * 2 * 262_144)
+    assert with_price.egress_cost == pytest.approx(400e6 / 4096 * 262_144 / 1e9 * 0.02)
+    assert evaluate(problem, without.stages).egress_cost == pytest.approx(13.31, abs=0.005)  # as the guide says
 
 
 def test_more_units_do_not_speed_up_the_link_between_two_sites():
