@@ -98,7 +98,6 @@ def with_links(table: JobTable, workload: Workload, ways: SiteWays) -> JobTable:
             carried = ways.bytes_per_s(ways.between(sites))
             np.divide(carried, sent_bytes, out=work_per_s[:, kind, workers], where=sent_bytes > 0)
 
-    def slowed(speed: FloatArray) -> FloatArray:
-        return np.minimum(speed, work_per_s)
-
-    return replace(table, speed=slowed(table.speed), batch_speed=tuple(slowed(speed) for speed in table.batch_speed))
+    speed: FloatArray = np.minimum(table.speed, work_per_s)
+    batch_speed = tuple(np.minimum(each, work_per_s) for each in table.batch_speed)
+    return replace(table, speed=speed, batch_speed=batch_speed)
