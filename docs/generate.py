@@ -345,6 +345,10 @@ circle is an error.
 Where any link is given, two types without one cannot be neighbours. A link serves both directions unless a second table
 gives the way back. A link from a type to itself is what a cut inside that type costs (`--split-stages`).
 """,
+    "`[[site_link]]`": """\
+Where any is given, every type needs a `site`, and types of two sites without a link between cannot be neighbours. It
+serves both directions unless a second table gives the way back. See [plan over several sites](../guides/plan-sites.md).
+""",
 }
 PLAN_INTRODUCTION = """\
 # The plan file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dovetail.spec import Layer, LayerTime, Link, Problem, ResourceType, Stage, Training
+from dovetail.spec import Layer, LayerTime, Link, Problem, ResourceType, SiteLink, Stage, Training
 
 
 def make_layer_time(
@@ -31,11 +31,17 @@ def make_link(source: str = "cpu", target: str = "gpu", bytes_per_s: float = 1e9
     return Link(source=source, target=target, bytes_per_s=bytes_per_s, latency_s=latency_s)
 
 
+def make_site_link(source: str = "eu", target: str = "us", bytes_per_s: float = 1e9, **keys: float) -> SiteLink:
+    """Return a link between two sites."""
+    return SiteLink(source=source, target=target, bytes_per_s=bytes_per_s, **keys)
+
+
 def make_problem(
     *,
     layers: Sequence[Layer] | None = None,
     resources: Sequence[ResourceType] | None = None,
     links: Sequence[Link] = (),
+    site_links: Sequence[SiteLink] = (),
     **training: Any,
 ) -> Problem:
     """Return a problem of two layers on `cpu` and `gpu`; further keywords are those of its training."""
@@ -44,6 +50,7 @@ def make_problem(
         resources=tuple(resources or (make_resource("cpu", 1.0), make_resource("gpu", 10.0))),
         layers=tuple(layers or (make_layer("first"), make_layer("second"))),
         links=tuple(links),
+        site_links=tuple(site_links),
     )
 
 

@@ -162,6 +162,22 @@ def test_a_command_of_a_guide_prints_what_the_guide_shows(
     assert sorted(as_shown(result.output)) == sorted(as_shown(steps[position][1]))
 
 
+@pytest.mark.parametrize(
+    "command", ["plan examples/problems/two-sites.toml", "simulate examples/workloads/two-sites.json"]
+)
+def test_a_command_of_the_guide_on_sites_prints_what_the_guide_shows(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    shown = dict(console_steps(DOCS / "guides" / "plan-sites.md"))[f"dovetail {command}"]
+
+    result = CliRunner().invoke(app, command.split())
+
+    # The table of a simulation also says what its decisions took.
+    took = re.compile(r"(\d%) +[\d.e-]+ ")
+    assert sorted(as_shown(took.sub(r"\1 ", result.output))) == sorted(as_shown(took.sub(r"\1 ", shown)))
+
+
 def test_the_python_of_the_guide_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,7 +104,9 @@ def _subtitle(problem: Problem, plan: Plan) -> str:
     num_types = len({stage.resource for stage in plan.stages})
     counts = ((len(problem.layers), "layer"), (len(plan.stages), "stage"), (num_types, "type"))
     layers, stages, types = (f"{count} {noun}{'s' if count != 1 else ''}" for count, noun in counts)
-    return f"{layers} in {stages} on {types}, planned by {shorten(plan.method, 32)} in {format_duration(plan.seconds)}"
+    egress = "" if plan.egress_cost is None else f", {format_usd(plan.egress_cost)} of the cost for bytes between sites"
+    by = f"planned by {shorten(plan.method, 32)} in {format_duration(plan.seconds)}"
+    return f"{layers} in {stages} on {types}, {by}{egress}"
 
 
 def _write_misses(figure: Figure, violations: Sequence[str]) -> None:

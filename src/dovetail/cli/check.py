@@ -40,12 +40,14 @@ def check(
     for warning in warnings:
         say(f"warning: {plan_file}: {warning}")
     if as_json:
-        facts = {name: getattr(found, name) for name in ("samples_per_s", "cost_per_hour", "hours", "cost")}
+        crosses = ("egress_cost", "egress_bytes") if found.egress_bytes > 0 else ()
+        facts = {name: getattr(found, name) for name in ("samples_per_s", "cost_per_hour", "hours", "cost", *crosses)}
         print_line(json.dumps({**facts, "violations": list(found.violations), "warnings": warnings}))
     else:
         print_line(
             f"{format_count(found.samples_per_s)} samples/s, {format_usd(found.cost_per_hour)} per hour, "
             f"{format_duration(found.hours * 3600)}, {format_usd(found.cost)} in all"
+            + (f", {format_usd(found.egress_cost)} of it egress" if found.egress_bytes > 0 else "")
         )
         for violation in found.violations:
             print_line(f"violates: {violation}")

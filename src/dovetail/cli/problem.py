@@ -26,6 +26,7 @@ def make(
     limits: Annotated[float, typer.Option(min=0, max=1, help="The share of types that are limited.")] = 0.0,
     links: Annotated[float, typer.Option(min=0, max=1, help="The share of pairs of types with a link.")] = 0.0,
     holes: Annotated[float, typer.Option(min=0, max=1, help="The share of types a layer cannot run on.")] = 0.0,
+    sites: Annotated[int, typer.Option(min=0, help="At how many sites the types stand; 0 = none is said.")] = 0,
     seed: Annotated[int, typer.Option(help="The same seed makes the same problem.")] = 0,
 ) -> None:
     """Write a made-up problem in which no type is best at everything."""
@@ -41,6 +42,7 @@ def make(
             limit_share=limits,
             link_share=links,
             hole_share=holes,
+            num_sites=sites,
         )
         write_problem(made, out)
     say(f"written: {out} ({layers} layers, {types} types)")

@@ -115,7 +115,7 @@ def _show(workload: Workload, trials: Sequence[Trial], *, compare: bool, as_json
     import msgspec
 
     if as_json and not compare:
-        print_json(msgspec.json.encode({**msgspec.structs.asdict(trials[0].outcome), **_missed(workload, trials[0])}))
+        print_json(msgspec.json.encode({**msgspec.to_builtins(trials[0].outcome), **_missed(workload, trials[0])}))
     elif as_json:
         facts = [{**_facts(trial), **_missed(workload, trial)} for trial in trials]
         print_json(msgspec.json.encode({"policies": facts}))
@@ -137,7 +137,8 @@ def _facts(trial: Trial) -> dict[str, object]:
     outcome = trial.outcome
     names = ("policy", "mean_jct_s", "p50_jct_s", "p99_jct_s", "makespan_s", "restarts", "utilization")
     facts: dict[str, object] = {name: getattr(outcome, name) for name in names}
-    return {**facts, "decisions": trial.decisions, "decision_ms": 1000 * trial.decision_s_mean}
+    egress = {} if outcome.egress_cost is None else {"egress_cost": outcome.egress_cost}
+    return {**facts, **egress, "decisions": trial.decisions, "decision_ms": 1000 * trial.decision_s_mean}
 
 
 def _print_table(workload: Workload, trials: Sequence[Trial]) -> None:
@@ -146,11 +147,12 @@ def _print_table(workload: Workload, trials: Sequence[Trial]) -> None:
     from rich.table import Table
 
     from dovetail.cli.tables import wide_console
-    from dovetail.units import format_duration
+    from dovetail.units import format_duration, format_usd
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     headings = ["policy", "mean JCT", "p50 JCT", "p99 JCT", "makespan", "restarts", "utilisation", "decision ms"]
-    for heading in [*headings, *(["missed"] if _missed(workload, trials[0]) else [])]:
+    egress = ["egress"] if workload.site_links else []
+    for heading in [*headings, *egress, *(["missed"] if _missed(workload, trials[0]) else [])]:
         table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
     for trial in sorted(trials, key=lambda trial: trial.outcome.mean_jct_s):
         outcome = trial.outcome
@@ -161,6 +163,7 @@ def _print_table(workload: Workload, trials: Sequence[Trial]) -> None:
             f"{outcome.restarts:,}",
             f"{outcome.utilization:.1%}",
             f"{1000 * trial.decision_s_mean:.3g}",
+            *([format_usd(outcome.egress_cost)] if outcome.egress_cost is not None else []),
             *(f"{count:,}" for count in _missed(workload, trial).values()),
         )
     console = wide_console()

@@ -14,13 +14,17 @@ from dovetail.planner.demands import Demands
 from dovetail.spec import Plan, Problem, Stage
 from dovetail.units import format_bytes, format_count, format_duration, format_usd
 
+STAGE_FIGURES = ("units", "USD/h", "s/batch", "samples/s", "")
+
 
 def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
     """Print the stages of a plan, then what it costs and how far that is proven."""
     console = wide_console()
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("stage", "layers", "resource", "units", "USD/h", "s/batch", "samples/s", ""):
-        table.add_column(heading, justify="left" if heading in ("layers", "resource", "") else "right", no_wrap=True)
+    at_sites = bool(problem.site_links)
+    for heading in ("stage", "layers", "resource", *(["site"] if at_sites else []), *STAGE_FIGURES):
+        is_text = heading in ("layers", "resource", "site", "")
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
     slowest = max(plan.stages, key=lambda stage: stage.seconds_per_batch or 0.0)
     for position, stage in enumerate(plan.stages):
         seconds = stage.seconds_per_batch or 0.0
@@ -28,6 +32,7 @@ def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
             str(position + 1),
             _layers(stage),
             stage.resource,
+            *([problem.resource(stage.resource).site or ""] if at_sites else []),
             f"{stage.units:,}",
             f"{problem.resource(stage.resource).price_per_hour * stage.units:,.2f}",
             f"{seconds:.4g}",
@@ -44,7 +49,14 @@ def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
     if plan.measured_samples_per_s is not None:
         console.print(f"run     {format_count(plan.measured_samples_per_s)} samples/s measured", highlight=False)
     console.print(f"time    {format_duration((plan.hours or 0.0) * 3600)}", highlight=False)
-    console.print(f"cost    {format_usd(plan.cost)} in all, {format_usd(plan.cost_per_hour)} per hour", highlight=False)
+    per_hour = f"{format_usd(plan.cost_per_hour)} per hour"
+    if plan.egress_bytes is not None:
+        usd = plan.egress_cost or 0.0
+        console.print(f"units   {format_usd(plan.cost - usd)}, {per_hour}", highlight=False)
+        console.print(f"egress  {format_usd(usd)} for {format_bytes(plan.egress_bytes)} between sites", highlight=False)
+        console.print(f"cost    {format_usd(plan.cost)} in all", highlight=False)
+    else:
+        console.print(f"cost    {format_usd(plan.cost)} in all, {per_hour}", highlight=False)
     console.print(f"proof   {_proof(plan, demands)}", highlight=False)
 
 
@@ -87,13 +99,24 @@ def print_memory(problem: Problem, plan: Plan) -> None:
 def print_pareto(plans: Sequence[Plan]) -> None:
     """Print the curve of cost against speed, one plan a row."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("samples/s", "time", "USD", "USD/h", "units", "stages", "proof"):
+    some_egress = any(plan.egress_cost is not None for plan in plans)
+    for heading in (
+        "samples/s",
+        "time",
+        "USD",
+        *(["egress"] if some_egress else []),
+        "USD/h",
+        "units",
+        "stages",
+        "proof",
+    ):
         table.add_column(heading, justify="left" if heading in ("units", "proof") else "right")
     for plan in plans:
         table.add_row(
             format_count(plan.samples_per_s),
             format_duration((plan.hours or 0.0) * 3600),
             f"{plan.cost:,.2f}",
+            *([f"{plan.egress_cost or 0.0:,.2f}"] if some_egress else []),
             f"{plan.cost_per_hour:,.2f}",
             units_used(plan),
             str(len(plan.stages)),

@@ -2,7 +2,8 @@
 
     stage samples/s = B / time(k);  plan samples/s = min over stages
     hours = epochs * samples / (plan samples/s) / 3600
-    cost  = hours * sum over stages of price_per_hour * k
+    cost  = hours * sum over stages of price_per_hour * k  +  egress
+    egress = epochs * samples / B * sum over cuts between sites of bytes * price per byte, there and back
 
 B is the batch, k the units of a stage.
 """
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dovetail.cost.cut import crossing_bytes, cut_seconds
+from dovetail.cost.cut import crossing_bytes, cut_seconds, egress_usd, site_cut_seconds
 from dovetail.cost.memory import plan_memory
 from dovetail.cost.row_budget import settled
 from dovetail.cost.stage import StageTimes, add_up
@@ -40,6 +41,9 @@ class Evaluation:
     stage_seconds: tuple[float, ...]
     bottleneck: int
     violations: tuple[str, ...]
+    egress_cost: float = 0.0
+    """The part of `cost` that is paid for bytes between sites."""
+    egress_bytes: float = 0.0
 
 
 def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = False) -> Evaluation:
@@ -56,14 +60,17 @@ def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = 
     samples_per_s = problem.training.batch / slowest if slowest > 0 else math.inf
     hours = problem.training.total_samples / problem.training.batch * slowest / 3600
     cost_per_hour = sum(problem.resource(stage.resource).price_per_hour * stage.units for stage in stages)
+    egress_cost, egress_bytes = _egress(problem, stages)
     return Evaluation(
         samples_per_s=samples_per_s,
         cost_per_hour=cost_per_hour,
         hours=hours,
-        cost=hours * cost_per_hour,
+        cost=hours * cost_per_hour + egress_cost,
         stage_seconds=seconds,
         bottleneck=seconds.index(slowest),
         violations=tuple(_violations(problem, stages, samples_per_s)),
+        egress_cost=egress_cost,
+        egress_bytes=egress_bytes,
     )
 
 
@@ -74,12 +81,29 @@ def stage_times(problem: Problem, stages: Sequence[Stage], position: int) -> Sta
     times = [layer.on[stage.resource] for layer in layers]
     cut_s = 0.0
     for upstream, downstream in itertools.pairwise(stages[max(position - 1, 0) : position + 2]):
-        forward = problem.link(upstream.resource, downstream.resource)
-        backward = problem.link(downstream.resource, upstream.resource)
+        one, other = upstream.resource, downstream.resource
+        payload = crossing_bytes(problem, upstream.last_layer)
+        forward, backward = problem.link(one, other), problem.link(other, one)
+        if forward is not None and backward is not None:
+            cut_s += cut_seconds(payload, forward=forward, backward=backward, units=stage.units)
+        there, back = problem.site_link(one, other), problem.site_link(other, one)
+        if there is not None and back is not None:
+            cut_s += site_cut_seconds(payload, forward=there, backward=back)
+    return add_up(times, units=stage.units, cut_s=cut_s)
+
+
+def _egress(problem: Problem, stages: Sequence[Stage]) -> tuple[float, float]:
+    """Return the USD that the whole training pays for bytes between sites, and those bytes."""
+    usd, sent_bytes = 0.0, 0.0
+    for upstream, downstream in itertools.pairwise(stages):
+        forward = problem.site_link(upstream.resource, downstream.resource)
+        backward = problem.site_link(downstream.resource, upstream.resource)
         if forward is not None and backward is not None:
             payload = crossing_bytes(problem, upstream.last_layer)
-            cut_s += cut_seconds(payload, forward=forward, backward=backward, units=stage.units)
-    return add_up(times, units=stage.units, cut_s=cut_s)
+            usd += egress_usd(payload, forward=forward, backward=backward)
+            sent_bytes += 2 * payload
+    batches = problem.training.total_samples / problem.training.batch
+    return batches * usd, batches * sent_bytes
 
 
 def _check_structure(problem: Problem, stages: Sequence[Stage], *, split_stages: bool) -> None:
@@ -123,10 +147,14 @@ def _check_neighbours(problem: Problem, upstream: Stage, stage: Stage, key: str,
             f"{key} is on `{stage.resource}` like the stage before it",
             hint="a stage is a maximal run of layers on one type: make the two one, or allow split stages",
         )
-    if problem.links and problem.link(upstream.resource, stage.resource) is None:
+    if not problem.can_join(upstream.resource, stage.resource):
+        one, other = problem.resource(upstream.resource), problem.resource(stage.resource)
+        if problem.site_links and one.site != other.site:
+            table, missing = f'[[site_link]] from = "{one.site}" to = "{other.site}"', "no link joins the two sites"
+        else:
+            table, missing = f'[[link]] from = "{one.name}" to = "{other.name}"', "no link joins the two"
         raise PlanError(
-            f"{key} follows `{upstream.resource}` on `{stage.resource}`, and no link joins the two",
-            hint=f'add [[link]] from = "{upstream.resource}" to = "{stage.resource}", or keep them apart',
+            f"{key} follows `{one.name}` on `{other.name}`, and {missing}", hint=f"add {table}, or keep them apart"
         )
 
 

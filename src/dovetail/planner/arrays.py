@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +22,8 @@ NO_CUT = -1
 class ProblemArrays(NamedTuple):
     """Layers l = 0..L-1 and types t = 0..T-1. Sums run over the layers before l, so a stage is one difference.
 
-    A cut between two types belongs to a class: all cuts of a class cost the same seconds a byte and latency, so the
-    kernels look at classes, of which there are few, instead of pairs of types.
+    A cut between two types belongs to a class: all cuts of a class cost the same seconds and USD a byte and the same
+    latency, so the kernels look at classes, of which there are few, instead of pairs of types.
     """
 
     batch: float
@@ -38,8 +39,10 @@ class ProblemArrays(NamedTuple):
     limit: Ints  # [T] units to be had
     crossing_bytes: Floats  # [L] bytes over the cut behind layer l
     cut_class: Ints  # [T, T] the class of the cut between two types, or NO_CUT
-    class_s_per_byte: Floats  # [C] seconds a byte, both ways added up
+    class_s_per_byte: Floats  # [C] seconds a byte on links that units have each, both ways added up
+    class_site_s_per_byte: Floats  # [C] seconds a byte on links between sites, which units share, both ways added up
     class_latency_s: Floats  # [C] latency, both ways added up
+    class_usd_per_byte: Floats  # [C] what a byte pays for leaving a site, both ways added up
     classes_of: Ints  # [T, N] the classes of the cuts a type can have inside the model, then NO_CUT
     free_cuts: bool  # whether there is only FREE_CUT, between any two unlike types
 
@@ -52,6 +55,15 @@ class ProblemArrays(NamedTuple):
     def num_types(self) -> int:
         """T, the number of resource types."""
         return len(self.price_per_hour)
+
+    @property
+    def has_egress(self) -> bool:
+        """Whether some cut pays for its bytes."""
+        return bool((self.class_usd_per_byte > 0).any())
+
+    def without_egress(self) -> ProblemArrays:
+        """Return the same with bytes that leave a site for nothing: what units alone cost."""
+        return self._replace(class_usd_per_byte=np.zeros_like(self.class_usd_per_byte))
 
 
 def as_arrays(problem: Problem, *, split_stages: bool = False) -> ProblemArrays:
@@ -81,7 +93,7 @@ def as_arrays(problem: Problem, *, split_stages: bool = False) -> ProblemArrays:
     memory = np.array(
         [[_memory(layer, resource.name) for layer in problem.layers] for resource in problem.resources]
     ).reshape(num_types, num_layers, 2)
-    cut_class, s_per_byte, latency_s = _cut_classes(problem, split_stages=split_stages)
+    cut_class, costs = _cut_classes(problem, split_stages=split_stages)
     return ProblemArrays(
         batch=float(problem.training.batch),
         compute_serial_s=sums[0],
@@ -96,10 +108,12 @@ def as_arrays(problem: Problem, *, split_stages: bool = False) -> ProblemArrays:
         limit=np.array([resource.units_to_be_had for resource in problem.resources], dtype=np.int64),
         crossing_bytes=crossing,
         cut_class=cut_class,
-        class_s_per_byte=s_per_byte,
-        class_latency_s=latency_s,
+        class_s_per_byte=np.array([cost.s_per_byte for cost in costs]),
+        class_site_s_per_byte=np.array([cost.site_s_per_byte for cost in costs]),
+        class_latency_s=np.array([cost.latency_s for cost in costs]),
+        class_usd_per_byte=np.array([cost.usd_per_byte for cost in costs]),
         classes_of=_classes_of(cut_class),
-        free_cuts=not problem.links and not split_stages,
+        free_cuts=not problem.links and not problem.site_links and not split_stages,
     )
 
 
@@ -121,26 +135,48 @@ def _sums(values: Floats) -> Floats:
     return sums
 
 
-def _cut_classes(problem: Problem, *, split_stages: bool) -> tuple[Ints, Floats, Floats]:
+class _CutCost(NamedTuple):
+    """What a cut between two types costs, both ways added up."""
+
+    s_per_byte: float = 0.0
+    site_s_per_byte: float = 0.0
+    latency_s: float = 0.0
+    usd_per_byte: float = 0.0
+
+
+def _cut_classes(problem: Problem, *, split_stages: bool) -> tuple[Ints, list[_CutCost]]:
     """Return the class of every pair of types, and what a class costs.
 
     Activations take the link forward and gradients the link back, so a cut costs the sum of both directions, and the
     pair (a, b) costs what (b, a) does.
     """
-    num_types = len(problem.resources)
-    costs = {(0.0, 0.0): FREE_CUT}
-    cut_class = np.full((num_types, num_types), NO_CUT, dtype=np.int64)
-    if not problem.links:
+    names = [resource.name for resource in problem.resources]
+    costs = {_CutCost(): FREE_CUT}
+    cut_class = np.full((len(names), len(names)), NO_CUT, dtype=np.int64)
+    if not problem.links and not problem.site_links:
         cut_class[:] = FREE_CUT
-    for link in problem.links:
-        back = problem.link(link.target, link.source) or link
-        cost = (1 / link.bytes_per_s + 1 / back.bytes_per_s, link.latency_s + back.latency_s)
-        names = [resource.name for resource in problem.resources]
-        a, b = names.index(link.source), names.index(link.target)
-        cut_class[a, b] = cut_class[b, a] = costs.setdefault(cost, len(costs))
+    pairs = [(link.source, link.target) for link in problem.links]
+    if problem.site_links:
+        pairs += itertools.combinations_with_replacement(names, 2)
+    for one, other in pairs:
+        if problem.can_join(one, other):
+            a, b = names.index(one), names.index(other)
+            cut_class[a, b] = cut_class[b, a] = costs.setdefault(_cut_cost(problem, one, other), len(costs))
     if not split_stages:
         np.fill_diagonal(cut_class, NO_CUT)
-    return cut_class, np.array([cost[0] for cost in costs]), np.array([cost[1] for cost in costs])
+    return cut_class, list(costs)
+
+
+def _cut_cost(problem: Problem, one: str, other: str) -> _CutCost:
+    """Return what a cut between two types costs, over the link between them and the one between their sites."""
+    links = [link for link in (problem.link(one, other), problem.link(other, one)) if link is not None]
+    sites = [link for link in (problem.site_link(one, other), problem.site_link(other, one)) if link is not None]
+    return _CutCost(
+        s_per_byte=sum(1 / link.bytes_per_s for link in links),
+        site_s_per_byte=sum(1 / link.bytes_per_s for link in sites),
+        latency_s=sum(link.latency_s for link in links) + sum(link.latency_s for link in sites),
+        usd_per_byte=sum(link.price_per_byte for link in sites),
+    )
 
 
 def _classes_of(cut_class: Ints) -> Ints:

@@ -6,8 +6,9 @@ last layer to the first
     start(i, t, c) = min over j, d of  price_t units(i..j on t, cuts c and d) + end(j, t, d)
     end(j, t, d)   = min over u != t whose cut with t is of class d of  start(j + 1, u, d)
 
-where `c` and `d` are the classes of the cuts at the stage's two ends. `start(0, t, free)` over t is the answer. With
-`rounds` > 0 the functions carry the number of stages still allowed, and stages are counted.
+where `c` and `d` are the classes of the cuts at the stage's two ends. A cut between sites adds what its bytes cost in
+an hour at that throughput. `start(0, t, free)` over t is the answer. With `rounds` > 0 the functions carry the number
+of stages still allowed, and stages are counted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numba as nb
 import numpy as np
 
 from dovetail.planner.arrays import Floats, Ints, ProblemArrays
-from dovetail.planner.stage_kernel import SLACK, real_units, stage_parts, units_for_memory, whole_units
+from dovetail.planner.stage_kernel import SLACK, egress_usd, real_units, stage_parts, units_for_memory, whole_units
 
 BLOCK = 32
 """How many stage ends are priced between two looks at whether longer stages can pay."""
@@ -54,7 +55,7 @@ def workspace(arrays: ProblemArrays, max_stages: int | None) -> Workspace:
 
 @nb.njit(cache=True)
 def cheapest(arrays, work, weight, target_s, share):  # type: ignore[no-untyped-def]
-    """Fill `work` and return the least sum of weight x units over stages that each take at most `target_s`.
+    """Fill `work` and return the least sum of weight x units, and of egress, over stages that each take `target_s`.
 
     A stage counts as max(share * whole units, real units): with share = 1 that is whole units, with share = 0 the
     relaxation to real ones, and in between a bound for a range of throughputs (see `Hourly.bound_between`).
@@ -148,13 +149,16 @@ def _cheapest_start(arrays, work, weight, target_s, share, r, i, t, c):  # type:
         if work.rounds > 0 and r == 0:
             continue  # the last stage allowed has to reach the last layer
         for d in arrays.classes_of[t]:
-            if d < 0 or weight[t] * units + work.end[r, t, d, j] >= best:
+            if d < 0:
+                continue
+            rest = work.end[r, t, d, j] + egress_usd(arrays, j, d) * 3600 / target_s
+            if weight[t] * units + rest >= best:
                 continue
             units_with_cut = units
             if d > 0:
                 parts = stage_parts(arrays, t, i, j, c, d)
                 units_with_cut = _counted_units(parts, target_s, share, arrays.limit[t])
-            cost = weight[t] * units_with_cut + work.end[r, t, d, j]
+            cost = weight[t] * units_with_cut + rest
             if units_with_cut < math.inf and cost < best:
                 best = cost
                 work.start_last[r, t, c, i] = j

@@ -1,7 +1,7 @@
 """The exact planner: the cheapest plan of all, and the proof that nothing is cheaper.
 
 A plan that runs at x samples/s costs `samples / 3600 * hourly(x) / x`, where hourly(x) is the cheapest hourly price at
-x (`Hourly`). It never falls as x rises, so over x in [a, b)
+x (`Hourly`), bytes between sites included. It never falls as x rises, so over x in [a, b)
 
     hourly(x) / x  >=  hourly(a) / b.
 
@@ -100,7 +100,8 @@ class CheapestSearch:
             )
         remaining = open_intervals[0].rate if open_intervals else math.inf
         bound = min(self.best_rate * (1 - STEP), settled_rate, unsettled_rate, self._passed_rate, remaining)
-        return Found(route=self.best_route, rate=self.best_rate, rate_bound=bound)
+        paid_by_all = self.hourly.least_egress_rate
+        return Found(route=self.best_route, rate=self.best_rate + paid_by_all, rate_bound=bound + paid_by_all)
 
     def _spread(self) -> tuple[list[Interval], float]:
         """Return intervals from the floor up to where nothing cheaper can be, and the bound of all beyond them."""
@@ -110,6 +111,9 @@ class CheapestSearch:
             return [], math.inf
         if low == 0.0:  # below the pace of the cheapest plan per hour, that plan is the cheapest of all
             low = self.hourly.slowest_pace() if answer.route is None else self.hourly.pace(answer.route)
+            if self.hourly.arrays.has_egress:  # which a slower plan may save
+                low = self.hourly.slowest_pace()
+                answer = self._ask(low)
         intervals: list[Interval] = []
         while True:
             relaxed_rate = self.hourly.relaxed(low)
@@ -181,7 +185,7 @@ class CheapestSearch:
         self.questions += 1
         answer = self.hourly.at(samples_per_s, cutoff=cutoff)
         if answer.route is not None:
-            self._learn(self.hourly.price(answer.route) / self.hourly.pace(answer.route), answer.route)
+            self._learn(self.hourly.rate(answer.route), answer.route)
             if answer.route.key() not in self._polished:
                 self._polished.add(answer.route.key())
                 self._learn(*self.hourly.provisioned(answer.route, self.floor))

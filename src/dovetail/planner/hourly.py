@@ -1,15 +1,20 @@
-"""The cheapest plan per hour at a given throughput: one question, asked many times by everything that plans."""
+"""The cheapest plan per hour at a given throughput: one question, asked many times by everything that plans.
+
+Bytes between sites are paid by the byte, so an hour at throughput x costs `price of the units + x * egress of the
+route`. Both parts never fall as x rises, which is all that the searches stand on. What every plan pays for bytes, the
+`least_egress_rate`, decides nothing and would only blunt their bounds: answers leave it out.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dovetail.planner.arrays import ProblemArrays
 from dovetail.planner.cheapest_route import Route, cheapest, follow, workspace
-from dovetail.planner.provision import pace, provision
+from dovetail.planner.provision import egress_rate, pace, provision
 from dovetail.planner.stage_kernel import STEP
 from dovetail.planner.within_limits import OUT_OF_WORK, label_search, price_bound
 
@@ -21,7 +26,7 @@ LABEL_EFFORT = 3_000_000
 class Answer:
     """No plan at this throughput costs less than `lower_bound` an hour; `route` is a legal one that was met, if any.
 
-    `exact` says that the two agree, or that the bound has reached the cutoff.
+    `exact` says that the two agree, or that the bound has reached the cutoff. What all plans pay for bytes is left out.
     """
 
     lower_bound: float
@@ -38,6 +43,7 @@ class Hourly:
         self.work = workspace(arrays, max_stages)
         self.effort = LABEL_EFFORT
         self._surcharge = np.zeros(arrays.num_types)
+        self.least_egress_rate = self._least_egress_rate()
         room = arrays.num_layers
         self._buffers = (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.int64))
 
@@ -45,15 +51,17 @@ class Hourly:
         """Return the cheapest plan that reaches `samples_per_s`; above `cutoff` a bound is all that is asked for."""
         arrays = self.arrays
         target_s = arrays.batch / samples_per_s if samples_per_s > 0 else math.inf
+        paid_by_all = self.least_egress_rate * samples_per_s
         value = cheapest(arrays, self.work, arrays.price_per_hour, target_s, 1.0)
         if value == math.inf:
             return Answer(lower_bound=math.inf, route=None, exact=True)
         route = self._route(follow(arrays, self.work, target_s, *self._buffers))
         if (route.used(arrays.num_types) <= arrays.limit).all():
-            return Answer(lower_bound=value, route=route, exact=True)
-        if value >= cutoff:
-            return Answer(lower_bound=value, route=None, exact=True)
-        return self._within_limits(target_s, value, cutoff)
+            return Answer(lower_bound=value - paid_by_all, route=route, exact=True)
+        if value >= cutoff + paid_by_all:
+            return Answer(lower_bound=value - paid_by_all, route=None, exact=True)
+        answer = self._within_limits(target_s, value, cutoff + paid_by_all)
+        return replace(answer, lower_bound=answer.lower_bound - paid_by_all)
 
     def relaxed(self, samples_per_s: float) -> float:
         """Return a bound on what any plan costs per hour and sample/s at this throughput or at any higher one."""
@@ -67,21 +75,27 @@ class Hourly:
 
             units / x  >=  max(whole(low) / high, real(low) / low)
 
-        and the sum over stages of the larger one is stronger than either sum.
+        and the sum over stages of the larger one is stronger than either sum. Egress over x is the same at any x.
         """
         arrays = self.arrays
         share = low / high if math.isfinite(high) else 0.0
-        return float(cheapest(arrays, self.work, arrays.price_per_hour, arrays.batch / low, share) / low)
+        hourly = cheapest(arrays, self.work, arrays.price_per_hour, arrays.batch / low, share)
+        return float(hourly / low) - self.least_egress_rate
 
     def provisioned(self, route: Route, min_samples_per_s: float) -> tuple[float, Route | None]:
         """Return the least USD per hour over samples/s of the route's stages, and the route with those units."""
         units = np.zeros_like(route.units)
         rate = provision(self.arrays, route.types, route.lasts, len(route.types), min_samples_per_s, STEP, units)
-        return float(rate), None if math.isinf(rate) else route._replace(units=units)
+        return float(rate) - self.least_egress_rate, None if math.isinf(rate) else route._replace(units=units)
 
     def price(self, route: Route) -> float:
-        """Return what a route costs per hour."""
+        """Return what the units of a route cost per hour."""
         return float(self.arrays.price_per_hour[route.types] @ route.units)
+
+    def rate(self, route: Route) -> float:
+        """Return the USD per hour over samples/s of a route."""
+        egress = float(egress_rate(self.arrays, route.types, route.lasts, len(route.types)))
+        return self.price(route) / self.pace(route) + egress - self.least_egress_rate
 
     def pace(self, route: Route) -> float:
         """Return the samples/s of a route."""
@@ -92,13 +106,24 @@ class Hourly:
         arrays = self.arrays
         layers = [arrays.compute_serial_s, arrays.compute_shared_s, arrays.comm_serial_s, arrays.comm_shared_s]
         layer_s = sum(float(np.diff(sums, axis=1).max(axis=0).sum()) for sums in layers)
-        cuts_s = float((arrays.crossing_bytes * arrays.class_s_per_byte.max() + arrays.class_latency_s.max()).sum())
+        s_per_byte = (arrays.class_s_per_byte + arrays.class_site_s_per_byte).max()
+        cuts_s = float((arrays.crossing_bytes * s_per_byte + arrays.class_latency_s.max()).sum())
         return arrays.batch / (layer_s + 2 * cuts_s)
+
+    def _least_egress_rate(self) -> float:
+        """Return what every plan pays at least for bytes between sites, per sample, in USD per hour over samples/s."""
+        arrays = self.arrays
+        if not arrays.has_egress:
+            return 0.0
+        pace = self.slowest_pace()
+        hourly = cheapest(arrays, self.work, np.zeros(arrays.num_types), arrays.batch / pace, 1.0)
+        return float(hourly) / pace if math.isfinite(hourly) else 0.0
 
     def _within_limits(self, target_s: float, value: float, cutoff: float) -> Answer:
         """Return the answer where the cheapest route uses more units than there are."""
         arrays = self.arrays
-        impossible = float(arrays.price_per_hour @ arrays.limit) * (1 + 1e-9)  # more than all units there are
+        dearest_cuts = float(arrays.crossing_bytes.sum() * arrays.class_usd_per_byte.max()) * 3600 / target_s
+        impossible = (float(arrays.price_per_hour @ arrays.limit) + dearest_cuts) * (1 + 1e-9)  # more than there is
         cutoff = min(cutoff, impossible)
         limit = arrays.limit.astype(np.float64)
         arguments = (arrays, self.work, arrays.price_per_hour, limit, target_s)

@@ -26,7 +26,7 @@ REMEDIES_WITHIN_S = 10.0
 def no_plan(problem: Problem, demands: Demands, *, clock: Clock) -> NoPlanError:
     """Return the error for a problem proven to have no plan at its floor: what is wrong, and the ways out."""
     deadline_s = clock() + min(REMEDIES_WITHIN_S, max(demands.time_limit_s, 1.0))
-    arrays = as_arrays(problem, split_stages=demands.split_stages)
+    arrays = as_arrays(problem, split_stages=demands.split_stages).without_egress()  # speed is asked for, not money
     floor = problem.min_samples_per_s
     reachable = fastest_within(
         Hourly(arrays, max_stages=demands.max_stages),
@@ -148,10 +148,13 @@ def _more_memory(problem: Problem, arrays: ProblemArrays, demands: Demands) -> l
 
 def _more_links(problem: Problem, _: ProblemArrays, demands: Demands) -> list[str]:
     """Say so where links are what is missing: with free cuts there would be a plan."""
-    if not problem.links:
+    if not problem.links and not problem.site_links:
         return []
-    without_links = msgspec.structs.replace(problem, links=())
+    without_links = msgspec.structs.replace(problem, links=(), site_links=())
     free = as_arrays(without_links, split_stages=demands.split_stages)
     if Hourly(free, max_stages=demands.max_stages).at(problem.min_samples_per_s).route is not None:
-        return ["add or speed up a [[link]]: if cuts cost nothing there would be a plan"]
+        tables = " or ".join(
+            table for table, given in (("[[link]]", problem.links), ("[[site_link]]", problem.site_links)) if given
+        )
+        return [f"add or speed up a {tables}: if cuts cost nothing there would be a plan"]
     return []

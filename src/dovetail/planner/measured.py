@@ -10,6 +10,7 @@ import numpy as np
 from dovetail.errors import PlanError
 from dovetail.planner.arrays import Ints
 from dovetail.planner.cheapest_route import Route
+from dovetail.planner.provision import egress_rate
 from dovetail.planner.result import to_stages
 from dovetail.planner.score import PENALTY, Proposal, Scorer, Scores
 from dovetail.spec import Problem, Stage
@@ -42,7 +43,9 @@ class MeasuredScorer:
             if reached < floor * (1 - 1e-9):
                 rates[n], shortfalls[n] = math.inf, PENALTY + math.log(floor / reached)
             else:
-                rates[n] = float(self.scorer.arrays.price_per_hour[route.types] @ route.units) / reached
+                arrays = self.scorer.arrays
+                rates[n] = float(arrays.price_per_hour[route.types] @ route.units) / reached
+                rates[n] += egress_rate(arrays, route.types, route.lasts, len(route.types))
         return modelled._replace(rates=rates, shortfalls=shortfalls)
 
     def route(self, assignment: Ints, units: Ints) -> Route:

@@ -6,6 +6,7 @@ import math
 
 from dovetail.cost.row_budget import settled
 from dovetail.planner.arrays import as_arrays
+from dovetail.planner.cheapest_route import Route
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import CheapestSearch, Clock
 from dovetail.planner.fastest import Fastest, fastest_within
@@ -46,7 +47,8 @@ def _cheapest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
 def fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     """Return the fastest plan of at most `demands.max_cost_per_hour`, and among those as fast the cheapest.
 
-    Its `lower_bound` speaks of plans that are as fast: none of them costs less.
+    The cap is on what all units cost; bytes between sites are paid for by the byte, on top. Its `lower_bound` speaks of
+    plans that are as fast: none of them costs less.
     """
 
     def plan_one(given: Problem, within: Demands) -> Plan:
@@ -60,26 +62,22 @@ def _fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     refuse_timeless(problem)
     cap = math.inf if demands.max_cost_per_hour is None else demands.max_cost_per_hour
     started_s = clock()
-    hourly = Hourly(as_arrays(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
+    arrays = as_arrays(problem, split_stages=demands.split_stages)
+    of_units = Hourly(arrays.without_egress(), max_stages=demands.max_stages)
     found = fastest_within(
-        hourly,
+        of_units,
         max_cost_per_hour=cap,
         at_least=problem.min_samples_per_s,
         clock=clock,
         deadline_s=started_s + demands.time_limit_s,
     )
     if found is None:
-        if hourly.at(problem.min_samples_per_s).route is None:
+        if of_units.at(problem.min_samples_per_s).route is None:
             raise no_plan(problem, demands, clock=clock)
-        raise too_dear(hourly, problem.min_samples_per_s, max_cost_per_hour=cap)
-    return to_plan(
-        problem,
-        found.route,
-        demands,
-        method="exact",
-        rate_bound=_rate_bound(hourly, found),
-        seconds=clock() - started_s,
-    )
+        raise too_dear(of_units, problem.min_samples_per_s, max_cost_per_hour=cap)
+    hourly = Hourly(arrays, max_stages=demands.max_stages) if arrays.has_egress else of_units
+    route, rate_bound = _cheapest_as_fast(hourly, found, max_cost_per_hour=cap)
+    return to_plan(problem, route, demands, method="exact", rate_bound=rate_bound, seconds=clock() - started_s)
 
 
 def pareto_plans(problem: Problem, demands: Demands, *, points: int, clock: Clock) -> list[Plan]:
@@ -105,12 +103,14 @@ def _fastest_at_cost(problem: Problem, demands: Demands, first: Plan, *, clock: 
     Where budgets are open, those of the cheapest plan stand for all.
     """
     problem = settled(problem, first.stages)
-    hourly = Hourly(as_arrays(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
+    arrays = as_arrays(problem, split_stages=demands.split_stages)
+    hourly = Hourly(arrays, max_stages=demands.max_stages)
+    of_units = Hourly(arrays.without_egress(), max_stages=demands.max_stages) if arrays.has_egress else hourly
     deadline_s = clock() + demands.time_limit_s
-    quickest = fastest_within(hourly, max_cost_per_hour=math.inf, at_least=0.0, clock=clock, deadline_s=deadline_s)
+    quickest = fastest_within(of_units, max_cost_per_hour=math.inf, at_least=0.0, clock=clock, deadline_s=deadline_s)
     low = first.samples_per_s
     high = low if quickest is None else max(low, quickest.samples_per_s)
-    cap_rate = PARETO_COST_RANGE * first.cost / problem.training.total_samples * 3600
+    cap_rate = PARETO_COST_RANGE * first.cost / problem.training.total_samples * 3600 - hourly.least_egress_rate
     if hourly.at(high).lower_bound <= cap_rate * high:
         return high
     while high / low > 1.01 and clock() < deadline_s:
@@ -119,7 +119,14 @@ def _fastest_at_cost(problem: Problem, demands: Demands, first: Plan, *, clock: 
     return low
 
 
-def _rate_bound(hourly: Hourly, found: Fastest) -> float:
-    """Return the least USD per hour over samples/s of plans as fast as this one; zero where that is not proven."""
+def _cheapest_as_fast(hourly: Hourly, found: Fastest, *, max_cost_per_hour: float) -> tuple[Route, float]:
+    """Return the cheapest route that is as fast and within the cap, and the least USD per hour over samples/s of such.
+
+    The bound is zero where nothing is proven.
+    """
     answer = hourly.at(found.samples_per_s)
-    return answer.lower_bound / found.samples_per_s if found.proven and answer.exact else 0.0
+    bound = answer.lower_bound / found.samples_per_s + hourly.least_egress_rate
+    routes = [found.route]
+    if answer.route is not None and hourly.price(answer.route) <= max_cost_per_hour * (1 + STEP):
+        routes.append(answer.route)
+    return min(routes, key=hourly.rate), bound if found.proven and answer.exact else 0.0

@@ -2,7 +2,8 @@
 
 The cost of fixed stages at throughput x is hourly(x) / x, and hourly(x) rises only where some stage needs one unit
 more. So walk the breakpoints upwards from the floor; leave out all x below hourly(x) / best, which cannot be cheaper;
-stop where the relaxation to real units, whose hourly(x) / x never falls, is no cheaper than the best either.
+stop where the relaxation to real units, whose hourly(x) / x never falls, is no cheaper than the best either. What the
+stages pay for bytes between sites is the same at any speed: it is added at the end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 
 import numba as nb
 
-from dovetail.planner.stage_kernel import STEP, real_units, seconds_on, stage_parts, whole_units
+from dovetail.planner.stage_kernel import STEP, egress_usd, real_units, seconds_on, stage_parts, whole_units
 
 
 @nb.njit(cache=True)
@@ -23,7 +24,8 @@ def provision(arrays, types, lasts, count, min_samples_per_s, close_enough, unit
     parts = stage_list(arrays, types, lasts, count)
     if len(parts) == 0:
         return math.inf
-    return _walk(arrays, types, parts, min_samples_per_s, close_enough, units)
+    rate = _walk(arrays, types, parts, min_samples_per_s, close_enough, units)
+    return rate + egress_rate(arrays, types, lasts, count)
 
 
 @nb.njit(cache=True)
@@ -43,6 +45,15 @@ def stage_list(arrays, types, lasts, count):  # type: ignore[no-untyped-def]
         parts[s] = stage_parts(arrays, t, first, lasts[s], left, right)
         first, left = lasts[s] + 1, right
     return parts
+
+
+@nb.njit(cache=True)
+def egress_rate(arrays, types, lasts, count):  # type: ignore[no-untyped-def]
+    """Return what stages that can be pay for bytes between sites, as USD per hour over samples/s."""
+    usd = 0.0
+    for s in range(count - 1):
+        usd += egress_usd(arrays, lasts[s], arrays.cut_class[types[s], types[s + 1]])
+    return usd * 3600 / arrays.batch
 
 
 @nb.njit(cache=True)

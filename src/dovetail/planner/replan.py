@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.cost import StageTook, evaluate, modelled_seconds
+from dovetail.cost import Evaluation, StageTook, evaluate, modelled_seconds
 from dovetail.errors import NoPlanError, PlanError
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import Clock
@@ -91,9 +91,14 @@ def better_plan(problem: Problem, stages: Sequence[Stage], *, clock: Clock, time
             plan = _at_the_floor(problem, plan, split=split, clock=clock, time_limit_s=time_limit_s)
     except PlanError:  # out of time, or what runs is over a limit of the problem's
         return None
-    if plan.samples_per_s < LEAST_GAIN * now.samples_per_s:
+    if plan.samples_per_s < LEAST_GAIN * now.samples_per_s or _is_dearer(plan, now):
         return None
     return Move(plan=plan, before_samples_per_s=now.samples_per_s, after_samples_per_s=plan.samples_per_s)
+
+
+def _is_dearer(plan: Plan, now: Evaluation) -> bool:
+    """Say whether bytes between sites make a plan cost more in all than what runs, though its units do not."""
+    return (plan.egress_cost or 0.0) > now.egress_cost and plan.cost > now.cost * (1 + ROUNDING)
 
 
 def way_back(samples_per_s: float, earlier: Sequence[Ran]) -> Move | None:

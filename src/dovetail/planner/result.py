@@ -53,6 +53,8 @@ def to_plan(
         seconds=seconds,
         batch=problem.training.batch,
         hours=priced.hours,
+        egress_cost=priced.egress_cost if priced.egress_bytes > 0 else None,
+        egress_bytes=priced.egress_bytes if priced.egress_bytes > 0 else None,
         problem=problem.digest(),
     )
 

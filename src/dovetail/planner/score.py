@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail.planner.arrays import Floats, Ints, ProblemArrays
 from dovetail.planner.cheapest_route import Route
-from dovetail.planner.provision import provision, stage_list, stages_of
+from dovetail.planner.provision import egress_rate, provision, stage_list, stages_of
 from dovetail.planner.provision_paper import provision_as_in_paper
 from dovetail.planner.stage_kernel import seconds_on, whole_units
 
@@ -36,7 +36,7 @@ class Proposal(NamedTuple):
 class Scores(NamedTuple):
     """What each proposed plan costs (infinity where it is illegal) and by how much it misses the demands."""
 
-    rates: Floats  # [N] USD per hour over samples/s
+    rates: Floats  # [N] USD per hour over samples/s, bytes between sites included
     shortfalls: Floats  # [N] 0 for a legal plan; the more is missing, the larger
     units: Ints  # [N, L] units of stage s at [n, s]
     dearest_log_rate: float  # of all legal plans priced so far
@@ -104,6 +104,7 @@ def _score(arrays, assignments, min_samples_per_s, max_stages, in_paper, rates, 
             continue
         if in_paper:
             rates[n] = provision_as_in_paper(arrays, types, parts, min_samples_per_s, units[n])
+            rates[n] += egress_rate(arrays, types, lasts, count)
         else:
             rates[n] = provision(arrays, types, lasts, count, min_samples_per_s, CLOSE_ENOUGH, units[n])
         if rates[n] == math.inf:
@@ -146,7 +147,7 @@ def _score_units(arrays, assignments, chosen, min_samples_per_s, max_stages, rat
         if excess > 0 or too_slow > 0:
             shortfalls[n] = PENALTY + math.log1p(excess) + too_slow
         else:
-            rates[n] = hourly / reached
+            rates[n] = hourly / reached + egress_rate(arrays, types, lasts, count)
 
 
 @nb.njit(cache=True)

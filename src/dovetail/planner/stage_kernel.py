@@ -1,4 +1,4 @@
-"""Compiled arithmetic of one stage. Every other kernel of the planner stands on these three functions."""
+"""Compiled arithmetic of one stage. Every other kernel of the planner stands on these functions."""
 
 from __future__ import annotations
 
@@ -38,10 +38,18 @@ def stage_parts(arrays, t, first, last, left_class, right_class):  # type: ignor
     if left_class > 0:
         comm_shared += arrays.crossing_bytes[first - 1] * arrays.class_s_per_byte[left_class]
         comm_serial += arrays.class_latency_s[left_class]
+        comm_serial += arrays.crossing_bytes[first - 1] * arrays.class_site_s_per_byte[left_class]
     if right_class > 0:
         comm_shared += arrays.crossing_bytes[last] * arrays.class_s_per_byte[right_class]
         comm_serial += arrays.class_latency_s[right_class]
+        comm_serial += arrays.crossing_bytes[last] * arrays.class_site_s_per_byte[right_class]
     return compute_serial, compute_shared, comm_serial, comm_shared, units_for_memory(arrays, t, first, last)
+
+
+@nb.njit(cache=True, inline="always")
+def egress_usd(arrays, after_layer, cut_class):  # type: ignore[no-untyped-def]
+    """Return what the cut behind a layer pays for one batch's bytes between sites."""
+    return arrays.crossing_bytes[after_layer] * arrays.class_usd_per_byte[cut_class]
 
 
 @nb.njit(cache=True, inline="always")

@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from dovetail.planner.arrays import Floats, Ints
 from dovetail.planner.cheapest_route import cheapest, follow
-from dovetail.planner.stage_kernel import stage_parts, whole_units
+from dovetail.planner.provision import egress_rate
+from dovetail.planner.stage_kernel import egress_usd, stage_parts, whole_units
 
 SOLVED, OUT_OF_WORK = 0, 1
 """How a label search ended: with proof, or because it had used up the effort or the labels it was given."""
@@ -66,7 +67,7 @@ def price_bound(arrays, work, price, limit, target_s, cutoff, surcharge, iterati
             surcharge[:] = current
         count = follow(arrays, work, target_s, path_types, path_lasts, path_units)
         used[:] = 0.0
-        path_price = 0.0
+        path_price = egress_rate(arrays, path_types, path_lasts, count) * arrays.batch / target_s
         for s in range(count):
             used[path_types[s]] += path_units[s]
             path_price += price[path_types[s]] * path_units[s]
@@ -173,6 +174,8 @@ def _extend(arrays, work, question, labels, num_labels, parent, u, left_class, b
                 continue
             needed = least if d == 0 else whole_units(stage_parts(arrays, u, first, last, left_class, d), target_s)
             new_price = route.price + price * needed
+            if not final:
+                new_price += egress_usd(arrays, last, d) * 3600 / target_s
             bound = new_price + paid + surcharge[u] * needed + rest
             if needed > room or max(bound, new_price) >= best:
                 continue

@@ -1,7 +1,8 @@
 """Which nodes the workers of a job stand on.
 
 Placement is greedy and never moves a running job: what fits one node goes to the fullest node it fits; what does not
-takes the emptiest nodes whole, then the fullest that holds the rest.
+takes the emptiest nodes whole, then the fullest that holds the rest. With sites it is the same for sites first, so that
+a job stands at one site wherever one has room for it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ Seats = list[tuple[int, int]]
 
 @dataclass(slots=True)
 class TypePlacement:
-    """The nodes of one type: how many workers of each are free, and which are down."""
+    """The nodes of one type: how many workers of each are free, which are down, and the number of each one's site."""
 
     size: IntArray
     free: IntArray
     up: list[bool]
+    site: IntArray
     seats: dict[int, Seats] = field(default_factory=dict)
 
     def fewest_nodes(self, workers: int) -> int:
@@ -33,17 +35,17 @@ class TypePlacement:
     def place(self, row: int, workers: int) -> bool:
         """Seat a job; return whether it stands as tight as can be."""
         seats: Seats = []
-        rest = workers
-        while rest > 0:
-            usable = np.where(self.up, self.free, 0)
-            fitting = np.flatnonzero(usable >= rest)
-            node = int(fitting[np.argmin(usable[fitting])]) if len(fitting) else int(np.argmax(usable))
-            taken = min(rest, int(usable[node]))
+        usable = np.where(self.up, self.free, 0)
+        for site, here in spread(np.bincount(self.site, weights=usable).astype(np.int64), workers):
+            seats += spread(np.where(self.site == site, usable, 0), here)
+        for node, taken in seats:
             self.free[node] -= taken
-            seats.append((node, taken))
-            rest -= taken
         self.seats[row] = seats
         return len(seats) <= self.fewest_nodes(workers)
+
+    def sites_of(self, row: int) -> list[int]:
+        """Return the numbers of the sites that a seated job stands at."""
+        return sorted({int(self.site[node]) for node, _ in self.seats[row]})
 
     def release(self, row: int) -> None:
         """Free the workers of a job."""
@@ -69,12 +71,28 @@ class TypePlacement:
         return int(self.size[np.array(self.up)].sum())
 
 
+def spread(room: IntArray, workers: int) -> Seats:
+    """Return how many workers to put at each place: all where one holds them, else the emptiest filled up first."""
+    left, seats = room.copy(), []
+    while workers > 0:
+        fitting = np.flatnonzero(left >= workers)
+        place = int(fitting[np.argmin(left[fitting])]) if len(fitting) else int(np.argmax(left))
+        taken = min(workers, int(left[place]))
+        left[place] -= taken
+        workers -= taken
+        seats.append((place, taken))
+    return seats
+
+
 def placements(workload: Workload) -> list[TypePlacement]:
-    """Return the empty nodes of each type, in the order of `workload.types`."""
+    """Return the empty nodes of each type, in the order of `workload.types`; sites have their numbers there."""
     found = []
+    number_of = {site: number for number, site in enumerate(workload.sites)}
     for name in workload.types:
-        sizes = [group.workers for group in workload.nodes if group.type == name for _ in range(group.count)]
+        nodes = [group for group in workload.nodes if group.type == name for _ in range(group.count)]
+        sizes = np.array([group.workers for group in nodes], np.int64)
+        sites = [0 if group.site is None else number_of[group.site] for group in nodes]
         found.append(
-            TypePlacement(size=np.array(sizes, np.int64), free=np.array(sizes, np.int64), up=[True] * len(sizes))
+            TypePlacement(size=sizes, free=sizes.copy(), up=[True] * len(nodes), site=np.array(sites, np.int64))
         )
     return found

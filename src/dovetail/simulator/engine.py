@@ -19,6 +19,7 @@ from dovetail.scheduler.cluster import Cluster
 from dovetail.scheduler.job_table import job_table
 from dovetail.scheduler.placement import placements
 from dovetail.scheduler.policy import Policy
+from dovetail.simulator.crossings import SiteWays, with_links
 from dovetail.simulator.knowledge import NOISE, KnowledgeName, teller
 from dovetail.simulator.metrics import JobOutcome, Outcome, Trial
 from dovetail.simulator.progress import Progress
@@ -75,10 +76,12 @@ class _Run:
         self.table = job_table(workload)
         self.policy = policy
         self.clock = clock
-        nodes_matter = bool(workload.failures) or bool((self.table.spread_speed < 1).any())
+        ways = SiteWays(workload.sites, workload.site_links) if workload.site_links else None
+        nodes_matter = bool(workload.failures) or bool((self.table.spread_speed < 1).any()) or ways is not None
         self.cluster = Cluster(self.table, placements(workload) if nodes_matter else None)
-        self.progress = Progress(self.cluster)
-        self.teller = teller(knowledge, self.progress, seed=seed, noise=noise)
+        self.progress = Progress(self.cluster, workload.sites, ways)
+        known = self.table if ways is None else with_links(self.table, workload, ways)
+        self.teller = teller(knowledge, self.progress, seed=seed, noise=noise, table=known)
         self.round_s = workload.round_s
         self.now_s = float(self.table.submit_s[0])
         self.next_round_s = self.now_s + self.round_s if self.round_s else math.inf
@@ -172,6 +175,7 @@ def _outcome(name: str, workload: Workload, progress: Progress) -> Outcome:
             start_s=float(progress.first_start_s[row]),
             finish_s=float(progress.finish_s[row]),
             restarts=int(cluster.starts[row]) - 1,
+            egress_cost=float(progress.egress_usd[row]) if workload.site_links else None,
         )
         for row, job in enumerate(table.jobs)
     }
@@ -185,6 +189,7 @@ def _outcome(name: str, workload: Workload, progress: Progress) -> Outcome:
         restarts=int(cluster.starts.sum() - len(table.jobs)),
         utilization=float(cluster.attained.sum() / (table.capacity.sum() * makespan_s)) if makespan_s else 1.0,
         jobs=tuple(by_id[job.id] for job in workload.jobs),
+        egress_cost=float(progress.egress_usd.sum()) if workload.site_links else None,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from dovetail.scheduler.estimate.watching import Watching
+from dovetail.scheduler.job_table import JobTable
 from dovetail.scheduler.knowledge import Knowledge
 from dovetail.scheduler.view import FloatArray
 from dovetail.simulator.progress import Progress
@@ -32,9 +33,9 @@ class Teller(Protocol):
 class Truth:
     """Work left, speeds and batch sizes as they are."""
 
-    def __init__(self, progress: Progress) -> None:
-        """Look at the simulation's own columns."""
-        table = progress.cluster.table
+    def __init__(self, progress: Progress, table: JobTable | None = None) -> None:
+        """Look at the simulation's own columns; `table` has the speeds where they are not those of the workload."""
+        table = table or progress.cluster.table
         self.left = progress.left
         self.speed = table.speed
         self.left_error = np.zeros(len(progress.left))
@@ -45,9 +46,9 @@ class Truth:
 class Oracle:
     """The truth: work left and speeds are known exactly, for jobs that have never run too."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, table: JobTable | None = None) -> None:
         """Know everything."""
-        self.known: Knowledge = Truth(progress)
+        self.known: Knowledge = Truth(progress, table)
 
     def refresh(self, progress: Progress, arrived: list[int], done: list[int], now_s: float) -> None:
         """Do nothing: the columns are the simulation's own."""
@@ -106,9 +107,11 @@ class Onlooker:
             self._watching.reported(row, works[:seen], losses[:seen])
 
 
-def teller(name: KnowledgeName, progress: Progress, *, seed: int, noise: float = NOISE) -> Teller:
-    """Return who tells the policy what it knows."""
-    return Oracle(progress) if name == "oracle" else Onlooker(progress, seed=seed, noise=noise)
+def teller(
+    name: KnowledgeName, progress: Progress, *, seed: int, noise: float = NOISE, table: JobTable | None = None
+) -> Teller:
+    """Return who tells the policy what it knows; `table` has the true speeds where they are not the workload's."""
+    return Oracle(progress, table) if name == "oracle" else Onlooker(progress, seed=seed, noise=noise)
 
 
 def _loss_columns(points: tuple[tuple[float, float], ...]) -> tuple[FloatArray, FloatArray]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class JobOutcome(Struct, frozen=True, kw_only=True):
-    """How one job fared."""
+class JobOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one job fared; `egress_cost` is USD for its bytes between sites, where there are sites."""
 
     id: str
     start_s: float
     finish_s: float
     restarts: int
+    egress_cost: float | None = None
 
 
 class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,10 +23,11 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: str
     workers: int
     batch: int | None = None
+    sites: tuple[str, ...] | None = None
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """How a whole workload fared under a policy."""
+class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a whole workload fared under a policy; `egress_cost` is that of all jobs."""
 
     policy: str
     mean_jct_s: float
@@ -35,6 +37,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     restarts: int
     utilization: float
     jobs: tuple[JobOutcome, ...]
+    egress_cost: float | None = None
 
 
 class Trial(Struct, frozen=True, kw_only=True):

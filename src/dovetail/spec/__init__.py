@@ -7,6 +7,7 @@ from dovetail.spec.plan import Plan, Stage
 from dovetail.spec.problem import Problem
 from dovetail.spec.resource import ResourceType
 from dovetail.spec.row_cache import RowCache
+from dovetail.spec.site_link import SiteLink
 from dovetail.spec.training import Training
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Problem",
     "ResourceType",
     "RowCache",
+    "SiteLink",
     "Stage",
     "Training",
     "read_plan",

@@ -87,6 +87,10 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float | None,
         Meta(description="the share of its speed left on more nodes than needed, e.g. 0.8; absent = all of it"),
     ] = None
+    site_bytes: Annotated[
+        float | None,
+        Meta(description="where it stands at several sites: what each sends each other for a unit of work; absent = 0"),
+    ] = None
     loss: Annotated[LossCurve | None, Meta(description="the loss it reports: points and target")] = None
     efficiency: Annotated[
         dict[str, BatchSize], Meta(description="other batch sizes it may use, each with efficiency and speed")
@@ -107,7 +111,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     key="max_workers",
                     hint="raise max_workers or lower min_workers",
                 )
-        for name in ("restart_s", "resize_s", "deadline_s"):
+        for name in ("restart_s", "resize_s", "deadline_s", "site_bytes"):
             if getattr(self, name) is not None:
                 check_number(self, name, at_least=0)
         if self.spread_speed is not None:

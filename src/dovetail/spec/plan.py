@@ -47,12 +47,18 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     stages: Annotated[tuple[Stage, ...], Meta(description="the stages, in the order of the layers")]
     samples_per_s: Annotated[float, Meta(description="the pace of the slowest stage")]
     cost_per_hour: Annotated[float, Meta(description="USD per hour for all units")]
-    cost: Annotated[float, Meta(description="USD for the whole training")]
+    cost: Annotated[float, Meta(description="USD for the whole training: units, and bytes between sites")]
     lower_bound: Annotated[float, Meta(description="USD; no plan that meets the demands costs less")]
     optimal: Annotated[bool, Meta(description="whether cost is within 1e-6 of lower_bound")]
     seconds: Annotated[float, Meta(description="how long planning took")]
     batch: Annotated[int | None, Meta(description="the batch the stage times are for")] = None
     hours: Annotated[float | None, Meta(description="how long training takes")] = None
+    egress_cost: Annotated[
+        float | None, Meta(description="the part of cost that is paid for bytes between sites; absent where none cross")
+    ] = None
+    egress_bytes: Annotated[
+        float | None, Meta(description="the bytes that cross between sites in the whole training; absent where none do")
+    ] = None
     measured_samples_per_s: Annotated[
         float | None, Meta(description="the pace that a run of the plan was seen to reach, where one was made")
     ] = None

@@ -14,6 +14,7 @@ from dovetail.errors import MOST_LISTED, SpecError, did_you_mean
 from dovetail.spec.layer import Layer
 from dovetail.spec.link import Link
 from dovetail.spec.resource import Kind, ResourceType
+from dovetail.spec.site_link import SiteLink, check_site_links, link_between
 from dovetail.spec.training import Training
 
 
@@ -30,6 +31,9 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     links: Annotated[
         tuple[Link, ...], Meta(description="one table [[link]] for each pair of types that can be neighbours")
     ] = field(name="link", default=())
+    site_links: Annotated[
+        tuple[SiteLink, ...], Meta(description="one table [[site_link]] for each pair of sites that can work together")
+    ] = field(name="site_link", default=())
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together, then put the layers into planning order."""
@@ -41,6 +45,7 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _check_unique("layer", [layer.name for layer in self.layers])
         _check_layers(self.layers, self.resources)
         _check_links(self.links, self.resources)
+        _check_sites(self.site_links, self.resources)
         msgspec.structs.force_setattr(self, "layers", _in_reading_order(self.layers))
 
     @property
@@ -83,10 +88,31 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 backwards = link
         return backwards
 
+    def site_link(self, source: str, target: str) -> SiteLink | None:
+        """Return the link between the sites of two types; None inside a site, and where there is none."""
+        one, other = self.resource(source).site, self.resource(target).site
+        if one is None or other is None or one == other:
+            return None
+        return link_between(self.site_links, one, other)
+
+    def can_join(self, one: str, other: str) -> bool:
+        """Say whether stages on two types can be neighbours.
+
+        Types of two sites need a link between the sites; any others a link between the types where there are links.
+        """
+        if self.site_links and self.resource(one).site != self.resource(other).site:
+            return self.site_link(one, other) is not None
+        return not self.links or self.link(one, other) is not None
+
     def digest(self) -> str:
         """Return a short hash of the whole problem, so that a plan can say what it was made for."""
         same_numbers = msgspec.convert(msgspec.to_builtins(self), Problem)  # a price of 2 is a price of 2.0
-        canonical = msgspec.json.encode(same_numbers, order="deterministic")
+        parts = {
+            part.encode_name: msgspec.Raw(msgspec.json.encode(getattr(same_numbers, part.name), order="deterministic"))
+            for part in msgspec.structs.fields(Problem)
+            if part.name != "site_links" or self.site_links  # came later: plans made before carry a hash without
+        }
+        canonical = msgspec.json.encode(parts)
         return hashlib.sha256(canonical).hexdigest()[:16]
 
 
@@ -136,12 +162,17 @@ def _check_layers(layers: Sequence[Layer], resources: Sequence[ResourceType]) ->
 def _check_links(links: Sequence[Link], resources: Sequence[ResourceType]) -> None:
     """Refuse links to unknown types and links given twice."""
     names = [resource.name for resource in resources]
+    sites = {resource.site for resource in resources}
     seen: set[tuple[str, str]] = set()
     for position, link in enumerate(links):
         for key, name in (("from", link.source), ("to", link.target)):
             if name not in names:
                 raise SpecError(
-                    f'is "{name}", which is no resource', key=f"link[{position}].{key}", hint=did_you_mean(name, names)
+                    f'is "{name}", which is no resource',
+                    key=f"link[{position}].{key}",
+                    hint="a link between sites is a table [[site_link]]"
+                    if name in sites
+                    else did_you_mean(name, names),
                 )
         if (link.source, link.target) in seen:
             raise SpecError(
@@ -150,6 +181,21 @@ def _check_links(links: Sequence[Link], resources: Sequence[ResourceType]) -> No
                 hint="keep one table [[link]] for each direction",
             )
         seen.add((link.source, link.target))
+
+
+def _check_sites(links: Sequence[SiteLink], resources: Sequence[ResourceType]) -> None:
+    """Refuse links between sites that are not there, and types that stand nowhere while others stand at sites."""
+    if not links:
+        return
+    for position, resource in enumerate(resources):
+        if resource.site is None:
+            raise SpecError(
+                f"is missing: there are links between sites, and type `{resource.name}` stands at none",
+                key=f"resource[{position}].site",
+                hint=f'say where its units stand, e.g. site = "{links[0].source}"',
+            )
+    sites = dict.fromkeys(resource.site for resource in resources if resource.site is not None)
+    check_site_links(links, sites, key="site_link")
 
 
 def _edges(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:

@@ -36,6 +36,8 @@ class ResourceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         check_number(self, "price_per_hour", above=0)
         if self.limit is not None:
             check_whole_number(self, "limit", at_least=0)
+        if self.site is not None:
+            check_name(self, "site")
         for name in ("memory_bytes", "flops_per_s", "memory_bytes_per_s"):
             if getattr(self, name) is not None:
                 check_number(self, name, above=0)

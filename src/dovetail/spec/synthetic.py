@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from dovetail.spec.layer import Layer, LayerTime
 from dovetail.spec.link import Link
 from dovetail.spec.problem import Problem
 from dovetail.spec.resource import ResourceType
+from dovetail.spec.site_link import SiteLink
 from dovetail.spec.training import Training
 
 SAMPLES = 100_000_000
@@ -23,13 +26,14 @@ def synthetic_problem(
     limit_share: float = 0.0,
     link_share: float = 0.0,
     hole_share: float = 0.0,
+    num_sites: int = 0,
 ) -> Problem:
     """Return a problem in which no type is best at everything.
 
     Prices spread over two orders of magnitude. A type is fast at computing in rough proportion to its price, and has
     its own strength at moving data; layers are heavy on one or the other. `limit_share` of the types have limits of 1
     to 32 units, `link_share` of the pairs are linked (none: cuts are free), and `hole_share` of the (layer, type) pairs
-    cannot be.
+    cannot be. With `num_sites`, types stand at so many sites, most of which are linked, slowly and for money.
     """
     draw = random.Random(seed)  # noqa: S311
     prices = [10 ** draw.uniform(-1.4, 0.6) for _ in range(num_types)]
@@ -78,4 +82,30 @@ def synthetic_problem(
         if draw.random() < link_share
     )
     training = Training(samples=SAMPLES, batch=BATCH, min_samples_per_s=min_samples_per_s)
-    return Problem(training=training, resources=resources, layers=tuple(layers), links=links)
+    problem = Problem(training=training, resources=resources, layers=tuple(layers), links=links)
+    return _at_sites(problem, num_sites, draw) if num_sites > 0 else problem
+
+
+def _at_sites(problem: Problem, num_sites: int, draw: random.Random) -> Problem:
+    """Return a problem with its types at sites: egress of cents to tens of cents a GB, at times of nothing."""
+    names = [f"site{s}" for s in range(num_sites)]
+    stand_at = [draw.choice(names) for _ in problem.resources]
+    there = sorted(set(stand_at))
+    site_links = tuple(
+        SiteLink(
+            source=one,
+            target=other,
+            bytes_per_s=10 ** draw.uniform(7.5, 10),
+            latency_s=draw.choice([0.0, 1e-3]),
+            price_per_gb=draw.choice([0.0, 0.001, 0.01, 0.05]),
+        )
+        for one in there
+        for other in there
+        if one != other and draw.random() < 0.7
+    )
+    if not site_links:
+        return problem
+    resources = tuple(
+        msgspec.structs.replace(resource, site=site) for resource, site in zip(problem.resources, stand_at, strict=True)
+    )
+    return msgspec.structs.replace(problem, resources=resources, site_links=site_links)

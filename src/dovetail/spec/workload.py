@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ from dovetail.errors import SpecError, did_you_mean
 from dovetail.spec.checks import check_name, check_number, check_whole_number
 from dovetail.spec.files import read_struct
 from dovetail.spec.job import Job
+from dovetail.spec.site_link import SiteLink, check_site_links, link_between
 
 DEFAULT_RESTART_S = 10.0
 """What a start takes where neither the workload nor the job says."""
@@ -24,10 +26,13 @@ class NodeGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     type: Annotated[str, Meta(description='the type of the workers, e.g. "v100"')]
     workers: Annotated[int, Meta(description="how many workers one node has, e.g. 4")]
     count: Annotated[int, Meta(description="how many such nodes there are, e.g. 16")] = 1
+    site: Annotated[str | None, Meta(description='where the nodes stand, e.g. "eu-west"')] = None
 
     def __post_init__(self) -> None:
         """Refuse nodes without workers."""
         check_name(self, "type")
+        if self.site is not None:
+            check_name(self, "site")
         check_whole_number(self, "workers", at_least=1)
         check_whole_number(self, "count", at_least=1)
 
@@ -65,6 +70,9 @@ class Workload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float | None, Meta(description="decide this often too, in seconds, e.g. 360; absent = at events only")
     ] = None
     failures: Annotated[tuple[Failure, ...], Meta(description="nodes that go down for a while")] = ()
+    site_links: Annotated[
+        tuple[SiteLink, ...], Meta(description="a link for each pair of sites at which nodes of one type stand")
+    ] = ()
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
@@ -81,6 +89,7 @@ class Workload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         capacity = self.capacity
         for position, job in enumerate(self.jobs):
             _check_job(f"jobs[{position}]", job, capacity)
+        _check_sites(self.nodes, self.site_links)
         for position, failure in enumerate(self.failures):
             if failure.type not in capacity:
                 raise SpecError(
@@ -93,6 +102,11 @@ class Workload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def types(self) -> tuple[str, ...]:
         """The types of the nodes, in the order of the file."""
         return tuple(dict.fromkeys(group.type for group in self.nodes))
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that nodes stand at, in the order of the file."""
+        return tuple(dict.fromkeys(group.site for group in self.nodes if group.site is not None))
 
     @property
     def capacity(self) -> dict[str, int]:
@@ -123,6 +137,7 @@ def read_workload(path: Path) -> Workload:
 def write_workload(workload: Workload, path: Path) -> None:
     """Write a workload as JSON, one job a line; reading it back gives an equal workload."""
     plain = msgspec.to_builtins(workload)
+    plain["nodes"] = [{key: value for key, value in node.items() if value is not None} for node in plain["nodes"]]
     jobs = [_without_defaults(job) for job in plain.pop("jobs")]
     head = {key: value for key, value in plain.items() if value not in (None, [], ())}
     lines = ",\n ".join(msgspec.json.encode(job).decode() for job in jobs)
@@ -139,6 +154,31 @@ def _without_defaults(job: dict[str, object]) -> dict[str, object]:
     """Return a job's keys without those that say nothing."""
     silent: tuple[tuple[str, object], ...] = (("weight", 1.0), ("efficiency", {}))
     return {key: value for key, value in job.items() if value is not None and (key, value) not in silent}
+
+
+def _check_sites(nodes: Sequence[NodeGroup], links: Sequence[SiteLink]) -> None:
+    """Refuse nodes that stand nowhere while others stand at sites, and one type at two sites that nothing joins."""
+    sites = list(dict.fromkeys(group.site for group in nodes if group.site is not None))
+    check_site_links(links, sites, key="site_links")
+    if not sites:
+        return
+    for position, group in enumerate(nodes):
+        if group.site is None:
+            raise SpecError(
+                "is missing: other nodes stand at sites",
+                key=f"nodes[{position}].site",
+                hint=f'say where these stand, e.g. "site": "{sites[0]}"',
+            )
+    for name in dict.fromkeys(group.type for group in nodes):
+        at = dict.fromkeys(group.site for group in nodes if group.type == name and group.site is not None)
+        for one, other in itertools.combinations(at, 2):
+            if link_between(links, one, other) is None:
+                raise SpecError(
+                    f"joins nothing: nodes of `{name}` stand at `{one}` and at `{other}`",
+                    key="site_links",
+                    hint=f'add {{"from": "{one}", "to": "{other}", "bytes_per_s": 12.5e6}}, or give the nodes of each '
+                    "site a type of their own",
+                )
 
 
 def _check_ids(ids: Sequence[str]) -> None:
