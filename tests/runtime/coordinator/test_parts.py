@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dovetail.runtime.coordinator import decisions as decisions_module
@@ -67,6 +68,17 @@ def test_a_tasks_time_is_compared_with_the_prediction_before_it_is_learnt():
 
     assert late == [3.0]
     assert one.lateness._durations_s[8 - 1] == pytest.approx(99.0)
+
+
+def test_a_piece_costs_what_is_waited_for_it_too():
+    found = worker()
+    found.learn(done(100, 1.0))
+    report = done(110, 1.2)
+    pieces = {"num_pieces": 2, "piece_samples": 10, "piece_s": 0.2}
+    found.learn(msgspec.structs.replace(report, **pieces, piece_wait_s=0.3))
+
+    # Twice 5 samples at 100 a second take 0.1 of these 0.2 s.
+    assert found.speed.piece_fixed_s == pytest.approx((0.1 + 0.3) / 2)
 
 
 def test_in_a_pool_too_workers_learn_how_late_they_are():

@@ -85,7 +85,7 @@ class Worker(Member):
         self.speed.add(samples, compute_s, done.fixed_s)
         if done.num_pieces:
             in_main_s = done.piece_samples * compute_s / samples
-            beyond_s = max(0.0, done.piece_s - in_main_s) / done.num_pieces
+            beyond_s = (max(0.0, done.piece_s - in_main_s) + done.piece_wait_s) / done.num_pieces
             self.speed.add(done.piece_samples, in_main_s, beyond_s, piece=True)
 
     def is_late(self, samples: int, waited_s: float) -> bool:

@@ -118,3 +118,5 @@ class Done(MessageKind, frozen=True):
     stages_s: tuple[float, ...] = ()
     """In a run with stages: how long each of them computed for the task."""
     spans: tuple[Span, ...] = ()
+    piece_wait_s: float = 0.0
+    """How long pieces of the tail were waited for, apart from their fetching."""

@@ -44,6 +44,9 @@ class Passing:
             task.fixed_s += own_s
         else:
             task.compute_s += own_s
+        if 0 < task.num_assigned <= fetched.micro_batch.number:
+            task.piece_s += own_s
+            task.piece_wait_s += waited_s - own_s  # without the piece there would have been nothing to wait for
         self._idle.add(begin_s, waited_s - own_s)
         idle_s, spans = self._idle.take()
         task.wait_s += idle_s

@@ -144,6 +144,7 @@ class Sender:
             num_pieces=task.num_pieces,
             piece_samples=task.piece_samples,
             piece_s=task.piece_s,
+            piece_wait_s=task.piece_wait_s,
             stages_s=task.stages_s,
             spans=tuple(task.spans),
         )

@@ -41,6 +41,7 @@ class Task:
     num_pieces: int = 0
     piece_samples: int = 0
     piece_s: float = 0.0
+    piece_wait_s: float = 0.0
     stages_s: tuple[float, ...] = ()
     """How long each stage of a run computed for it."""
     spans: list[Span] = field(default_factory=list)
