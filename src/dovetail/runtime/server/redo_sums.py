@@ -26,14 +26,15 @@ class WordSums:
 
     def add(self, words: Words) -> None:
         """Add words."""
-        self._count_in(*sum_words(words, self._count), len(words))
+        self._count_in(len(words), sum_words(words, self._count))
 
     def add_copied(self, words: Words, to: Words) -> None:
         """Copy words, and add them."""
-        self._count_in(*copy_words(words, to, self._count), len(words))
+        self._count_in(len(words), copy_words(words, to, self._count))
 
-    def _count_in(self, plain: Any, weighted: Any, count: int) -> None:
+    def _count_in(self, count: int, sums: tuple[Any, Any]) -> None:
         """Note what words came to."""
+        plain, weighted = sums
         self._count += count
         self._plain = (self._plain + int(plain)) % (1 << 64)
         self._weighted = (self._weighted + int(weighted)) % (1 << 64)
