@@ -2,6 +2,8 @@
 
 import pytest
 
+from dovetail.runtime.server.redo_content import BEGIN
+from dovetail.runtime.server.redo_ring import PAGE, RING
 from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.chaos import Chaos
@@ -107,12 +109,13 @@ def test_after_fifty_kills_in_a_ring_every_sample_counts_once(tmp_path, seed):
 
 
 def harmed(local):
-    """Flip a bit in the middle of the log of a server that goes on, and end it."""
-    (log,) = (local.folder / "redo" / "server-0").glob("*.redo")
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 4
-    with log.open("r+b") as file:
-        file.write(data[: len(data) // 2 + 1])
+    """Flip a bit in the log of a server that goes on, in its first record, and end it."""
+    ring = local.folder / "redo" / "server-0" / RING
+    with ring.open("r+b") as file:
+        file.seek(PAGE + BEGIN + 100)
+        (byte,) = file.read(1)
+        file.seek(PAGE + BEGIN + 100)
+        file.write(bytes([byte ^ 4]))
     kill(local, "server-0")
 
 
@@ -124,15 +127,15 @@ def test_a_damaged_log_is_refused_and_the_run_goes_back_with_a_word(tmp_path):
 
     assert once.is_done
     (refusal,) = [event for event in local.events if "is not used" in event]
-    assert refusal.startswith("server-0: its redo log is not used: e000001-v0000000000.redo is damaged after byte ")
+    assert refusal.startswith("server-0: its redo log is not used: e000001-v0000000000.redo is damaged after byte 1024")
     assert went_back(local) == ["server-0 came back without its state; the run goes back to the checkpoint of step 0"]
     assert_each_sample_counts_once(tmp_path / "run")
 
 
 def lost(local):
     """End a server whose disk is gone."""
-    for log in (local.folder / "redo" / "server-0").glob("*.redo"):
-        log.unlink()
+    for log in [RING, *(local.folder / "redo" / "server-0").glob("*.redo")]:
+        (local.folder / "redo" / "server-0" / log).unlink()
     kill(local, "server-0")
 
 

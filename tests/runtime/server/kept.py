@@ -8,6 +8,7 @@ from dovetail.runtime.messages import Commit
 from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.recover import come_back
 from dovetail.runtime.server.redo import RedoLog
+from dovetail.runtime.server.redo_ring import put_back
 from dovetail.runtime.server.shard import Shard
 from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.runs import NUM_ROWS, make_run
@@ -98,6 +99,11 @@ class Kept:
         """Return what the next process of this server is."""
         self.start()
         return come_back(self.log, self.shard, self.folder)
+
+    def end(self):
+        """End the process; complete its files, as the next one does."""
+        self.start()
+        put_back(self.folder / "redo" / "server-0")
 
     @property
     def files(self):

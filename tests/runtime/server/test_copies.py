@@ -1,6 +1,8 @@
 """Copies of a redo log on another server: whatever of it was there before, all of it is there in the end."""
 
 import shutil
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from dovetail.runtime.messages import Copied, Copy, ReadCopy
 from dovetail.runtime.server import copies
 from dovetail.runtime.server.copies import CopyKeeper, CopySender, fetch_copy
+from dovetail.runtime.server.redo_ring import put_back
 from dovetail.transport import DirectCaller, Letter, Refused
 from tests.runtime.server.kept import ERA
 
@@ -39,7 +42,11 @@ def copied(keeper):
 
 
 def originals(server):
-    return {path.name: path.read_bytes() for path in server.files}
+    """Return the files as they would be if the server died now."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(shutil.copytree(server.folder / "redo" / "server-0", Path(name) / "log"))
+        put_back(folder)
+        return {path.name: path.read_bytes() for path in folder.glob("*.redo")}
 
 
 def test_nothing_is_safe_before_all_of_it_is_copied(kept, keeper):

@@ -152,7 +152,7 @@ def test_a_disk_without_room_costs_the_log_and_nothing_else(kept, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dovetail.runtime.server.redo_file.os.writev", full)
+        patch.setattr("dovetail.runtime.server.redo_ring.os.pwrite", full)
         server.commit()
 
     assert server.step == 1

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from dovetail.runtime.messages import Copied, Copy, CopyIs, CopyPart, CopyWanted, ReadCopy
 from dovetail.runtime.server.redo import RedoLog
-from dovetail.runtime.server.redo_file import RedoFile, set_length
+from dovetail.runtime.server.redo_content import set_length
+from dovetail.runtime.server.redo_file import RedoFile
 from dovetail.transport import Channel, Letter, PeerLost, Refused
 
 PART_BYTES = 4 << 20

@@ -11,7 +11,9 @@ from typing import Any
 from dovetail.errors import DovetailError
 from dovetail.runtime.checkpoint import Manifest, folder_of
 from dovetail.runtime.server.redo import NAME, RedoLog
-from dovetail.runtime.server.redo_file import Content, Facts, Kind, Record, RedoDamageError, RedoFile
+from dovetail.runtime.server.redo_content import Content, Facts, Kind, Record, RedoDamageError
+from dovetail.runtime.server.redo_file import RedoFile
+from dovetail.runtime.server.redo_ring import put_back
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.server.step_sums import WholeStep
 
@@ -66,6 +68,7 @@ def recover(log: RedoLog, shard: Shard, run_folder: Path) -> tuple[Facts, int] |
     """
     if not log.is_on:
         return None
+    put_back(log.folder)
     contents = [Content(path) for path in sorted(log.folder.glob("*.redo"))]
     if not contents:
         return None

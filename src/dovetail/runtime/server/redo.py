@@ -6,6 +6,7 @@ before it is applied. To do the same again with the same numbers in the same ord
 larger than the rows that they change, which have a state of their optimizer besides.
 
     redo/server-0/e000001-v0000000120.redo    what came after step 120, of the era that began with generation 1
+    redo/server-0/fresh.ring                  the last of it, while it is written
 
 A file begins with every checkpoint; those before go when the checkpoint is whole.
 """
@@ -26,7 +27,9 @@ from dovetail.runtime.checkpoint import Manifest
 from dovetail.runtime.messages import Commit, LogNote
 from dovetail.runtime.sealed import checksum_of_value
 from dovetail.runtime.server.attempts import Floats, RowGradients
-from dovetail.runtime.server.redo_file import Facts, Kind, RedoFile
+from dovetail.runtime.server.redo_content import Facts, Kind
+from dovetail.runtime.server.redo_file import RedoFile
+from dovetail.runtime.server.redo_ring import remove_ring
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.server.step_sums import WholeStep
 
@@ -123,6 +126,7 @@ class RedoLog:
             for path in self.folder.glob("*.redo"):
                 with suppress(OSError):
                     path.unlink()
+            remove_ring(self.folder)
 
     def close(self) -> None:
         """Close the files."""
@@ -136,7 +140,10 @@ class RedoLog:
             return
         facts = self._facts(next_task=next_task)
         try:
-            self.files.append(RedoFile.make(self.folder / NAME.format(era=facts.era, first=facts.first), facts))
+            file = RedoFile.make(self.folder / NAME.format(era=facts.era, first=facts.first), facts)
+            self.files.append(file)
+            if len(self.files) > 1 and (ring := self.files[-2].finish()) is not None:
+                file.take(ring)
         except OSError as error:
             self._give_up(f"its log cannot be written: {error}")
 
@@ -220,7 +227,7 @@ class RedoLog:
             return
         self.cost.num_bytes += file.size - before
         self.wants_checkpoint = self.wants_checkpoint or file.size > EARLY * self._most_bytes
-        self.cost.seconds += time.perf_counter() - begun_s
+        self.cost.seconds += time.perf_counter() - begun_s + file.more_thread_s()
 
     def note(self, name: str) -> LogNote | None:
         """Return what the coordinator should know, where there is anything."""

@@ -1,109 +1,58 @@
-"""One file of a server's redo log: what its shard took in after a checkpoint, record by record.
+"""One file of a server's redo log as it is written: record by record, the last ones in a ring beside it.
 
-    1,008 bytes   DOVETAIL-REDO-1, then JSON with a checksum: whose log it is and where it begins, and spaces
-    16 bytes      how long the file is at least, and a checksum of that
-    records       each a head of 56 bytes and a body, padded to 8 bytes
-
-A head holds checksums of its body and of itself and the head before, so a record that is another, elsewhere or missing
-in the middle is found; one that is missing at the end is found by the length, which is written after each record.
-Whoever is killed while it writes leaves a part of a record after that length: nobody was told of it, and it is cut off.
-
-Nothing is flushed to the disk: a process that is killed loses nothing of what it wrote, a machine without power may.
+`redo_content` says what is in a file, `redo_ring` how it gets to the disk. Nothing is flushed: a process that is killed
+loses nothing of what it wrote, a machine without power may.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail.runtime.sealed import CHECKSUM, checksum_of_value
-from dovetail.runtime.server.redo_sums import WordSums, sums_of
-
-MAGIC = b"DOVETAIL-REDO-1\n"
-FACTS_BYTES = 1008
-LENGTH = struct.Struct("<QII")
-BEGIN = FACTS_BYTES + LENGTH.size
-HEAD = struct.Struct("<4sIqqQQQII")
-CHAINED = HEAD.size - 4
-RECORD = b"REDO"
-PAD = 8
-MOST_BUFFERS = 512
-"""Buffers of one call of the operating system; it takes 1,024 at most."""
-
-Arrays = Sequence[NDArray[Any]]
-
-
-class RedoDamageError(ValueError):
-    """A log is not what was written, or another's."""
-
-
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose log a file belongs to, and where it begins."""
-
-    run: str
-    """Checksum of the blueprint."""
-    server: int
-    num_servers: int
-    era: int
-    """The generation that took up the checkpoint from which everything comes."""
-    first: int
-    """Steps (in ssp and async, tasks) that were applied before: a checkpoint of as many may be there."""
-    position: int
-    """Samples that count before, in sync."""
-    next_task: int = 0
-    """In ssp and async: every task below this number was applied before."""
-
-
-class Kind(IntEnum):
-    """What a record holds."""
-
-    SUMS = 1
-    """The summed gradients of a whole step, which may come to count."""
-    COMMIT = 2
-    """The step counts: how its sums are applied."""
-    TASK = 3
-    """In ssp and async: the gradients of a task, and how they are applied."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record; `number` is a step's or a task's."""
-
-    kind: Kind
-    number: int
-    generation: int
-    details: dict[str, Any]
-    arrays: list[NDArray[Any]]
+from dovetail.runtime.server.redo_content import (
+    BEGIN,
+    CHAINED,
+    FACTS_BYTES,
+    HEAD,
+    OPEN,
+    RECORD,
+    Arrays,
+    Content,
+    Facts,
+    Kind,
+    facts_block,
+    length_block,
+    padded,
+    parts_of,
+    set_length,
+)
+from dovetail.runtime.server.redo_ring import DRAFT, PAGE, SIZE, Ring
+from dovetail.runtime.server.redo_sums import WordSums
 
 
 class RedoFile:
-    """A file that is appended to."""
+    """A file that is appended to, and then finished."""
 
     def __init__(self, path: Path, facts: Facts, file: int, size: int, chain: int) -> None:
-        """Keep an open file; `make` and `reopen` return these."""
+        """Keep an open file that is finished; `make` and `reopen` return these."""
         self.path, self.facts, self.size = path, facts, size
         self._file, self._chain = file, chain
+        self._ring: Ring | None = None
 
     @classmethod
     def make(cls, path: Path, facts: Facts) -> RedoFile:
         """Begin a file, in the place of one that may be there."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        block = _facts_block(facts)
+        draft, block = path.with_suffix(DRAFT), facts_block(facts)
+        file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            _write_all(file, [block, _length_block(BEGIN)])
+            os.pwrite(file, block + length_block(BEGIN), 0)
+            draft.replace(path)
         except OSError:
             os.close(file)
             raise
@@ -111,153 +60,73 @@ class RedoFile:
 
     @classmethod
     def reopen(cls, path: Path, content: Content) -> RedoFile:
-        """Go on with a file that was read, behind its last whole record."""
+        """Return a file that was read, up to its last whole record."""
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.ftruncate(file, content.size)
-            os.lseek(file, 0, os.SEEK_END)
             set_length(file, content.size)
         except OSError:
             os.close(file)
             raise
         return cls(path, content.facts, file, content.size, content.chain)
 
+    def take(self, ring: Ring) -> None:
+        """Go on by way of a ring that holds nothing."""
+        begin = self.size // PAGE * PAGE
+        block = os.pread(self._file, BEGIN, 0)
+        tail = bytearray(os.pread(self._file, self.size - begin, begin))
+        if not begin:
+            tail[FACTS_BYTES:BEGIN] = length_block(OPEN)
+        self._ring = ring
+        ring.attach(self.path, self._file, zlib.crc32(block[:FACTS_BYTES]), begin, bytes(tail))
+        set_length(self._file, OPEN)
+
+    def finish(self) -> Ring | None:
+        """Bring everything into the file; return the ring, which is free for another."""
+        ring = self._ring
+        if ring is not None:
+            ring.detach()
+        self._ring = None
+        return ring
+
     def append(self, kind: Kind, number: int, generation: int, details: dict[str, Any], arrays: Arrays = ()) -> None:
         """Append a record, which survives the end of this process; OSError where there is no room."""
-        buffers, length, sums = _body(details, arrays)
-        head = HEAD.pack(RECORD, kind, number, generation, length, *sums, 0, 0)[:CHAINED]
-        chain = zlib.crc32(head, self._chain)
-        _write_all(self._file, [head + struct.pack("<I", chain), *buffers])
-        self._chain = chain
-        self.size += HEAD.size + length
-        set_length(self._file, self.size)
+        parts, length = parts_of(details, arrays)
+        ring = self._ring_for(HEAD.size + length)
+        at, sums = self.size + HEAD.size, WordSums()
+        for part in parts:
+            ring.write(at, part, sums)
+            at += padded(len(part))
+        head = HEAD.pack(RECORD, kind, number, generation, length, *sums.both, 0, 0)[:CHAINED]
+        self._chain = zlib.crc32(head, self._chain)
+        ring.write(self.size, np.frombuffer(head + struct.pack("<I", self._chain), dtype=np.uint8), WordSums())
+        self.size = at
+        ring.note_end(at)
+
+    def _ring_for(self, size: int) -> Ring:
+        """Return a ring with room for so much."""
+        ring = self._ring
+        if ring is None or 2 * size > ring.size:
+            if ring is not None and self.finish():
+                ring.close()
+            ring = Ring(self.path.parent, max(SIZE, (2 * size + PAGE) // PAGE * PAGE))
+            self.take(ring)
+        ring.make_room(size)
+        return ring
+
+    def more_thread_s(self) -> float:
+        """Return how long a thread has computed for this file since this was asked last."""
+        return 0.0 if self._ring is None else self._ring.more_thread_s()
 
     def bytes_from(self, offset: int, most: int) -> bytes:
         """Return some of the file, from an offset up to its end."""
-        return os.pread(self._file, min(most, self.size - offset), offset)
+        end = min(self.size, offset + most)
+        begin, fresh = (end, b"") if self._ring is None else self._ring.read(offset, end)
+        return os.pread(self._file, begin - offset, offset) + fresh
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file as it is: what the ring has of it stays there."""
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
         os.close(self._file)
-
-
-class Content:
-    """A file that was read and found whole: its facts, and its records as views of it."""
-
-    def __init__(self, path: Path) -> None:
-        """Read the file; RedoDamageError where it is not what was written."""
-        try:
-            with path.open("rb") as file:
-                self._map: mmap.mmap | bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except (OSError, ValueError) as error:
-            raise RedoDamageError(f"{path.name} cannot be read: {error}") from None
-        self.path = path
-        self.facts, least = self._header()
-        self.chain = zlib.crc32(self._map[:FACTS_BYTES])
-        self._heads: list[tuple[int, int, int, int, int]] = []
-        self.size = self._find_records(least)
-
-    def _header(self) -> tuple[Facts, int]:
-        """Return the facts, and how long the file is at least."""
-        block = bytes(self._map[:BEGIN])
-        if len(block) < BEGIN or not block.startswith(MAGIC):
-            raise RedoDamageError(f"{self.path.name} is no redo log, or was cut short")
-        try:
-            table = msgspec.json.decode(block[len(MAGIC) : FACTS_BYTES])
-            checksum = table.pop(CHECKSUM, "") if isinstance(table, dict) else ""
-            if checksum != checksum_of_value(table) or block[:FACTS_BYTES] != _facts_block(facts := _facts(table)):
-                raise ValueError
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise RedoDamageError(f"{self.path.name} has a damaged header") from None
-        least, checksum_of_length, zero = LENGTH.unpack(block[FACTS_BYTES:])
-        if zero or checksum_of_length != zlib.crc32(block[FACTS_BYTES : FACTS_BYTES + 8]):
-            raise RedoDamageError(f"{self.path.name} has a damaged length")
-        return facts, least
-
-    def _find_records(self, least: int) -> int:
-        """Check every record; return where the last whole one ends."""
-        view, at = memoryview(self._map), BEGIN
-        if least > len(view):
-            raise RedoDamageError(f"{self.path.name} was cut short: {len(view)} of at least {least} bytes are there")
-        while at < len(view):
-            head = bytes(view[at : at + HEAD.size])
-            whole = len(head) == HEAD.size
-            magic, kind, number, generation, length, *sums, _, chain = HEAD.unpack(head.ljust(HEAD.size))
-            body = view[at + HEAD.size : at + HEAD.size + length] if whole and length < len(view) else view[:0]
-            expected = zlib.crc32(head[:CHAINED], self.chain)
-            if magic != RECORD or chain != expected or len(body) != length or sums_of(body) != tuple(sums):
-                break
-            self._heads.append((kind, number, generation, at + HEAD.size, length))
-            self.chain, at = chain, at + HEAD.size + length
-        if at < least:
-            raise RedoDamageError(f"{self.path.name} is damaged after byte {at}")
-        return at
-
-    def records(self) -> Iterator[Record]:
-        """Yield the records; their arrays are views that hold as long as this does."""
-        for kind, number, generation, begin, length in self._heads:
-            view = memoryview(self._map)[begin : begin + length]
-            try:
-                yield Record(Kind(kind), number, generation, *_read_body(view))
-            except (ValueError, TypeError, KeyError, msgspec.MsgspecError) as error:
-                raise RedoDamageError(f"{self.path.name} makes no sense: {error}") from None
-
-
-def _facts_block(facts: Facts) -> bytes:
-    """Return the first block of a file."""
-    table = msgspec.to_builtins(facts)
-    text = MAGIC + msgspec.json.encode({**table, CHECKSUM: checksum_of_value(table)})
-    return text.ljust(FACTS_BYTES - 1) + b"\n"
-
-
-def _facts(table: dict[str, Any]) -> Facts:
-    """Return what the first block says."""
-    return msgspec.convert(table, Facts)
-
-
-def _length_block(size: int) -> bytes:
-    """Return the second block of a file."""
-    number = struct.pack("<Q", size)
-    return LENGTH.pack(size, zlib.crc32(number), 0)
-
-
-def set_length(file: int, size: int) -> None:
-    """Note in an open file how long it is at least."""
-    os.pwrite(file, _length_block(size), FACTS_BYTES)
-
-
-def _body(details: dict[str, Any], arrays: Arrays) -> tuple[list[Any], int, tuple[int, int]]:
-    """Return the buffers of a body, how long they are together, and their checksum."""
-    text = msgspec.msgpack.encode((details, [(array.dtype.str, array.shape) for array in arrays]))
-    parts: list[Any] = [struct.pack("<I", len(text)) + text]
-    parts += [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays if array.size]
-    buffers, sums = [], WordSums()
-    for part in parts:
-        sums.add(part)
-        buffers += [part, bytes(-len(part) % PAD)]
-    return buffers, sum(map(len, buffers)), sums.both
-
-
-def _read_body(view: memoryview) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-    """Return what a body holds."""
-    (length,) = struct.unpack_from("<I", view)
-    details, shapes = msgspec.msgpack.decode(view[4 : 4 + length], type=tuple[dict[str, Any], list[Any]])
-    at = 4 + length
-    arrays = []
-    for kind, shape in shapes:
-        at += -at % PAD
-        dtype, count = np.dtype(kind), int(np.prod(shape, dtype=np.int64))
-        arrays.append(np.frombuffer(view, dtype, count, at).reshape(shape))
-        at += dtype.itemsize * count
-    return details, arrays
-
-
-def _write_all(file: int, buffers: Sequence[Any]) -> None:
-    """Write buffers one after the other, all of them."""
-    left = [memoryview(buffer) for buffer in buffers if len(buffer)]
-    while left:
-        written = os.writev(file, left[:MOST_BUFFERS])
-        while left and written >= len(left[0]):
-            written -= len(left.pop(0))
-        if left and written:
-            left[0] = left[0][written:]

@@ -1,0 +1,272 @@
+"""The end of a redo log that is being written: a ring of memory that outlives its process, and goes to disk from there.
+
+A record is copied into the ring, which is a mapped file: once it is there, the death of the process costs nothing. A
+thread writes the ring to the log's file, past the memory in which the operating system keeps files (O_DIRECT) where the
+file system can do that. So the same few pages take in everything that is logged: nothing else is driven out of memory,
+and memory that was never used before, which is slow to get in a virtual machine, is not asked for.
+
+    4,096 bytes   DOVETAIL-RING-1, whose end it holds, how much of that is in the file, how long it is, a checksum
+    the rest      byte n of the file at n modulo the size
+
+`put_back` completes the file of a server that died.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+import time
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from threading import Condition, Lock, Thread
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.runtime.server.redo_content import FACTS_BYTES, RedoDamageError, set_length
+from dovetail.runtime.server.redo_sums import WORD, WordSums, words_of
+
+RING = "fresh.ring"
+DRAFT = ".draft"
+"""Of a file that is not whole yet."""
+MAGIC = b"DOVETAIL-RING-1\n"
+HEAD = struct.Struct("<16s64sIIQQ")
+PAGE = 4096
+SIZE = 32 << 20
+"""Of a ring; more where records are large."""
+WRITE_FROM = 1 << 20
+"""How much is written to the file at once, at least; a page that is not full stays in the ring anyway."""
+WRITE_MOST = 4 << 20
+
+
+class Ring:
+    """A ring, and the thread that writes it to the file whose end it holds."""
+
+    def __init__(self, folder: Path, size: int = SIZE) -> None:
+        """Make one in the place of another, which is there until this one holds something; OSError: no room."""
+        self.path, self.size = folder / RING, size
+        self._draft: Path | None = self.path.with_suffix(DRAFT)
+        self._ring = os.open(self._draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(self._ring, 0, PAGE + size)  # a full disk is then an error, not a SIGBUS
+            self._map = mmap.mmap(self._ring, PAGE + size)
+        except OSError:
+            os.close(self._ring)
+            self._draft.unlink()
+            raise
+        self._words = np.frombuffer(self._map, dtype=np.uint64, offset=PAGE)
+        self._name, self._facts = b"", 0
+        self._file = self._direct = -1
+        self._in_file = self._end = 0
+        self._head, self._disk = Lock(), Lock()
+        self._news = Condition()
+        self._thread: Thread | None = None
+        self._is_closing = False
+        self._error: OSError | None = None
+        self._thread_s = self._told_s = 0.0
+
+    # -- whose end it holds --------------------------------------------------------------------------------------------
+
+    def attach(self, path: Path, file: int, facts: int, begin: int, tail: bytes) -> None:
+        """Hold the end of a file from `begin` on, the start of a page; `tail` is what of it is there."""
+        with self._disk:
+            self._file, self._direct = file, _open_direct(path)
+            self._name, self._facts = path.name.encode(), facts
+            self._in_file = self._end = begin
+            self.write(begin, np.frombuffer(tail, dtype=np.uint8), WordSums())
+            self.note_end(begin + len(tail))
+        if self._draft is not None:
+            self._draft.replace(self.path)
+            self._draft = None
+
+    def detach(self) -> None:
+        """Write everything to the file, whose length is then right; hold nothing."""
+        self._raise_error()
+        with self._disk:
+            while self._in_file < self._end:
+                self._write_some(self._file, self._end)
+            os.ftruncate(self._file, self._end)
+            set_length(self._file, self._end)
+            self._name = b""
+            self._note()
+            self._let_go()
+
+    def close(self) -> None:
+        """End the thread; what the ring holds stays there."""
+        with self._news:
+            self._is_closing = True
+            self._news.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._let_go()
+        os.close(self._ring)
+        if self._draft is not None:
+            self._draft.unlink(missing_ok=True)
+
+    def _let_go(self) -> None:
+        """Close what was opened for the file."""
+        if self._direct >= 0:
+            os.close(self._direct)
+        self._file = self._direct = -1
+
+    # -- what the server does ------------------------------------------------------------------------------------------
+
+    def make_room(self, size: int) -> None:
+        """See that so much fits behind the end; OSError where something could not be written."""
+        self._raise_error()
+        while self._end + size > self._in_file + self.size:
+            with self._disk:  # the disk is slower than we are: have the operating system keep some of it
+                self._write_some(self._file, self._end // PAGE * PAGE)
+
+    def write(self, at: int, data: NDArray[np.uint8], sums: WordSums) -> None:
+        """Write bytes at a place of the file, which is a whole number of words, and add them to checksums."""
+        place = at % self.size // WORD
+        for words in words_of(data):
+            before_end = len(self._words) - place
+            for some in (words[:before_end], words[before_end:]) if len(words) > before_end else (words,):
+                sums.add_copied(some, self._words[place : place + len(some)])
+                place = (place + len(some)) % len(self._words)
+
+    def note_end(self, end: int) -> None:
+        """Note that everything up to there is whole: it survives the end of this process."""
+        self._end = end
+        self._note()
+        if end - self._in_file >= WRITE_FROM:
+            with self._news:
+                self._news.notify()
+            if self._thread is None:
+                self._thread = Thread(target=self._write_behind, name="redo log", daemon=True)
+                self._thread.start()
+
+    def read(self, begin: int, end: int) -> tuple[int, bytes]:
+        """Return what of these bytes of the file is here, and where that begins; the rest is in the file."""
+        begin = min(max(begin, self._in_file), end)
+        return begin, _from_ring(memoryview(self._map), begin, end)
+
+    def more_thread_s(self) -> float:
+        """Return how long the thread has computed since this was asked last."""
+        before, self._told_s = self._told_s, self._thread_s
+        return self._told_s - before
+
+    def _note(self) -> None:
+        """Write the head: by one call, so that nobody finds a part of it."""
+        with self._head:
+            os.pwrite(self._ring, _head(self._name, self._facts, self._in_file, self._end), 0)
+
+    def _raise_error(self) -> None:
+        """Say what became of the thread."""
+        if self._error is not None:
+            raise self._error
+
+    # -- to the file ---------------------------------------------------------------------------------------------------
+
+    def _write_behind(self) -> None:
+        """Write whole pages to the file as they come."""
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._is_closing or self._end - self._in_file >= WRITE_FROM)
+            if self._is_closing:
+                return
+            try:
+                with self._disk:
+                    if self._file >= 0:
+                        self._write_some(self._direct, self._end // PAGE * PAGE)
+            except OSError as error:
+                self._error = error
+                return
+            self._thread_s = time.thread_time()
+
+    def _write_some(self, file: int, end: int) -> None:
+        """Write some of what is not in the file, up to `end`; whoever calls has the disk."""
+        begin = self._in_file
+        place = begin % self.size
+        size = min(end - begin, self.size - place, WRITE_MOST)
+        if size <= 0:
+            return
+        data = memoryview(self._map)[PAGE + place : PAGE + place + size]
+        try:
+            written = os.pwrite(file, data, begin)
+        except OSError as error:
+            if file == self._file or error.errno != errno.EINVAL:
+                raise
+            written = os.pwrite(self._file, data, begin)  # it was opened past the memory, and cannot be written so
+        self._in_file = begin + (written if begin + written == self._end else written // PAGE * PAGE)
+        if self._in_file == begin:
+            raise OSError(errno.EIO, f"{written} of {size} bytes were written")
+        self._note()
+
+
+def put_back(folder: Path) -> None:
+    """Complete the file whose end a ring holds, and remove the ring; RedoDamageError where they do not fit."""
+    path = folder / RING
+    for draft in folder.glob(f"*{DRAFT}"):
+        draft.unlink()
+    if not path.exists():
+        return
+    try:
+        with path.open("rb") as opened:
+            ring = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:
+        raise RedoDamageError(f"{RING} cannot be read: {error}") from None
+    name, facts, begin, end = _read_head(ring)
+    log = folder / name
+    if name and log.exists():
+        file = os.open(log, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if zlib.crc32(os.pread(file, FACTS_BYTES, 0)) != facts:
+                raise RedoDamageError(f"{RING} is of another log")
+            _write_all(file, _from_ring(ring, begin, end), begin)
+            os.ftruncate(file, end)
+            set_length(file, end)
+        finally:
+            os.close(file)
+    path.unlink()
+
+
+def remove_ring(folder: Path) -> None:
+    """Remove a ring that nobody needs, and drafts."""
+    for path in (folder / RING, *folder.glob(f"*{DRAFT}")):
+        with suppress(OSError):
+            path.unlink()
+
+
+def _head(name: bytes, facts: int, in_file: int, end: int) -> bytes:
+    """Return the head of a ring."""
+    block = HEAD.pack(MAGIC, name, facts, 0, in_file, end)
+    return block + struct.pack("<I", zlib.crc32(block))
+
+
+def _read_head(ring: memoryview) -> tuple[str, int, int, int]:
+    """Return what a head says: whose end the ring holds, what the facts of that come to, from where and up to where."""
+    block, size = bytes(ring[: HEAD.size + 4]), len(ring) - PAGE
+    if size > 0 and block[HEAD.size :] == struct.pack("<I", zlib.crc32(block[: HEAD.size])):
+        magic, name, facts, _, begin, end = HEAD.unpack(block[: HEAD.size])
+        if magic == MAGIC and begin <= end <= begin + size:
+            return name.rstrip(b"\0").decode("ascii", "replace"), facts, begin, end
+    raise RedoDamageError(f"{RING} is damaged")
+
+
+def _from_ring(ring: memoryview, begin: int, end: int) -> bytes:
+    """Return some bytes of the file out of the ring's."""
+    data, size = ring[PAGE:], end - begin
+    place = begin % len(data)
+    return bytes(data[place : place + size]) + bytes(data[: max(0, place + size - len(data))])
+
+
+def _write_all(file: int, data: bytes, at: int) -> None:
+    """Write bytes at a place, all of them."""
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(file, left, at)
+        left, at = left[written:], at + written
+
+
+def _open_direct(path: Path) -> int:
+    """Return a descriptor that writes past the operating system's memory, where the file system can."""
+    try:
+        return os.open(path, os.O_WRONLY | getattr(os, "O_DIRECT", 0) | os.O_CLOEXEC)
+    except OSError:
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)

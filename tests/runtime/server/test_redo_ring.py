@@ -1,0 +1,221 @@
+"""The ring through which a redo log is written: whatever is in it when its process dies comes to the file."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from dovetail.runtime.server import redo_file, redo_ring
+from dovetail.runtime.server.redo_content import BEGIN, Content, Facts, Kind, RedoDamageError
+from dovetail.runtime.server.redo_file import RedoFile
+from dovetail.runtime.server.redo_ring import HEAD, PAGE, RING, Ring, put_back
+
+NAME = "e000001-v0000000000.redo"
+
+
+def make(folder, first=0):
+    facts = Facts(run="r", server=0, num_servers=1, era=1, first=first, position=0)
+    return RedoFile.make(folder / f"e000001-v{first:010d}.redo", facts)
+
+
+def append(file, number, size=3000):
+    """Append a record of about so many bytes, which are drawn by its number."""
+    numbers = np.random.default_rng(number).normal(size=size // 4).astype(np.float32)
+    file.append(Kind.SUMS, number, 1, {"n": number}, [numbers, np.arange(number % 5)])
+
+
+def numbers_in(folder):
+    """Return the numbers of all records, which must be what was written."""
+    found = []
+    for path in sorted(folder.glob("*.redo")):
+        for record in Content(path).records():
+            size = 4 * len(record.arrays[0])
+            drawn = np.random.default_rng(record.number).normal(size=size // 4).astype(np.float32)
+            assert record.arrays[0].tobytes() == drawn.tobytes()
+            found.append(record.number)
+    return found
+
+
+@pytest.fixture(params=["by the thread", "by the server", "past no memory"])
+def small(request, monkeypatch):
+    """Make rings small, so that they are gone round often."""
+    monkeypatch.setattr(redo_file, "SIZE", 4 * PAGE)
+    if request.param == "by the server":
+        monkeypatch.setattr(redo_ring, "WRITE_FROM", 1 << 40)
+    else:
+        monkeypatch.setattr(redo_ring, "WRITE_FROM", 1)
+    if request.param == "past no memory":
+        monkeypatch.setattr(os, "O_DIRECT", 0)
+
+
+@pytest.mark.parametrize("ends", ["finished", "dies"])
+def test_what_was_appended_is_there_however_often_the_ring_was_gone_round(tmp_path, small, ends):
+    file = make(tmp_path)
+    for number in range(40):
+        append(file, number, size=100 + 97 * number)
+    data = b"".join(file.bytes_from(at, 5000) for at in range(0, file.size, 5000))
+    if ends == "finished":
+        file.finish().close()
+    file.close()
+
+    put_back(tmp_path)
+
+    assert numbers_in(tmp_path) == list(range(40))
+    assert not (tmp_path / RING).exists()
+    assert (tmp_path / NAME).read_bytes()[BEGIN:] == data[BEGIN:]
+
+
+def test_a_record_larger_than_the_ring_gets_a_larger_one(tmp_path, small):
+    file = make(tmp_path)
+    for number, size in enumerate([3000, 50_000, 3000, 1_000_000]):
+        append(file, number, size)
+    file.close()
+
+    put_back(tmp_path)
+
+    assert numbers_in(tmp_path) == [0, 1, 2, 3]
+
+
+def test_a_file_that_was_put_back_goes_on(tmp_path, small):
+    for turn in range(5):
+        put_back(tmp_path)
+        content = None if turn == 0 else Content(tmp_path / NAME)
+        file = make(tmp_path) if content is None else RedoFile.reopen(content.path, content)
+        for number in range(3):
+            append(file, 3 * turn + number)
+        file.close()
+    put_back(tmp_path)
+
+    assert numbers_in(tmp_path) == list(range(15))
+
+
+class Deaths:
+    """Keeps the folder as it is before everything that changes it: as whoever dies there leaves it."""
+
+    def __init__(self, folder, into, monkeypatch):
+        self.folder, self._into = folder, into
+        self.told = 0
+        self.kept = []
+        for name in ("pwrite", "ftruncate"):
+            self._hook(monkeypatch, os, name)
+        self._hook(monkeypatch, Ring, "write")
+        self._hook(monkeypatch, redo_ring.Path, "replace")
+        self._hook(monkeypatch, redo_ring.Path, "unlink")
+
+    def _hook(self, monkeypatch, where, name):
+        original = getattr(where, name)
+
+        def hooked(*arguments, **named):
+            copy = self._into / f"{len(self.kept):05d}"
+            shutil.copytree(self.folder, copy)
+            self.kept.append((copy, self.told))
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(where, name, hooked)
+
+
+def test_whoever_dies_at_any_moment_leaves_everything_that_was_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(redo_file, "SIZE", 4 * PAGE)
+    monkeypatch.setattr(redo_ring, "WRITE_FROM", 1 << 40)  # the server writes, so that moments are the same every time
+    folder, into = tmp_path / "log", tmp_path / "dead"
+    folder.mkdir()
+    into.mkdir()
+    with monkeypatch.context() as patch:
+        deaths, files = Deaths(folder, into, patch), [make(folder)]
+        for number in range(24):
+            if number in (6, 12):  # a checkpoint
+                files.append(make(folder, first=number))
+                files[-1].take(files[-2].finish())
+            append(files[-1], number, size=20_000 if number == 9 else 3000)
+            deaths.told = number + 1
+        for file in files:
+            file.close()
+
+    assert len(deaths.kept) > 100
+    for dead, told in deaths.kept:
+        put_back(dead)
+        numbers = numbers_in(dead)
+        assert numbers == list(range(len(numbers)))
+        assert len(numbers) - told in (0, 1)
+        put_back(dead)  # whoever dies while it comes back
+        assert numbers_in(dead) == numbers
+
+
+@pytest.fixture
+def dead(tmp_path):
+    """Return the folder of a log whose process died."""
+    file = make(tmp_path)
+    for number in range(5):
+        append(file, number)
+    file.close()
+    return tmp_path
+
+
+def harm(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("at", [0, 20, 80, 90, 96, 104, HEAD.size])
+def test_a_ring_with_a_damaged_head_is_refused(dead, at):
+    harm(dead / RING, at)
+
+    with pytest.raises(RedoDamageError, match="is damaged"):
+        put_back(dead)
+
+
+@pytest.mark.parametrize("at", [BEGIN, BEGIN + 70, 5000, 12_000])
+def test_a_record_that_was_damaged_in_the_ring_is_found(dead, at):
+    harm(dead / RING, PAGE + at)
+    put_back(dead)
+
+    with pytest.raises(RedoDamageError, match="is damaged after byte"):
+        Content(dead / NAME)
+
+
+def test_a_file_without_its_ring_is_refused(dead):
+    (dead / RING).unlink()
+    put_back(dead)
+
+    with pytest.raises(RedoDamageError, match="the end of it is missing"):
+        Content(dead / NAME)
+
+
+@pytest.mark.parametrize("size", [0, 50, PAGE, PAGE + 8])
+def test_a_ring_that_was_cut_short_is_refused(dead, size):
+    os.truncate(dead / RING, size)
+
+    with pytest.raises(RedoDamageError):
+        put_back(dead)
+
+
+def test_a_ring_of_another_log_is_refused(dead):
+    (dead / NAME).unlink()
+    facts = Facts(run="another", server=0, num_servers=1, era=1, first=0, position=0)
+    RedoFile.make(dead / NAME, facts).close()
+
+    with pytest.raises(RedoDamageError, match="of another log"):
+        put_back(dead)
+
+
+def test_a_disk_that_fails_behind_the_server_is_an_error_of_the_next_record(tmp_path, small, monkeypatch):
+    file = make(tmp_path)
+    append(file, 0)
+    original = os.pwrite
+
+    def full(descriptor, data, at):
+        if at == 0:
+            return original(descriptor, data, at)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+
+    def append_more():
+        for number in range(1, 100):
+            append(file, number)
+
+    with pytest.raises(OSError, match="No space left"):
+        append_more()
+    file.close()
