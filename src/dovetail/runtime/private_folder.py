@@ -14,6 +14,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from dovetail.runtime.held_ports import let_go
+
 PREFIX = "dovetail-run-"
 _held: dict[Path, tuple[int, int]] = {}
 """Who of us holds a folder, and through which descriptor: a child of a fork holds nothing of its own yet."""
@@ -46,7 +48,8 @@ def hold(folder: Path) -> bool:
 
 
 def remove_private_folder(folder: Path) -> None:
-    """Remove a folder, of a run that is over."""
+    """Remove a folder, of a run that is over, and give back its ports."""
+    let_go(folder)
     shutil.rmtree(folder, ignore_errors=True)
     process_id, descriptor = _held.pop(folder, (0, -1))
     if process_id == os.getpid():

@@ -1,5 +1,6 @@
 """A shard with its redo log, without a process around them."""
 
+import msgspec
 import numpy as np
 
 from dovetail.runtime import checkpoint as checkpoints
@@ -10,6 +11,7 @@ from dovetail.runtime.server.recover import come_back
 from dovetail.runtime.server.redo import RedoLog
 from dovetail.runtime.server.redo_ring import put_back
 from dovetail.runtime.server.shard import Shard
+from dovetail.spec.run_compression import RunCompression
 from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.runs import NUM_ROWS, make_run
 
@@ -19,8 +21,10 @@ ERA, GENERATION, BATCH = 3, 5, 200
 class Kept:
     """A shard with its log, in a run's folder."""
 
-    def __init__(self, folder, mode="sync", optimizer="adagrad", *, has_norms=False, **faults):
+    def __init__(self, folder, mode="sync", optimizer="adagrad", *, has_norms=False, bits=None, **faults):
         run = make_run(mode=mode, optimizer=RunOptimizer(name=optimizer, learning_rate=0.05), **faults)
+        if bits is not None:
+            run = msgspec.structs.replace(run, compression=RunCompression(bits=bits))
         self.folder, self.blueprint = folder, prepare(run, folder)
         self.step, self.draw = 0, np.random.default_rng(7)
         self.made, self.has_norms = [], has_norms
@@ -67,12 +71,12 @@ class Kept:
         self.shard.apply(task, "w", part=0, rows=halves[:1], dense=None, last=False, **how)
         self.shard.apply(task, "w", part=1, rows=halves[1:], dense=dense, last=True, **how)
 
-    def save(self, next_task=0, *, publish=True):
+    def save(self, next_task=0, *, number=-1, publish=True):
         """Write a checkpoint, as the servers and the coordinator do."""
         step = self.shard.version
         partial = checkpoints.begin(self.folder, step)
         self.shard.forget_tasks(below=next_task)
-        for future in self.shard.save(partial):
+        for future in self.shard.save(partial, number):
             future.result()
         self.log.at_checkpoint(next_task)
         if publish:
@@ -91,6 +95,7 @@ class Kept:
         keys = np.sort(table.keys())
         dense = [
             self.shard.values.tobytes(),
+            self.shard.returned.waiting.tobytes(),
             *(self.shard._state[name].tobytes() for name in sorted(self.shard._state)),
         ]
         return self.shard.version, self.shard.dense_steps, keys.tobytes(), table.rows(keys).tobytes(), dense

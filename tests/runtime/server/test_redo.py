@@ -177,3 +177,56 @@ def test_running_statistics_of_norms_come_back_with_the_step_that_changed_them(k
     server.commit()
     server.die_and_come_back()
     assert server.shard.norms.running.tobytes() == server.shard.norms.to_save.tobytes() == expected.tobytes()
+
+
+def kept_by(server, seed):
+    return np.random.default_rng(seed).normal(size=len(server.shard.values)).astype(np.float32)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_a_worker_that_left_kept_back_comes_back_too(kept, mode):
+    server, without = kept(mode=mode, bits=4), kept(mode=mode, bits=4)
+    for each in (server, without):
+        for step in range(4):
+            if mode == "sync":
+                each.push()
+            if step in (1, 3) and each is server:
+                server.log.take_back(kept_by(server, step), worker="w", checkpoint=-1)
+            if mode == "async":
+                each.apply(step)
+            elif step < 3:
+                each.commit()
+    before = server.state()
+    assert before != without.state()
+
+    server.die_and_come_back()
+
+    assert server.state() == before
+    if mode == "sync":  # what waits is in the step that counts next
+        assert server.shard.returned.is_any
+        server.commit()
+        assert not server.shard.returned.is_any
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_living_workers_keep_back_is_in_the_checkpoint_and_not_taken_from_there_by_a_server_alone(kept, mode):
+    server = kept(mode=mode, bits=4)
+    server.log.take_back(kept_by(server, 1), worker="gone", checkpoint=-1)
+    server.log.take_back(kept_by(server, 2), worker="w", checkpoint=7)
+    first = 0
+    if mode == "async":
+        server.apply(0)
+        first = 1
+    server.save(next_task=first, number=7)
+    server.log.kept(server.shard.version)
+    for step in range(first, first + 3):
+        if mode == "async":
+            server.apply(step)
+        else:
+            server.push()
+            server.commit()
+    before = server.state()
+
+    server.die_and_come_back()
+
+    assert server.state() == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from dovetail.runtime.blueprint import Blueprint, ServerSpec, StageSpec
 from dovetail.runtime.dense.groups import check_groups
 from dovetail.runtime.dense.optimizer import described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.held_ports import hold_port
 from dovetail.runtime.launch.guard import travelling
 from dovetail.runtime.launch.hosts.placing import Elsewhere
 from dovetail.runtime.looks import look_at
@@ -179,23 +179,15 @@ def _stages(run: Run, built: Model, private: Path, elsewhere: Elsewhere) -> tupl
 
 def _server_spec(name: str, address: str, private: Path) -> ServerSpec:
     """Return the addresses of a process that others call."""
-    return ServerSpec(
-        name=name, address=f"tcp://{address}:{_free_port(address)}", local_address=f"ipc://{private}/{name}"
-    )
+    try:
+        port = hold_port(address, private)
+    except OSError as error:
+        raise TrainingError(
+            f"nothing can listen on {address}: {error}", hint="set network.address to one of this machine's own"
+        ) from None
+    return ServerSpec(name=name, address=f"tcp://{address}:{port}", local_address=f"ipc://{private}/{name}")
 
 
 def _elsewhere_spec(name: str, address: str) -> ServerSpec:
     """Return the address of a process on another host, the same for all who call it."""
     return ServerSpec(name=name, address=address, local_address=address)
-
-
-def _free_port(address: str) -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError as error:
-            raise TrainingError(
-                f"nothing can listen on {address}: {error}", hint="set network.address to one of this machine's own"
-            ) from None
-        return int(probe.getsockname()[1])

@@ -238,7 +238,7 @@ class ServerLoop:
                 self._pull(letter, message, time.monotonic() if since_s is None else since_s)
             elif isinstance(message, Residual):
                 kept = residual_in(message, letter.arrays, len(self._shard.values))
-                self._shard.returned.add(kept, worker=message.worker, checkpoint=message.number)
+                self._redo.take_back(kept, worker=message.worker, checkpoint=message.number)
                 self._listener.reply(letter, Pushed())
             elif isinstance(message, AddUp):
                 self._norm_calls.add_up(letter, message)

@@ -14,6 +14,7 @@ from dovetail.runtime.server.redo import NAME, RedoLog
 from dovetail.runtime.server.redo_content import Content, Facts, Kind, Record, RedoDamageError
 from dovetail.runtime.server.redo_file import RedoFile
 from dovetail.runtime.server.redo_ring import put_back
+from dovetail.runtime.server.returned import Returned
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.server.step_sums import WholeStep
 
@@ -142,6 +143,9 @@ class Again:
         if record.kind is Kind.COMMIT:
             self._commit(record)
             return
+        if record.kind is Kind.KEPT_BACK:
+            self._take_back(record)
+            return
         step = _gradients(record)
         rows, dense = step.rows, step.dense
         self._shard.check(rows, dense)
@@ -162,6 +166,16 @@ class Again:
         factors = {name: float(record.details[name]) for name in ("scale", "dense_scale", "factor")}
         self._shard.commit(**factors)
         self._shard.settle()
+
+    def _take_back(self, record: Record) -> None:
+        """Take up what workers that left kept back."""
+        size = len(self._shard.values)
+        if len(record.arrays) > 1 or any(array.shape != (size,) for array in record.arrays):
+            raise RedoDamageError(f"what workers kept back before step {record.number} has another size")
+        if record.details["all"]:
+            self._shard.returned = Returned(size)
+        for kept in record.arrays:
+            self._shard.returned.add(kept, worker="", checkpoint=-1)
 
     def put_waiting(self) -> int:
         """Take up the sums that no commit came for; return their generation, or 0 where there are none."""

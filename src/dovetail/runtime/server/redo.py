@@ -56,6 +56,7 @@ class RedoLog:
         self.folder, self._shard = folder, shard
         self.owner = (checksum_of_value(blueprint), number, blueprint.num_servers)
         self._samples, self._batch = blueprint.samples, blueprint.batch
+        self._has_kept_back = blueprint.run.compression.is_wanted and shard.keeps_dense
         self.files: list[RedoFile] = []
         """The last one is written to."""
         self._era = -1
@@ -146,6 +147,11 @@ class RedoLog:
                 file.take(ring)
         except OSError as error:
             self._give_up(f"its log cannot be written: {error}")
+            return
+        if self._has_kept_back:  # the checkpoint has what living workers keep back as well, who still have it
+            returned = self._shard.returned
+            arrays = [returned.waiting] if returned.is_any else []
+            self._append(Kind.KEPT_BACK, self._shard.version, 0, {"all": True}, arrays)
 
     def _remove(self, file: RedoFile) -> None:
         """Close and delete a file."""
@@ -169,8 +175,7 @@ class RedoLog:
 
     def _write_sums(self, generation: int) -> None:
         """Write the sums of the step under way."""
-        step = self._shard.step_sums()
-        self._append(Kind.SUMS, self._shard.version, generation, {}, step)
+        self._append_step(Kind.SUMS, self._shard.version, generation, {}, self._shard.step_sums())
         self._is_written = bool(self.files)
 
     def commit(self, message: Commit) -> None:
@@ -188,7 +193,13 @@ class RedoLog:
     ) -> None:
         """Write a task that is about to be applied."""
         if self.files:
-            self._append(Kind.TASK, task, 0, {"scale": scale, "factor": factor}, WholeStep(rows, dense))
+            self._append_step(Kind.TASK, task, 0, {"scale": scale, "factor": factor}, WholeStep(rows, dense))
+
+    def take_back(self, kept: Floats, *, worker: str, checkpoint: int) -> None:
+        """Have the shard take in what a worker keeps back; write it where the worker leaves."""
+        if self.files and checkpoint < 0:
+            self._append(Kind.KEPT_BACK, self._shard.version, 0, {"all": False}, [kept])
+        self._shard.returned.add(kept, worker=worker, checkpoint=checkpoint)
 
     def discarded(self) -> None:
         """Note that the step under way was thrown away."""
@@ -198,23 +209,25 @@ class RedoLog:
         """Begin a step."""
         self._seen, self._is_written = 0, False
 
+    def _append_step(self, kind: Kind, number: int, generation: int, details: dict[str, Any], step: WholeStep) -> None:
+        """Append gradients."""
+        arrays: list[NDArray[Any]] = [array for _, keys, values in step.rows for array in (keys, values)]
+        arrays += [each for each in (step.dense, step.norms) if each is not None]
+        tables = [position for position, _, _ in step.rows]
+        has = {"tables": tables, "dense": step.dense is not None, "norms": step.norms is not None}
+        self._append(kind, number, generation, details | has, arrays)
+
     def _append(
         self,
         kind: Kind,
         number: int,
         generation: int,
         details: dict[str, Any],
-        step: WholeStep | None = None,
+        arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
         """Append a record; a log without room for it is of no use any more."""
         if not self.files:
             return
-        arrays: list[NDArray[Any]] = []
-        if step is not None:
-            arrays += [array for _, keys, values in step.rows for array in (keys, values)]
-            arrays += [each for each in (step.dense, step.norms) if each is not None]
-            tables = [position for position, _, _ in step.rows]
-            details |= {"tables": tables, "dense": step.dense is not None, "norms": step.norms is not None}
         begun_s, file = time.perf_counter(), self.files[-1]
         before, size = file.size, sum(each.size for each in self.files)
         if size + sum(array.nbytes for array in arrays) > self._most_bytes:

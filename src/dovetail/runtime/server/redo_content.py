@@ -72,6 +72,8 @@ class Kind(IntEnum):
     """The step counts: how its sums are applied."""
     TASK = 3
     """In ssp and async: the gradients of a task, and how they are applied."""
+    KEPT_BACK = 4
+    """What workers that left kept back of dense gradients, which is in the next step: `all` of it, or another one's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,8 @@ class Returned:
 
     def __init__(self, size: int, waiting: Floats | None = None) -> None:
         """Begin with what a checkpoint has."""
-        self._waiting: Floats = np.zeros(size, dtype=np.float32) if waiting is None else waiting.copy()
-        self.is_any = bool(self._waiting.any())
-        self._in_step: Floats | None = None
+        self.waiting: Floats = np.zeros(size, dtype=np.float32) if waiting is None else waiting.copy()
+        self.is_any = bool(self.waiting.any())
         self._number = -1
         self._copies: dict[str, Floats] = {}
         """For the checkpoint of that number, by worker: one may tell twice."""
@@ -27,35 +26,27 @@ class Returned:
     def add(self, kept: Floats, *, worker: str, checkpoint: int) -> None:
         """Take in what a worker keeps back: a copy for the checkpoint of a number; with -1, for good."""
         if checkpoint < 0:
-            self._waiting += kept
+            self.waiting += kept
             self.is_any = True
             return
         if self._number != checkpoint:
             self._number, self._copies = checkpoint, {}
         self._copies[worker] = kept.copy()
 
+    def with_gradient(self, gradient: Floats) -> Floats:
+        """Return a gradient with what waits."""
+        return gradient + self.waiting if self.is_any else gradient
+
     def put_into(self, gradient: Floats) -> None:
-        """Add what waits to the gradient of the step under way, once."""
+        """Add what waits to the gradient of a step that counts, which it is in then."""
         if self.is_any:
-            gradient += self._waiting
-            self._in_step, self._waiting = self._waiting, np.zeros_like(self._waiting)
+            gradient += self.waiting
+            self.waiting = np.zeros_like(self.waiting)
             self.is_any = False
-
-    def applied(self) -> None:
-        """Take in that the step counts."""
-        self._in_step = None
-
-    def undone(self) -> None:
-        """Take in that the step is done again."""
-        if self._in_step is not None:
-            self._waiting += self._in_step
-            self._in_step, self.is_any = None, True
 
     def at_checkpoint(self, number: int) -> Floats:
         """Return what a checkpoint of a number holds."""
-        total = self._waiting.copy()
-        if self._in_step is not None:
-            total += self._in_step
+        total = self.waiting.copy()
         if self._number == number:
             for kept in self._copies.values():
                 total += kept

@@ -29,6 +29,7 @@ from dovetail.runtime.checkpoint import (
 )
 from dovetail.runtime.dense.exempt import exact_places
 from dovetail.runtime.dense.groups import optimizer_of
+from dovetail.runtime.dense.kernels import sum_of_squares
 from dovetail.runtime.server.apply_rows import apply_rows
 from dovetail.runtime.server.attempts import Attempts, BeforeApply, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.due_rows import DueRows
@@ -199,8 +200,7 @@ class Shard:
 
     def norm_square(self) -> float:
         """Return the sum of squares of the step's dense gradient."""
-        self.returned.put_into(self._step.dense)
-        return self._step.norm_square()
+        return float(sum_of_squares(self.returned.with_gradient(self._step.dense)))
 
     def step_sums(self) -> WholeStep:
         """Return what the step under way comes to, to be read at once."""
@@ -221,7 +221,6 @@ class Shard:
         if self.keeps_dense and len(self.values):
             self.returned.put_into(self._step.dense)
             self._update_dense(self._step.dense, scale=dense_scale, factor=factor)
-            self.returned.applied()
         self._step.start_anew()
         if self.norms is not None:
             self.norms.commit()
@@ -266,7 +265,6 @@ class Shard:
                 dense = dense.copy()  # a message's is not ours to change
                 self.returned.put_into(dense)
             self._update_dense(dense, scale=scale, factor=factor)
-            self.returned.applied()
         self._accepted.add((0, task))
         self._attempts.forget_task(0, task)
         self.version += 1
@@ -283,7 +281,6 @@ class Shard:
         self._step.discard()
         self._attempts.clear()
         self.kept.clear()
-        self.returned.undone()
         if self.norms is not None:
             self.norms.discard()
         if self._blueprint.run.training.mode == "sync":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.embedding import Whereabouts
-from dovetail.runtime.dense.kernels import add_into, sum_of_squares
+from dovetail.runtime.dense.kernels import add_into
 from dovetail.runtime.server.attempts import Attempts, Floats, RowGradients, TaskGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
 
@@ -80,10 +80,6 @@ class StepSums:
         for (_, task, worker), gradients in self._attempts:
             if self._counting.get(task) == worker:
                 self._add_up(gradients.rows)
-
-    def norm_square(self) -> float:
-        """Return the sum of squares of the dense gradient."""
-        return float(sum_of_squares(self.dense))
 
     def rows(self) -> list[RowGradients]:
         """Return the sums of rows, by table, those of attempts that came to nothing left out; to be read at once."""

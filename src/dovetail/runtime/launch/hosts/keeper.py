@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
+from dovetail.runtime.held_ports import hold_port, let_go
 from dovetail.runtime.launch.entry import LEAVE
 from dovetail.runtime.launch.hosts.requests import (
     Answer,
@@ -101,6 +101,7 @@ class Keeper:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(END_S)
         shutil.rmtree(self.folder, ignore_errors=True)
+        let_go(self.folder)
 
     def _answer(self, request: Request) -> Answer:
         """Do what the launcher asks for."""
@@ -117,7 +118,7 @@ class Keeper:
             case AskMissing():
                 answer = Missing(paths=tuple(path for path in request.paths if not Path(path).exists()))
             case AskPorts():
-                answer = Ports(ports=_free_ports(request.address, request.count))
+                answer = Ports(ports=tuple(hold_port(request.address, self.folder) for _ in range(request.count)))
             case Start():
                 answer = self._start(request)
             case Signal():
@@ -207,15 +208,3 @@ def _how(child: subprocess.Popen[bytes]) -> str:
     if code is None:
         return ""
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-
-
-def _free_ports(address: str, count: int) -> tuple[int, ...]:
-    """Return ports that nobody listens on, all different."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((address, 0))
-        return tuple(int(probe.getsockname()[1]) for probe in probes)
-    finally:
-        for probe in probes:
-            probe.close()
