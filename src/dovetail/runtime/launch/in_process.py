@@ -171,7 +171,7 @@ def answer_as(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
             return wire.answer(letter, message, shard, 0.0, owner="here")
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
-        brought = gradients_in(message, letter.arrays, shard.kept, shard.exact)
+        brought = gradients_in(message, letter.arrays, shard.kept, shard.exact, len(shard.values))
         if brought is None:
             return Forgotten(), ()
         shard.push(
