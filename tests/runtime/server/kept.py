@@ -66,12 +66,12 @@ class Kept:
         self.shard.apply(task, "w", part=0, rows=halves[:1], dense=None, last=False, **how)
         self.shard.apply(task, "w", part=1, rows=halves[1:], dense=dense, last=True, **how)
 
-    def save(self, next_task=0, *, publish=True):
+    def save(self, next_task=0, *, publish=True, number=-1):
         """Write a checkpoint, as the servers and the coordinator do."""
         step = self.shard.version
         partial = checkpoints.begin(self.folder, step)
         self.shard.forget_tasks(below=next_task)
-        for future in self.shard.save(partial):
+        for future in self.shard.save(partial, number):
             future.result()
         self.log.at_checkpoint(next_task)
         if publish:

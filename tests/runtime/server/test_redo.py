@@ -5,6 +5,7 @@ import pytest
 
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.messages import AddUp
+from dovetail.spec.run_compression import RunCompression
 from tests.runtime.server.kept import BATCH, ERA, GENERATION
 
 
@@ -177,3 +178,53 @@ def test_running_statistics_of_norms_come_back_with_the_step_that_changed_them(k
     server.commit()
     server.die_and_come_back()
     assert server.shard.norms.running.tobytes() == server.shard.norms.to_save.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_workers_that_go_on_keep_back_is_not_added_by_a_server_that_comes_back(kept, mode):
+    server = kept(mode=mode, compression=RunCompression(bits=4))
+
+    def train(number):
+        if mode == "async":
+            server.apply(number)
+        else:
+            server.push()
+            server.commit()
+
+    train(0)
+    told = np.ones(len(server.shard.values), dtype=np.float32)
+    server.shard.returned.add(told, worker="w", checkpoint=7)
+    server.save(next_task=1, number=7)
+    train(1)
+    before = server.state()
+
+    server.die_and_come_back()
+
+    assert server.state() == before
+
+
+@pytest.mark.parametrize("when", ["before the sums are written", "after", "async"])
+def test_what_a_worker_that_left_gave_is_there_after_the_servers_death(kept, when):
+    mode = "async" if when == "async" else "sync"
+    server = kept(mode=mode, compression=RunCompression(bits=4))
+    given = np.ones(len(server.shard.values), dtype=np.float32)
+
+    def give():
+        server.shard.returned.add(given, worker="w", checkpoint=-1)
+
+    if when == "after":
+        server.push()
+        give()
+        server.commit()
+    else:
+        give()
+        if mode == "sync":
+            server.push()
+            server.commit()
+        else:
+            server.apply(0)
+    before = server.state()
+
+    server.die_and_come_back()
+
+    assert server.state() == before

@@ -119,6 +119,7 @@ def _load_base(contents: Sequence[Content], shard: Shard, run_folder: Path) -> i
         try:
             Manifest.read(folder).check_files(folder)
             shard.load(folder)
+            shard.returned.forget()
         except (DovetailError, OSError) as error:
             why = str(error)
         else:

@@ -169,7 +169,7 @@ class RedoLog:
     def commit(self, message: Commit) -> None:
         """Note that the step counts, before it is applied."""
         if self.files:
-            if not self._is_written:
+            if not self._is_written or self._shard.returned.is_any:  # somebody left after they were written
                 self._write_sums(message.generation)
             scales = {"scale": message.scale, "dense_scale": message.dense_scale, "factor": message.factor}
             self._append(Kind.COMMIT, message.step, message.generation, scales)

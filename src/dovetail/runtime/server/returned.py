@@ -1,7 +1,8 @@
 """What workers kept back of dense gradients, and servers have: of those who left, and of a checkpoint that was loaded.
 
 It is added to the gradient of the next step. Of workers that go on, copies are kept for the checkpoint that is about to
-be written: loaded, they are what those workers had kept back, who then begin with nothing.
+be written: loaded, they are what those workers had kept back, who then begin with nothing. A server that comes back by
+its redo log alone does not load them, for those workers go on; what it was given for good is in the log's sums.
 """
 
 from __future__ import annotations
@@ -34,12 +35,24 @@ class Returned:
             self._number, self._copies = checkpoint, {}
         self._copies[worker] = kept.copy()
 
+    def forget(self) -> None:
+        """Take in that the run did not go back to the checkpoint: those who told of it keep back what they did."""
+        self._waiting[:] = 0
+        self.is_any = False
+
     def put_into(self, gradient: Floats) -> None:
         """Add what waits to the gradient of the step under way, once."""
         if self.is_any:
             gradient += self._waiting
             self._in_step, self._waiting = self._waiting, np.zeros_like(self._waiting)
             self.is_any = False
+
+    def added_to(self, gradient: Floats) -> Floats:
+        """Return the gradient of a message, which is not ours to change, with what waits."""
+        if self.is_any:
+            gradient = gradient.copy()
+            self.put_into(gradient)
+        return gradient
 
     def applied(self) -> None:
         """Take in that the step counts."""

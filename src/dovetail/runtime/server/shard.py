@@ -204,6 +204,7 @@ class Shard:
 
     def step_sums(self) -> WholeStep:
         """Return what the step under way comes to, to be read at once."""
+        self.returned.put_into(self._step.dense)  # done again, the step has it as well
         norms = self.norms.after_commit() if self.norms is not None else None
         return WholeStep(self._step.rows(), self._step.dense if len(self.values) else None, norms)
 
@@ -257,14 +258,13 @@ class Shard:
         gradients = self._attempts.add((0, task, worker), part, rows if last else copied(rows))
         if not last:
             return False
+        if dense is not None and self.keeps_dense:
+            dense = self.returned.added_to(dense)
         if self.before_apply is not None:
             self.before_apply(task, gradients.rows, dense, scale=scale, factor=factor)
         at_once = wheres if part == 0 else ()
         self._applied_keys += apply_rows(self.tables, gradients.rows, at_once, scale=scale, factor=factor)
         if dense is not None and self.keeps_dense:
-            if self.returned.is_any:
-                dense = dense.copy()  # a message's is not ours to change
-                self.returned.put_into(dense)
             self._update_dense(dense, scale=scale, factor=factor)
             self.returned.applied()
         self._accepted.add((0, task))
