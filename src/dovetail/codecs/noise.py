@@ -1,12 +1,13 @@
 """How much noise codes add to gradients: the signal by which a link gets more bits again.
 
 A gradient is a sample: with other samples in the batch it would have been another. Noise of codes that is well below
-that costs nothing, and noise as large as the gradient itself costs as much as training on half of the samples. What is
-compared is every parameter by itself, as optimizers do that scale a parameter's steps by its own gradients:
+that costs nothing, and noise as large as the gradient itself costs as much as training on half of the samples. It is
+compared for every parameter by itself, as optimizers do that scale a parameter's steps by its own gradients; with
+G = sum gradient^2 and E = sum (arrived - gradient)^2 over all sendings since a width was taken
 
-    noise = mean over parameters of   sum (arrived - gradient)^2 / (sum (arrived - gradient)^2 + sum gradient^2)
+    noise = mean over parameters of E / (E + G), weighted by sqrt(G)
 
-The sums are over all sendings since a width was taken. A few thousand parameters stand for all.
+For with such steps, the loss falls by a parameter's share of sqrt(G). A few thousand parameters stand for all.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class InProcess:
         partial = checkpoints.begin(self.folder, step)
         checkpoints.write_statistics(statistics_vector(self._model.graph), partial)
         for number, shard in enumerate(self._shards):
-            if self._wire.feedback is not None:
+            if self._wire.feedback is not None and self._wire.feedback.is_any:
                 kept = self._wire.feedback.now[self._blueprint.dense_slice(number)]
                 shard.returned.add(kept, worker="here", checkpoint=step)
             for future in shard.save(partial, step):
