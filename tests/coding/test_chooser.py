@@ -1,10 +1,11 @@
 """Widths by what is measured: on made-up links, whose seconds are known."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
-from dovetail.codecs.chooser import PATIENCE, WINDOW, Chooser, Decision, Observation
+from dovetail.codecs.chooser import MOST_NOISE, PATIENCE, WINDOW, Chooser, Decision, Observation
 
 WIDTHS = (32, 16, 8, 4)
 PLAIN_BYTES = 4_000_000
@@ -17,7 +18,7 @@ class MadeUpLink:
     bytes_per_s: float
     compute_s: float
     delay_s: float = 0.0
-    kept: float = 0.0
+    noise_of: Callable[[int], float] = lambda bits: 0.0
     decisions: list[Decision] = field(default_factory=list)
 
     def run(self, chooser: Chooser, tasks: int) -> None:
@@ -29,7 +30,7 @@ class MadeUpLink:
                     plain_bytes=PLAIN_BYTES,
                     transfer_s=self.delay_s + sent / self.bytes_per_s,
                     compute_s=self.compute_s,
-                    kept=self.kept if chooser.bits < 32 else 0.0,
+                    noise=self.noise_of(chooser.bits),
                 )
             )
             if decision is not None:
@@ -95,18 +96,47 @@ def test_a_link_whose_time_is_all_delay_goes_back_to_no_codec_and_waits():
     assert len(link.decisions) == 2
 
 
-def test_the_width_goes_up_and_stays_where_too_much_is_kept_back():
+def test_a_link_that_gains_nothing_is_tried_ever_less():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(1e12, 0.001, delay_s=0.1)
+
+    link.run(chooser, 40 * PATIENCE * WINDOW)
+
+    tries = sum(each.bits < each.before for each in link.decisions)
+    assert 2 <= tries <= 6  # after 1, 2, 4, 8, 16 times as long
+    assert chooser.bits == 32
+
+
+def test_the_width_goes_up_and_stays_where_codes_add_too_much_noise():
     chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.05)
     link.run(chooser, 3 * WINDOW)
     assert chooser.bits == 4
 
-    link.kept = 5.0
+    link.noise_of = {32: 0.0, 16: 0.0, 8: 0.001, 4: 0.032}.__getitem__
     link.run(chooser, WINDOW)
-    link.kept = 0.1
+    assert chooser.bits == 8
+    link.noise_of = lambda bits: 0.0
     link.run(chooser, 20 * WINDOW)
 
     assert chooser.bits == 8
-    assert any("kept back is 5.0 times" in each.reason for each in link.decisions)
+    assert any("3.2% of what arrives is noise" in each.reason for each in link.decisions)
+
+
+def test_noise_that_does_no_harm_changes_nothing():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.05, noise_of=lambda bits: MOST_NOISE)
+
+    link.run(chooser, 20 * WINDOW)
+
+    assert chooser.bits == 4
+
+
+def test_where_every_width_is_noisy_there_is_no_codec_and_none_is_tried_again():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.05)
+    link.noise_of = lambda bits: 0.5 if bits < 32 else 0.0
+
+    link.run(chooser, 200 * WINDOW)
+
+    assert chooser.bits == 32
+    assert [each.bits for each in link.decisions if each.bits != each.before] == [4, 8, 16, 32]
 
 
 def test_a_link_that_gets_faster_gets_its_bits_back():

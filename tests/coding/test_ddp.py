@@ -4,7 +4,56 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
+
+from dovetail.codecs import DDPState
+
+class MadeUpBucket:
+    """A bucket of parameters, as DDP hands it to a hook."""
+
+    def __init__(self, index, parameters):
+        self._index, self._parameters = index, parameters
+
+    def index(self):
+        return self._index
+
+    def parameters(self):
+        return self._parameters
+
+
+def residual_in(state, index, parameters):
+    bucket = MadeUpBucket(index, parameters)
+    return state.residual_of(bucket, state.numbers_in(bucket))
+
+
+def test_what_is_kept_back_stays_with_its_parameters_when_buckets_are_made_anew():
+    one, two, three = (torch.zeros(size) for size in (3, 3, 2))
+    state = DDPState(bits=1)
+    residual_in(state, 0, [one, two])[:] = [1, 1, 1, 2, 2, 2]
+    residual_in(state, 1, [three])[:] = 3
+
+    np.testing.assert_array_equal(residual_in(state, 0, [two, one]), [2, 2, 2, 1, 1, 1])
+    np.testing.assert_array_equal(residual_in(state, 0, [three, two, one]), [3, 3, 2, 2, 2, 1, 1, 1])
+    residual_in(state, 0, [three, two, one])[0] = 4
+
+    again, (one, two, three) = DDPState(bits=1), (torch.zeros(size) for size in (3, 3, 2))
+    again.load_state_dict(state.state_dict())
+    np.testing.assert_array_equal(residual_in(again, 0, [one, two]), [1, 1, 1, 2, 2, 2])  # as a process begins
+    np.testing.assert_array_equal(residual_in(again, 1, [three]), [4, 3])
+
+
+def test_what_was_kept_back_of_another_model_is_refused():
+    state = DDPState(bits=1)
+    residual_in(state, 0, [torch.zeros(3)])
+
+    again = DDPState(bits=1)
+    again.load_state_dict(state.state_dict())
+
+    with pytest.raises(ValueError, match="parameter 0 is that of another model"):
+        residual_in(again, 0, [torch.zeros(4)])
+
 
 PROGRAM = """
 import json, sys, torch

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.codecs.payload import HEAD, pack, unpack
+from dovetail.codecs.checksum import checksum
+from dovetail.codecs.payload import CHECKSUM_AT, HEAD, pack, unpack
 from dovetail.codecs.registry import codec_of
 from dovetail.codecs.top_k import TopK
 from dovetail.transport import WireError
@@ -22,7 +23,8 @@ def payload_of(name: str, shape: tuple[int, ...] = (5, 9), **options: object) ->
 @given(name=NAMES, shape=st.lists(st.integers(1, 9), min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_shapes_come_back(name, shape):
-    assert unpack(payload_of(name, tuple(shape))).shape == tuple(shape)
+    expected = tuple(shape) if name == "topk" else None
+    assert unpack(payload_of(name, tuple(shape)), expected).shape == tuple(shape)
 
 
 @given(name=NAMES, at=st.integers(0, 10_000), bit=st.integers(0, 7))
@@ -60,6 +62,42 @@ def test_garbage_is_refused(garbage, begins_well):
 
     with pytest.raises(WireError):
         unpack(np.frombuffer(head + garbage, dtype=np.uint8))
+
+
+def signed(payload: np.ndarray) -> np.ndarray:
+    """Return a payload that was tampered with, with the checksum that it should have."""
+    payload[CHECKSUM_AT : CHECKSUM_AT + 8].view(np.uint64)[0] = checksum(payload.view(np.uint64))
+    return payload
+
+
+def test_a_few_bytes_that_claim_to_be_a_huge_array_are_refused_before_there_is_one():
+    payload = pack(np.ones(10, dtype=np.float32), TopK(1e-12))
+    payload[HEAD.size : HEAD.size + 8].view(np.int64)[0] = 1 << 31
+
+    with pytest.raises(WireError, match="at most"):
+        unpack(signed(payload))
+    payload[HEAD.size : HEAD.size + 8].view(np.int64)[0] = 1 << 30
+    with pytest.raises(WireError, match="known to nobody"):
+        unpack(signed(payload))
+    with pytest.raises(WireError, match=r"expected \[10\]"):
+        unpack(payload, (10,))
+
+
+def test_places_that_turn_around_after_the_largest_are_refused():
+    payload = pack(np.arange(10, dtype=np.float32), TopK(0.3))
+    places = payload[HEAD.size + 8 :].view(np.int32)[:3]
+    places[:] = [2**31 - 1, -(2**31) + 5, 8]
+
+    with pytest.raises(WireError, match="do not rise"):
+        unpack(signed(payload), (10,))
+
+
+def test_a_payload_of_a_codec_that_is_no_more_is_refused():
+    payload = payload_of("4")
+    payload[4] = 3
+
+    with pytest.raises(WireError, match="codec 3"):
+        unpack(signed(payload))
 
 
 def test_another_shape_than_expected_is_refused():

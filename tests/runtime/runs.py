@@ -24,6 +24,7 @@ from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Report
 from dovetail.spec.run import Run, RunData, RunFaults, RunModel, RunServers, RunTraining, RunWorker
+from dovetail.spec.run_compression import RunCompression
 from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_stage import RunStage
@@ -42,6 +43,7 @@ def make_run(
     servers: int = 1,
     optimizer: RunOptimizer | None = None,
     checkpoint: RunSaving | None = None,
+    compression: RunCompression | None = None,
     patience_s: float = 10.0,
     restarts: int = 100,
     restart_workers: bool = True,
@@ -57,6 +59,7 @@ def make_run(
         servers=RunServers(count=servers, host_bytes=1 << 24),
         workers=[RunWorker(count=workers)] if isinstance(workers, int) else workers,
         checkpoint=checkpoint or RunSaving(),
+        compression=compression or RunCompression(),
         faults=RunFaults(patience_s=patience_s, restarts=restarts, restart_workers=restart_workers, **(faults or {})),
     )
 

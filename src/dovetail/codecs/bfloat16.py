@@ -1,4 +1,7 @@
-"""Sixteen bits: the upper half of a float32, rounded up or down by chance so that the mean is what went in."""
+"""Sixteen bits: the upper half of a float32, rounded up or down by chance so that the mean is what went in.
+
+With a residual it is rounded to the nearest: half the error, and the residual brings what is missing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ _UPPER = np.uint32(0xFFFF0000)
 _INFINITE = np.uint32(0x7F800000)
 _QUIET = np.uint32(0x00400000)
 _FRACTION = np.uint32(0x007FFFFF)
+_HALFWAY = np.uint32(0x8000)
 _NUM_WORDS = 16
+_PART = 256
 
 
 class BFloat16:
@@ -28,9 +33,7 @@ class BFloat16:
     def encode(self, values: Floats, codes: Bytes, *, seed: int, residual: Floats = NOTHING_KEPT) -> None:
         """Write the upper halves."""
         if len(residual):
-            residual += values
-            encode_halves(residual.view(np.uint32), codes.view(np.uint16), seed)
-            keep_halves(residual, codes.view(np.uint16))
+            encode_nearest(values, residual, codes.view(np.uint16))
         else:
             encode_halves(np.ascontiguousarray(values).view(np.uint32), codes.view(np.uint16), seed)
 
@@ -61,14 +64,26 @@ def encode_halves(bits, codes, seed):  # type: ignore[no-untyped-def]  # pragma:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def keep_halves(residual, codes):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Take what goes off what is kept; nothing is kept of what is no number."""
-    cut = np.empty(1, np.uint32)
-    number = cut.view(np.float32)
-    for i in range(len(codes)):
-        cut[0] = np.uint32(codes[i]) << _16
-        rest = residual[i] - number[0]
-        residual[i] = rest if rest == rest else np.float32(0)  # noqa: PLR0124 - not so for NaN
+def encode_nearest(values, residual, codes):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write the nearest upper halves of values + residual; leave what is missing, nothing of what is no number."""
+    total, cut = np.empty(_PART, np.float32), np.empty(_PART, np.uint32)
+    bits, sent = total.view(np.uint32), cut.view(np.float32)
+    for first in range(0, len(values), _PART):
+        part, kept, out = values[first : first + _PART], residual[first : first + _PART], codes[first : first + _PART]
+        for j in range(len(part)):
+            total[j] = part[j] + kept[j]
+        for j in range(len(part)):
+            word = bits[j]
+            up = np.uint32(np.uint32(word + _HALFWAY) & _UPPER)
+            down = np.uint32(word & _UPPER)
+            none = np.uint32(down | _QUIET) if np.uint32(word & _FRACTION) else down
+            up = down if np.uint32(up & _INFINITE) == _INFINITE else up
+            cut[j] = none if np.uint32(word & _INFINITE) == _INFINITE else up
+        for j in range(len(part)):
+            out[j] = np.uint16(cut[j] >> _16)
+        for j in range(len(part)):
+            rest = total[j] - sent[j]
+            kept[j] = rest if rest == rest else np.float32(0)  # noqa: PLR0124 - not so for NaN
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

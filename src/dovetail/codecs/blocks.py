@@ -1,6 +1,6 @@
 """What codecs with a scale a block share: whole blocks for their kernels, and a block's scale and noise.
 
-A block is 8 to 64 numbers, a multiple of 8; the last one is filled up with zeros. A scale is the upper half of a
+A block is 8 to 64 numbers, a multiple of 8; the last one is filled up, and what fills it is left out again. A scale is the upper half of a
 float32 (bfloat16). It is NaN where a number of the block is infinite or NaN, so that what went wrong at the sender is
 seen at the receiver, and 0 where no number is above 2 ** -100.
 
@@ -70,6 +70,8 @@ class BlockCodec(ABC):
             filled[0, :rest] = values[end:]
             if keeps:
                 kept[0, :rest] = residual[end:]
+                # What fills the block up must not make the mean magnitude smaller, which is a scale of one bit.
+                filled[0, rest:] = np.abs(filled[0, :rest] + kept[0, :rest]).mean()
             self.encode_blocks(filled, kept[:keeps], scales[whole:], rows[whole:], seed, whole)
             if keeps:
                 residual[end:] = kept[0, :rest]

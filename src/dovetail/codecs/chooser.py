@@ -3,7 +3,8 @@
 Of the widths that are allowed, the widest for which transfers hide behind computing is taken; where none hides, the
 narrowest. With 32 bits there is no codec at all, so a link that is fast enough never has one. A narrower width is kept
 only where it is measured to help: where transfers do not get at least `LEAST_GAIN` faster, the link goes back, and
-tries again later. Where what is kept back grows past `MOST_KEPT` times what is sent, the width goes up and stays there.
+tries again later, each time twice as late. Where codes add more noise to gradients than `MOST_NOISE`, the width goes up
+and stays there.
 
 No clock and no link: observations in, decisions out.
 """
@@ -19,9 +20,10 @@ WINDOW = 6
 LEAST_S = 0.002
 """Transfers shorter than this are left alone."""
 LEAST_GAIN = 1.1
-MOST_KEPT = 2.0
+MOST_NOISE = 0.01
+"""Of what arrives, in squares: noise that is an order of magnitude smaller than the gradient it is added to."""
 PATIENCE = 20
-"""Decisions that a link which gained nothing waits before it tries again."""
+"""Decisions that a link which gained nothing waits before it tries again; twice as many after every try."""
 SAFETY = 0.7
 """A wider width is taken when its transfers would need this part of the time that hides them."""
 
@@ -34,8 +36,8 @@ class Observation:
     plain_bytes: int
     transfer_s: float
     compute_s: float
-    kept: float = 0.0
-    """The norm of the residual in parts of that of the gradient."""
+    noise: float = 0.0
+    """What codes of the width added, in parts of what arrived (`noise`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +62,10 @@ class Chooser:
         self.bits = self._widths[0]
         self._window: list[Observation] = []
         self._least = self._widths[-1]
-        """The narrowest that is allowed by what is kept back."""
+        """The narrowest that is allowed by its noise."""
         self._tried: tuple[int, float] | None = None
         """The width before the last change and how long transfers took with it, until the gain is measured."""
-        self._pause = 0
+        self._pause, self._patience = 0, PATIENCE
 
     def observe(self, observation: Observation) -> Decision | None:
         """Take in a task; return what is decided, once in a while."""
@@ -73,11 +75,12 @@ class Chooser:
         window, self._window = self._window[1:], []  # the first may still have been of the width before
         transfer_s = statistics.median(each.transfer_s for each in window)
         budget_s = self._hidden_part * statistics.median(each.compute_s for each in window)
-        kept = statistics.median(each.kept for each in window)
+        noise = window[-1].noise
         ratio = max(1, sum(each.sent_bytes for each in window)) / max(1, sum(each.plain_bytes for each in window))
-        if kept > MOST_KEPT and self.bits < self._widths[0]:
+        if noise > MOST_NOISE and self.bits < self._widths[0]:
             self._least = self._wider(self.bits)
-            return self._change(self._least, f"what is kept back is {kept:.1f} times what is sent", transfer_s)
+            reason = f"{noise:.1%} of what arrives is noise of codes, of {MOST_NOISE:.0%} that do no harm"
+            return self._change(self._least, reason, transfer_s)
         if self._tried is not None:
             return self._judge(transfer_s)
         if self._pause:
@@ -107,7 +110,7 @@ class Chooser:
         self._tried = None
         gain = before_s / max(transfer_s, 1e-9)
         if gain < LEAST_GAIN and self.bits < before:
-            self._pause = PATIENCE
+            self._pause, self._patience = self._patience, 2 * self._patience
             reason = f"transfers are no faster ({before_s * 1e3:.0f} ms before, {transfer_s * 1e3:.0f} ms now)"
             decision = Decision(before=self.bits, bits=before, reason=reason, transfer_s=transfer_s, gain=gain)
             self.bits = before

@@ -1,11 +1,10 @@
-"""Eight and four bits: evenly spaced levels from minus the block's scale to the scale, one of them zero.
+"""Eight bits: evenly spaced levels from minus the block's scale to the scale, one of them zero.
 
-    level = floor(L x / scale + u),   L = 127 or 7,   u uniform in (0, 1)
+    level = floor(127 x / scale + u),   u uniform in (0, 1)
 
-The mean of the level is L x / scale: rounding is unbiased. As zero is a level, and the scale that of the block's
-largest number, errors are smaller than what went in, so a residual stays bounded:
-
-    sum of errors' squares <= 64 (scale / L)^2 / 4 < scale^2 <= sum of squares      (expected; L >= 7, blocks of <= 64)
+The mean of the level is 127 x / scale: rounding is unbiased. With a residual u is one half: the nearest level, half the
+error, and the residual brings what is missing. An error is then at most half a level and never larger than the number
+itself, so a residual stays bounded.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dovetail.codecs.blocks import (
-    BLOCK,
     BlockCodec,
     as_noise,
     draw,
@@ -26,87 +24,71 @@ from dovetail.codecs.blocks import (
 )
 from dovetail.codecs.codec import Bytes, Floats
 
-_ZERO = np.float32(0)
-_4 = np.uint8(4)
-_LOW = np.uint8(15)
+_ZERO, _HALF = np.float32(0), np.float32(0.5)
+_TOP = 127
+_MIDDLE, _MOST = np.float32(_TOP), np.int32(2 * _TOP)
 
 
 class Levels(BlockCodec):
-    """The codec of 8 or 4 bits."""
+    """The codec of 8 bits."""
 
-    def __init__(self, bits: int, *, block: int = BLOCK) -> None:
-        """Choose the width."""
-        super().__init__(block=block)
-        self.bits, self.number = bits, 2 if bits == 8 else 3
-        self.name = f"{bits} bits"
-        self._top = 127 if bits == 8 else 7
+    bits, number, name = 8, 2, "8 bits"
 
     def encode_blocks(
         self, values: Floats, residual: Floats, scales: NDArray[np.uint16], codes: Bytes, seed: int, first: int
     ) -> None:
         """Write scales and levels."""
-        encode_levels(values, residual, scales, codes, seed, first, self._top)
+        encode_levels(values, residual, scales, codes, seed, first)
 
     def decode_blocks(self, scales: NDArray[np.uint16], codes: Bytes, values: Floats) -> bool:
         """Write levels times scales."""
-        return bool(decode_levels(scales, codes, values, self._top) <= 2 * self._top)
+        return bool(decode_levels(scales, codes, values) <= 2 * _TOP)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def encode_levels(values, residual, scales, codes, seed, before, top):  # type: ignore[no-untyped-def]  # pragma: no cover
+def encode_levels(values, residual, scales, codes, seed, before):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write the scale and the levels of every block."""
     size = values.shape[1]
-    half = size // 2
-    block, noise, levels = np.empty(size, np.float32), np.empty(size, np.float32), np.empty(size, np.uint8)
+    block, noise = np.empty(size, np.float32), np.empty(size, np.float32)
     words, word = np.empty(size // 4, np.uint64), np.empty(1, np.uint32)
     bits, parts, number = block.view(np.uint32), words.view(np.uint16), word.view(np.float32)
-    middle, most = np.float32(top), np.int32(2 * top)
     for b in range(len(values)):
         take_block(values, residual, b, block)
         scale_bits = scale_above(largest_of(bits))
         scales[b] = scale_bits
         word[0] = np.uint32(scale_bits) << np.uint32(16)
         scale = number[0]
-        if scale > _ZERO:
+        if not scale > _ZERO:
+            for j in range(size):
+                codes[b, j] = np.uint8(_TOP)
+            keep_block(residual, b, block, scale)
+        elif len(residual):
+            inverse, step = _MIDDLE / scale, scale / _MIDDLE
+            for j in range(size):
+                level = min(np.int32(block[j] * inverse + _MIDDLE + _HALF), _MOST)
+                codes[b, j] = np.uint8(level)
+                residual[b, j] = block[j] - (np.float32(level) - _MIDDLE) * step
+        else:
             draw(words, (before + b) * len(words), seed)
             as_noise(parts, noise)
-            inverse, step = middle / scale, scale / middle
+            inverse = _MIDDLE / scale
             for j in range(size):
-                level = np.int32(block[j] * inverse + middle + noise[j])
-                levels[j] = np.uint8(level if level < most else most)
-            if len(residual):
-                for j in range(size):
-                    residual[b, j] = block[j] - (np.float32(levels[j]) - middle) * step
-        else:
-            levels[:] = np.uint8(top)
-            keep_block(residual, b, block, scale)
-        if top == 127:
-            for j in range(size):
-                codes[b, j] = levels[j]
-        else:
-            for j in range(half):
-                codes[b, j] = levels[j] | np.uint8(levels[j + half] << _4)
+                level = np.int32(block[j] * inverse + _MIDDLE + noise[j])
+                codes[b, j] = np.uint8(min(level, _MOST))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def decode_levels(scales, codes, values, top):  # type: ignore[no-untyped-def]  # pragma: no cover
+def decode_levels(scales, codes, values):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write the numbers of every block; return the highest level that there was."""
     size = values.shape[1]
-    half = size // 2
-    levels, word = np.empty(size, np.uint8), np.empty(1, np.uint32)
+    word = np.empty(1, np.uint32)
     number = word.view(np.float32)
-    middle, highest = np.float32(top), np.uint8(0)
+    highest = np.uint8(0)
     for b in range(len(values)):
         word[0] = np.uint32(scales[b]) << np.uint32(16)
-        step = number[0] / middle
-        if top == 127:
-            for j in range(size):
-                levels[j] = codes[b, j]
-        else:
-            for j in range(half):
-                levels[j] = codes[b, j] & _LOW
-                levels[j + half] = codes[b, j] >> _4
+        step = number[0] / _MIDDLE
         for j in range(size):
-            highest = levels[j] if levels[j] > highest else highest
-            values[b, j] = (np.float32(levels[j]) - middle) * step
+            code = codes[b, j]
+            highest = code if code > highest else highest
+            values[b, j] = (np.float32(code) - _MIDDLE) * step
     return highest

@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.codecs.checksum import checksum
+from dovetail.codecs.checksum import AT_WORD, checksum
 from dovetail.codecs.codec import NOTHING_KEPT, Bytes, Codec, Floats
 from dovetail.codecs.registry import codec_numbered
+from dovetail.codecs.top_k import TopK
 from dovetail.transport import WireError
 
 MAGIC = b"DVC1"
 HEAD = struct.Struct("<4sBBHdQQ")
-CHECKSUM_AT = 24
+CHECKSUM_AT = 8 * AT_WORD
 MOST_DIMENSIONS = 16
 MOST_NUMBERS = 1 << 40
 LARGEST_SEED = (1 << 63) - 1
@@ -80,7 +81,8 @@ def unpack(
 ) -> Floats:
     """Return the numbers in what came over a link, be it a payload or plain float32; `WireError` where it is neither.
 
-    With a `shape`, that of the array must be the same. `exact` must be as it was for `pack`.
+    With a `shape`, that of the array must be the same; without one top-k is refused, for a few of its bytes could
+    stand for an array of any size. `exact` must be as it was for `pack`.
     """
     if array.dtype == np.float32:
         if shape is not None and array.shape != tuple(shape):
@@ -92,6 +94,8 @@ def unpack(
     codec, found, num_exact = _read_head(payload, where)
     if shape is not None and found != tuple(shape):
         raise WireError(f"{where} has a payload of {list(found)}, expected {list(shape)}")
+    if shape is None and codec.number == TopK.number:
+        raise WireError(f"{where} has a payload of {codec.name}, whose size is known to nobody")
     if num_exact != len(exact):
         raise WireError(f"{where} has a payload with {num_exact} exact numbers, expected {len(exact)}")
     values: Floats = np.empty(found, dtype=np.float32)
@@ -113,7 +117,7 @@ def _read_head(payload: Bytes, where: str) -> tuple[Codec, tuple[int, ...], int]
     shape_end = HEAD.size + 8 * dimensions
     if len(payload) % 8 or not 1 <= dimensions <= MOST_DIMENSIONS or len(payload) < shape_end:
         raise WireError(f"{where} has a payload of {dimensions} dimensions in {len(payload)} bytes: it is cut off")
-    is_block = number not in (2, 3, 4, 5) or (8 <= block <= 64 and block % 8 == 0)
+    is_block = number not in (2, 4, 5, 7) or (8 <= block <= 64 and block % 8 == 0)
     codec = codec_numbered(number, block=block, part=part) if is_block and 0.0 <= part <= 1.0 else None
     if codec is None:
         raise WireError(f"{where} has a payload of codec {number} with blocks of {block}, which is none")
@@ -125,10 +129,7 @@ def _read_head(payload: Bytes, where: str) -> tuple[Codec, tuple[int, ...], int]
     if len(payload) != expected:
         raise WireError(f"{where} has a payload of {len(payload)} bytes, {list(shape)} by {codec.name} is {expected}")
     words = payload.view(np.uint64)
-    claimed = int(words[CHECKSUM_AT // 8])
-    copy = payload.copy()
-    copy.view(np.uint64)[CHECKSUM_AT // 8] = 0
-    if int(checksum(copy.view(np.uint64))) != claimed:
+    if int(checksum(words)) != int(words[AT_WORD]):
         raise WireError(f"{where} has a payload with a wrong checksum")
     return codec, shape, num_exact
 

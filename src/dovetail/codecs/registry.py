@@ -7,6 +7,7 @@ from dovetail.codecs.blocks import BLOCK
 from dovetail.codecs.codec import Codec
 from dovetail.codecs.levels import Levels
 from dovetail.codecs.one_bit import OneBit
+from dovetail.codecs.squares import Squares
 from dovetail.codecs.top_k import TopK
 from dovetail.codecs.two_bits import TwoBits
 
@@ -20,8 +21,10 @@ def codec_of(bits: int, *, block: int = BLOCK) -> Codec | None:
         return None
     if bits == 16:
         return BFloat16()
-    if bits in (8, 4):
-        return Levels(bits, block=block)
+    if bits == 8:
+        return Levels(block=block)
+    if bits == 4:
+        return Squares(block=block)
     if bits == 2:
         return TwoBits(block=block)
     if bits == 1:
@@ -31,7 +34,7 @@ def codec_of(bits: int, *, block: int = BLOCK) -> Codec | None:
 
 def codec_numbered(number: int, *, block: int, part: float) -> Codec | None:
     """Return the codec that a payload names; None where there is none of that number."""
-    bits = {1: 16, 2: 8, 3: 4, 4: 2, 5: 1}.get(number)
+    bits = {1: 16, 2: 8, 7: 4, 4: 2, 5: 1}.get(number)  # 3 were even levels of four bits, and 6 is top-k
     if bits is not None:
         return codec_of(bits, block=block)
     return TopK(part) if number == TopK.number else None

@@ -1,9 +1,12 @@
 """Top-k: the numbers of largest magnitude with their places; the others wait in the residual.
 
-For what is nearly sparse. Without a residual what is left out is lost, so it is never used without one.
+For what is nearly sparse. Without a residual what is left out is lost, so it is never used without one. What is no
+number counts as the largest of all, so that it is seen on the other side; nothing is kept of it.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numba import njit
@@ -14,6 +17,8 @@ from dovetail.transport import WireError
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _SHIFT = np.uint32(16)
 NUM_BINS = 1 << 15
+MOST_NUMBERS = (1 << 31) - 1
+"""Whose places 32 bits hold."""
 
 
 class TopK:
@@ -28,6 +33,8 @@ class TopK:
 
     def _num_sent(self, count: int) -> int:
         """Return how many of `count` numbers go."""
+        if count > MOST_NUMBERS:
+            raise WireError(f"{self.name} of {count} numbers: there are places for {MOST_NUMBERS} at most")
         return min(count, max(1, round(count * self.part)))
 
     def encoded_bytes(self, count: int) -> int:
@@ -42,6 +49,8 @@ class TopK:
             residual += values
             encode_largest(residual, places, chosen)
             residual[places] = 0
+            if num_sent and not math.isfinite(np.abs(chosen).max()):
+                residual[~np.isfinite(residual)] = 0
         else:
             encode_largest(np.ascontiguousarray(values), places, chosen)
 
@@ -49,7 +58,8 @@ class TopK:
         """Write the numbers at their places, and zero elsewhere."""
         num_sent = self._num_sent(len(values))
         places, chosen = codes[: 4 * num_sent].view(np.int32), codes[4 * num_sent :].view(np.float32)
-        if len(places) and not (places[0] >= 0 and places[-1] < len(values) and (np.diff(places) > 0).all()):
+        rises = (places[1:] > places[:-1]).all()
+        if num_sent and not (places[0] >= 0 and places[-1] < len(values) and rises):
             raise WireError(f"a payload of {self.name} has places that do not rise from 0 to {len(values) - 1}")
         values[:] = 0
         values[places] = chosen

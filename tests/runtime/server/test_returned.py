@@ -121,6 +121,32 @@ def test_readers_of_dense_parameters_come_ever_closer_to_what_is(bits):
     assert np.linalg.norm(held - values) < 0.02 * np.linalg.norm(values)
 
 
+@pytest.mark.parametrize("bits", [16, 8, 4, 2, 1])
+def test_a_server_knows_to_the_bit_what_a_reader_holds(bits):
+    draw = np.random.default_rng(8)
+    values = draw.standard_normal(500).astype(np.float32)
+    copies, base = Copies(np.array([3, 499])), -1
+    for _ in range(50):
+        array, base = copies.answer(b"reader", values, base=base, bits=bits)
+        is_difference = array.dtype == np.uint8
+        held = held + unpack(array, (500,), exact=np.array([3, 499])) if is_difference else array.copy()
+        np.testing.assert_array_equal(held, copies._copies[b"reader"].values)
+        values = values + 0.1 * draw.standard_normal(500).astype(np.float32)
+
+
+def test_a_reader_gets_rid_of_what_is_no_number():
+    values = np.ones(100, dtype=np.float32)
+    copies = Copies(np.empty(0, dtype=np.int64))
+    _, base = copies.answer(b"reader", values, base=-1, bits=8)
+    values[7] = np.nan
+    _, base = copies.answer(b"reader", values, base=base, bits=8)
+    values[7] = 1.0
+
+    array, _ = copies.answer(b"reader", values, base=base, bits=8)
+
+    np.testing.assert_array_equal(array, values)
+
+
 def test_a_reader_that_holds_something_else_gets_all_of_it():
     values = np.ones(100, dtype=np.float32)
     copies = Copies(np.empty(0, dtype=np.int64))

@@ -1,6 +1,5 @@
 """A worker's links: what goes over them, and what is kept back, whatever becomes of it."""
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -17,8 +16,8 @@ MODEL = RunModel(name="ctr-dnn", options={"num_rows": 240, "width": 8, "hidden":
 
 @pytest.fixture
 def make_wire(tmp_path):
-    def make(**settings):
-        run = msgspec.structs.replace(make_run(model=MODEL), compression=RunCompression(**settings))
+    def make(run=None, **settings):
+        run = make_run(model=MODEL, compression=RunCompression(**settings), **(run or {}))
         blueprint = prepare(run, tmp_path / "run")
         return Wire(blueprint, name="w", is_slow=True), blueprint
 
@@ -50,6 +49,97 @@ def test_what_counted_adds_up_to_all_that_was_computed_less_what_is_kept(make_wi
             arrived, expected = arrived + got, expected + dense
 
     np.testing.assert_allclose(arrived + wire.feedback.now, expected, atol=1e-4)
+
+
+def test_a_step_that_counted_is_not_taken_back_where_nobody_said_so_in_time(make_wire):
+    wire, blueprint = make_wire(bits=1)
+    first, second = gradient(blueprint.dense_size, 0), gradient(blueprint.dense_size, 1)
+    arrived = send(wire, first, 0)
+    wire.begin(1)
+    payload = wire.dense_up(0, second)
+    wire.abandoned()  # before the server answers: a worker elsewhere was lost
+
+    wire.go_on_at(2)
+
+    arrived = arrived + unpack(payload, second.shape, exact=wire._links[0].exact)
+    np.testing.assert_allclose(arrived + wire.feedback.now, first + second, atol=1e-4)
+
+
+@pytest.mark.parametrize("told", [1, -1])
+def test_a_step_that_is_done_again_is_taken_back(make_wire, told):
+    wire, blueprint = make_wire(bits=1)
+    first = gradient(blueprint.dense_size, 0)
+    arrived = send(wire, first, 0)
+    wire.begin(1)
+    wire.dense_up(0, gradient(blueprint.dense_size, 1))
+    wire.abandoned()
+
+    wire.go_on_at(told)
+
+    np.testing.assert_allclose(arrived + wire.feedback.now, first, atol=1e-4)
+
+
+def test_in_async_only_what_no_server_acknowledged_is_taken_back(make_wire):
+    wire, blueprint = make_wire(run={"mode": "async", "servers": 2}, bits=1)
+    dense = gradient(blueprint.dense_size, 0)
+    wire.begin(0)
+    for number in range(2):
+        wire.dense_up(number, dense)
+    kept = wire.feedback.now.copy()
+    wire.acknowledged(0, 0.1, counts=True, dense=True)
+
+    wire.abandoned()
+
+    first, second = (blueprint.dense_slice(number) for number in range(2))
+    np.testing.assert_array_equal(wire.feedback.now[first], kept[first])
+    assert kept[second].any()
+    assert not wire.feedback.now[second].any()
+
+
+def test_what_was_sent_on_the_way_back_to_32_bits_is_sent_again_with_its_step(make_wire):
+    wire, blueprint = make_wire(bits="auto")
+    first, second = gradient(blueprint.dense_size, 0), gradient(blueprint.dense_size, 1)
+    wire._links[0].up.bits = 1
+    arrived = send(wire, first, 0)
+    wire._links[0].up.bits = 32
+    send(wire, second, 1)
+    wire.go_on_at(1)
+
+    arrived = arrived + send(wire, second, 1)
+
+    np.testing.assert_allclose(arrived, first + second, atol=1e-4)
+
+
+def test_where_bandwidth_is_not_the_limit_nothing_is_coded_kept_or_decided(make_wire):
+    wire, blueprint = make_wire(bits="auto")
+    told, dense, rows = [], gradient(blueprint.dense_size, 0), gradient((5, 8), 1)
+    wire.tell = lambda link, decision: told.append(decision)
+    for step in range(50 * WINDOW):
+        wire.begin(step)
+        assert wire.rows_up(0, rows) is rows
+        assert np.shares_memory(wire.dense_up(0, dense), dense)
+        wire.acknowledged(0, 0.004, counts=True, dense=True)
+        assert wire.wants(0) == {}
+        wire.answered(0, 0.004)
+        wire.task_done(0.05)
+
+    assert told == []
+    assert not wire.feedback.is_any
+    assert wire.feedback.now.nbytes == 0
+
+
+def test_a_width_that_is_too_noisy_is_given_up_for_the_next(make_wire):
+    wire, blueprint = make_wire(bits="auto")
+    told = []
+    wire.tell = lambda link, decision: told.append((link, decision.before, decision.bits))
+    draw = np.random.default_rng(5)
+    spread = np.exp(draw.standard_normal(blueprint.dense_size)).astype(np.float32)  # neighbours differ in size
+    for step in range(5 * WINDOW):
+        send(wire, spread * gradient(blueprint.dense_size, step), step)
+        wire._links[0].up.seconds = wire._links[0].up.sent_bytes / 1e5
+        wire.task_done(0.01)
+
+    assert [each for each in told if each[1] != each[2]] == [("to server-0", 32, 4), ("to server-0", 4, 8)]
 
 
 def test_biases_go_as_they_are(make_wire):

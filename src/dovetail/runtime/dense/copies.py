@@ -1,7 +1,8 @@
 """Dense parameters in fewer bits: what each reader holds, and how far that is from what is.
 
 A reader gets the parameters as they are once, and then coded differences. Both sides add what the codes stand for, so
-the server knows what the reader holds, and the next difference makes up for what the codes fell short of.
+the server knows to the bit what the reader holds, and the next difference makes up for what the codes fell short of.
+What is no number would stay with a reader for ever: after that it gets the parameters as they are again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.codecs import codec_of, pack
+from dovetail.codecs import codec_of, pack, unpack
 
 Floats = NDArray[np.float32]
 MOST_READERS = 64
@@ -48,11 +49,10 @@ class Copies:
             while len(self._copies) > MOST_READERS:
                 self._copies.popitem(last=False)
             return values, self._last
-        missing = np.zeros(len(values), dtype=np.float32)
-        difference = values - copy.values
-        payload = pack(difference, codec_of(bits), seed=self._last, residual=missing, exact=self._exact)
-        np.subtract(values, missing, out=copy.values)
-        copy.values[self._exact] = values[self._exact]
-        copy.number = self._last
-        self._copies[reader] = copy
+        nearest = np.zeros(len(values), dtype=np.float32)  # as a residual: codes need not be right in the mean
+        payload = pack(values - copy.values, codec_of(bits), seed=self._last, residual=nearest, exact=self._exact)
+        copy.values += unpack(payload, values.shape, exact=self._exact)
+        if np.isfinite(copy.values).all():
+            copy.number = self._last
+            self._copies[reader] = copy
         return payload, self._last

@@ -139,7 +139,7 @@ class InProcess:
         partial = checkpoints.begin(self.folder, step)
         checkpoints.write_statistics(statistics_vector(self._model.graph), partial)
         for number, shard in enumerate(self._shards):
-            if self._wire.feedback is not None:
+            if self._wire.feedback is not None and self._wire.feedback.is_any:
                 kept = self._wire.feedback.now[self._blueprint.dense_slice(number)]
                 shard.returned.add(kept, worker="here", checkpoint=step)
             for future in shard.save(partial, step):
@@ -171,7 +171,7 @@ def answer_as(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
             return wire.answer(letter, message, shard, 0.0, owner="here")
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
-        brought = gradients_in(message, letter.arrays, shard.kept, shard.exact)
+        brought = gradients_in(message, letter.arrays, shard.kept, shard.exact, len(shard.values))
         if brought is None:
             return Forgotten(), ()
         shard.push(

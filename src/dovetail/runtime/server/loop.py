@@ -260,7 +260,7 @@ class ServerLoop:
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
-        brought = gradients_in(message, letter.arrays, self._shard.kept, self._shard.exact)
+        brought = gradients_in(message, letter.arrays, self._shard.kept, self._shard.exact, len(self._shard.values))
         if brought is None:
             self._listener.reply(letter, Forgotten())
             return

@@ -45,10 +45,12 @@ class Brought(NamedTuple):
     dense: Floats | None
 
 
-def gradients_in(push: Push, arrays: Sequence[Any], kept: KeptPulls, exact: Places = NO_PLACES) -> Brought | None:
+def gradients_in(
+    push: Push, arrays: Sequence[Any], kept: KeptPulls, exact: Places = NO_PLACES, num_dense: int = 0
+) -> Brought | None:
     """Return what a push brings, be it in fewer bits or not, or None where it names a pull that is not remembered.
 
-    Of dense gradients in fewer bits, the numbers at the places `exact` are not.
+    Of `num_dense` dense gradients in fewer bits, the numbers at the places `exact` are not.
     """
     pulls = push.pulls or (-1,) * len(push.tables)
     places = push.places or pulls
@@ -68,12 +70,12 @@ def gradients_in(push: Push, arrays: Sequence[Any], kept: KeptPulls, exact: Plac
             _, keys, where = look_ups[place]
         rows.append((table, keys, _read(push, next(left))))
         wheres.append(where)
-    return Brought(rows, wheres, _read(push, arrays[-1], exact) if push.dense else None)
+    return Brought(rows, wheres, _read(push, arrays[-1], exact, (num_dense,)) if push.dense else None)
 
 
-def _read(push: Push, array: Any, exact: Places = NO_PLACES) -> Any:
+def _read(push: Push, array: Any, exact: Places = NO_PLACES, shape: tuple[int, ...] | None = None) -> Any:
     """Return gradients out of their payload, where they came in one; what is in it is checked like all others."""
-    return unpack(array, exact=exact, where=f"a push of {push.worker}") if array.dtype == np.uint8 else array
+    return unpack(array, shape, exact=exact, where=f"a push of {push.worker}") if array.dtype == np.uint8 else array
 
 
 def residual_in(message: Residual, arrays: Sequence[Any], num_dense: int) -> Floats:

@@ -159,7 +159,7 @@ class Lines:
                 self._wire.acknowledged(number, took_s, counts=letter.message.counts, dense=dense is not None)
         except Abandoned:
             if dense is not None:
-                self._wire.take_back()
+                self._wire.abandoned()
             raise
 
     def _part_of(self, number: int, gradients: Sequence[tuple[LookUp, Floats]], dense: Floats | None) -> PushPart:

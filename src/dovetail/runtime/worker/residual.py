@@ -29,7 +29,7 @@ class ResidualKeeper:
     ) -> None:
         """Use the lines of the sender; `is_now` says whether a generation is the one that goes on."""
         self._name, self._is_sync = process.name, process.blueprint.run.training.mode == "sync"
-        self._feedback, self._sender, self._lines = wire.feedback, sender, sender.lines
+        self._wire, self._feedback, self._sender, self._lines = wire, wire.feedback, sender, sender.lines
         self._tell, self._is_now, self._leaves = tell, is_now, leaves
         self._generation = 0
         wire.tell, sender.task_done = self._tuned, wire.task_done
@@ -48,7 +48,7 @@ class ResidualKeeper:
         """Tell servers what is kept back at the step of a checkpoint, then say so."""
         if not self._is_now(message.generation):
             return
-        if self._feedback is not None:
+        if self._feedback is not None and self._feedback.is_any:
             kept = self._feedback.at(message.step) if self._is_sync else self._feedback.now
             residual = Residual(generation=message.generation, worker=self._name, number=message.number)
             self._lines.tell_residual(residual, kept, lambda: self._is_now(message.generation))
@@ -56,12 +56,10 @@ class ResidualKeeper:
 
     def _go_back(self, message: Reset) -> None:
         """Keep back what was kept where the run goes on: nothing at a checkpoint, whose servers have it."""
-        if self._feedback is None:
-            return
         if message.went_back:
-            self._feedback.clear()
-        elif self._is_sync and message.step >= 0:
-            self._feedback.go_back(message.step)
+            self._wire.give_away()
+        else:
+            self._wire.go_on_at(message.step)
 
     def leave(self) -> None:
         """Give servers what is kept back, for good, where this worker leaves; where they are gone it is lost."""
@@ -70,11 +68,11 @@ class ResidualKeeper:
 
     def _give(self) -> None:
         """Do it, within a while."""
-        if self._feedback is None:
+        if self._feedback is None or not self._feedback.is_any:
             return
         until_s = time.monotonic() + LEAVING_S
         residual = Residual(generation=self._generation, worker=self._name)
-        self._lines.tell_residual(residual, self._feedback.clear(), lambda: time.monotonic() < until_s)
+        self._lines.tell_residual(residual, self._wire.give_away(), lambda: time.monotonic() < until_s)
 
     def _tuned(self, link: str, decision: Decision) -> None:
         """Tell the coordinator that a link has another width, or what that brought."""

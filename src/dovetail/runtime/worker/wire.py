@@ -6,7 +6,6 @@ for every row would be a second table on every worker, and stale by the time the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from dovetail.codecs import Codec, TopK, codec_of, pack, unpack
 from dovetail.codecs.chooser import Chooser, Decision, Observation
 from dovetail.codecs.feedback import Feedback
+from dovetail.codecs.noise import Noise, sampled
 from dovetail.data.streams import stream_number
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.dense.exempt import exact_places
@@ -40,7 +40,7 @@ class Direction:
     sent_bytes: int = 0
     plain_bytes: int = 0
     seconds: float = 0.0
-    kept: float = 0.0
+    noise: Noise = field(default_factory=Noise)
 
     def observed(self, compute_s: float) -> Decision | None:
         """End a task: have the width chosen, where it is not fixed."""
@@ -49,14 +49,15 @@ class Direction:
             plain_bytes=self.plain_bytes,
             transfer_s=self.seconds,
             compute_s=compute_s,
-            kept=self.kept,
+            noise=self.noise.part,
         )
         self.sent_bytes = self.plain_bytes = 0
         self.seconds = 0.0
         if self.chooser is None:
             return None
         decision = self.chooser.observe(seen)
-        self.bits = self.chooser.bits
+        if self.bits != self.chooser.bits:
+            self.bits, self.noise = self.chooser.bits, Noise()
         return decision
 
 
@@ -70,6 +71,8 @@ class Link:
     down: Direction
     keeps: bool = False
     """Whether anything is kept back of what goes there."""
+    is_awaited: bool = False
+    """Whether dense gradients are on the way of which nobody knows yet whether they count."""
     base: int = -1
     held: Floats = field(default_factory=lambda: np.empty(0, dtype=np.float32))
     """The dense parameters that this worker holds, where they come in fewer bits, and their number."""
@@ -85,7 +88,7 @@ class Wire:
         """Hears which link has another width."""
         self._names = [spec.name for spec in blueprint.servers]
         self._top_k: Codec | None = TopK(settings.topk) if settings.topk is not None else None
-        self._is_auto = settings.bits == "auto" and is_slow
+        self._is_auto, self._is_sync = settings.bits == "auto" and is_slow, mode == "sync"
         bits = settings.bits if isinstance(settings.bits, int) else 32
         up, down = (32, 8) if self._top_k is not None else (bits, bits)
         self._links = [
@@ -121,6 +124,9 @@ class Wire:
         bits = 16 if self._top_k is not None else up.bits if up.bits == 32 else max(up.bits, LEAST_GRADIENT_BITS)
         array = pack(gradients, codec_of(bits, block=ROW_BLOCK), seed=self._next_seed())
         _count(up, array, gradients.nbytes)
+        if self._is_auto and array is not gradients:
+            some = sampled(len(gradients))
+            up.noise.add_rows(gradients[some], unpack(array, gradients.shape)[some])
         return array
 
     def dense_up(self, server: int, dense: Floats) -> NDArray[Any]:
@@ -133,31 +139,63 @@ class Wire:
         codec = self._top_k or codec_of(link.up.bits)
         array: NDArray[Any] = part
         if codec is not None:
+            some = sampled(len(part))
+            before = residual[some].copy()
             array = pack(part, codec, seed=self._next_seed(), residual=residual, exact=link.exact)
+            if self._is_auto:
+                link.up.noise.add_dense(part[some], before, residual[some])
         elif link.keeps:  # a width may go back to 32: what was kept goes now
             array = part + residual
             residual[:] = 0
-        link.keeps = codec is not None
+        link.keeps, link.is_awaited = codec is not None, True
         _count(link.up, array, part.nbytes)
-        if self._is_auto and codec is not None:
-            norm = float(np.linalg.norm(part))
-            link.up.kept = float(np.linalg.norm(residual)) / norm if norm > 0 and math.isfinite(norm) else 0.0
         return array
 
     def acknowledged(self, server: int, seconds: float, *, counts: bool, dense: bool) -> None:
         """Take in that a server has what was sent; where it does not count, what was kept before is kept again."""
         link = self._links[server]
         link.up.seconds += seconds
-        if dense and not counts and self.feedback is not None and self._is_kept:
+        if dense and not counts:
+            self._take_back(link)
+        link.is_awaited = link.is_awaited and not dense
+
+    def abandoned(self) -> None:
+        """Take in that nobody knows whether what was sent last arrived: the run has gone elsewhere.
+
+        Where servers take tasks one by one, what they did not acknowledge is taken for lost. Where there are steps, it
+        is known as soon as it is known with which step the run goes on: a step before that has counted (`go_on_at`).
+        """
+        if not self._is_sync:
+            self._take_back_awaited()
+
+    def go_on_at(self, step: int) -> None:
+        """Take in with which step the run goes on, where there are steps; -1 where nobody says so."""
+        if self.feedback is None or not self.feedback.is_any or not self._is_sync:
+            return
+        if step < 0:
+            self._take_back_awaited()
+            return
+        is_back = self.feedback.go_back(step)
+        for link in self._links:
+            link.keeps, link.is_awaited = link.keeps or is_back, False
+
+    def give_away(self) -> Floats:
+        """Return what is kept back, which is somebody else's from now on."""
+        self._take_back_awaited()
+        return self.feedback.clear() if self.feedback is not None else np.empty(0, dtype=np.float32)
+
+    def _take_back_awaited(self) -> None:
+        """Keep again what was kept before a sending that nobody acknowledged."""
+        for link in self._links:
+            if link.is_awaited:
+                self._take_back(link)
+                link.is_awaited = False
+
+    def _take_back(self, link: Link) -> None:
+        """Keep again what was kept before the last sending."""
+        if self.feedback is not None and self._is_kept:
             self.feedback.take_back(link.part)
             link.keeps = True
-
-    def take_back(self) -> None:
-        """Take in that nobody knows whether what was sent last arrived: the run has gone elsewhere."""
-        if self.feedback is not None and self._is_kept:
-            for link in self._links:
-                self.feedback.take_back(link.part)
-                link.keeps = True
 
     # -- from a server -------------------------------------------------------------------------------------------------
 
