@@ -160,6 +160,21 @@ def test_a_field_in_csv_is_text_with_separators(tmp_path):
     assert source.read(0, 2).series.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]]
 
 
+def test_fields_of_text_that_are_whole_numbers_are_exact(tmp_path):
+    (tmp_path / "t.csv").write_text(f"label,user,items\n0,{2**53 + 1},1|2\n1,7,3\n")
+    options = {"path": str(tmp_path / "t.csv"), "fields": ["user", "items"], "cache": False}
+
+    batch = load_data("csv", **options, whole=["user", "items"], shapes={"user": []}).read(0, 2)
+
+    assert batch.user.tolist() == [2**53 + 1, 7]
+    assert (batch.items.dtype, batch.items.tolist()) == (torch.int64, [[1, 2], [3, 0]])
+    with pytest.raises(DataError, match="`age` is whole but no field"):
+        load_data("csv", **options, whole=["age"])
+    (tmp_path / "t.csv").write_text("label,user,items\n0,1.5,1|2\n")
+    with pytest.raises(DataError, match="field `user` is not whole numbers"):
+        load_data("csv", **options, whole=["user"]).read(0, 1)
+
+
 def test_a_source_of_files_travels_to_other_processes_and_knows_how_it_was_made(tmp_path):
     (tmp_path / "t.csv").write_text("label,price\n0,1\n1,2\n")
     options = {"path": str(tmp_path / "t.csv"), "dense": ["price"], "cache": str(tmp_path / "cache")}

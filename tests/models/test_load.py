@@ -156,6 +156,31 @@ def test_a_traced_graph_can_be_cut_anywhere():
         assert graph.run(BATCH, sent, first=cut)[graph.blocks[-1].name].item() == whole
 
 
+class Remembering(nn.Module):
+    """An LSTM, which returns several values, of which one is used, or two."""
+
+    def __init__(self, *, uses_both: bool = False) -> None:
+        super().__init__()
+        self.memory = nn.LSTM(5, 4, batch_first=True)
+        self.out = nn.Linear(4, 1)
+        self.uses_both = uses_both
+
+    def forward(self, dense: torch.Tensor) -> torch.Tensor:
+        seen, last = self.memory(dense.unsqueeze(1))
+        return self.out(seen[:, -1] + last[0][0] if self.uses_both else seen[:, -1])
+
+
+def test_a_layer_that_returns_several_values_is_one_with_the_value_that_is_used():
+    model = Remembering()
+    graph = as_graph(model)
+
+    assert [block.name for block in graph.blocks] == ["unsqueeze", "memory", "getitem_2", "out", "loss"]
+    assert torch.equal(graph.predict(BATCH), model(BATCH.dense))
+    assert {id(p) for p in graph.parameters()} == {id(p) for p in model.parameters()}
+    with pytest.raises(ModelError, match=r"uses several values of `memory`: line \d+ of test_load\.py: seen, last"):
+        as_graph(Remembering(uses_both=True))
+
+
 class Twisting(nn.Module):
     """Decides by a value."""
 

@@ -2,18 +2,21 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from dovetail.models import ModelError, make_loss
+from dovetail.models import ModelError, as_whole, make_loss
 from dovetail.models.task import infer_loss
 from dovetail.runtime import predict_run, train
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.evaluate import evaluate_run
 from dovetail.runtime.launch.prepare import prepare
+from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.any_model import NUM_DENSE, Labelled, both, by_pytorch, clicked, make_run, train_here, uneven
+from tests.runtime.runs import assert_same_state, last_state, state_in
 from tests.runtime.test_equality import assert_equals
 
 
@@ -173,6 +176,36 @@ def test_losses_count_as_much_as_they_are_told(tmp_path):
     assert_equals(tmp_path / "run", by_pytorch(run, model, source, weighted))
     answers = predict_run(tmp_path / "run", source, model=Heads())
     assert list(answers.probabilities) == ["click"]
+
+
+def far(scores, labels):
+    return (scores - labels).abs()
+
+
+def test_parts_of_an_answer_may_have_functions_for_losses(tmp_path):
+    torch.manual_seed(6)
+    model, source = Heads(), Labelled(both)
+    loss = {"click": "logistic", "price": far}
+
+    run = make_run(optimizer=RunOptimizer(name="sgd", learning_rate=0.1))
+
+    result = train(copy.deepcopy(model), source, loss=loss, folder=tmp_path / "run", run=run)
+
+    train_here(run, tmp_path / "alone", as_whole(copy.deepcopy(model), loss=loss), source)
+    state = last_state(tmp_path / "run")
+    assert result.is_complete
+    assert_same_state(state, last_state(tmp_path / "alone"), rtol=2e-4, atol=2e-5)
+    assert not np.allclose(state.dense, state_in(tmp_path / "run" / "checkpoints" / "step-0000000000").dense)
+    with pytest.raises(TrainingError, match="a loss that is an object needs a model that is one"):
+        train("ctr-dnn", loss={"click": far}, folder=tmp_path / "named")
+
+
+def test_a_loss_that_fails_is_told_with_what_it_was_given(tmp_path):
+    model = as_whole(Heads(), loss=far)
+    with pytest.raises(ModelError, match="the loss fails on the first samples: TypeError") as caught:
+        prepare(make_run(), tmp_path / "run", model=model, source=Labelled(both))
+
+    assert "with the parts click, price, and labels of shape [" in caught.value.hint
 
 
 def test_a_number_that_is_no_sum_over_samples_is_refused_unless_it_is_asked_for(tmp_path):

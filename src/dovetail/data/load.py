@@ -32,9 +32,9 @@ def load_data(name: str, **options: Any) -> Source:
 
     `name` is `clicks` (options: those of `Clicks`, or of `Matches` with truth `user-item` or `next-item`), `criteo`,
     `csv` or `parquet` (path, cache, cache_limit_bytes, max_bad_rows, hash_into; label, weight, dense, slots,
-    multi_valued, separator, fields, shapes for the last two), or `package.module:function`, which is called with the
-    options and returns a `Source`. `fields` are further columns of sequences or tensors, `shapes` what theirs are;
-    `label` may be several columns, or None.
+    multi_valued, separator, fields, shapes, whole for the last two), or `package.module:function`, which is called with
+    the options and returns a `Source`. `fields` are further columns of sequences or tensors, `shapes` what theirs are,
+    `whole` those of text that are whole numbers; `label` may be several columns, or None.
     """
     if ":" in name:
         return _made_by(_own(name, options), name, options)
@@ -103,6 +103,7 @@ def column_files(
     weight: str | None = None,
     fields: Sequence[str] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
+    whole: Sequence[str] = (),
 ) -> Source:
     """Return samples in files with named columns: CSV with a header, or Parquet."""
     columns = Columns(
@@ -114,6 +115,7 @@ def column_files(
         weight=weight,
         fields=names(fields),
         shapes=tuple((name, tuple(shape)) for name, shape in (shapes or {}).items()),
+        whole=names(whole),
     )
     if kind == "csv":
         decoder: Decoder = CsvDecoder(columns=columns, delimiter="," if delimiter is None else delimiter)

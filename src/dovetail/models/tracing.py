@@ -69,7 +69,12 @@ def blocks_of_traced(model: nn.Module) -> list[Block]:
         inputs = node.all_input_nodes
         if node.op == "call_function" and node.target in _ARITHMETIC and inputs and sizes.issuperset(inputs):
             sizes.add(node)
-    blocks = [_block(model, node, sizes) for node in graph.nodes if _is_layer(node) and node not in sizes]
+    whole = _several_values(model, graph)
+    blocks = [
+        _block(model, node, sizes, whole)
+        for node in graph.nodes
+        if _is_layer(node) and node not in sizes and node not in whole.values()
+    ]
     if not blocks:
         raise ModelError(f"{type(model).__name__} calls no layers", hint="give it at least one")
     return blocks
@@ -145,18 +150,38 @@ def _trace_as_is(model: nn.Module) -> fx.Graph:
     return graph
 
 
-def _block(model: nn.Module, node: fx.Node, sizes: set[fx.Node]) -> Block:
-    inputs = _inputs(node, sizes)
+def _several_values(model: nn.Module, graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """Return the calls of modules that return several values, as an LSTM does, by the one value that is used."""
+    found: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node.op == "call_module" and node.users and all(map(_is_one_of_several, node.users)):
+            if len(node.users) > 1:
+                raise ModelError(
+                    f"forward of {type(model).__name__} uses several values of `{node.target}`: {_line(node)}",
+                    hint="put it into a module of its own that returns one tensor",
+                )
+            found[next(iter(node.users))] = node
+    return found
+
+
+def _is_one_of_several(node: fx.Node) -> bool:
+    """Say whether a node takes one value out of a tuple."""
+    return node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[1], int)
+
+
+def _block(model: nn.Module, node: fx.Node, sizes: set[fx.Node], whole: dict[fx.Node, fx.Node]) -> Block:
+    call = whole.get(node, node)
+    inputs = _inputs(call, sizes)
     layers = [inner for inner in inputs if inner.op != "placeholder"]
     fields = [inner for inner in inputs if inner.op == "placeholder"]
-    module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
-    plain = module is not None and not node.kwargs and list(node.args) == [*layers, *fields]
+    module = model.get_submodule(str(call.target)) if call.op == "call_module" else None
+    plain = call is node and module is not None and not node.kwargs and list(node.args) == [*layers, *fields]
     kind = kind_of(module) if module is not None else _function_kind(node)
     return Block(
-        name=node.name,
+        name=call.name,
         kind=kind,
         module=module if plain and module is not None else Traced(node, module, [*layers, *fields]),
-        after=tuple(inner.name for inner in layers),
+        after=tuple(whole.get(inner, inner).name for inner in layers),
         reads=tuple(str(inner.target) for inner in fields),
     )
 

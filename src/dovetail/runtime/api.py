@@ -73,10 +73,11 @@ def train(
     With `on`, what `dovetail train --on` takes, the workers are on those machines.
 
     `model` is a name, `package.module:function`, or a module of the user's own; `data` a name, a source, a PyTorch data
-    set or loader, or a table (see `dovetail.data.as_source`), with `data_options` of its kind. `loss` is a name, one
-    for each part of the model's answer, or a function or module of one's own that gives one value a sample; absent,
-    labels and answers tell. `settings` are keys of the run file: batch, epochs, mode, dense, samples, seed, metric,
-    learning_rate, clip_norm, every_steps and so on, or whole sections as tables. `run` is a run file to start from.
+    set or loader, or a table (see `dovetail.data.as_source`), with `data_options` of its kind. `loss` is a name,
+    or a function or module of one's own that gives one value a sample, or one of them for each part of the model's
+    answer; absent, labels and answers tell. `settings` are keys of the run file: batch, epochs, mode, dense, samples,
+    seed, metric, learning_rate, clip_norm, every_steps and so on, or whole sections as tables. `run` is a run file to
+    start from.
 
     The model is tried on `validation`, data of any kind that `data` may be, every `validate_every` steps (absent: at
     the end of each epoch), and the best checkpoint by `validation_metric` (absent: the loss) is kept; where it has not
@@ -91,7 +92,7 @@ def train(
     own_model = model if isinstance(model, nn.Module) else None
     name, own_source, named_options = adopted(data, data_options or {}, own_model)
     given = _settings(settings, optimizer=optimizer, schedule=schedule, workers=workers, servers=servers)
-    if loss is None or isinstance(loss, str | Mapping):
+    if loss is None or _has_a_name(loss):
         given |= {} if loss is None else {"model.loss": loss if isinstance(loss, str) else dict(loss)}
     elif own_model is not None:
         own_model = as_whole(own_model, loss=loss)
@@ -184,6 +185,11 @@ def resume(
             stop=stop,
             fleet=fleet,
         )
+
+
+def _has_a_name(loss: Any) -> bool:
+    """Say whether a loss, or that of every part of an answer, is named: a run file can hold it."""
+    return isinstance(loss, str) or (isinstance(loss, Mapping) and all(isinstance(each, str) for each in loss.values()))
 
 
 def _validation_settings(

@@ -37,12 +37,17 @@ class Columns:
     fields: tuple[str, ...] = ()
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """What the numbers of a further field are to be arranged as, e.g. (("pixels", (3, 32, 32)),)."""
+    whole: tuple[str, ...] = ()
+    """Further fields of text that hold whole numbers, such as ids; those of others are read as fractions."""
 
     def __post_init__(self) -> None:
         """Refuse a multi-valued slot that is no slot, and a shape of what is no field."""
         for name, _ in self.shapes:
             if name not in self.fields:
                 raise DataError(f"`{name}` has a shape but is no field", hint=f"fields are: {', '.join(self.fields)}")
+        for name in self.whole:
+            if name not in self.fields:
+                raise DataError(f"`{name}` is whole but no field", hint=f"fields are: {', '.join(self.fields)}")
         for name in self.multi_valued:
             if name not in self.slots:
                 raise DataError(f"`{name}` is multi-valued but no slot", hint=f"slots are: {', '.join(self.slots)}")
@@ -64,7 +69,14 @@ class Columns:
         return Schema(
             dense=self.dense,
             slots=tuple(Slot(name=name, multi_valued=name in self.multi_valued) for name in self.slots),
-            fields=tuple(Field(name=name, shape=dict(self.shapes).get(name, (None,))) for name in self.fields),
+            fields=tuple(
+                Field(
+                    name=name,
+                    shape=dict(self.shapes).get(name, (None,)),
+                    dtype="int64" if name in self.whole else "float32",
+                )
+                for name in self.fields
+            ),
             label_shape=(len(self.label),) if isinstance(self.label, tuple) else (),
         )
 
@@ -112,7 +124,9 @@ class Columns:
             labels=labels,
             weights=weights,
             extra={
-                name: tensor_of(table[name], bad, name, self.separator, dict(self.shapes).get(name))
+                name: tensor_of(
+                    table[name], bad, name, self.separator, dict(self.shapes).get(name), whole=name in self.whole
+                )
                 for name in self.fields
             },
         )

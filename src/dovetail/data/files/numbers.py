@@ -40,28 +40,36 @@ def numbers_of(column: pa.ChunkedArray, bad: dict[int, str], name: str, *, may_l
 
 
 def tensor_of(
-    column: pa.ChunkedArray, bad: dict[int, str], name: str, separator: str, shape: tuple[int, ...] | None
+    column: pa.ChunkedArray,
+    bad: dict[int, str],
+    name: str,
+    separator: str,
+    shape: tuple[int, ...] | None,
+    *,
+    whole: bool = False,
 ) -> torch.Tensor:
     """Return a column of numbers, of lists of them (nested ones too) or of text with numbers in it as one tensor.
 
-    Whole numbers are int64, others float32. Shorter lists get zeros behind; what does not fit `shape` goes into `bad`.
+    Whole numbers are int64, others float32; text has no type, and is whole where that is said. Shorter lists get zeros
+    behind; what does not fit `shape` goes into `bad`.
     """
     values = column.combine_chunks()
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
         words = pc.split_pattern(pc.fill_null(values.cast(pa.string()), ""), separator)
         try:
-            values = words.cast(pa.list_(pa.float64()))
+            values = words.cast(pa.list_(pa.int64() if whole else pa.float64()))
         except pa.ArrowInvalid as problem:
+            kind = "whole numbers" if whole else "numbers"
             raise DataError(
-                f"field `{name}` is not numbers with `{separator}` between: {problem}", hint="give its `separator`"
+                f"field `{name}` is not {kind} with `{separator}` between: {problem}", hint="give its `separator`"
             ) from None
     if is_list(values.type):
         rows = [_nested(row) for row in values.to_pylist()]
     else:
         numbers = numbers_of(column, bad, name, may_lack=False)
-        whole = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
-        return torch.from_numpy(numbers.astype(np.int64 if whole else np.float32))
+        is_whole = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+        return torch.from_numpy(numbers.astype(np.int64 if is_whole else np.float32))
     dims = max((row.ndim for row in rows), default=1)
     for number, row in enumerate(rows):
         if row.ndim != dims and row.size:
@@ -74,8 +82,8 @@ def tensor_of(
     longest = [max((row.shape[d] for row in good if row.ndim == dims), default=0) for d in range(dims)]
     if shape is not None:
         longest = [int(np.prod(shape))] if dims == 1 else longest
-    whole = all(np.issubdtype(row.dtype, np.integer) for row in rows if row.size)
-    packed = np.zeros((len(rows), *longest), dtype=np.int64 if whole else np.float32)
+    is_whole = whole or all(np.issubdtype(row.dtype, np.integer) for row in rows if row.size)
+    packed = np.zeros((len(rows), *longest), dtype=np.int64 if is_whole else np.float32)
     for number, row in enumerate(good):
         if row.ndim == dims:
             packed[number][tuple(slice(length) for length in row.shape)] = row

@@ -58,8 +58,7 @@ def first_look(
         model.check_weights(batch)
         if loss is not None:
             check_task(loss, scores, batch.labels)
-        with torch.no_grad():
-            model.loss(scores, batch.labels)  # type: ignore[misc]  # refuses shapes and means
+        _check_loss(model, scores, batch, bare=bare)
         return Task(loss, usual_metrics(loss, scores) if loss is not None else ())
     check_task(model.recipe.loss, scores, batch.labels)
     if batch.weights is not None and "weights" not in model.blocks[-1].reads:
@@ -68,6 +67,27 @@ def first_look(
             hint='let its last block have reads=("labels", "weights")',
         )
     return Task(loss, _own_metrics(model))
+
+
+def _check_loss(model: WholeModel, scores: Scores, batch: Batch, *, bare: bool) -> None:
+    """Refuse a loss that cannot be computed, or that gives no value a sample."""
+    try:
+        with torch.no_grad():
+            model.loss(scores, batch.labels)  # type: ignore[misc]
+    except DovetailError:
+        raise
+    except Exception as problem:
+        if bare:
+            raise
+        labels = f"labels of shape {list(batch.labels.shape)}"
+        if isinstance(scores, Tensor):
+            given = f"scores of shape {list(scores.shape)} and {labels}"
+        else:
+            given = f"the model's answer, with the parts {', '.join(heads_of(scores))}, and {labels}; a loss for each "
+            given += "part is a table or dict of them"
+        raise ModelError(
+            f"the loss fails on the first samples: {type(problem).__name__}: {problem}", hint=f"it was given {given}"
+        ) from problem
 
 
 def _own_losses(model: WholeModel, scores: Scores, source: Source, samples: int, *, bare: bool) -> dict[str, str]:
