@@ -21,6 +21,8 @@ from dovetail.runtime.messages import (
     Committed,
     Done,
     Extend,
+    GaveBack,
+    GiveBack,
     Hello,
     Holds,
     InRing,
@@ -37,9 +39,9 @@ from dovetail.runtime.messages import (
     RingMeets,
     Save,
     SaveBegun,
-    Saved,
     SaveDense,
     SaveFailed,
+    Saved,
     Staff,
     Stop,
     SumUp,
@@ -344,6 +346,8 @@ class ModelWorker(RingMember):
             self.tell(ResidualTold(name=self.name, generation=message.generation, number=message.number))
         elif isinstance(message, Recall):
             self.tasks.pop((message.step, message.task), None)
+        elif isinstance(message, GiveBack):
+            self._give_back(message)
         elif isinstance(message, Extend | Close):
             found = self.tasks.get((message.step, message.task))
             if found is not None and isinstance(message, Extend):
@@ -353,6 +357,21 @@ class ModelWorker(RingMember):
                 found.closed = True
         else:
             self.of_ring(message)
+
+    def _give_back(self, message: GiveBack) -> None:
+        """Give back some of what is not begun, or nothing."""
+        task, given = self.tasks.get((message.step, message.task)), []
+        if task is not None and not task.asked and not task.closed and task.flight is None:
+            while self.world.random.random() < 0.7 and task.ranges and task.num_flown < len(task.ranges):
+                first, last = task.ranges.pop()
+                kept = self.world.random.randint(0 if task.ranges else 1, last - first) if last > first else 0
+                task.ranges += [(first, first + kept)] if kept or not task.ranges else []
+                if kept < last - first:
+                    given.insert(0, (first + kept, last))
+                if kept:
+                    break
+        self.world.num_given_back += len(given)
+        self.tell(GaveBack(generation=self.generation, step=message.step, task=message.task, ranges=tuple(given)))
 
     def can_work(self) -> bool:
         """Say whether there is a task to go on with."""
