@@ -39,9 +39,9 @@ from dovetail.runtime.messages import (
     RingMeets,
     Save,
     SaveBegun,
+    Saved,
     SaveDense,
     SaveFailed,
-    Saved,
     Staff,
     Stop,
     SumUp,
@@ -346,8 +346,6 @@ class ModelWorker(RingMember):
             self.tell(ResidualTold(name=self.name, generation=message.generation, number=message.number))
         elif isinstance(message, Recall):
             self.tasks.pop((message.step, message.task), None)
-        elif isinstance(message, GiveBack):
-            self._give_back(message)
         elif isinstance(message, Extend | Close):
             found = self.tasks.get((message.step, message.task))
             if found is not None and isinstance(message, Extend):
@@ -356,10 +354,13 @@ class ModelWorker(RingMember):
             elif found is not None:
                 found.closed = True
         else:
-            self.of_ring(message)
+            self._give_back_or_sum(message)
 
-    def _give_back(self, message: GiveBack) -> None:
-        """Give back some of what is not begun, or nothing."""
+    def _give_back_or_sum(self, message: Message) -> None:
+        """Give back some of what is not begun, or nothing; or do what a ring does."""
+        if not isinstance(message, GiveBack):
+            self.of_ring(message)
+            return
         task, given = self.tasks.get((message.step, message.task)), []
         if task is not None and not task.asked and not task.closed and task.flight is None:
             while self.world.random.random() < 0.7 and task.ranges and task.num_flown < len(task.ranges):

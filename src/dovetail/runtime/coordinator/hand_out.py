@@ -80,7 +80,8 @@ class HandOut:
         self._late.discard(name)
         self._asking.take_of(name)
         self._taking.drop(name, self._asking)
-        return all([step.drop_worker(name, self._roster.num_servers) for step in self._steps.values()])
+        are_well = [step.drop_worker(name, self._roster.num_servers) for step in self._steps.values()]
+        return all(are_well)
 
     def goes_on(self, name: str) -> None:
         """Note that a worker has done something."""

@@ -139,7 +139,8 @@ class Step:
         task.ranges, task.is_asked_back, task.has_given = left, False, bool(ranges)
         task.is_at_last = task.is_at_last or not ranges
         early, task.early = task.early, []
-        return all([self.accept(message) for message in early])
+        are_all_of_it = [self.accept(message) for message in early]
+        return all(are_all_of_it)
 
     def orphan(self, ranges: Sequence[tuple[int, int]], now_s: float) -> None:
         """Make positions that were taken back a task for whoever is free next."""

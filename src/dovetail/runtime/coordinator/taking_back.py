@@ -1,4 +1,4 @@
-"""The end of a step: pieces of its tail, and what a worker that turns out slow has not begun, for those who are free."""
+"""The end of a step: who is free gets pieces of its tail, and what a worker that turns out slow has not begun."""
 
 from __future__ import annotations
 
