@@ -25,6 +25,9 @@ from dovetail.runtime.launch.prepare import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
 from dovetail.spec.run_optimizer import RunOptimizer
 
+LONGEST_S = 60.0
+"""How much longer than the warm-up the first epoch may take."""
+
 
 def main() -> None:
     """Measure and print."""
@@ -50,7 +53,7 @@ def main() -> None:
     try:
         prepare(run, folder, source=source)
         with LocalRun(folder, source=source) as running:
-            found = list(windows(running, arguments))
+            found = list(windows(running, arguments, source.num_samples))
             report = running.report
             print_result(
                 f"dovetail-{arguments.mode}-{arguments.dense}",
@@ -65,12 +68,15 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def windows(running: LocalRun, options: argparse.Namespace) -> Iterator[Window]:
-    """Warm up, then yield the rate of one window after the other, as for the other sides."""
+def windows(running: LocalRun, options: argparse.Namespace, epoch: int) -> Iterator[Window]:
+    """Warm up, then yield the rate of one window after the other, as for the other sides.
+
+    Rows are made in the first epoch, which is over by then: on the other sides the whole table is made at the start.
+    """
     while running.report is None or running.report.samples == 0:
         running.look()
     end = time.perf_counter() + options.warm_up
-    while time.perf_counter() < end:
+    while time.perf_counter() < end or (running.report.samples < epoch and time.perf_counter() < end + LONGEST_S):
         running.look()
     root, quiet_s = os.getpid(), 0.0
     end = time.perf_counter() + options.seconds + options.patience

@@ -13,6 +13,7 @@ import torch
 from dovetail.data.batch import Batch, concatenate
 from dovetail.data.errors import DataError
 from dovetail.data.order import BLOCK_SAMPLES, Order
+from dovetail.data.schema import Schema
 from dovetail.data.source import Source
 
 THREAD_NAME = "dovetail-loader"
@@ -56,6 +57,7 @@ class Loader:
                 hint="batch_size and readers are at least 1, start and prefetch at least 0",
             )
         self._source = source
+        self._schema: Schema | None = None
         limits = [limit for limit in (num_samples, source.num_samples) if limit is not None]
         self._order = Order(
             num_samples=min(limits, default=None), seed=seed, epoch=epoch, shuffle=shuffle, block_samples=block_samples
@@ -137,16 +139,19 @@ class Loader:
 
     def read(self, first: int, last: int) -> Batch:
         """Return the samples at positions `first` up to but not including `last`, whatever was handed out so far."""
-        pieces = []
-        for stretch in self._order.stretches(first, last):
-            if self._order.shuffle:
-                block = self._block(stretch.first_sample, stretch.last_sample)
-                pieces.append(
-                    _picked(block, stretch.first_sample, stretch.last_sample, torch.from_numpy(stretch.picks))
+        if self._order.shuffle:
+            pieces = [
+                _picked(
+                    self._block(stretch.first_sample, stretch.last_sample),
+                    stretch.first_sample,
+                    stretch.last_sample,
+                    torch.from_numpy(stretch.picks),
                 )
-            else:
-                begin = stretch.first_sample + int(stretch.picks[0])
-                pieces.append(self._read(begin, begin + len(stretch.picks)))
+                for stretch in self._order.stretches(first, last)
+            ]
+        else:  # blocks make no difference then
+            end = last if self._order.num_samples is None else min(last, self._order.num_samples)
+            pieces = [self._read(first, end)] if end > first else []
         batch = concatenate(pieces)
         if self._order.epoch and self._order.num_samples:
             batch = batch.with_sample_ids(batch.sample_ids + self._order.epoch * self._order.num_samples)
@@ -157,7 +162,9 @@ class Loader:
         batch: object = self._source.read(first, last)
         if not isinstance(batch, Batch):
             raise DataError(f"the data returned a {type(batch).__name__}", hint="read() returns a dovetail.data.Batch")
-        schema = self._source.schema
+        if self._schema is None:
+            self._schema = self._source.schema
+        schema = self._schema
         slots = batch.num_slots if batch.num_samples else schema.num_slots
         if slots != schema.num_slots or batch.dense.shape[1] != schema.num_dense:
             raise DataError(

@@ -21,6 +21,8 @@ from dovetail.runtime.messages import (
     Committed,
     Done,
     Extend,
+    GaveBack,
+    GiveBack,
     Hello,
     Holds,
     InRing,
@@ -352,7 +354,25 @@ class ModelWorker(RingMember):
             elif found is not None:
                 found.closed = True
         else:
+            self._give_back_or_sum(message)
+
+    def _give_back_or_sum(self, message: Message) -> None:
+        """Give back some of what is not begun, or nothing; or do what a ring does."""
+        if not isinstance(message, GiveBack):
             self.of_ring(message)
+            return
+        task, given = self.tasks.get((message.step, message.task)), []
+        if task is not None and not task.asked and not task.closed and task.flight is None:
+            while self.world.random.random() < 0.7 and task.ranges and task.num_flown < len(task.ranges):
+                first, last = task.ranges.pop()
+                kept = self.world.random.randint(0 if task.ranges else 1, last - first) if last > first else 0
+                task.ranges += [(first, first + kept)] if kept or not task.ranges else []
+                if kept < last - first:
+                    given.insert(0, (first + kept, last))
+                if kept:
+                    break
+        self.world.num_given_back += len(given)
+        self.tell(GaveBack(generation=self.generation, step=message.step, task=message.task, ranges=tuple(given)))
 
     def can_work(self) -> bool:
         """Say whether there is a task to go on with."""

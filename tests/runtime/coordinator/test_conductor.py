@@ -7,9 +7,12 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.runtime.coordinator.state import RunState
-from dovetail.runtime.messages import Apply, Close, Extend, Failed, More, SaveDense, SaveNow
+from dovetail.runtime.coordinator.steps import Step
+from dovetail.runtime.dispatch import StepPlan
+from dovetail.runtime.messages import Accepted, Apply, Close, Extend, Failed, More, SaveDense, SaveNow
 from tests.runtime.coordinator.blueprints import make_blueprint
 from tests.runtime.coordinator.made_up import ModelWorker
 from tests.runtime.coordinator.world import World
@@ -190,6 +193,35 @@ def test_a_task_that_was_closed_does_not_grow_when_its_worker_is_heard_to_ask_on
         world.step() or world.pass_time()
 
     assert world.conductor.state is RunState.DONE, world.conductor.failure  # the shelf checks what is kept
+
+
+def test_what_slow_workers_give_back_counts_once_whatever_goes_wrong() -> None:
+    how: dict[str, object] = {"mode": "sync", "tail": 0.5, "batch": 30, "samples": 120, "workers": 4}
+    num_given_back = 0
+    for seed in range(40):
+        world = walk(how, seed)
+        assert world.conductor.state is RunState.DONE, world.conductor.failure
+        assert world.shelf.newest().manifest.position == world.total
+        num_given_back += world.num_given_back
+
+    assert num_given_back > 5
+
+
+def test_positions_that_come_back_out_of_order_make_the_step_begin_again() -> None:
+    step = Step.divided(
+        0, epoch=0, first=0, last=20, plan=StepPlan(main={"a": 15, "b": 5}, tail_samples=0, step_s=1.0), now_s=0.0
+    )
+    task = step.task_for("a", 1, 0.0)
+    assert task is not None
+    task.is_asked_back = True
+    early = Accepted(name="s", generation=1, step=0, task=task.number, positions=9, samples=9, loss=0.0)
+    assert step.accept(early)  # it came before the answer of its worker
+    assert not task.accepted
+
+    assert not step.take_back(task, [(5, 10)])  # not the last ones
+    assert step.take_back(task, [(9, 12), (12, 15)])
+    assert (task.ranges, task.accepted) == ([(0, 9)], {"s"})
+    assert not step.accept(replace(early, positions=15))
 
 
 def test_who_is_told_late_to_write_a_checkpoint_is_told_of_which_step() -> None:

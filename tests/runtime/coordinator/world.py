@@ -94,6 +94,7 @@ class World:
         self.events: list[str] = []
         self.to_coordinator: deque[tuple[bytes, Message]] = deque()
         self.pushes: list[Push] = []
+        self.num_given_back = 0
         self._ids = itertools.count(100)
         self.servers: dict[str, ModelServer] = {}
         self.workers: dict[str, ModelWorker] = {}

@@ -7,14 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.runtime.messages import Close, Extend, More, Recall, Reset, Stop
+from dovetail.runtime.messages import Close, Extend, GaveBack, GiveBack, More, Recall, Reset, Stop
 from dovetail.runtime.worker.inbox import Inbox, News, Progress
+from dovetail.runtime.worker.pace import Pace
 from dovetail.runtime.worker.task import Task, divide
 from tests.runtime.worker.makers import assign
 
 
-def make_inbox(most: int = 10, generation: int = 1) -> Inbox:
-    inbox = Inbox(lambda: most)
+def make_inbox(most: int = 10, generation: int = 1, sample_s: float = 0.0) -> Inbox:
+    pace = Pace()
+    pace.add(samples=1, compute_s=sample_s, fetch_s=sample_s * most)
+    inbox = Inbox(lambda: most, pace=pace)
     inbox.handle(Reset(generation=generation))
     return inbox
 
@@ -33,6 +36,10 @@ def close(*, generation: int = 1, step: int = 0, task: int = 0) -> Close:
 
 def recall(*, generation: int = 1, step: int = 0, task: int = 0) -> Recall:
     return Recall(generation=generation, step=step, task=task)
+
+
+def give_back(samples_per_s: float, *, fixed_s: float = 0.0, generation: int = 1, task: int = 0) -> GiveBack:
+    return GiveBack(generation=generation, step=0, task=task, samples_per_s=samples_per_s, fixed_s=fixed_s)
 
 
 def test_a_closed_task_is_divided_evenly_into_micro_batches_that_fit():
@@ -158,6 +165,56 @@ def test_messages_of_another_generation_or_task_change_nothing(message):
     assert inbox.is_wanted(only.task)
 
 
+def test_what_is_not_begun_is_given_back_as_far_as_another_ends_it_sooner():
+    inbox = make_inbox(most=8, sample_s=1.0)
+    first, *others = inbox.handle(assign((0, 34), is_open=True)).micro_batches  # 2 + 8 + 8 + 8 + 8
+    assert inbox.begins(first)
+    assert inbox.begins(others[0])
+
+    news = inbox.handle(give_back(1.0))  # 12 samples each would be even, which is one micro-batch
+
+    assert news.answer == GaveBack(generation=1, step=0, task=0, ranges=((26, 34),))
+    assert first.task.num_positions == 26
+    assert not inbox.begins(others[-1])
+    assert inbox.begins(others[1])
+    assert not inbox.should_ask_for_more(others[1])
+    assert inbox.handle(extend(50, 55)).micro_batches[0].number == 5  # no number stands for two
+    news = inbox.handle(give_back(1e9))
+    assert news.answer.ranges == ((18, 26), (50, 55))
+    assert news.more == More(generation=1, step=0, task=0)  # nothing is left to begin
+    assert inbox.handle(give_back(1e9)).answer.ranges == ()
+    assert [inbox.computed(first.task) for _ in range(3)] == [Progress.GOES_ON, Progress.GOES_ON, Progress.RAN_OUT]
+
+
+@pytest.mark.parametrize("message", [give_back(0.01), give_back(1e9, fixed_s=1e9), give_back(1e9, task=7)])
+def test_nothing_is_given_back_to_one_who_would_be_later_nor_of_a_task_that_is_not_here(message):
+    inbox = make_inbox(most=8, sample_s=1.0)
+    first, *_ = inbox.handle(assign((0, 34), is_open=True)).micro_batches
+    inbox.begins(first)
+
+    assert inbox.handle(message) == News(answer=GaveBack(generation=1, step=0, task=message.task))
+    assert inbox.handle(give_back(1e9, generation=0)) == News()  # of another generation: nobody is answered
+
+
+def test_the_first_micro_batch_stays_where_it_is():
+    inbox = make_inbox(most=8, sample_s=1.0)
+    first, *_ = inbox.handle(assign((0, 34), is_open=True)).micro_batches
+
+    assert inbox.handle(give_back(1e9)).answer.ranges == ((10, 18), (18, 26), (26, 34))
+    assert inbox.handle(give_back(1e9)).answer.ranges == ()  # of 8 samples one micro-batch is no part
+    assert inbox.begins(first)
+
+
+@pytest.mark.parametrize(("fetch_s", "parts"), [(0.0, [256, 279, 279, 279]), (10.0, [256, 837])])
+def test_an_open_task_that_takes_long_is_cut_small_where_that_costs_little(fetch_s, parts):
+    pace = Pace()
+    pace.add(samples=1, compute_s=0.01, fetch_s=fetch_s)
+    inbox = Inbox(lambda: 1024, pace=pace)
+    inbox.handle(Reset(generation=1))
+
+    assert [last - first for first, last in ranges_of(inbox.handle(assign((0, 1093), is_open=True)))] == parts
+
+
 @dataclass
 class Expected:
     """A task as the coordinator knows it."""
@@ -170,7 +227,7 @@ class Bout:
     """A coordinator that keeps its own books, and a worker that computes in order, one micro-batch at a time."""
 
     def __init__(self, most: int) -> None:
-        self.inbox = make_inbox(most)
+        self.inbox = make_inbox(most, sample_s=1.0)
         self.generation = 1
         self.given: dict[tuple[int, int], Expected] = {}
         self.next_position = 0
@@ -181,6 +238,11 @@ class Bout:
 
     def tell(self, message) -> None:
         news = self.inbox.handle(message)
+        if news.answer is not None:
+            taken = {at for first, last in news.answer.ranges for at in range(first, last)}
+            expected = self.given.get((message.step, message.task), Expected())
+            assert taken <= set(expected.positions)
+            expected.positions = [at for at in expected.positions if at not in taken]
         self.waiting.extend(news.micro_batches)
         if news.more is not None:
             self.asked[news.more.step, news.more.task] += 1
@@ -214,6 +276,10 @@ class Bout:
             self.given[key].closed = True
         self.tell(close(generation=generation, step=key[0], task=key[1]))
 
+    def give_back(self, key, rate, generation) -> None:
+        message = GiveBack(generation=generation, step=key[0], task=key[1], samples_per_s=rate, fixed_s=0.0)
+        self.tell(message)
+
     def recall(self, key, generation) -> None:
         if generation == self.generation:
             self.given.pop(key, None)
@@ -228,6 +294,9 @@ class Bout:
         for _ in range(min(count, len(self.waiting))):
             each = self.waiting.popleft()
             if not self.inbox.is_wanted(each.task):
+                continue
+            if not self.inbox.begins(each):
+                self.finish()
                 continue
             assert each.task.assign.generation == self.generation
             self.inbox.should_ask_for_more(each)
@@ -256,6 +325,7 @@ ACTS = st.one_of(
     st.tuples(st.just("extend"), KEYS, st.integers(1, 25), OLD),
     st.tuples(st.just("close"), KEYS, OLD),
     st.tuples(st.just("recall"), KEYS, OLD),
+    st.tuples(st.just("give_back"), KEYS, st.sampled_from([0.1, 1.0, 10.0]), OLD),
     st.tuples(st.just("reset"), st.integers(0, 2)),
     st.tuples(st.just("work"), st.integers(1, 6)),
     st.tuples(st.just("work"), st.integers(1, 6)),
@@ -267,7 +337,7 @@ ACTS = st.one_of(
 def test_in_any_order_every_position_is_computed_once_and_nothing_old(most, acts):
     bout = Bout(most)
     for name, *how in acts:
-        if name in ("extend", "close", "recall"):
+        if name in ("extend", "close", "recall", "give_back"):
             how[-1] = bout.generation - how[-1]  # mostly of now, sometimes of an old generation
         getattr(bout, name)(*how)
     left = list(bout.given.items())

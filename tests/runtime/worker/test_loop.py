@@ -20,6 +20,8 @@ from dovetail.runtime.messages import (
     Done,
     Extend,
     Failed,
+    GaveBack,
+    GiveBack,
     Hello,
     InRing,
     JoinRing,
@@ -123,6 +125,32 @@ def test_a_task_that_grows_is_computed_once_and_its_gradients_are_those_of_the_w
     assert 0 < done.piece_s <= done.compute_s
     kinds = [span.kind for span in done.spans]
     assert (kinds.count("compute"), kinds.count("fetch")) == (6, 6)  # 4 + 12 + 12 + 12, then 10 + 10
+    np.testing.assert_allclose(before - dense_of(bench), sum(dense for _, dense, _ in alone), rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_given_back_is_not_computed_and_the_rest_once(make_bench):
+    bench = make_bench(optimizer=PLAIN, micro_batch=8)
+    before = dense_of(bench)
+    expected, task = [(0, 20)], 0
+    with worker_of(bench) as coordinator:
+        coordinator.tell(assign((0, 20), task=0))  # by which the worker knows its pace
+        coordinator.hear(Done)
+        given = ()
+        while not given and task < 20:  # on a machine that stands still all may be begun by then
+            task += 1
+            ask = GiveBack(generation=1, step=0, task=task, samples_per_s=1e9, fixed_s=0.0)
+            coordinator.tell(assign((20, 80), task=task, is_open=True), ask)
+            given = coordinator.hear(GaveBack).ranges
+            expected.append((20, given[0][0] if given else 80))
+            coordinator.hear(More)
+            coordinator.tell(Close(generation=1, step=0, task=task))
+            done = coordinator.hear(Done)
+
+    assert given
+    assert given[-1][1] == 80
+    assert done.samples == given[0][0] - 20
+    commit(bench)
+    alone = [by_autograd(bench, bench.samples.read(0, *each)) for each in expected]
     np.testing.assert_allclose(before - dense_of(bench), sum(dense for _, dense, _ in alone), rtol=1e-3, atol=1e-4)
 
 

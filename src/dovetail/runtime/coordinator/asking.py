@@ -37,6 +37,10 @@ class AnswerLater:
             self._asking.append(Asking(now_s + early_s, worker, more))
         return early_s > 0
 
+    def put_off(self, worker: Worker, more: More) -> None:
+        """Have a worker answered when answers are next given."""
+        self._asking.append(Asking(0.0, worker, more))
+
     def due_s(self) -> float:
         """Return when the next one has to be answered."""
         return min((each.due_s for each in self._asking), default=math.inf)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.coordinator.asking import AnswerLater
 from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.members import Worker, shares_of
 from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.steps import Step, StepTask
-from dovetail.runtime.dispatch import grant, plan_step, seconds_left
-from dovetail.runtime.messages import Assign, Close, Extend, More, Recall
-
-AROUND = 2.0
-"""How many times what a worker takes to fetch a piece it takes around computing it: to fetch, and to send."""
+from dovetail.runtime.coordinator.taking_back import TakingBack, granted
+from dovetail.runtime.dispatch import plan_step
+from dovetail.runtime.messages import Assign, Close, Extend, GaveBack, More, Recall
 
 
 class HandOut:
@@ -32,6 +27,7 @@ class HandOut:
         self._next_position = 0
         self._steps: dict[int, Step] = {}
         self._asking = AnswerLater()
+        self._taking = TakingBack(roster, decisions)
         self._idle: set[str] = set()
         self._at_step: dict[str, int] = {}
         """The last step that each worker that takes part was given a task of."""
@@ -43,6 +39,7 @@ class HandOut:
         self.step, self._next_position = step, position
         self._steps.clear()
         self._asking.clear()
+        self._taking.clear()
         self._idle.clear()
         self._at_step.clear()
         self._late.clear()
@@ -77,13 +74,14 @@ class HandOut:
         self._idle.add(name)
         self._at_step[name] = self.step - 1
 
-    def drop(self, name: str) -> None:
-        """Have others do what a lost worker held."""
+    def drop(self, name: str) -> bool:
+        """Have others do what a lost worker held; False where servers have something else of it than was thought."""
         self._idle.discard(name)
         self._late.discard(name)
         self._asking.take_of(name)
-        for step in self._steps.values():
-            step.drop_worker(name, self._roster.num_servers)
+        self._taking.drop(name, self._asking)
+        are_well = [step.drop_worker(name, self._roster.num_servers) for step in self._steps.values()]
+        return all(are_well)
 
     def goes_on(self, name: str) -> None:
         """Note that a worker has done something."""
@@ -97,9 +95,11 @@ class HandOut:
         for task in step.open_tasks(self._roster.num_servers):
             worker = self._roster.workers.get(task.worker)
             waited_s = now_s - max(task.handed_s, step.begun_s)
-            if worker is None or task.doubled or not worker.is_late(task.num_positions, waited_s):
+            if worker is None or task.doubled or task.early or not worker.is_late(task.num_positions, waited_s):
                 continue
             task.doubled, task.is_open = True, False
+            task.is_asked_back = False  # what it still gives back is its own again
+            self._taking.drop(task.worker, self._asking)
             self._late.add(task.worker)
             step.orphans.append(task)
             self._decisions.say(
@@ -195,25 +195,8 @@ class HandOut:
 
     def _grant(self, step: Step, worker: Worker, now_s: float, fetch_s: float = 0.0) -> int:
         """Return how much of the tail a worker takes now; `fetch_s` is what it takes to get a piece ready."""
-        if not step.tail_left:
-            return 0
-        workers = self._roster.workers
         shares = {share.name: share for share in shares_of(self._workers, balance=self._training.balance)}
-        others = []
-        left_s = math.inf
-        for task in step.open_tasks(self._roster.num_servers):
-            other = workers.get(task.worker)
-            if other is None or other.name == worker.name or not task.is_open:
-                continue
-            expected_s = other.speed.seconds(task.num_positions) or math.inf
-            busy_s = max(0.0, max(task.handed_s, step.begun_s) + expected_s - now_s)
-            others.append((shares[other.name], busy_s))
-        if others and not any(math.isinf(busy_s) for _, busy_s in others):
-            left_s = seconds_left(step.tail_left, others)
-        share = shares[worker.name]
-        fixed_s = share.fixed_s if share.piece_fixed_s is None else share.piece_fixed_s
-        share = replace(share, piece_fixed_s=fixed_s + AROUND * fetch_s)
-        return grant(share, step.tail_left, left_s, step_s=step.plan.step_s)
+        return granted(step, worker, shares, self._roster, now_s, fetch_s)
 
     def _rescue(self, now_s: float) -> bool:
         """Have a lost worker's task done by one who waits for the next step, where nobody is free; True where one is.
@@ -250,6 +233,8 @@ class HandOut:
 
     def asks(self, worker: Worker, more: More, now_s: float) -> None:
         """Answer who is about to run out of work: now, or later where that is in time."""
+        if (step := self._steps.get(more.step)) is not None and more.task in step.tasks:
+            step.tasks[more.task].is_at_last = True
         if not (self._has_tail(more) and self._asking.can_wait(worker, more, now_s)):
             self._answer(worker, more, now_s)
 
@@ -287,6 +272,22 @@ class HandOut:
                     Extend(generation=generation, step=step.number, task=task.number, first=first, last=last),
                 )
                 return
+            if not self._everyone and self._training.balance and self._taking.begin(step, task, worker, more, now_s):
+                return
             task.is_open = False
         self._decisions.send(worker, Close(generation=generation, step=more.step, task=more.task))
         self._advance_worker(worker, now_s)
+
+    def gave_back(self, giver: Worker, message: GaveBack, now_s: float) -> bool:
+        """Hand on what a slow worker gave back; False where that is not what it had."""
+        asked, step = self._taking.answered(giver, message), self._steps.get(message.step)
+        if asked is None or step is None:
+            return True
+        if not step.take_back(step.tasks[message.task], message.ranges):
+            return False
+        if not message.ranges:
+            if self._roster.workers.get(asked[0].name) is asked[0]:
+                self._answer(*asked, now_s)
+        elif not self._taking.hand_on(step, *asked, message.ranges):
+            step.orphan(message.ranges, now_s)
+        return True

@@ -6,6 +6,7 @@ Pure: `hand_out` and `sync_work` tell what happened and send what comes back.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dovetail.runtime.dispatch import StepPlan
@@ -27,6 +28,13 @@ class StepTask:
     loss: float = 0.0
     doubled: bool = False
     """Handed to a second worker, because the first is late."""
+    is_asked_back: bool = False
+    """Whether its worker was asked to give back what it has not begun, and has not answered."""
+    is_at_last: bool = False
+    """Whether its worker has begun all that it was given, as far as is known."""
+    has_given: bool = False
+    early: list[Accepted] = field(default_factory=list)
+    """What came before the answer of a worker that gave something back."""
 
     @property
     def num_positions(self) -> int:
@@ -102,6 +110,7 @@ class Step:
         piece = (self.tail, min(self.last, self.tail + samples))
         self.tail = piece[1]
         task.ranges.append(piece)
+        task.is_at_last = False
         return piece
 
     def new_tail_task(self, worker: str, samples: int, now_s: float) -> StepTask:
@@ -119,18 +128,45 @@ class Step:
         self.tail = self.last
         self.orphans.append(task)
 
-    def drop_worker(self, worker: str, num_servers: int) -> None:
-        """Have others do what a lost worker has not finished."""
+    def take_back(self, task: StepTask, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Take back the last positions of a task; False where they are not, or servers have others of it."""
+        left = list(task.ranges)
+        for first, last in reversed(ranges):
+            if not left or left[-1][1] != last or not left[-1][0] <= first < last:
+                return False
+            begin, _ = left.pop()
+            left += [(begin, first)] if begin < first else []
+        task.ranges, task.is_asked_back, task.has_given = left, False, bool(ranges)
+        task.is_at_last = task.is_at_last or not ranges
+        early, task.early = task.early, []
+        are_all_of_it = [self.accept(message) for message in early]
+        return all(are_all_of_it)
+
+    def orphan(self, ranges: Sequence[tuple[int, int]], now_s: float) -> None:
+        """Make positions that were taken back a task for whoever is free next."""
+        task = self._new_task("", ranges[0], now_s)
+        task.ranges, task.is_open = list(ranges), False
+        self.orphans.append(task)
+
+    def drop_worker(self, worker: str, num_servers: int) -> bool:
+        """Have others do what a lost worker has not finished; False where servers have other positions than it had."""
         if worker in self.planned:
             self.orphans.append(self.planned.pop(worker))
+        is_well = True
         for task in self.tasks.values():
             if task.worker == worker and len(task.accepted) < num_servers and task not in self.orphans:
                 self.orphans.append(task)
+                is_well = is_well and not task.early
+                task.is_asked_back, task.early = False, []
+        return is_well
 
     def accept(self, message: Accepted) -> bool:
         """Note that a server has a task's gradients; False where they are of other positions than the task's."""
         task = self.tasks.get(message.task)
         if task is None:
+            return True
+        if task.is_asked_back and message.positions != task.num_positions:
+            task.early.append(message)  # its worker's answer is on its way
             return True
         task.accepted.add(message.name)
         task.samples, task.loss = message.samples, message.loss

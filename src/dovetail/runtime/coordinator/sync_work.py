@@ -16,7 +16,7 @@ from dovetail.runtime.coordinator.stage_keepers import dense_keepers
 from dovetail.runtime.coordinator.steps import Step
 from dovetail.runtime.coordinator.work import BeginAgain, Finish, GoBack, Pause, Wish
 from dovetail.runtime.dense.clipping import clipped_scale
-from dovetail.runtime.messages import Accepted, Commit, Committed, Done, Message, More, Norm, NormIs, RanOut
+from dovetail.runtime.messages import Accepted, Commit, Committed, Done, GaveBack, Message, More, Norm, NormIs, RanOut
 
 REPEAT_S = 2.0
 """How long a server may take to apply a step before it is told again: a connection may have broken meanwhile."""
@@ -138,7 +138,8 @@ class SyncWork:
 
     def drop(self, name: str, now_s: float) -> None:
         """Have others do what a lost worker held."""
-        self._hand_out.drop(name)
+        if not self._hand_out.drop(name):
+            self._want(BeginAgain(f"servers have other positions of a task than {name} said"))
         self._want(self._keepers.drop(name))
 
     def _want(self, wish: Wish | None) -> None:
@@ -180,6 +181,9 @@ class SyncWork:
             self._hand_out.asks(worker, message, now_s)
         elif isinstance(message, RanOut):
             self._hand_out.ran_out(worker, now_s)
+        elif isinstance(message, GaveBack):
+            if not self._hand_out.gave_back(worker, message, now_s):
+                self._want(BeginAgain(f"{worker.name} gave back what it did not have, of step {message.step}"))
         elif not isinstance(message, Done):
             self._want(self._keepers.handle(message, now_s))
 

@@ -70,6 +70,8 @@ from dovetail.runtime.messages.working import (
     Close,
     Done,
     Extend,
+    GaveBack,
+    GiveBack,
     More,
     RanOut,
     Recall,
@@ -82,7 +84,7 @@ Message = (
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
     | Save | SaveBegun | Saved | SaveFailed | CutLog | LogNote | ServerStats
     | Copy | Copied | CopyWanted | CopyIs | ReadCopy | CopyPart
-    | Reset | Assign | More | RanOut | Extend | Close | Recall | Done
+    | Reset | Assign | More | RanOut | Extend | Close | Recall | GiveBack | GaveBack | Done
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
     | Died | Status | Report | SaveNow
     | AddUp | AddedUp
@@ -117,6 +119,8 @@ __all__ = [
     "Failed",
     "Forgotten",
     "Forward",
+    "GaveBack",
+    "GiveBack",
     "Hello",
     "Holds",
     "InRing",

@@ -23,7 +23,7 @@ from dovetail.runtime.messages.serving import (
 )
 from dovetail.runtime.messages.staging import Collect, Forward, StageSpans
 from dovetail.runtime.messages.watching import Died, SaveNow, Status
-from dovetail.runtime.messages.working import Done, More, RanOut
+from dovetail.runtime.messages.working import Done, GaveBack, More, RanOut
 
 LAUNCHER = "launcher"
 TO_COORDINATOR: dict[str, tuple[type, ...]] = {
@@ -34,7 +34,7 @@ TO_COORDINATOR: dict[str, tuple[type, ...]] = {
         LogNote,
     ),
     "stage worker": (Status, Hello, Alive, Failed, StageSpans),
-    "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, Done, ResidualTold, Tuned),
+    "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, GaveBack, Done, ResidualTold, Tuned),
 }  # fmt: skip
 FROM_RINGS = (Holds, RingMeets, InRing, Reduced, RingBroken, Saved, SaveFailed)
 """What workers say as well where they keep the dense parameters."""

@@ -80,6 +80,28 @@ class Recall(MessageKind, frozen=True):
     task: int
 
 
+class GiveBack(MessageKind, frozen=True):
+    """Give back positions of an open task that are not begun, as many as one who is free ends sooner.
+
+    It does `samples_per_s`, and begins with them in `fixed_s`.
+    """
+
+    generation: int
+    step: int
+    task: int
+    samples_per_s: float
+    fixed_s: float
+
+
+class GaveBack(MessageKind, frozen=True):
+    """The positions that a worker gives back, the last of its task; none where all are begun."""
+
+    generation: int
+    step: int
+    task: int
+    ranges: tuple[tuple[int, int], ...] = ()
+
+
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """What a worker did from when to when (seconds since the epoch)."""
 

@@ -56,7 +56,7 @@ class Fetcher:
         """Get micro-batches ready until there is None."""
         try:
             while (micro_batch := self.micro_batches.get()) is not None:
-                if self._wanted(micro_batch.task):
+                if self._wanted(micro_batch.task) and micro_batch.number not in micro_batch.task.given_back:
                     with suppress(Abandoned):
                         self._put(self.fetch(micro_batch))
                 self._rests()

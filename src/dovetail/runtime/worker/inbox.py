@@ -7,15 +7,26 @@ the clock. A task is known by (step, task) within a generation of the run, and e
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from dovetail.runtime.messages import Assign, Close, Extend, Message, More, Recall, Reset
+import msgspec
+
+from dovetail.runtime.dispatch.give_back import num_given_back
+from dovetail.runtime.messages import Assign, Close, Extend, GaveBack, GiveBack, Message, More, Recall, Reset
+from dovetail.runtime.worker.pace import Pace
 from dovetail.runtime.worker.task import MicroBatch, Task, divide
 
 SMALLER_FIRST = 4
 """The first micro-batch of a step is so many times smaller: everyone asks the servers at once, and computes sooner."""
+PARTS = 3
+"""Into so many micro-batches, at least, an open task is cut: the last of them can be given back."""
+LEAST = 64
+"""The fewest samples that these have."""
+LONG = 4.0
+"""How many times what it takes to fetch one they take to compute, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +35,10 @@ class News:
 
     micro_batches: tuple[MicroBatch, ...] = ()
     """To be fetched and computed, in this order."""
+    answer: GaveBack | None = None
+    """To be told first."""
     more: More | None = None
-    """To be asked at once, by a task that begins without work."""
+    """To be asked at once, by a task that has no work left to begin."""
     may_be_whole: bool = False
     """Whether a task may have become whole without anything left to compute."""
 
@@ -41,12 +54,12 @@ class Progress(Enum):
 class Inbox:
     """What this worker has to do, in the generation that the run is in."""
 
-    def __init__(self, most_at_once: Callable[[], int], *, undivided: bool = False) -> None:
+    def __init__(self, most_at_once: Callable[[], int], *, undivided: bool = False, pace: Pace | None = None) -> None:
         """Start without tasks; `most_at_once()` says how many samples a micro-batch may have now.
 
-        Where tasks are `undivided`, each is one micro-batch.
+        Where tasks are `undivided`, each is one micro-batch. By its `pace` a worker knows what it can give back.
         """
-        self._most_at_once, self._undivided = most_at_once, undivided
+        self._most_at_once, self._undivided, self._pace = most_at_once, undivided, pace or Pace()
         self._lock = threading.Lock()
         self._tasks: dict[tuple[int, int], Task] = {}
         self.generation = 0
@@ -62,6 +75,8 @@ class Inbox:
                 task = self._tasks.get((message.step, message.task))
                 if task is not None:
                     return self._change(task, message)
+            elif isinstance(message, GiveBack) and message.generation == self.generation:
+                return self._give_back(message)
         return News()
 
     def _reset(self, generation: int) -> None:
@@ -83,9 +98,7 @@ class Inbox:
         task.num_assigned = task.num_known
         if micro_batches:
             return News(tuple(micro_batches))
-        task.asked_for_more = message.is_open
-        more = More(generation=message.generation, step=message.step, task=message.task) if message.is_open else None
-        return News(more=more, may_be_whole=task.closed)
+        return News(more=_asks_now(task), may_be_whole=task.closed)
 
     def _change(self, task: Task, message: Extend | Close | Recall) -> News:
         """Give a task more work, or say that there is no more, or put it back."""
@@ -99,16 +112,55 @@ class Inbox:
         del self._tasks[message.step, message.task]
         return News()
 
+    def _give_back(self, message: GiveBack) -> News:
+        """Have others compute what is not begun, as far as they end it sooner; the first micro-batch stays."""
+        task = self._tasks.get((message.step, message.task))
+        answer = GaveBack(generation=message.generation, step=message.step, task=message.task)
+        if task is None:
+            return News(answer=answer)
+        unbegun = [each for each in task.unbegun if each.number > 0]
+        sample_s = self._pace.busy_s(1)
+        count = num_given_back(
+            [each.last - each.first for each in unbegun],
+            left_s=max(0.0, task.begun_s + sample_s * task.begun_samples - time.monotonic()),
+            sample_s=sample_s,
+            taker_samples_per_s=message.samples_per_s,
+            taker_fixed_s=message.fixed_s,
+        )
+        if not count:
+            return News(answer=answer)
+        for each in unbegun[-count:]:
+            task.unbegun.pop()
+            task.given_back.add(each.number)
+            task.num_known -= 1
+            task.num_positions -= each.last - each.first
+        ranges = tuple((each.first, each.last) for each in unbegun[-count:])
+        asks = not (task.unbegun or task.closed or task.asked_for_more)
+        return News(
+            answer=msgspec.structs.replace(answer, ranges=ranges),
+            more=_asks_now(task) if asks else None,
+            may_be_whole=task.closed,
+        )
+
     def _micro_batches(self, task: Task, first: int, last: int, *, begins: bool = False) -> list[MicroBatch]:
         """Return positions in micro-batches that fit the memory; an open task `begins` with a small one."""
         most = max(1, last - first) if self._undivided else self._most_at_once()
         small = max(1, most // SMALLER_FIRST) if begins and task.assign.is_open and not self._undivided else None
+        if small is not None:
+            most = self._most_of_open(last - first, most)
         found = []
         for begin, end in divide(first, last, most, smaller_first=small):
-            found.append(MicroBatch(task, task.num_known, begin, end))
+            found.append(MicroBatch(task, task.next_number, begin, end))
+            task.next_number += 1
             task.num_known += 1
             task.num_positions += end - begin
+        task.unbegun.extend(found)
         return found
+
+    def _most_of_open(self, samples: int, most: int) -> int:
+        """Return how large micro-batches are of which the last may be given back: smaller where they take long."""
+        smaller = max(LEAST, -(-samples // PARTS))
+        return min(most, smaller) if self._pace.busy_s(smaller) > LONG * self._pace.fetch_s else most
 
     # -- asked by the threads that fetch, compute and send -------------------------------------------------------------
 
@@ -116,11 +168,23 @@ class Inbox:
         """Say whether work on a task still counts."""
         return task.assign.generation == self.generation and not task.recalled
 
+    def begins(self, micro_batch: MicroBatch) -> bool:
+        """Note that a micro-batch is begun; False where it was given back."""
+        task = micro_batch.task
+        with self._lock:
+            if micro_batch.number in task.given_back:
+                return False
+            while task.unbegun and task.unbegun[0].number <= micro_batch.number:
+                task.unbegun.popleft()
+            task.begun_s, task.begun_samples = time.monotonic(), micro_batch.last - micro_batch.first
+        return True
+
     def should_ask_for_more(self, micro_batch: MicroBatch) -> bool:
         """Say, once, that what is about to be computed is the last known of an open task."""
         task = micro_batch.task
         with self._lock:
-            asks = micro_batch.number == task.num_known - 1 and not task.closed and not task.asked_for_more
+            is_last = not any(each.number > micro_batch.number for each in task.unbegun)
+            asks = is_last and not task.closed and not task.asked_for_more
             task.asked_for_more = task.asked_for_more or asks
         return asks
 
@@ -150,3 +214,9 @@ class Inbox:
                 return False
             del self._tasks[key]
             return True
+
+
+def _asks_now(task: Task) -> More | None:
+    """Return what an open task asks that has nothing left to begin, and note that it asked."""
+    assign, task.asked_for_more = task.assign, task.assign.is_open
+    return More(generation=assign.generation, step=assign.step, task=assign.task) if assign.is_open else None

@@ -98,7 +98,8 @@ class WorkerLoop:
         self._pipeline = Pipeline(process, self._model) if blueprint.stages else None
         room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
         whole_norms = training.batch_norm == "global"
-        self._inbox = Inbox(room.most_at_once, undivided=whole_norms)
+        self._idle, self._pace = IdleTime(), Pace()
+        self._inbox = Inbox(room.most_at_once, undivided=whole_norms, pace=self._pace)
         self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples, leaves)
         self._dense: DenseSync = (
             RingSync(process, self._model, self._control.tell, part=cut.dense if cut is not None else None)
@@ -127,7 +128,6 @@ class WorkerLoop:
         self._lines = lines_of(process, "compute", self._wire)
         self._norms = WholeNorms(self._model, self._lines, process, self._wanted) if whole_norms else None
         scores = counts_of(blueprint.metrics, lambda: statistics_vector(model), has_own=self._norms is None)
-        self._idle, self._pace = IdleTime(), Pace()
         self._passing = Passing(
             self._inbox,
             self._sender,
@@ -188,8 +188,9 @@ class WorkerLoop:
             self._dense.reset(message.generation)
         for micro_batch in news.micro_batches:
             self._fetcher.micro_batches.put(micro_batch)
-        if news.more is not None:
-            self._control.tell(news.more)
+        for answer in (news.answer, news.more):
+            if answer is not None:
+                self._control.tell(answer)
         if news.may_be_whole:
             self._fetcher.nudge()
 
@@ -235,6 +236,9 @@ class WorkerLoop:
 
     def _begin(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
         """Compute a micro-batch that was waited for, or send it on its way through the stages."""
+        if not self._inbox.begins(fetched.micro_batch):
+            self._passing.finish_whole()
+            return
         if fetched.micro_batch.number == 0:
             self._model.gradients.zero_()  # whatever an abandoned task left behind
         self._passing.account(fetched, begin_s, waited_s)
@@ -259,11 +263,7 @@ class WorkerLoop:
         gradients = self._gradients(fetched) if samples else []
         seconds = time.perf_counter() - start_s - (self._norms.end() if self._norms is not None else 0.0)
         self._pace.add(samples=samples, compute_s=seconds, fetch_s=fetched.fetch_s)
-        task.compute_s += seconds
-        if fetched.micro_batch.number >= task.num_assigned:
-            task.num_pieces += 1
-            task.piece_samples += samples
-            task.piece_s += seconds
+        task.add(fetched.micro_batch.number, samples, seconds)
         task.spans.append(Span("compute", begin_s, now_s(), task.assign.step))
         self._passing.pass_on(task, gradients)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -31,6 +32,15 @@ class Task:
     """Those that the task began with; what comes later are pieces of the step's tail."""
     num_positions: int = 0
     """Of those that are known."""
+    next_number: int = 0
+    """Of the next micro-batch: one that was given back keeps its own."""
+    unbegun: deque[MicroBatch] = field(default_factory=deque)
+    """Known micro-batches that are not being computed yet, in their order."""
+    given_back: set[int] = field(default_factory=set)
+    """Numbers of those that others compute."""
+    begun_s: float = 0.0
+    """When the last one was begun, on the clock of `time.monotonic`, and how many samples it may have."""
+    begun_samples: int = 0
     asked_for_more: bool = False
     recalled: bool = False
     samples: int = 0
@@ -45,6 +55,14 @@ class Task:
     stages_s: tuple[float, ...] = ()
     """How long each stage of a run computed for it."""
     spans: list[Span] = field(default_factory=list)
+
+    def add(self, number: int, samples: int, seconds: float) -> None:
+        """Count a micro-batch that was computed."""
+        self.compute_s += seconds
+        if number >= self.num_assigned:
+            self.num_pieces += 1
+            self.piece_samples += samples
+            self.piece_s += seconds
 
     @property
     def is_whole(self) -> bool:
