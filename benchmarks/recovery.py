@@ -95,13 +95,9 @@ def measure(folder: Path, arguments: argparse.Namespace) -> float:
             wait(running, seconds=arguments.warm_up)
             signal_all(running, signal.SIGSTOP)
         others, begun_s = others_s(os.getpid()), time.perf_counter()
-        before = [(processor_s(running), samples_of(running)) for running in (one, other)]
+        before = [spent_by(running) for running in (one, other)]
         rates = [(turn(one, arguments.seconds), turn(other, arguments.seconds)) for _ in range(arguments.turns)]
-        spent = [processor_s(running) - before_s for running, (before_s, _) in zip((one, other), before, strict=True)]
-        steps = [
-            (samples_of(one) - before[0][1]) / arguments.batch,
-            (samples_of(other) - before[1][1]) / arguments.batch,
-        ]
+        after = [spent_by(running) for running in (one, other)]
         other_cores = (others_s(os.getpid()) - others) / (time.perf_counter() - begun_s)
         for running in (one, other):
             signal_all(running, signal.SIGCONT)
@@ -112,19 +108,23 @@ def measure(folder: Path, arguments: argparse.Namespace) -> float:
     print(f"with the log: {with_log:,.0f} samples/s, {log / last['samples']:,.0f} bytes a sample in the log, ", end="")
     print(f"{log_s / last['step'] * 1e3:.2f} ms a step for it")
     print(f"without: {without:,.0f} samples/s (others used {other_cores:.2f} cores)")
-    each_ms = [1e3 * seconds / count for seconds, count in zip(spent, steps, strict=True)]
-    print(f"processor time of the servers a step: {each_ms[0]:.2f} ms with the log, {each_ms[1]:.2f} ms without")
+    for what, earlier, later in zip(("with the log", "without"), before, after, strict=True):
+        samples, of_servers_s, of_all_s = (now - then for then, now in zip(earlier, later, strict=True))
+        servers_ms, all_ms = (1e3 * seconds * arguments.batch / samples for seconds in (of_servers_s, of_all_s))
+        print(f"processor time a step, {what}: {servers_ms:.2f} ms of servers, {all_ms:.2f} ms of all", flush=True)
     return statistics.median(mine / theirs for mine, theirs in rates)
 
 
-def processor_s(running: LocalRun) -> float:
-    """Return how long the servers of a run have computed, in the operating system too."""
-    ticks = 0
+def spent_by(running: LocalRun) -> tuple[float, float, float]:
+    """Return a run's samples, and how long its servers and all its processes have computed, in the system too."""
+    of_servers = of_all = 0
     for name, child in running.children.items():
-        if name.startswith("server-"):
-            fields = Path(f"/proc/{child.process_id}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+        fields = Path(f"/proc/{child.process_id}/stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        of_all += ticks
+        of_servers += ticks if name.startswith("server-") else 0
+    second = os.sysconf("SC_CLK_TCK")
+    return samples_of(running), of_servers / second, of_all / second
 
 
 def turn(running: LocalRun, seconds: float) -> float:

@@ -146,13 +146,13 @@ def test_an_early_checkpoint_is_asked_for_and_a_full_log_given_up(kept):
 
 def test_a_disk_without_room_costs_the_log_and_nothing_else(kept, monkeypatch):
     server = kept()
-    server.push()
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dovetail.runtime.server.redo_ring.os.pwrite", full)
+        patch.setattr("dovetail.runtime.server.redo_ring.os.posix_fallocate", full)
+        server.push()
         server.commit()
 
     assert server.step == 1

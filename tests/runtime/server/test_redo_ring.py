@@ -9,7 +9,7 @@ import pytest
 from dovetail.runtime.server import redo_file, redo_ring
 from dovetail.runtime.server.redo_content import BEGIN, Content, Facts, Kind, RedoDamageError
 from dovetail.runtime.server.redo_file import RedoFile
-from dovetail.runtime.server.redo_ring import HEAD, PAGE, RING, Ring, put_back
+from dovetail.runtime.server.redo_ring import END, HEAD, IN_FILE, PAGE, RING, WORD, Ring, put_back
 
 NAME = "e000001-v0000000000.redo"
 
@@ -99,7 +99,8 @@ class Deaths:
         self.kept = []
         for name in ("pwrite", "ftruncate"):
             self._hook(monkeypatch, os, name)
-        self._hook(monkeypatch, Ring, "write")
+        for name in ("write", "_mark"):
+            self._hook(monkeypatch, Ring, name)
         self._hook(monkeypatch, redo_ring.Path, "replace")
         self._hook(monkeypatch, redo_ring.Path, "unlink")
 
@@ -152,18 +153,23 @@ def dead(tmp_path):
     return tmp_path
 
 
-def harm(path, at):
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
+def harm(path, at, bit=0):
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << bit]))
 
 
-@pytest.mark.parametrize("at", [0, 20, 80, 90, 96, 104, HEAD.size])
-def test_a_ring_with_a_damaged_head_is_refused(dead, at):
-    harm(dead / RING, at)
-
-    with pytest.raises(RedoDamageError, match="is damaged"):
-        put_back(dead)
+def test_a_flipped_bit_in_the_head_of_a_ring_is_found(dead):
+    for at in [*range(HEAD.size + 4), *range(WORD * IN_FILE, WORD * (END + 1))]:
+        for bit in range(8):
+            harm(dead / RING, at, bit)
+            with pytest.raises(RedoDamageError, match="is damaged"):
+                put_back(dead)
+            harm(dead / RING, at, bit)
+    put_back(dead)
+    assert numbers_in(dead) == list(range(5))
 
 
 @pytest.mark.parametrize("at", [BEGIN, BEGIN + 70, 5000, 12_000])

@@ -5,8 +5,11 @@ thread writes the ring to the log's file, past the memory in which the operating
 file system can do that. So the same few pages take in everything that is logged: nothing else is driven out of memory,
 and memory that was never used before, which is slow to get in a virtual machine, is not asked for.
 
-    4,096 bytes   DOVETAIL-RING-1, whose end it holds, how much of that is in the file, how long it is, a checksum
-    the rest      byte n of the file at n modulo the size
+    88 bytes      DOVETAIL-RING-1, the name of the file whose end it holds, a checksum of that file's facts and of these
+    at 96, 104    how much of that is in the file, and how long it is: words with a checksum in their last 16 bits
+    from 4,096    byte n of the file at n modulo the size
+
+Both words are written by one store of the processor, so that nobody who dies leaves a part of one.
 
 `put_back` completes the file of a server that died.
 """
@@ -33,7 +36,9 @@ RING = "fresh.ring"
 DRAFT = ".draft"
 """Of a file that is not whole yet."""
 MAGIC = b"DOVETAIL-RING-1\n"
-HEAD = struct.Struct("<16s64sIIQQ")
+HEAD = struct.Struct("<16s64sI")
+IN_FILE, END = 12, 13
+"""Which words of the ring say so."""
 PAGE = 4096
 SIZE = 32 << 20
 """Of a ring; more where records are large."""
@@ -58,11 +63,10 @@ class Ring:
             self._draft.unlink()
             raise
         self._words = np.frombuffer(self._map, dtype=np.uint64, offset=PAGE)
-        self._name, self._facts = b"", 0
+        self._marks = np.frombuffer(self._map, dtype=np.uint64, count=PAGE // WORD)
         self._file = self._direct = -1
         self._in_file = self._end = 0
-        self._head, self._disk = Lock(), Lock()
-        self._news = Condition()
+        self._disk, self._news = Lock(), Condition()
         self._thread: Thread | None = None
         self._is_closing = False
         self._error: OSError | None = None
@@ -74,10 +78,11 @@ class Ring:
         """Hold the end of a file from `begin` on, the start of a page; `tail` is what of it is there."""
         with self._disk:
             self._file, self._direct = file, _open_direct(path)
-            self._name, self._facts = path.name.encode(), facts
             self._in_file = self._end = begin
+            self._mark(IN_FILE, begin)
             self.write(begin, np.frombuffer(tail, dtype=np.uint8), WordSums())
             self.note_end(begin + len(tail))
+            os.pwrite(self._ring, _head(path.name, facts), 0)
         if self._draft is not None:
             self._draft.replace(self.path)
             self._draft = None
@@ -90,8 +95,7 @@ class Ring:
                 self._write_some(self._file, self._end)
             os.ftruncate(self._file, self._end)
             set_length(self._file, self._end)
-            self._name = b""
-            self._note()
+            os.pwrite(self._ring, _head("", 0), 0)
             self._let_go()
 
     def close(self) -> None:
@@ -133,7 +137,7 @@ class Ring:
     def note_end(self, end: int) -> None:
         """Note that everything up to there is whole: it survives the end of this process."""
         self._end = end
-        self._note()
+        self._mark(END, end)
         if end - self._in_file >= WRITE_FROM:
             with self._news:
                 self._news.notify()
@@ -151,10 +155,9 @@ class Ring:
         before, self._told_s = self._told_s, self._thread_s
         return self._told_s - before
 
-    def _note(self) -> None:
-        """Write the head: by one call, so that nobody finds a part of it."""
-        with self._head:
-            os.pwrite(self._ring, _head(self._name, self._facts, self._in_file, self._end), 0)
+    def _mark(self, place: int, value: int) -> None:
+        """Write a word of the head."""
+        self._marks[place] = _checked(value)
 
     def _raise_error(self) -> None:
         """Say what became of the thread."""
@@ -196,7 +199,7 @@ class Ring:
         self._in_file = begin + (written if begin + written == self._end else written // PAGE * PAGE)
         if self._in_file == begin:
             raise OSError(errno.EIO, f"{written} of {size} bytes were written")
-        self._note()
+        self._mark(IN_FILE, self._in_file)
 
 
 def put_back(folder: Path) -> None:
@@ -233,19 +236,27 @@ def remove_ring(folder: Path) -> None:
             path.unlink()
 
 
-def _head(name: bytes, facts: int, in_file: int, end: int) -> bytes:
-    """Return the head of a ring."""
-    block = HEAD.pack(MAGIC, name, facts, 0, in_file, end)
+def _head(name: str, facts: int) -> bytes:
+    """Return the head of a ring, as far as it does not change with every record."""
+    block = HEAD.pack(MAGIC, name.encode(), facts)
     return block + struct.pack("<I", zlib.crc32(block))
+
+
+def _checked(value: int) -> int:
+    """Return a number of up to 48 bits as a word that proves itself."""
+    return value << 16 | zlib.crc32(struct.pack("<Q", value)) & 0xFFFF
 
 
 def _read_head(ring: memoryview) -> tuple[str, int, int, int]:
     """Return what a head says: whose end the ring holds, what the facts of that come to, from where and up to where."""
-    block, size = bytes(ring[: HEAD.size + 4]), len(ring) - PAGE
-    if size > 0 and block[HEAD.size :] == struct.pack("<I", zlib.crc32(block[: HEAD.size])):
-        magic, name, facts, _, begin, end = HEAD.unpack(block[: HEAD.size])
-        if magic == MAGIC and begin <= end <= begin + size:
-            return name.rstrip(b"\0").decode("ascii", "replace"), facts, begin, end
+    if len(ring) > PAGE and zlib.crc32(ring[: HEAD.size]) == struct.unpack_from("<I", ring, HEAD.size)[0]:
+        magic, name, facts = HEAD.unpack_from(ring)
+        marks = struct.unpack_from("<QQ", ring, IN_FILE * WORD)
+        begin, end = (mark >> 16 for mark in marks)
+        makes_sense = marks == (_checked(begin), _checked(end)) and begin <= end <= begin + len(ring) - PAGE
+        name = name.rstrip(b"\0")
+        if magic == MAGIC and (makes_sense or not name):  # words change while it holds nobody's
+            return name.decode("ascii", "replace"), facts, begin, end
     raise RedoDamageError(f"{RING} is damaged")
 
 
