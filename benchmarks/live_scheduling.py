@@ -154,6 +154,8 @@ def speed_of(job: dict[str, Any]) -> float:
     """Return the samples a second of a job while it trained: lines before its first step are about loading."""
     lines = [json.loads(line) for line in (Path(job["folder"]) / "run" / METRICS).read_text().splitlines()]
     first, last = next(line for line in lines if line["samples"] > 0), lines[-1]
+    if first is last:
+        sys.exit(f"error: {job['id']} was over before it could be measured; hint: raise MEASURED_S")
     return float((last["samples"] - first["samples"]) / (last["unix_s"] - first["unix_s"]))
 
 
