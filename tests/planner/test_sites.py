@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from dovetail.cli.main import app
 from dovetail.cost import evaluate
 from dovetail.errors import NoPlanError, PlanError
 from dovetail.planner.arrays import as_arrays
@@ -46,7 +48,7 @@ def drawn(seed: int, *, layers: int, types: int, floor: float, links: float = 0.
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     layers, types = draw(SHAPES)
-    problem = drawn(
+    return drawn(
         draw(st.integers(0, 10**6)),
         layers=layers,
         types=types,
@@ -54,8 +56,6 @@ def problems(draw: st.DrawFn) -> Problem:
         links=draw(st.sampled_from([0.0, 0.8])),
         limits=draw(st.sampled_from([0.0, 0.7])),
     )
-    assume(problem.site_links)
-    return problem
 
 
 def planned(method: str, problem: Problem, **shape: object) -> Plan | None:
@@ -200,6 +200,18 @@ def test_the_fastest_plan_for_the_money_counts_units_and_says_the_egress_apart()
     assert plan.cost_per_hour == pytest.approx(2.0)
     assert plan.egress_cost == pytest.approx(7200.0)
     assert plan.cost == pytest.approx(7204.0)
+
+
+def test_problems_over_sites_can_be_made_up_and_planned(tmp_path: Path):
+    made = CliRunner().invoke(app, ["problem", "make", str(tmp_path / "made.toml"), "--sites", "2", "--types", "4"])
+    assert made.exit_code == 0
+    problem = read_problem(tmp_path / "made.toml")
+
+    assert {resource.site for resource in problem.resources} == {"site0", "site1"}
+    assert problem.site_links
+    plan = planned("exact", problem)
+    assert plan is not None
+    assert plan.optimal
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
