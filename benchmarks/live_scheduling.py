@@ -7,7 +7,8 @@
 First other jobs of the same three kinds run under the daemon: two at a time on a worker each, of unequal
 length so that one starts while another works, as jobs do; then one on both workers. They give, for each kind, the
 samples a second on one worker (beside another job) and on two, and what a job takes besides (from its start to its end,
-less its samples over its speed: loading, first step, last checkpoint), and how long a second worker takes to come. The
+less its samples over its speed: loading, first step, last checkpoint), and how long a second worker takes to come. Jobs
+start on a worker beside another job, so what they take besides is the mean of those that did. The
 simulator is given these and the twelve jobs' samples and times of submission, all known before the first of them runs,
 and predicts the mean time from submission to completion. Then `dovetail serve` runs the twelve, its policy asking for
 workers, and the daemon's own record says when each was done. It is the daemon of the jobs before, started again with
@@ -126,15 +127,15 @@ def measure(folder: Path) -> dict[str, Any]:
             for n in range(2)
             for kind in KINDS
         ]
-        jobs = daemon.wait()
+        pair_jobs = daemon.wait()
         for kind in KINDS:
-            speeds = [speed_of(jobs[job]) for job in pairs if job.startswith(kind)]
+            speeds = [speed_of(pair_jobs[job]) for job in pairs if job.startswith(kind)]
             found["speed"][kind] = {"1": statistics.mean(speeds)}
         wholes = {kind: daemon.submit(f"{kind}-two", kind, sizes[kind], min_workers=2) for kind in KINDS}
         jobs = daemon.wait()
         for kind, job in wholes.items():
             found["speed"][kind]["2"] = speed_of(jobs[job])
-        found["besides_s"] = [besides_s(jobs[job], speed_of(jobs[job])) for job in (*pairs, *wholes.values())]
+        found["besides_s"] = [besides_s(pair_jobs[job], speed_of(pair_jobs[job])) for job in pairs]
         grows = daemon.submit("grows", "middle", 2 * sizes["middle"], max_workers=1)
         while not daemon.jobs()[grows]["done"]:
             time.sleep(0.05)
@@ -150,9 +151,11 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def speed_of(job: dict[str, Any]) -> float:
-    """Return the samples a second of a job while it trained, from its first line of figures to its last."""
+    """Return the samples a second of a job while it trained: lines before its first step are about loading."""
     lines = [json.loads(line) for line in (Path(job["folder"]) / "run" / METRICS).read_text().splitlines()]
-    first, last = lines[0], lines[-1]
+    first, last = next(line for line in lines if line["samples"] > 0), lines[-1]
+    if first is last:
+        sys.exit(f"error: {job['id']} was over before it could be measured; hint: raise MEASURED_S")
     return float((last["samples"] - first["samples"]) / (last["unix_s"] - first["unix_s"]))
 
 
@@ -176,7 +179,7 @@ def workload(known: dict[str, Any]) -> Workload:
                 work=float(work),
                 speed={"cpu": speed},
                 kind=kind,
-                restart_s=statistics.median(known["besides_s"]),
+                restart_s=statistics.mean(known["besides_s"]),
                 resize_s=known["comes_s"] * missing,
             )
         )
@@ -234,7 +237,7 @@ def print_table(folder: Path) -> None:
         known = found["known"]
         speeds = "; ".join(f"{kind} {each['1']:,.0f} and {each['2']:,.0f}" for kind, each in known["speed"].items())
         print(f"{policy}: samples/s on one worker and on two: {speeds}")
-        print(f"  besides its samples a job takes {statistics.median(known['besides_s']):.1f} s", end="; ")
+        print(f"  besides its samples a job takes {statistics.mean(known['besides_s']):.1f} s", end="; ")
         print(f"a second worker comes after {known['comes_s']:.1f} s")
         told_s = predicted_s(policy, known)
         ratios.append(found["mean_s"] / told_s)

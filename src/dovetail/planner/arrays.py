@@ -158,10 +158,15 @@ def _cut_classes(problem: Problem, *, split_stages: bool) -> tuple[Ints, list[_C
     pairs = [(link.source, link.target) for link in problem.links]
     if problem.site_links:
         pairs += itertools.combinations_with_replacement(names, 2)
+    number_of = {name: number for number, name in enumerate(names)}
+    known: dict[tuple[str | None, str | None], int] = {}  # where there are no links between types, by pairs of sites
     for one, other in pairs:
-        if problem.can_join(one, other):
-            a, b = names.index(one), names.index(other)
-            cut_class[a, b] = cut_class[b, a] = costs.setdefault(_cut_cost(problem, one, other), len(costs))
+        a, b = number_of[one], number_of[other]
+        key = (one, other) if problem.links else (problem.resources[a].site, problem.resources[b].site)
+        if key not in known:
+            joined = problem.can_join(one, other)
+            known[key] = costs.setdefault(_cut_cost(problem, one, other), len(costs)) if joined else NO_CUT
+        cut_class[a, b] = cut_class[b, a] = known[key]
     if not split_stages:
         np.fill_diagonal(cut_class, NO_CUT)
     return cut_class, list(costs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import msgspec
@@ -87,10 +88,10 @@ def synthetic_problem(
 
 
 def _at_sites(problem: Problem, num_sites: int, draw: random.Random) -> Problem:
-    """Return a problem with its types at sites: egress of cents to tens of cents a GB, at times of nothing."""
-    names = [f"site{s}" for s in range(num_sites)]
-    stand_at = [draw.choice(names) for _ in problem.resources]
-    there = sorted(set(stand_at))
+    """Return a problem with its types at sites: egress of a tenth of a cent to five cents a GB, at times of nothing."""
+    stand_at = [f"site{t % num_sites}" for t in range(len(problem.resources))]
+    draw.shuffle(stand_at)
+    ways = list(itertools.permutations(sorted(set(stand_at)), 2))
     site_links = tuple(
         SiteLink(
             source=one,
@@ -99,12 +100,9 @@ def _at_sites(problem: Problem, num_sites: int, draw: random.Random) -> Problem:
             latency_s=draw.choice([0.0, 1e-3]),
             price_per_gb=draw.choice([0.0, 0.001, 0.01, 0.05]),
         )
-        for one in there
-        for other in there
-        if one != other and draw.random() < 0.7
+        for position, (one, other) in enumerate(ways)
+        if position == 0 or draw.random() < 0.7
     )
-    if not site_links:
-        return problem
     resources = tuple(
         msgspec.structs.replace(resource, site=site) for resource, site in zip(problem.resources, stand_at, strict=True)
     )
