@@ -175,3 +175,12 @@ def test_a_link_that_gets_faster_gets_its_bits_back():
     link.run(chooser, 5 * WINDOW)
 
     assert chooser.bits == 32
+
+
+def test_a_busy_server_is_not_taken_for_a_slow_link():
+    chooser = Chooser(WIDTHS, hidden_part=0.25)
+
+    for task in range(50 * WINDOW):  # two of three transfers wait for somebody
+        seconds = 0.004 if task % 3 == 0 else 0.2
+        seen = Observation(sent_bytes=PLAIN_BYTES, plain_bytes=PLAIN_BYTES, transfer_s=seconds, compute_s=0.05)
+        assert chooser.observe(seen) is None

@@ -7,6 +7,9 @@ tries again later, each time twice as late. The first transfers of a run may hav
 that stays narrow has the next wider width now and then, and keeps it where that is no slower or hides. Where codes add
 more noise to gradients than `MOST_NOISE`, the width goes up and stays there.
 
+Of several transfers the fastest counts: bytes take no longer than that, and what made the others slower (a busy server,
+another process) no codec makes faster.
+
 No clock and no link: observations in, decisions out.
 """
 
@@ -17,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WINDOW = 6
-"""Tasks from one decision to the next, the first of which does not count; the medians of the others do."""
+"""Tasks from one decision to the next, the first of which does not count."""
 FIRST_WINDOW = 4
 """The same before the first decision: until then a slow link is at its slowest."""
 LEAST_S = 0.002
@@ -80,7 +83,7 @@ class Chooser:
             return None
         self._first = WINDOW
         window, self._window = self._window[1:], []  # the first may still have been of the width before
-        transfer_s = statistics.median(each.transfer_s for each in window)
+        transfer_s = min(each.transfer_s for each in window)
         budget_s = self._hidden_part * statistics.median(each.compute_s for each in window)
         noise = window[-1].noise
         ratio = max(1, sum(each.sent_bytes for each in window)) / max(1, sum(each.plain_bytes for each in window))
