@@ -96,6 +96,33 @@ def test_a_link_whose_time_is_all_delay_goes_back_to_no_codec_and_waits():
     assert len(link.decisions) == 2
 
 
+def test_a_fast_link_whose_first_transfers_were_slow_gets_rid_of_its_codec():
+    chooser, link = Chooser(WIDTHS, hidden_part=0.25), MadeUpLink(1.25e9, 0.05, delay_s=0.3)
+    link.run(chooser, WINDOW)  # whatever had to be made ready
+    assert chooser.bits == 4
+
+    link.delay_s = 0.008
+    link.run(chooser, 2 * PATIENCE * WINDOW)
+
+    assert chooser.bits == 32
+    num_decisions = len(link.decisions)
+    link.run(chooser, 50 * WINDOW)
+    assert len(link.decisions) == num_decisions
+
+
+def test_a_slow_link_has_a_wider_width_ever_less_often():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.001)
+    link.run(chooser, 4 * WINDOW)
+    begun = len(link.decisions)
+
+    link.run(chooser, 40 * PATIENCE * WINDOW)
+
+    wider = [each for each in link.decisions[begun:] if each.bits > each.before]
+    assert 2 <= len(wider) <= 6
+    assert {(each.before, each.bits) for each in wider} == {(4, 8)}
+    assert chooser.bits == 4
+
+
 def test_a_link_that_gains_nothing_is_tried_ever_less():
     chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(1e12, 0.001, delay_s=0.1)
 
@@ -148,3 +175,12 @@ def test_a_link_that_gets_faster_gets_its_bits_back():
     link.run(chooser, 5 * WINDOW)
 
     assert chooser.bits == 32
+
+
+def test_a_busy_server_is_not_taken_for_a_slow_link():
+    chooser = Chooser(WIDTHS, hidden_part=0.25)
+
+    for task in range(50 * WINDOW):  # two of three transfers wait for somebody
+        seconds = 0.004 if task % 3 == 0 else 0.2
+        seen = Observation(sent_bytes=PLAIN_BYTES, plain_bytes=PLAIN_BYTES, transfer_s=seconds, compute_s=0.05)
+        assert chooser.observe(seen) is None

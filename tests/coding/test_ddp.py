@@ -10,6 +10,7 @@ import torch
 
 from dovetail.codecs import DDPState
 
+
 class MadeUpBucket:
     """A bucket of parameters, as DDP hands it to a hook."""
 

@@ -1,8 +1,8 @@
 """What codecs with a scale a block share: whole blocks for their kernels, and a block's scale and noise.
 
-A block is 8 to 64 numbers, a multiple of 8; the last one is filled up, and what fills it is left out again. A scale is the upper half of a
-float32 (bfloat16). It is NaN where a number of the block is infinite or NaN, so that what went wrong at the sender is
-seen at the receiver, and 0 where no number is above 2 ** -100.
+A block is 8 to 64 numbers, a multiple of 8; the last one is filled up, and what fills it is left out again. A scale is
+the upper half of a float32 (bfloat16). It is NaN where a number of the block is infinite or NaN, so that what went
+wrong at the sender is seen at the receiver, and 0 where no number is above 2 ** -100.
 
 Kernels see arrays of one row a block: a fixed number of columns lets loops run on vectors.
 """

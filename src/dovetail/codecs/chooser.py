@@ -3,8 +3,12 @@
 Of the widths that are allowed, the widest for which transfers hide behind computing is taken; where none hides, the
 narrowest. With 32 bits there is no codec at all, so a link that is fast enough never has one. A narrower width is kept
 only where it is measured to help: where transfers do not get at least `LEAST_GAIN` faster, the link goes back, and
-tries again later, each time twice as late. Where codes add more noise to gradients than `MOST_NOISE`, the width goes up
-and stays there.
+tries again later, each time twice as late. The first transfers of a run may have been slow for other reasons, so a link
+that stays narrow has the next wider width now and then, and keeps it where that is no slower or hides. Where codes add
+more noise to gradients than `MOST_NOISE`, the width goes up and stays there.
+
+Of several transfers the fastest counts: bytes take no longer than that, and what made the others slower (a busy server,
+another process) no codec makes faster.
 
 No clock and no link: observations in, decisions out.
 """
@@ -16,14 +20,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WINDOW = 6
-"""Tasks from one decision to the next; their medians count."""
+"""Tasks from one decision to the next, the first of which does not count."""
+FIRST_WINDOW = 4
+"""The same before the first decision: until then a slow link is at its slowest."""
 LEAST_S = 0.002
 """Transfers shorter than this are left alone."""
 LEAST_GAIN = 1.1
 MOST_NOISE = 0.01
 """Of what arrives, in squares: noise that is an order of magnitude smaller than the gradient it is added to."""
 PATIENCE = 20
-"""Decisions that a link which gained nothing waits before it tries again; twice as many after every try."""
+"""Decisions before a link tries a width again, or a wider one; twice as many after every try that failed."""
 SAFETY = 0.7
 """A wider width is taken when its transfers would need this part of the time that hides them."""
 
@@ -66,14 +72,18 @@ class Chooser:
         self._tried: tuple[int, float] | None = None
         """The width before the last change and how long transfers took with it, until the gain is measured."""
         self._pause, self._patience = 0, PATIENCE
+        self._settled, self._check_after, self._is_check = 0, PATIENCE, False
+        """Decisions since the width stays narrow, with how many a wider one is tried, and whether one is."""
+        self._first = FIRST_WINDOW
 
     def observe(self, observation: Observation) -> Decision | None:
         """Take in a task; return what is decided, once in a while."""
         self._window.append(observation)
-        if len(self._window) < WINDOW:
+        if len(self._window) < self._first:
             return None
+        self._first = WINDOW
         window, self._window = self._window[1:], []  # the first may still have been of the width before
-        transfer_s = statistics.median(each.transfer_s for each in window)
+        transfer_s = min(each.transfer_s for each in window)
         budget_s = self._hidden_part * statistics.median(each.compute_s for each in window)
         noise = window[-1].noise
         ratio = max(1, sum(each.sent_bytes for each in window)) / max(1, sum(each.plain_bytes for each in window))
@@ -82,13 +92,13 @@ class Chooser:
             reason = f"{noise:.1%} of what arrives is noise of codes, of {MOST_NOISE:.0%} that do no harm"
             return self._change(self._least, reason, transfer_s)
         if self._tried is not None:
-            return self._judge(transfer_s)
+            return self._judge(transfer_s, budget_s)
         if self._pause:
             self._pause -= 1
-            return None
+            return self._check_wider(transfer_s)
         wanted = self._wanted(transfer_s / ratio, transfer_s, budget_s)
         if wanted == self.bits:
-            return None
+            return self._check_wider(transfer_s)
         hides = f"transfers take {transfer_s * 1e3:.0f} ms, and {budget_s * 1e3:.0f} ms would hide behind computing"
         return self._change(wanted, hides, transfer_s)
 
@@ -104,23 +114,37 @@ class Chooser:
                 return bits
         return allowed[-1]
 
-    def _judge(self, transfer_s: float) -> Decision:
+    def _check_wider(self, transfer_s: float) -> Decision | None:
+        """Try the next wider width, once in a while."""
+        self._settled += 1
+        if self.bits == self._widths[0] or self._settled < self._check_after:
+            return None
+        self._is_check = True
+        return self._change(self._wider(self.bits), "to see whether so few are still needed", transfer_s)
+
+    def _judge(self, transfer_s: float, budget_s: float) -> Decision:
         """Say what the last change brought, and go back where that is nothing."""
         before, before_s = self._tried or (self.bits, transfer_s)
-        self._tried = None
+        is_check, self._is_check, self._tried = self._is_check, False, None
         gain = before_s / max(transfer_s, 1e-9)
-        if gain < LEAST_GAIN and self.bits < before:
-            self._pause, self._patience = self._patience, 2 * self._patience
-            reason = f"transfers are no faster ({before_s * 1e3:.0f} ms before, {transfer_s * 1e3:.0f} ms now)"
+        is_slower = is_check and gain * LEAST_GAIN < 1 and transfer_s > budget_s
+        if is_slower or (gain < LEAST_GAIN and self.bits < before):
+            if is_slower:
+                self._check_after *= 2
+            else:
+                self._pause, self._patience = self._patience, 2 * self._patience
+            how = "slower" if is_slower else "no faster"
+            reason = f"transfers are {how} ({before_s * 1e3:.0f} ms before, {transfer_s * 1e3:.0f} ms now)"
             decision = Decision(before=self.bits, bits=before, reason=reason, transfer_s=transfer_s, gain=gain)
             self.bits = before
             return decision
+        self._settled = self._check_after if is_check else 0  # what was no mistake may not be the last
         reason = f"transfers take {transfer_s * 1e3:.0f} ms, {before_s * 1e3:.0f} ms before"
         return Decision(before=self.bits, bits=self.bits, reason=reason, transfer_s=transfer_s, gain=gain)
 
     def _change(self, bits: int, reason: str, transfer_s: float) -> Decision:
         """Take another width, and remember what there was to compare with."""
-        self._tried = (self.bits, transfer_s)
+        self._tried, self._settled = (self.bits, transfer_s), 0
         decision = Decision(before=self.bits, bits=bits, reason=reason, transfer_s=transfer_s)
         self.bits = bits
         return decision

@@ -125,7 +125,7 @@ def test_readers_of_dense_parameters_come_ever_closer_to_what_is(bits):
 def test_a_server_knows_to_the_bit_what_a_reader_holds(bits):
     draw = np.random.default_rng(8)
     values = draw.standard_normal(500).astype(np.float32)
-    copies, base = Copies(np.array([3, 499])), -1
+    copies, held, base = Copies(np.array([3, 499])), np.empty(0, dtype=np.float32), -1
     for _ in range(50):
         array, base = copies.answer(b"reader", values, base=base, bits=bits)
         is_difference = array.dtype == np.uint8

@@ -46,8 +46,10 @@ OnStep = Callable[[int, float], None]
 class InProcess:
     """All servers of a run inside this process; the caller's thread is its only worker."""
 
-    def __init__(self, folder: Path, *, model: nn.Module | None = None, source: Source | None = None) -> None:
-        """Take up the newest checkpoint of a folder that `prepare` made."""
+    def __init__(
+        self, folder: Path, *, model: nn.Module | None = None, source: Source | None = None, wire: Wire | None = None
+    ) -> None:
+        """Take up the newest checkpoint of a folder that `prepare` made; a `wire` says how numbers travel."""
         self.folder = folder
         self._blueprint = Blueprint.read(folder)
         run = self._blueprint.run
@@ -61,7 +63,7 @@ class InProcess:
         ]
         for shard in self._shards:
             shard.load(newest)
-        self._wire = Wire(self._blueprint)
+        self._wire = wire or Wire(self._blueprint)
         self._lines = Lines(
             self._blueprint,
             [DirectCaller(answer_as(shard), peer=f"server-{number}") for number, shard in enumerate(self._shards)],
