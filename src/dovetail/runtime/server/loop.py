@@ -44,6 +44,7 @@ from dovetail.runtime.server.requests import gradients_in, residual_in
 from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.site_shard import SiteShard
 from dovetail.runtime.server.stats import stats_of
 from dovetail.runtime.server.wire import AnswerWire
 from dovetail.transport import Letter, Listener, PeerLost, Refused
@@ -62,7 +63,8 @@ class ServerLoop:
         spec = blueprint.servers[number]
         cold = blueprint.run.servers.folder
         rows = Path(cold) / process.name if cold is not None else rows_of(process.folder, process.name)
-        self._shard = Shard(blueprint, number, rows)
+        self._site = SiteShard(process, number, rows) if blueprint.run.sites else None
+        self._shard = self._site or Shard(blueprint, number, rows)
         self._wire = AnswerWire(self._shard.exact)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
         self._norm_calls = NormCalls(self._shard, self._listener)
@@ -96,7 +98,8 @@ class ServerLoop:
         self._say_hello()
         try:
             while not self._stopped:
-                poller.poll(0 if not self._shard.is_settled else 20 if self._saving.is_under_way else 100)
+                soon = self._saving.is_under_way or self._site
+                poller.poll(0 if not self._shard.is_settled else 20 if soon else 100)
                 self._beat()
                 # The coordinator first: a commit answers workers that wait.
                 while (letter := self._coordinator.receive(0)) is not None:
@@ -111,6 +114,8 @@ class ServerLoop:
                 if not self._shard.is_settled:
                     self._shard.settle_some()
                 self._safe.go_on()
+                if self._site is not None and self._site.go_on():
+                    self._answer_parked()
                 self._report_saving()
                 self._process.check_coordinator(self._clock.now() - self._heard_s)
         except (DovetailError, OSError) as problem:
@@ -127,14 +132,10 @@ class ServerLoop:
         """Tell the coordinator what this server holds."""
         self._coordinator.send(
             Hello(
-                role="server",
-                name=self._name,
-                process_id=self._process.process_id,
-                generation=max(self._generation, self._waits_in),
+                role="server", name=self._name, process_id=self._process.process_id,
+                generation=max(self._generation, self._waits_in), era=self._era, word=self._word,
                 version=self._shard.version if self._era >= 0 else -1,
-                era=self._era,
-                word=self._word,
-            )
+            )  # fmt: skip
         )
 
     def _beat(self) -> None:
@@ -146,6 +147,7 @@ class ServerLoop:
         with suppress(PeerLost):  # the coordinator is away, and its queue full: it will hear of us when it is back
             self._coordinator.send(Alive(name=self._name))
             self._send_stats()
+            self._redo.words += [] if self._site is None else self._site.news()
             if (note := self._redo.note(self._name)) is not None:
                 self._coordinator.send(note)
 
@@ -185,6 +187,8 @@ class ServerLoop:
             self._coordinator.send(self._saving.begin(message))
         elif isinstance(message, CutLog):
             self._redo.kept(message.step)
+            if self._site is not None:
+                self._site.is_kept(message.step)
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif isinstance(message, Stop):
@@ -210,11 +214,17 @@ class ServerLoop:
             self._square = self._shard.norm_square() if self._shard.keeps_dense else math.nan
             self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
             self._busy_s += time.perf_counter() - start_s
-            parked, self._parked = self._parked, []
-            for letter, since_s in parked:
-                self._from_worker(letter, since_s)
+            self._answer_parked()
+        if self._site is not None and self._site.is_over_held:
+            return  # it is asked again
         generation, step = message.generation, message.step
         self._safe.tell(Committed(name=self._name, generation=generation, step=step, square=self._square))
+
+    def _answer_parked(self) -> None:
+        """Answer those who wait, where what they wait for is here."""
+        parked, self._parked = self._parked, []
+        for letter, since_s in parked:
+            self._from_worker(letter, since_s)
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -249,7 +259,7 @@ class ServerLoop:
         shard = self._shard
         is_early = isinstance(message, Pull) and message.early
         has_steps = message.version <= shard.version
-        if not has_steps and not is_early:
+        if not (has_steps or is_early) or (has_steps and self._site is not None and self._site.is_held):
             self._parked.append((letter, since_s))
             return
         parked_s = time.monotonic() - since_s
@@ -283,14 +293,9 @@ class ServerLoop:
         if counts or (late and message.last):
             self._safe.tell(
                 Accepted(
-                    name=self._name,
-                    generation=message.generation,
-                    step=message.step,
-                    task=message.task,
-                    positions=message.positions,
-                    samples=message.samples,
-                    loss=message.loss,
-                )
+                    name=self._name, generation=message.generation, step=message.step, task=message.task,
+                    positions=message.positions, samples=message.samples, loss=message.loss,
+                )  # fmt: skip
             )
 
 
