@@ -14,7 +14,6 @@ from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
-    Accepted,
     AddUp,
     Adopt,
     Alive,
@@ -40,7 +39,7 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.norm_calls import NormCalls
-from dovetail.runtime.server.requests import gradients_in, residual_in
+from dovetail.runtime.server.requests import accepted, gradients_in, residual_in
 from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
@@ -123,10 +122,8 @@ class ServerLoop:
             self._coordinator.send(Failed(name=self._name, error=str(problem), hint=hint))
             raise
         finally:
-            self._safe.close()
-            self._shard.close()
-            self._listener.close()
-            self._coordinator.close()
+            for thing in (self._safe, self._shard, self._listener, self._coordinator):
+                thing.close()
 
     def _say_hello(self) -> None:
         """Tell the coordinator what this server holds."""
@@ -147,7 +144,8 @@ class ServerLoop:
         with suppress(PeerLost):  # the coordinator is away, and its queue full: it will hear of us when it is back
             self._coordinator.send(Alive(name=self._name))
             self._send_stats()
-            self._redo.words += [] if self._site is None else self._site.news()
+            for news in () if self._site is None else self._site.news(self._name, self._generation):
+                self._coordinator.send(news)
             if (note := self._redo.note(self._name)) is not None:
                 self._coordinator.send(note)
 
@@ -201,8 +199,9 @@ class ServerLoop:
         for letter, _ in self._parked:
             self._listener.reply(letter, Stale(generation=generation))
         self._parked.clear()
-        version = self._shard.version
-        self._coordinator.send(Ready(name=self._name, generation=generation, version=version, era=self._era))
+        if self._site is None or not self._site.is_over_held:
+            version = self._shard.version
+            self._coordinator.send(Ready(name=self._name, generation=generation, version=version, era=self._era))
 
     def _commit(self, message: Commit) -> None:
         """Apply a step, once, and answer those who wait for it; one of another generation is not the one we hold."""
@@ -291,12 +290,7 @@ class ServerLoop:
             self._redo.step_grew(generation=message.generation, positions=message.positions)
         self._norm_calls.pushed(message)
         if counts or (late and message.last):
-            self._safe.tell(
-                Accepted(
-                    name=self._name, generation=message.generation, step=message.step, task=message.task,
-                    positions=message.positions, samples=message.samples, loss=message.loss,
-                )  # fmt: skip
-            )
+            self._safe.tell(accepted(message, self._name))
 
 
 def serve(process: Process) -> None:

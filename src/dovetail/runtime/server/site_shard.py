@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint
+from dovetail.runtime.messages import LogNote, Message, Waits
 from dovetail.runtime.process import Process
 from dovetail.runtime.server.attempts import Floats, Keys
 from dovetail.runtime.server.shard import Shard
@@ -58,11 +59,12 @@ class SiteShard(Shard):
         """Hear that an exchange has changed parameters."""
         self._corrected_at = self.version
 
-    def news(self) -> list[str]:
-        """Return, once, what people should hear."""
-        words = self.words[:]
+    def news(self, name: str, generation: int) -> list[Message]:
+        """Return what the coordinator of a server of this name should hear, words for people once."""
+        waits = [Waits(name=name, generation=generation)] if self.is_held or self.is_over_held else []
+        words = "; ".join(self.words)
         self.words.clear()
-        return words
+        return [*waits, *([LogNote(name=name, word=words)] if words else [])]
 
     # -- as a shard ----------------------------------------------------------------------------------------------------
 

@@ -110,7 +110,6 @@ class Exchanger:
         self._kept: dict[int, int] = {}
         """How many exchanges the checkpoint of a step has."""
         self._safe = 0
-        self._safe_at = 0
         self.stand()
 
     def stand(self) -> None:
@@ -295,8 +294,9 @@ class Exchanger:
             self._safe = self._kept[step]
             self._kept = {each: count for each, count in self._kept.items() if each > step}
 
-    def loaded(self, exchanges: int) -> None:
-        """Note what the checkpoint has that the run goes on from."""
+    def loaded(self, exchanges: int, *, is_finished: bool = False) -> None:
+        """Note what the checkpoint has that the run goes on from, which may be all there is."""
+        self.is_finished = is_finished and self._store.version >= self._terms.last_step
         self._safe = self.exchanges = exchanges
         self.own_from = max(self._cuts.heads, default=0) + 1
         for each in self.on_their_way:

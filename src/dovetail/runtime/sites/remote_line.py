@@ -126,6 +126,7 @@ class RemoteLine:
             message = letter.message
             if isinstance(message, Heard):
                 if self._heard is not None and message.life != self._heard.life:
+                    self._is_bulk_known = False
                     for each in self._rounds.values():
                         each.sent_s = None
                 self._heard, self.every = message, message.every

@@ -37,6 +37,7 @@ class SavedFacts(msgspec.Struct, frozen=True, kw_only=True):
     next_round: int
     last_cut: int
     dense_rounds: int
+    is_finished: bool
     heads: tuple[RoundHead, ...]
 
 
@@ -61,6 +62,7 @@ def save(folder: Path, server: int, exchanger: Exchanger, *, sites: Sequence[str
     facts = SavedFacts(
         sites=tuple(sites), site=site, num_servers=num_servers, exchanges=exchanger.exchanges,
         next_round=exchanger.next_round, last_cut=exchanger.last_cut, dense_rounds=dense.rounds, heads=tuple(heads),
+        is_finished=exchanger.is_finished,
     )  # fmt: skip
     path = folder / file_of(server)
     save_file(
@@ -110,4 +112,4 @@ def load(
         part = decode(head, of_round, shapes, who=sites[site])
         exchanger.on_their_way.append(OnItsWay(msgspec.structs.replace(head, num_arrays=0), of_round, part))
     exchanger.next_round, exchanger.last_cut = facts.next_round, facts.last_cut
-    exchanger.loaded(facts.exchanges)
+    exchanger.loaded(facts.exchanges, is_finished=facts.is_finished)
