@@ -10,8 +10,8 @@ machine, so sites share its cores: speeds are compared, not added up.
 
 - Speed: samples a second of all sites together, joined, against the same sites as runs of their own (half the data
   each, no exchange), from the first to the last second in which each trains.
-- Bytes: what the sites' links carried, by the kernel's counters, against one run in `sync` whose second worker is at the
-  other site: its bytes a step, measured over some steps at full speed, times the steps of an epoch.
+- Bytes: what the sites' links carried, by the kernel's counters, against one run in `sync` whose second worker is at
+  the other site: its bytes a step, measured over some steps at full speed, times the steps of an epoch.
 - AUC: on samples that nobody trained on, after one epoch, against one site that has all workers.
 
 The ratio comes last.
@@ -92,8 +92,15 @@ def train_all(hosts: Hosts, runs: dict[str, Run], folder: Path) -> dict[str, Any
             file = folder / f"{name}.json"
             file.write_bytes(msgspec.json.encode(run))
             site = ["--site", name] if run.sites else []
-            words = ["ip", "netns", "exec", hosts.namespace(name), sys.executable, "-c",
-                     "from dovetail.cli.main import main; main()"]
+            words = [
+                "ip",
+                "netns",
+                "exec",
+                hosts.namespace(name),
+                sys.executable,
+                "-c",
+                "from dovetail.cli.main import main; main()",
+            ]
             words += ["train", str(file), "--out", str(folder / name), "--json", *site]
             log = things.enter_context((folder / f"{name}.log").open("wb"))
             processes[name] = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)

@@ -17,7 +17,7 @@ _ZERO = np.float32(0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def put(rows, slots, values, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
+def put(rows, slots, values, width, _settings):  # type: ignore[no-untyped-def]  # pragma: no cover
     """W = value; the optimizer's state stays."""
     for i in range(len(slots)):
         row = rows[slots[i]]

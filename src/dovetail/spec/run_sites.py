@@ -57,9 +57,9 @@ class RunExchange(Section, frozen=True):
     ] = 1
     wait_s: Annotated[float, Meta(description="how long a site that is silent is waited for")] = 30.0
     end_wait_s: Annotated[float, Meta(description="and at the end of training, where the last exchange is due")] = 600.0
-    keys: Annotated[
-        str, Meta(description="the folder with the sites' keys, as `dovetail site-keys` makes it")
-    ] = "site-keys"
+    keys: Annotated[str, Meta(description="the folder with the sites' keys, as `dovetail site-keys` makes it")] = (
+        "site-keys"
+    )
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -79,7 +79,14 @@ class RunExchange(Section, frozen=True):
 
 
 def check_sites(
-    sites: Sequence[RunSite], exchange: RunExchange, *, mode: str, dense: str, num_stages: int, table: str, replicas: int
+    sites: Sequence[RunSite],
+    exchange: RunExchange,
+    *,
+    mode: str,
+    dense: str,
+    num_stages: int,
+    table: str,
+    replicas: int,
 ) -> None:
     """Refuse sites that could not train together."""
     if not sites:
@@ -91,7 +98,9 @@ def check_sites(
         raise SpecError(f"lists {', '.join(names)}", key="site", hint="give two or more, each with its own name")
     if sites[0].address is None:
         raise SpecError(
-            f"`{names[0]}` is the first and has no address", key="site", hint='the others call it: address = "HOST:PORT"'
+            f"`{names[0]}` is the first and has no address",
+            key="site",
+            hint='the others call it: address = "HOST:PORT"',
         )
     if exchange.here is not None and exchange.here not in names:
         raise SpecError(f'is "{exchange.here}"', key="exchange.here", hint=did_you_mean(exchange.here, names))

@@ -8,13 +8,14 @@ import msgspec
 import numpy as np
 
 from dovetail.runtime.sites.combine import Rule
-from dovetail.runtime.sites.exchanger import Exchanger, Terms
+from dovetail.runtime.sites.exchanger import Exchanger
 from dovetail.runtime.sites.figures import Figures
 from dovetail.runtime.sites.hub import Hub
 from dovetail.runtime.sites.hub_line import Brought
-from dovetail.runtime.sites.kept import Cuts, arrays_of
+from dovetail.runtime.sites.kept import Cuts
 from dovetail.runtime.sites.messages import Beat, Exchange, RoundHead
 from dovetail.runtime.sites.rounds import Arrays, Shapes
+from dovetail.runtime.sites.terms import Terms
 
 NUM_ROWS, WIDTH, NUM_DENSE = 200, 3, 40
 SHAPES = Shapes(NUM_DENSE, np.arange(5), [(NUM_ROWS, WIDTH)])

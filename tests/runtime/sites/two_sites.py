@@ -93,5 +93,3 @@ def assert_counted_once_at_every_site(folder: Path, names: Sequence[str]) -> Non
     assert sum(state.manifest.position for state in states) == samples * epochs
     for state in states[1:]:
         assert_same_state(state, states[0])
-
-

@@ -127,13 +127,12 @@ class ServerLoop:
 
     def _say_hello(self) -> None:
         """Tell the coordinator what this server holds."""
-        self._coordinator.send(
-            Hello(
-                role="server", name=self._name, process_id=self._process.process_id,
-                generation=max(self._generation, self._waits_in), era=self._era, word=self._word,
-                version=self._shard.version if self._era >= 0 else -1,
-            )  # fmt: skip
-        )
+        hello = Hello(
+            role="server", name=self._name, process_id=self._process.process_id,
+            generation=max(self._generation, self._waits_in), era=self._era, word=self._word,
+            version=self._shard.version if self._era >= 0 else -1,
+        )  # fmt: skip
+        self._coordinator.send(hello)
 
     def _beat(self) -> None:
         """Send a sign of life, now and then."""

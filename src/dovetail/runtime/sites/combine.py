@@ -4,8 +4,8 @@ Dense parameters: the mean of the sites' changes, weighted by samples; the outer
 
 Rows, by what updates them:
 
-- SGD is linear: a row's change is the mean over all sites of the exchange, weighted by samples, and zero for a site that
-  did not touch it. One step a round is then one step on the union of the batches.
+- SGD is linear: a row's change is the mean over all sites of the exchange, weighted by samples, and zero for a site
+  that did not touch it. One step a round is then one step on the union of the batches.
 - Adagrad and Adam divide by the size of gradients: a step of theirs has the same length for a rare row as for a
   frequent one, and a mean over sites that did not touch the row would halve it. With p_i the part of its steps in which
   site i touched the row, steps on the union of the batches would touch it in 1 - (1 - p_1)(1 - p_2)... of them:

@@ -1,5 +1,4 @@
-"""What exchanges cost: a line for each in `sites/server-N/exchanges.jsonl`, one in the log, and now and then one for
-people who watch."""
+"""What exchanges cost: a line for each in `sites/server-N/exchanges.jsonl` and in the log, some for who watches."""
 
 from __future__ import annotations
 

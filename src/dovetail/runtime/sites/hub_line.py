@@ -139,7 +139,11 @@ class HubLine:
                 self._listener.refuse(letter, error.message)
                 return
         elif isinstance(message, Beat):
-            if other.beat is None or message.has_own != other.beat.has_own or (message.bulk and letter.sender != other.bulk):
+            if (
+                other.beat is None
+                or message.has_own != other.beat.has_own
+                or (message.bulk and letter.sender != other.bulk)
+            ):
                 other.sent = message.exchanges  # it came back, or went back: from there on
             for number in [each for each in other.sent_s if each <= message.exchanges]:
                 other.receive_s = now_s - other.sent_s.pop(number)
@@ -217,5 +221,3 @@ class HubLine:
     def close(self) -> None:
         """Stop listening."""
         self._listener.close()
-
-

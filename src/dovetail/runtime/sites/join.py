@@ -10,17 +10,18 @@ from typing import Any
 
 from dovetail.codecs.payload import Places
 from dovetail.runtime.blueprint import portions_of
-from dovetail.runtime.folder import SITES
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.folder import SITES
 from dovetail.runtime.process import Process
 from dovetail.runtime.sites.combine import Rule
-from dovetail.runtime.sites.exchanger import Exchanger, Store, Terms
+from dovetail.runtime.sites.exchanger import Exchanger
 from dovetail.runtime.sites.figures import Figures
 from dovetail.runtime.sites.hub_line import HubLine
 from dovetail.runtime.sites.kept import Cuts, ExchangeLog
 from dovetail.runtime.sites.messages import SiteMessage
 from dovetail.runtime.sites.remote_line import RemoteLine
 from dovetail.runtime.sites.rounds import Shapes
+from dovetail.runtime.sites.terms import Store, Terms
 from dovetail.transport import Caller, Codec, KeyRing, Listener
 
 FIRST_EVERY = 16

@@ -1,5 +1,6 @@
-"""What a checkpoint has of the exchanges between sites: the base of rows and dense parameters that are ahead of it,
-and rounds that are on their way.
+"""What a checkpoint has of the exchanges between sites.
+
+That is the base of rows and dense parameters that are ahead of it, and rounds that are on their way.
 
     sites-0.safetensors    one file a server, beside the parameters
 """
@@ -56,9 +57,7 @@ def save(folder: Path, server: int, exchanger: Exchanger, *, sites: Sequence[str
         arrays |= {f"table-{number}-{name}": getattr(rows, name)[:count].copy() for name in NAMES}
     for number, each in enumerate(exchanger.on_their_way):
         arrays |= {f"round-{number}-{place}": array for place, array in enumerate(each.arrays)}
-    heads = [
-        msgspec.structs.replace(each.head, num_arrays=len(each.arrays)) for each in exchanger.on_their_way
-    ]
+    heads = [msgspec.structs.replace(each.head, num_arrays=len(each.arrays)) for each in exchanger.on_their_way]
     facts = SavedFacts(
         sites=tuple(sites), site=site, num_servers=num_servers, exchanges=exchanger.exchanges,
         next_round=exchanger.next_round, last_cut=exchanger.last_cut, dense_rounds=dense.rounds, heads=tuple(heads),
@@ -75,7 +74,14 @@ def save(folder: Path, server: int, exchanger: Exchanger, *, sites: Sequence[str
 
 
 def load(
-    folder: Path, server: int, exchanger: Exchanger, shapes: Shapes, *, sites: Sequence[str], site: int, num_servers: int
+    folder: Path,
+    server: int,
+    exchanger: Exchanger,
+    shapes: Shapes,
+    *,
+    sites: Sequence[str],
+    site: int,
+    num_servers: int,
 ) -> None:
     """Take up the state of the exchanges; before the first step there is none."""
     exchanger.stand()
