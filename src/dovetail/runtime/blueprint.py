@@ -83,14 +83,14 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def own_samples(self) -> int:
         """Return how many samples of an epoch are its own."""
-        rest = self._rest
-        return self.samples // self.batch * self.own_batch + rest.stop - rest.start
+        first, last = self._rest
+        return self.samples // self.batch * self.own_batch + last - first
 
     @property
-    def _rest(self) -> slice:
+    def _rest(self) -> tuple[int, int]:
         """Return its part of the last batch of an epoch, which is not whole."""
         rest = self.samples % self.batch
-        return slice(rest * self.first // self.batch, rest * self.last // self.batch)
+        return rest * self.first // self.batch, rest * self.last // self.batch
 
     def samples_after(self, steps: int) -> int:
         """Return how many of its samples so many steps have seen, over epochs."""
@@ -104,13 +104,13 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True):
 
     def places(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return where its own positions from `first` up to `last` lie among those of all, as ranges."""
-        found, whole = [], self.samples // self.batch
+        found, whole, rest = [], self.samples // self.batch, self._rest
         while first < last:
             number, within = divmod(first, self.own_batch)
             number, within = (whole, first - whole * self.own_batch) if number >= whole else (number, within)
-            room = (self._rest.stop - self._rest.start if number == whole else self.own_batch) - within
+            room = (rest[1] - rest[0] if number == whole else self.own_batch) - within
             count = min(last - first, room)
-            begin = number * self.batch + (self._rest.start if number == whole else self.first) + within
+            begin = number * self.batch + (rest[0] if number == whole else self.first) + within
             found.append((begin, begin + count))
             first += count
         return found

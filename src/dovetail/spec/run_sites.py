@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from dovetail.errors import SpecError, did_you_mean
@@ -12,6 +12,8 @@ from dovetail.spec.run_section import Meta, Section
 
 ExchangeBits = Literal[32, 16, 8, 4, 2, 1]
 SITE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+KINDS = {"training.mode": "sync", "training.dense": "ps", "table.place": "servers"}
+"""What runs with sites have."""
 ADDRESS = re.compile(r"[^\s:/]+:[0-9]{1,5}")
 
 
@@ -79,14 +81,7 @@ class RunExchange(Section, frozen=True):
 
 
 def check_sites(
-    sites: Sequence[RunSite],
-    exchange: RunExchange,
-    *,
-    mode: str,
-    dense: str,
-    num_stages: int,
-    table: str,
-    replicas: int,
+    sites: Sequence[RunSite], exchange: RunExchange, kinds: Mapping[str, str], *, num_stages: int, replicas: int
 ) -> None:
     """Refuse sites that could not train together."""
     if not sites:
@@ -104,11 +99,8 @@ def check_sites(
         )
     if exchange.here is not None and exchange.here not in names:
         raise SpecError(f'is "{exchange.here}"', key="exchange.here", hint=did_you_mean(exchange.here, names))
-    for key, value, wanted in (
-        ("training.mode", mode, "sync"),
-        ("training.dense", dense, "ps"),
-        ("table.place", table, "servers"),
-    ):
+    for key, wanted in KINDS.items():
+        value = kinds[key]
         if value != wanted:
             raise SpecError(f'is "{value}", and there are sites', key=key, hint=f'with sites it is "{wanted}"')
     if num_stages > 1:

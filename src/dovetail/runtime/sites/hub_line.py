@@ -5,8 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
+from numpy.typing import NDArray
 
 from dovetail.runtime.sites.hub import Hub
 from dovetail.runtime.sites.kept import ExchangeLog, arrays_of
@@ -197,7 +199,8 @@ class HubLine:
     def _for(self, site: int, number: int, has_own: int) -> tuple[Exchange, Arrays]:
         """Return an exchange without the arrays that the reader has, for it sent them."""
         exchange, arrays = self._made.get(number) or self._log.read(number)
-        heads, left = [], []
+        heads: list[RoundHead] = []
+        left: list[NDArray[Any]] = []
         for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True):
             has_it = head.site == site and head.round >= has_own
             heads.append(msgspec.structs.replace(head, num_arrays=0) if has_it else head)
