@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,11 @@ def free_ports(count: int) -> int:
     raise AssertionError("no free ports")
 
 
-def at_sites(run: Run, folder: Path, names: Sequence[str] = ("a", "b"), **exchange: Any) -> dict[str, Run]:
+def at_sites(
+    run: Run, folder: Path, names: Sequence[str] = ("a", "b"), *, address: str | None = None, **exchange: Any
+) -> dict[str, Run]:
     """Return a run as it is at each site, with their keys made."""
-    address = f"127.0.0.1:{free_ports(run.servers.count)}"
+    address = address or f"127.0.0.1:{free_ports(run.servers.count)}"
     sites = [RunSite(name=name, address=None if number else address) for number, name in enumerate(names)]
     settings = {"every": 4, "bits": 32, "wait_s": 20.0, "end_wait_s": DEADLINE_S, "keys": str(folder / "site-keys")}
     found = {}
@@ -55,24 +57,35 @@ def at_sites(run: Run, folder: Path, names: Sequence[str] = ("a", "b"), **exchan
 
 
 def train_sites(
-    runs: dict[str, Run], folder: Path, *, meanwhile: Callable[[dict[str, LocalRun]], None] = lambda _: None
+    runs: dict[str, Run],
+    folder: Path,
+    *,
+    meanwhile: Callable[[dict[str, LocalRun]], None] = lambda _: None,
+    at: Callable[[str], AbstractContextManager[object]] = lambda _: nullcontext(),
+    deadline_s: float = DEADLINE_S,
 ) -> None:
-    """Run all sites to the end; `meanwhile` is called again and again, and may take runs out and put others in."""
+    """Run all sites to the end; `meanwhile` is called again and again, and may take runs out and put others in.
+
+    `at` says where the processes of each site are started.
+    """
     began_s = time.monotonic()
-    for name, run in runs.items():
-        prepare(run, folder / name)
+    running: dict[str, LocalRun] = {}
     with ExitStack() as things:
-        running = {name: things.enter_context(LocalRun(folder / name)) for name in runs}
+        for name, run in runs.items():
+            with at(name):
+                prepare(run, folder / name)
+                running[name] = things.enter_context(LocalRun(folder / name))
         done: set[str] = set()
         while len(done) < len(runs) or running:
             for name, local in list(running.items()):
-                report = local.look(0.02)
+                with at(name):
+                    report = local.look(0.02)
                 assert report is None or report.state != "failed", f"{name}: {report.error}"
                 if report is not None and report.state == "done":
                     done.add(name)
                     running.pop(name).__exit__(None, None, None)
             meanwhile(running)
-            assert time.monotonic() - began_s < DEADLINE_S, {name: local.events for name, local in running.items()}
+            assert time.monotonic() - began_s < deadline_s, {name: local.events for name, local in running.items()}
 
 
 def assert_counted_once_at_every_site(folder: Path, names: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ class ExchangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One exchange, as one server has it."""
 
     t_s: float
+    server: str
     exchange: int
     sites: tuple[str, ...]
     step: int
@@ -77,6 +78,7 @@ class Figures:
         self.received_bytes += num_bytes
         facts = ExchangeFacts(
             t_s=time.time(),
+            server=self._path.parent.name,
             exchange=exchange.number,
             sites=tuple(sites),
             step=-1 if own is None else own.step,
@@ -111,6 +113,22 @@ def told(facts: ExchangeFacts) -> str:
         f"exchange {facts.exchange} of {', '.join(facts.sites)}: {format_bytes(facts.sent_bytes)} out, "
         f"{format_bytes(facts.received_bytes)} in, {facts.bits} bits, every {facts.every} steps"
         f"{hidden}, {facts.waited_s:.1f} s waited"
+    )
+
+
+def in_words(run_folder: Path) -> str:
+    """Return what the exchanges of a run came to."""
+    found = read_facts(run_folder)
+    if not found:
+        return "no exchange with other sites"
+    sites = sorted({name for each in found for name in each.sites})
+    sent, received = sum(each.sent_bytes for each in found), sum(each.received_bytes for each in found)
+    waited_s = max(
+        sum(each.waited_s for each in found if each.server == server) for server in {each.server for each in found}
+    )
+    return (
+        f"{max(each.exchange for each in found)} exchanges of {', '.join(sites)}; {format_bytes(sent)} out, "
+        f"{format_bytes(received)} in; workers waited {waited_s:.1f} s for them"
     )
 
 
