@@ -59,7 +59,7 @@ class Two:
         deadline_s = time.monotonic() + 60.0
         while not is_so():
             assert time.monotonic() < deadline_s
-            self.hub.go_on(time.monotonic(), QUIET)
+            self.hub.go_on(time.monotonic(), Beat(exchanges=0, kept=beat.kept, has_own=1))
             self.remote.go_on(time.monotonic(), beat)
             time.sleep(0.005)
 
@@ -113,6 +113,21 @@ def test_a_first_site_that_came_back_knows_its_exchanges_and_gets_what_it_lacks(
     has_one = Beat(exchanges=1, kept=0, has_own=1)
     two.until(lambda: two.remote.exchange(2), has_one)
     two.until(lambda: two.remote.over() == 2, has_one)
+
+
+def test_a_first_site_that_came_back_with_one_exchange_left_knows_what_counts(two: Two) -> None:
+    for number in (1, 2):
+        two.hub.offer(*a_round(0, number), 0.0)
+    two.remote.offer(*a_round(1, 1), 0.0)
+    two.until(lambda: two.remote.exchange(1))
+    two.remote.offer(*a_round(1, 2), 0.0)
+    two.until(lambda: two.remote.exchange(2), Beat(exchanges=1, kept=0, has_own=1))
+    two.until(lambda: not (two.folder / "log" / "exchange-00000001").exists(), Beat(exchanges=2, kept=2, has_own=1))
+    two.hub.close()
+    two.hub = two.make_hub()
+    two.hub.offer(*a_round(0, 3), 0.0)
+    two.remote.offer(*a_round(1, 3), 0.0)
+    two.until(lambda: two.remote.exchange(3), Beat(exchanges=2, kept=2, has_own=1))
 
 
 @pytest.mark.parametrize("harm", ["cut short", "a flipped byte", "too many arrays", "a foreign key", "another's name"])

@@ -140,6 +140,7 @@ class Exchanger:
 
     def _beat(self) -> Beat:
         """Return what the others should know."""
+        self.own_from = max(self.own_from, self._line.known_before() + 1)
         return Beat(
             exchanges=self.exchanges, kept=self._safe, has_own=self.own_from,
             step_s=self._figures.step_s, done=self.is_finished,
@@ -189,6 +190,9 @@ class Exchanger:
                     f"exchange {exchange.number} has a round of this site up to step {own.step}, which it is past",
                     hint="its journal of rounds is lost: start again from a checkpoint of another site",
                 )
+            return False
+        if own is not None and not own.num_arrays and own.round < self.own_from:
+            self._line.ask_again(exchange.number)  # ours was done again, and is not the one that counts
             return False
         mine = None
         if own is not None:

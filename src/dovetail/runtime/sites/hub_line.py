@@ -67,12 +67,10 @@ class HubLine:
         self._wait_s, self._end_wait_s, self._tell = wait_s, end_wait_s, tell
         self.every, self._is_chosen = every or first_every, every is None
         self._life = secrets.token_hex(8)
-        applied: dict[int, RoundHead] = {}
-        for number in range(log.first, log.count + 1):
-            applied |= {head.site: head for head in log.read(number)[0].rounds}
+        self._so_far = log.read(log.count)[0].so_far if log.count else ((0, 0),) * len(names)
         self._hub: Hub[Brought] = Hub(
-            len(names), wait_s=wait_s, now_s=now_s, applied={site: head.round for site, head in applied.items()},
-            finished=[site for site, head in applied.items() if head.step >= last_steps[site]],
+            len(names), wait_s=wait_s, now_s=now_s, applied={site: each[0] for site, each in enumerate(self._so_far)},
+            finished=[site for site, (_, step) in enumerate(self._so_far) if step >= last_steps[site]],
         )  # fmt: skip
         self._others = {site: Other() for site in range(1, len(names))}
         self._beat: Beat | None = None
@@ -88,6 +86,13 @@ class HubLine:
     def exchange(self, number: int) -> tuple[Exchange, Arrays] | None:
         """Return an exchange."""
         return None if number > self._log.count or self._beat is None else self._for(0, number, self._beat.has_own)
+
+    def ask_again(self, number: int) -> None:
+        """Do nothing: every look at an exchange is a new one."""
+
+    def known_before(self) -> int:
+        """Return 0: whoever makes the exchanges has its own journal."""
+        return 0
 
     def silent_s(self, now_s: float) -> float:
         """Return 0: this is the site that makes the exchanges."""
@@ -140,6 +145,12 @@ class HubLine:
             except WireError as error:
                 self._listener.refuse(letter, error.message)
                 return
+        elif isinstance(message, Beat) and message.exchanges + 1 < self._log.first:
+            reason = (
+                f"{letter.owner} asks for exchange {message.exchanges + 1}, and the first kept is {self._log.first}"
+            )
+            self._listener.refuse(letter, f"{reason}: go on with its own folder (--resume)")
+            return
         elif isinstance(message, Beat):
             if (
                 other.beat is None
@@ -166,7 +177,9 @@ class HubLine:
         brought = [rounds[site] for site in sorted(rounds)]
         heads = tuple(msgspec.structs.replace(each.head, num_arrays=len(each.arrays)) for each in brought)
         arrays = tuple(array for each in brought for array in each.arrays)
-        exchange = Exchange(number=self._log.count + 1, rounds=heads)
+        news = {head.site: (head.round, head.step) for head in heads}
+        self._so_far = tuple(news.get(site, each) for site, each in enumerate(self._so_far))
+        exchange = Exchange(number=self._log.count + 1, rounds=heads, so_far=self._so_far)
         self._log.write(exchange, arrays)
         self._made = {number: each for number, each in self._made.items() if number > exchange.number - AT_ONCE}
         self._made[exchange.number] = (exchange, arrays)
@@ -205,7 +218,7 @@ class HubLine:
             has_it = head.site == site and head.round >= has_own
             heads.append(msgspec.structs.replace(head, num_arrays=0) if has_it else head)
             left.extend([] if has_it else each)
-        return Exchange(number=number, rounds=tuple(heads)), tuple(left)
+        return msgspec.structs.replace(exchange, rounds=tuple(heads)), tuple(left)
 
     def _tell_of_away(self, now_s: float) -> None:
         """Say who is not waited for any more, and who is back."""

@@ -72,6 +72,8 @@ class Exchange(MessageKind, frozen=True):
     number: int
     """From 1 on."""
     rounds: tuple[RoundHead, ...]
+    so_far: tuple[tuple[int, int], ...]
+    """Of every site: the last round that counts then, and its step."""
 
 
 SiteMessage = Offer | Beat | Heard | Exchange

@@ -55,6 +55,7 @@ class RemoteLine:
         self._said_s = now_s - BEAT_S
         self._is_bulk_known = False
         self._send_s = 0.0
+        self._known_before = 0
 
     def offer(self, head: RoundHead, arrays: Arrays, now_s: float) -> None:
         """Have a round sent with the next look."""
@@ -64,6 +65,14 @@ class RemoteLine:
         """Return an exchange; those before it are not needed any more."""
         self._exchanges = {each: found for each, found in self._exchanges.items() if each >= number}
         return self._exchanges.get(number)
+
+    def ask_again(self, number: int) -> None:
+        """Drop an exchange as it came: another is on its way."""
+        self._exchanges.pop(number, None)
+
+    def known_before(self) -> int:
+        """Return the last round that the first site had before it was sent from here, 0 where there is none."""
+        return self._known_before
 
     def forget(self) -> None:
         """Have everything sent again: the site went back."""
@@ -103,11 +112,13 @@ class RemoteLine:
             return
         for number, each in sorted(self._rounds.items()):
             if number <= self._heard.latest:
-                if each.sent_s is not None and not each.is_late:
+                if each.sent_s is None and not each.is_late:
+                    self._known_before = max(self._known_before, number)
+                elif each.sent_s is not None and not each.is_late:
                     self._send_s = now_s - each.sent_s
                 del self._rounds[number]
             elif each.sent_s is None or now_s - each.sent_s > each.patience_s:
-                each.is_late = each.sent_s is not None
+                each.is_late = each.is_late or each.sent_s is not None
                 with suppress(PeerLost):
                     self._bulk.ask(Offer(head=each.head), each.arrays)
                     each.sent_s = now_s
@@ -128,7 +139,7 @@ class RemoteLine:
                 if self._heard is not None and message.life != self._heard.life:
                     self._is_bulk_known = False
                     for each in self._rounds.values():
-                        each.sent_s = None
+                        each.is_late, each.sent_s = each.sent_s is not None, None
                 self._heard, self.every = message, message.every
             elif isinstance(message, Exchange):
                 self._exchanges[message.number] = (message, tuple(array.copy() for array in letter.arrays))
@@ -142,7 +153,7 @@ class RemoteLine:
         self._beats, self._bulk = self._connect("/beats"), self._connect("/bulk")
         self._is_bulk_known = False
         for each in self._rounds.values():
-            each.sent_s, each.is_late = None, True
+            each.is_late, each.sent_s = each.is_late or each.sent_s is not None, None
 
     @property
     def sockets(self) -> list[object]:

@@ -47,6 +47,14 @@ class Line(Protocol):
         """Return an exchange, or None where it is not here yet."""
         ...
 
+    def ask_again(self, number: int) -> None:
+        """Drop an exchange that came without arrays which this site does not have any more."""
+        ...
+
+    def known_before(self) -> int:
+        """Return the last own round that the others had before it was sent from here."""
+        ...
+
     def over(self) -> int | None:
         """Return how many exchanges there are in all, once that is known."""
         ...
