@@ -25,6 +25,7 @@ from dovetail.cli.profile import profile
 from dovetail.cli.run import run
 from dovetail.cli.serve import serve
 from dovetail.cli.simulate import simulate
+from dovetail.cli.site_keys import site_keys
 from dovetail.cli.table import table
 from dovetail.cli.timeline import timeline
 from dovetail.cli.trace import trace
@@ -61,6 +62,7 @@ app.command()(run)
 app.command()(train)
 app.command()(join)
 app.command()(launch)
+app.command("site-keys")(site_keys)
 app.command()(evaluate)
 app.command()(predict)
 app.command()(export)

@@ -36,6 +36,10 @@ def print_summary(run: Run, result: TrainingResult) -> None:
         ("loss", _quality(result)),
         ("kept", f"{result.checkpoint}, after {result.samples:,} samples"),
     ]
+    if run.sites:
+        from dovetail.runtime.sites.figures import in_words
+
+        lines.append(("sites", in_words(result.folder)))
     if result.is_complete:
         more = f"dovetail train --resume {result.folder} --epochs {run.training.epochs + 1}"
         lines += [("test it", f"dovetail evaluate {result.folder}"), ("go on", more)]

@@ -95,6 +95,7 @@ def train(
         typer.Option(help="Where embedding rows lie: on servers, or on this process's GPU over host memory and disk."),
     ] = None,
     on: OnHosts = None,
+    site: Annotated[str | None, typer.Option(help="Which of the run file's sites this is.")] = None,
     trust: Annotated[
         bool,
         typer.Option(
@@ -130,6 +131,7 @@ def train(
         "validation.patience": patience,
         "data.options.max_bad_rows": max_bad_rows,
         "log.metrics": metrics,
+        "exchange.here": site,
     }
     with errors_shown(as_json=as_json), opened(on) as fleet:
         if timeline is not None:

@@ -17,6 +17,15 @@ _ZERO = np.float32(0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def put(rows, slots, values, width, _settings):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """W = value; the optimizer's state stays."""
+    for i in range(len(slots)):
+        row = rows[slots[i]]
+        for j in range(width):
+            row[j] = values[i, j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def sgd(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
     """W -= rate g."""
     rate = settings[0]

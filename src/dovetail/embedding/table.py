@@ -144,6 +144,13 @@ class Table(OpenTable):
         with self._open():
             self._update.fill(keys, values)
 
+    def write(self, keys: ArrayLike, values: ArrayLike) -> None:
+        """Give each key's row these values; its optimizer's state stays. `keys` are unlike each other."""
+        keys = self._own(keys)
+        values = as_gradients(values, len(keys), self.width, what="values")
+        with self._open():
+            self._update.write(keys, values)
+
     def set_rate_factor(self, factor: float) -> None:
         """Have the following updates use `factor` times the optimizer's learning rate, as a schedule asks."""
         with self._lock:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dovetail.embedding import batch_kernels as kernels
 from dovetail.embedding.distinct import Whereabouts
-from dovetail.embedding.row_kernels import limit_norms
+from dovetail.embedding.row_kernels import limit_norms, put
 from dovetail.embedding.row_optimizer import RowOptimizer
 from dovetail.embedding.saving import Saver
 from dovetail.embedding.store import Store
@@ -39,6 +39,17 @@ class Update:
         rows = np.empty((len(keys), width + self._optimizer.state_width(width)), dtype=np.float32)
         rows[:, :width], rows[:, width:] = values, self._optimizer.first_state
         self._store.put(keys, rows)
+
+    def write(self, keys: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+        """Give distinct keys' rows these values and leave their state, in halves where they do not fit at once."""
+        slots = self._store.distinct.find(keys)
+        if slots is not None:
+            self._saver.keep_at(slots)
+            self._store.distinct.step(slots, values, put, self._settings, scale=1.0)
+            return
+        middle = len(keys) // 2
+        self.write(keys[:middle], values[:middle])
+        self.write(keys[middle:], values[middle:])
 
     def bags(
         self,

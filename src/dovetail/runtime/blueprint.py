@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT
 from dovetail.runtime.sealed import read_sealed, write_sealed
 from dovetail.spec.run import Run
+from dovetail.spec.run_sites import RunSite, portions
 
 
 class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,68 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
     """None of the first stage, which nobody calls."""
     has_dense: bool = True
     """Whether it has dense parameters."""
+
+
+class Portion(msgspec.Struct, frozen=True, kw_only=True):
+    """A site's part of the data: of every `batch` positions of an epoch those from `first` up to `last`.
+
+    Of what is left at the end of an epoch it has the same part.
+    """
+
+    samples: int
+    """Of one epoch, over all sites."""
+    batch: int
+    first: int
+    last: int
+
+    @property
+    def own_batch(self) -> int:
+        """Return how many positions of a whole batch are its own."""
+        return self.last - self.first
+
+    @property
+    def own_samples(self) -> int:
+        """Return how many samples of an epoch are its own."""
+        first, last = self._rest
+        return self.samples // self.batch * self.own_batch + last - first
+
+    @property
+    def _rest(self) -> tuple[int, int]:
+        """Return its part of the last batch of an epoch, which is not whole."""
+        rest = self.samples % self.batch
+        return rest * self.first // self.batch, rest * self.last // self.batch
+
+    def samples_after(self, steps: int) -> int:
+        """Return how many of its samples so many steps have seen, over epochs."""
+        epochs, steps = divmod(steps, self.steps)
+        return epochs * self.own_samples + min(steps * self.own_batch, self.own_samples)
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps of its own an epoch has."""
+        return -(-self.own_samples // self.own_batch)
+
+    def places(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Return where its own positions from `first` up to `last` lie among those of all, as ranges."""
+        found, whole, rest = [], self.samples // self.batch, self._rest
+        while first < last:
+            number, within = divmod(first, self.own_batch)
+            number, within = (whole, first - whole * self.own_batch) if number >= whole else (number, within)
+            room = (rest[1] - rest[0] if number == whole else self.own_batch) - within
+            count = min(last - first, room)
+            begin = number * self.batch + (rest[0] if number == whole else self.first) + within
+            found.append((begin, begin + count))
+            first += count
+        return found
+
+
+def portions_of(sites: Sequence[RunSite], samples: int, batch: int) -> list[Portion]:
+    """Return the part of each site: together they are every sample once."""
+    found, first = [], 0
+    for own in portions(sites, batch):
+        found.append(Portion(samples=samples, batch=batch, first=first, last=first + own))
+        first += own
+    return found
 
 
 class Looks(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +182,13 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """Where the model is cut; none where every worker holds all of it."""
     looks: Looks = Looks()
     """Of the data and the code that the run began with."""
+    portion: Portion | None = None
+    """Which of the data are this site's, where there are several."""
+
+    @property
+    def all_samples(self) -> int:
+        """Return the samples of one epoch over all sites: what comes after them in the data was held out."""
+        return self.samples if self.portion is None else self.portion.samples
 
     @property
     def values_seed(self) -> int:

@@ -17,6 +17,7 @@ logs/NAME.log      what each process says
 keys/              a pair of keys for each process
 rows/              rows that do not fit into memory, while the run goes on
 redo/              what each server did since the last checkpoint, while the run goes on (`server.redo`)
+sites/             rounds and exchanges with other sites, where there are any (`sites.kept`)
 prometheus.json    where the figures are served, while they are (`launch.metrics_page`)
 lock               whose the run is, while it goes on (`launch.lock`)
 size.json          how many workers a scheduler wants it to have; team.json: who works (`launch.team`)
@@ -50,6 +51,7 @@ LOGS = "logs"
 KEYS = "keys"
 ROWS = "rows"
 REDO = "redo"
+SITES = "sites"
 LOCK = "lock"
 SIZE = "size.json"
 TEAM = "team.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.data.batch import Batch
+from dovetail.data.batch import Batch, concatenate
 from dovetail.data.loader import Loader
 from dovetail.data.source import Source
 from dovetail.models.task import UNIT_LOSSES, check_unit_labels
@@ -29,12 +29,14 @@ class Samples:
                 seed=run.training.seed,
                 epoch=epoch,
                 shuffle=run.data.shuffle,
-                num_samples=self._blueprint.samples,
+                num_samples=self._blueprint.all_samples,
                 prefetch=0,
                 pin=False,
                 block_samples=run.data.block_samples,
             )
-        batch = self._loader.read(first, last)
+        portion = self._blueprint.portion
+        places = [(first, last)] if portion is None else portion.places(first, last) or [(0, 0)]
+        batch = concatenate([self._loader.read(*place) for place in places])
         loss = self._blueprint.run.model.loss
         if loss in UNIT_LOSSES:
             check_unit_labels(str(loss), batch.labels)

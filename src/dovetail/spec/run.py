@@ -16,6 +16,7 @@ from dovetail.spec.run_keeping import RunSaving, RunValidation
 from dovetail.spec.run_log import RunLog
 from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_section import Meta, Section
+from dovetail.spec.run_sites import RunExchange, RunSite, check_sites
 from dovetail.spec.run_stage import RunStage, check_stages
 from dovetail.spec.run_table import RunTable
 
@@ -253,6 +254,8 @@ class Run(Section, frozen=True):
     compression: RunCompression = RunCompression()
     faults: RunFaults = RunFaults()
     log: RunLog = RunLog()
+    sites: Sequence[RunSite] = msgspec.field(name="site", default_factory=list)
+    exchange: RunExchange = RunExchange()
 
     def __post_init__(self) -> None:
         """Refuse a run without workers, names that are taken or no files', and shares of more than all."""
@@ -260,6 +263,10 @@ class Run(Section, frozen=True):
             raise SpecError("is empty", key="worker", hint="add at least one [[worker]]")
         check_stages(self.stages, [worker.stage for worker in self.workers])
         check_ring(self.compression, self.training.dense)
+        kinds = {"training.mode": self.training.mode, "training.dense": self.training.dense}
+        kinds |= {"table.place": self.table.place}
+        extent = {"num_stages": len(self.stages), "replicas": self.faults.replicas}
+        check_sites(self.sites, self.exchange, kinds, **extent)
         names = [name for name, _ in self.each_worker()]
         for name in names:
             check_worker_name(name)

@@ -70,7 +70,7 @@ def evaluate_run(
     trained_on = source if source is not None else load_data(run.data.name, **run.data.options)
     restored = restore_model(folder, model=model, source=trained_on, checkpoint=checkpoint, trust=trust)
     if data is None and not data_options:
-        asked, first, on, held_out = _held_out(trained_on, blueprint.samples)
+        asked, first, on, held_out = _held_out(trained_on, blueprint.all_samples)
     elif given is not None:
         asked, first, on, held_out = given, 0, "the data given", True
     else:

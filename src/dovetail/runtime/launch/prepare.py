@@ -32,6 +32,7 @@ from dovetail.runtime.folder import (
     METRICS,
     REDO,
     ROWS,
+    SITES,
     SIZE,
     STEPS,
     SUMMARY,
@@ -163,6 +164,7 @@ def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Kno
     for name in (LOGS, ROWS):
         (folder / name).mkdir(exist_ok=True)
     if first_values is not None:
+        shutil.rmtree(folder / SITES, ignore_errors=True)
         _write_first_checkpoint(blueprint, folder, first_values, known)
     for name in (JOURNAL, SUMMARY, SIZE, TEAM):  # of another launcher: this one begins with the run file's workers
         (folder / name).unlink(missing_ok=True)

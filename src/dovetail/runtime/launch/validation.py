@@ -78,7 +78,7 @@ class Validator:
             data = load_data(name, **options)
         if data is not None:
             return by_name(data, self._trained_on.schema), 0
-        total, trained = self._trained_on.num_samples, self._blueprint.samples
+        total, trained = self._trained_on.num_samples, self._blueprint.all_samples
         if total is not None and total <= trained:
             raise TrainingError(
                 "no data are left to validate on: the run trains on all of its own, and none were given",

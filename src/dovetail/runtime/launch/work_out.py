@@ -23,6 +23,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.held_ports import hold_port
 from dovetail.runtime.launch.guard import travelling
 from dovetail.runtime.launch.hosts.placing import Elsewhere
+from dovetail.runtime.launch.sites import portion_of
 from dovetail.runtime.looks import look_at
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.cutting import check_cut
@@ -126,12 +127,14 @@ def _blueprint(run: Run, samples: int, recipe: Recipe, private: Path, *, timelin
     )
     make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
     address, batch = run.network.address, run.training.batch or recipe.batch
+    portion = portion_of(run, samples, batch * run.training.accumulate)
     return Blueprint(
         run=_with_defaults(run, name=name, rate=rate, batch=batch),
         tables=(),
         dense=(),
-        samples=samples,
-        batch=batch * run.training.accumulate,
+        samples=samples if portion is None else portion.own_samples,
+        batch=batch * run.training.accumulate if portion is None else portion.own_batch,
+        portion=portion,
         optimizer=described(optimizer),
         row_optimizer=row_described(row_optimizer),
         coordinator=_server_spec(COORDINATOR, address, private),

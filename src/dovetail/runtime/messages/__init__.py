@@ -56,6 +56,7 @@ from dovetail.runtime.messages.serving import (
     Saved,
     SaveFailed,
     ServerStats,
+    Waits,
 )
 from dovetail.runtime.messages.staging import Collect, Collected, Forward, Returned, Staff, StageSpans
 from dovetail.runtime.messages.watching import (
@@ -82,7 +83,7 @@ from dovetail.runtime.messages.working import (
 Message = (
     Hello | WhoAreYou | Alive | Stop | Leaves | Failed
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
-    | Save | SaveBegun | Saved | SaveFailed | CutLog | LogNote | ServerStats
+    | Save | SaveBegun | Saved | SaveFailed | CutLog | LogNote | ServerStats | Waits
     | Copy | Copied | CopyWanted | CopyIs | ReadCopy | CopyPart
     | Reset | Assign | More | RanOut | Extend | Close | Recall | GiveBack | GaveBack | Done
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
@@ -166,6 +167,7 @@ __all__ = [
     "Stop",
     "SumUp",
     "Tuned",
+    "Waits",
     "WhoAreYou",
     "WorkerStatus",
 ]

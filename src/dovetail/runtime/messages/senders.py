@@ -20,6 +20,7 @@ from dovetail.runtime.messages.serving import (
     Saved,
     SaveFailed,
     ServerStats,
+    Waits,
 )
 from dovetail.runtime.messages.staging import Collect, Forward, StageSpans
 from dovetail.runtime.messages.watching import Died, SaveNow, Status
@@ -31,7 +32,7 @@ TO_COORDINATOR: dict[str, tuple[type, ...]] = {
     "coordinator": (Status,),
     "server": (
         Status, Hello, Alive, Failed, Ready, Accepted, NormIs, Committed, SaveBegun, Saved, SaveFailed, ServerStats,
-        LogNote,
+        LogNote, Waits,
     ),
     "stage worker": (Status, Hello, Alive, Failed, StageSpans),
     "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, GaveBack, Done, ResidualTold, Tuned),

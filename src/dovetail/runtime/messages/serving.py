@@ -76,6 +76,13 @@ class Committed(MessageKind, frozen=True):
     """Its part of the squared norm of the summed gradient."""
 
 
+class Waits(MessageKind, frozen=True):
+    """A server keeps everyone waiting, for another site: nothing is wrong."""
+
+    name: str
+    generation: int
+
+
 class Save(MessageKind, frozen=True):
     """Write your part of the checkpoint of `step` into `folder`, as it is now; go on meanwhile."""
 

@@ -14,7 +14,6 @@ from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
-    Accepted,
     AddUp,
     Adopt,
     Alive,
@@ -40,10 +39,11 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.norm_calls import NormCalls
-from dovetail.runtime.server.requests import gradients_in, residual_in
+from dovetail.runtime.server.requests import accepted, gradients_in, residual_in
 from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.site_shard import SiteShard
 from dovetail.runtime.server.stats import stats_of
 from dovetail.runtime.server.wire import AnswerWire
 from dovetail.transport import Letter, Listener, PeerLost, Refused
@@ -62,7 +62,8 @@ class ServerLoop:
         spec = blueprint.servers[number]
         cold = blueprint.run.servers.folder
         rows = Path(cold) / process.name if cold is not None else rows_of(process.folder, process.name)
-        self._shard = Shard(blueprint, number, rows)
+        self._site = SiteShard(process, number, rows) if blueprint.run.sites else None
+        self._shard = self._site or Shard(blueprint, number, rows)
         self._wire = AnswerWire(self._shard.exact)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
         self._norm_calls = NormCalls(self._shard, self._listener)
@@ -88,15 +89,15 @@ class ServerLoop:
     def run(self) -> None:
         """Serve until told to stop."""
         poller = zmq.Poller()
-        poller.register(self._listener.socket, zmq.POLLIN)
-        for socket in (self._coordinator.socket, *self._safe.sockets):
+        for socket in (self._listener.socket, self._coordinator.socket, *self._safe.sockets):
             poller.register(socket, zmq.POLLIN)
         back = self._safe.come_back()
         self._era, self._waits_in, self._word = back.era, back.generation, back.word
         self._say_hello()
         try:
             while not self._stopped:
-                poller.poll(0 if not self._shard.is_settled else 20 if self._saving.is_under_way else 100)
+                soon = self._saving.is_under_way or self._site
+                poller.poll(0 if not self._shard.is_settled else 20 if soon else 100)
                 self._beat()
                 # The coordinator first: a commit answers workers that wait.
                 while (letter := self._coordinator.receive(0)) is not None:
@@ -111,6 +112,8 @@ class ServerLoop:
                 if not self._shard.is_settled:
                     self._shard.settle_some()
                 self._safe.go_on()
+                if self._site is not None and self._site.go_on():
+                    self._answer_parked()
                 self._report_saving()
                 self._process.check_coordinator(self._clock.now() - self._heard_s)
         except (DovetailError, OSError) as problem:
@@ -118,24 +121,17 @@ class ServerLoop:
             self._coordinator.send(Failed(name=self._name, error=str(problem), hint=hint))
             raise
         finally:
-            self._safe.close()
-            self._shard.close()
-            self._listener.close()
-            self._coordinator.close()
+            for thing in (self._safe, self._shard, self._listener, self._coordinator):
+                thing.close()
 
     def _say_hello(self) -> None:
         """Tell the coordinator what this server holds."""
-        self._coordinator.send(
-            Hello(
-                role="server",
-                name=self._name,
-                process_id=self._process.process_id,
-                generation=max(self._generation, self._waits_in),
-                version=self._shard.version if self._era >= 0 else -1,
-                era=self._era,
-                word=self._word,
-            )
-        )
+        hello = Hello(
+            role="server", name=self._name, process_id=self._process.process_id,
+            generation=max(self._generation, self._waits_in), era=self._era, word=self._word,
+            version=self._shard.version if self._era >= 0 else -1,
+        )  # fmt: skip
+        self._coordinator.send(hello)
 
     def _beat(self) -> None:
         """Send a sign of life, now and then."""
@@ -146,6 +142,8 @@ class ServerLoop:
         with suppress(PeerLost):  # the coordinator is away, and its queue full: it will hear of us when it is back
             self._coordinator.send(Alive(name=self._name))
             self._send_stats()
+            for news in () if self._site is None else self._site.news(self._name, self._generation):
+                self._coordinator.send(news)
             if (note := self._redo.note(self._name)) is not None:
                 self._coordinator.send(note)
 
@@ -185,6 +183,8 @@ class ServerLoop:
             self._coordinator.send(self._saving.begin(message))
         elif isinstance(message, CutLog):
             self._redo.kept(message.step)
+            if self._site is not None:
+                self._site.is_kept(message.step)
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif isinstance(message, Stop):
@@ -197,8 +197,9 @@ class ServerLoop:
         for letter, _ in self._parked:
             self._listener.reply(letter, Stale(generation=generation))
         self._parked.clear()
-        version = self._shard.version
-        self._coordinator.send(Ready(name=self._name, generation=generation, version=version, era=self._era))
+        if self._site is None or not self._site.is_over_held:
+            version = self._shard.version
+            self._coordinator.send(Ready(name=self._name, generation=generation, version=version, era=self._era))
 
     def _commit(self, message: Commit) -> None:
         """Apply a step, once, and answer those who wait for it; one of another generation is not the one we hold."""
@@ -210,11 +211,17 @@ class ServerLoop:
             self._square = self._shard.norm_square() if self._shard.keeps_dense else math.nan
             self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
             self._busy_s += time.perf_counter() - start_s
-            parked, self._parked = self._parked, []
-            for letter, since_s in parked:
-                self._from_worker(letter, since_s)
+            self._answer_parked()
+        if self._site is not None and self._site.is_over_held:
+            return  # it is asked again
         generation, step = message.generation, message.step
         self._safe.tell(Committed(name=self._name, generation=generation, step=step, square=self._square))
+
+    def _answer_parked(self) -> None:
+        """Answer those who wait, where what they wait for is here."""
+        parked, self._parked = self._parked, []
+        for letter, since_s in parked:
+            self._from_worker(letter, since_s)
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -252,7 +259,7 @@ class ServerLoop:
         shard = self._shard
         is_early = isinstance(message, Pull) and message.early
         has_steps = message.version <= shard.version
-        if not has_steps and not is_early:
+        if not (has_steps or is_early) or (has_steps and self._site is not None and self._site.is_held):
             self._parked.append((letter, since_s))
             return
         parked_s = time.monotonic() - since_s
@@ -284,11 +291,7 @@ class ServerLoop:
             self._redo.step_grew(generation=message.generation, positions=message.positions)
         self._norm_calls.pushed(message)
         if counts or (late and message.last):
-            taken = Accepted(
-                name=self._name, generation=message.generation, step=message.step, task=message.task,
-                positions=message.positions, samples=message.samples, loss=message.loss,
-            )  # fmt: skip
-            self._safe.tell(taken)
+            self._safe.tell(accepted(message, self._name))
 
 
 def serve(process: Process) -> None:

@@ -52,7 +52,8 @@ class RedoLog:
     def __init__(self, blueprint: Blueprint, number: int, folder: Path, shard: Shard) -> None:
         """Look after a shard; nothing is written before `begin` or `go_on`."""
         faults = blueprint.run.faults
-        self.is_on, self._most_bytes = faults.redo_log, faults.log_bytes
+        self._most_bytes = faults.log_bytes
+        self.is_on = faults.redo_log and not blueprint.run.sites  # exchanges would have to be in it as well
         self.folder, self._shard = folder, shard
         self.owner = (checksum_of_value(blueprint), number, blueprint.num_servers)
         self._samples, self._batch = blueprint.samples, blueprint.batch

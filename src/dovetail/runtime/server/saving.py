@@ -67,6 +67,7 @@ class PartSaving:
                 future.result()
             folder = Path(message.folder)
             files = checksums_in(folder, only=f"dense-{self._number}.safetensors")
+            files |= checksums_in(folder, only=f"sites-{self._number}.safetensors")
             if self._shard.norms is not None:
                 files |= checksums_in(folder, only=STATISTICS)
             for position in range(len(self._shard.tables)):

@@ -1,0 +1,120 @@
+"""A server's part of the parameters in a run that is one of several sites: it is exchanged with the other sites."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.embedding import Checkpoint
+from dovetail.runtime.messages import LogNote, Message, Waits
+from dovetail.runtime.process import Process
+from dovetail.runtime.server.attempts import Floats, Keys
+from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.sites import saved
+from dovetail.runtime.sites.join import Joined, join
+
+
+class ShardRows:
+    """The rows of a table of a shard, as they are after the last step."""
+
+    def __init__(self, shard: Shard, table: int) -> None:
+        """Look at one table."""
+        self._shard, self._table = shard, table
+
+    def read(self, keys: Keys) -> Floats:
+        """Return the values of distinct keys."""
+        self._shard.settle()
+        return self._shard.tables[self._table].lookup_distinct(keys)[0]
+
+    def write(self, keys: Keys, values: Floats) -> None:
+        """Give the rows of distinct keys these values."""
+        self._shard.settle()
+        self._shard.tables[self._table].write(keys, values)
+
+
+class SiteShard(Shard):
+    """A shard whose steps are exchanged with the same shard at other sites."""
+
+    def __init__(self, process: Process, number: int, folder: Path) -> None:
+        """Make an empty shard, and join the other sites."""
+        super().__init__(process.blueprint, number, folder)
+        self.words: list[str] = []
+        """What people should hear."""
+        self._joined: Joined = join(process, number, self, self.exact, self.words.append)
+        self._corrected_at = -1
+        """After which step an exchange has changed parameters."""
+
+    # -- as the exchanges see it ---------------------------------------------------------------------------------------
+
+    def rows_of(self, table: int) -> ShardRows:
+        """Return the rows of a table."""
+        return ShardRows(self, table)
+
+    def corrected(self) -> None:
+        """Hear that an exchange has changed parameters."""
+        self._corrected_at = self.version
+
+    def news(self, name: str, generation: int) -> list[Message]:
+        """Return what the coordinator of a server of this name should hear, words for people once."""
+        waits = [Waits(name=name, generation=generation)] if self.is_held or self.is_over_held else []
+        words = "; ".join(self.words)
+        self.words.clear()
+        return [*waits, *([LogNote(name=name, word=words)] if words else [])]
+
+    # -- as a shard ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_held(self) -> bool:
+        """Say whether workers have to wait for an exchange."""
+        return self._joined.exchanger.is_held
+
+    @property
+    def is_over_held(self) -> bool:
+        """Say whether the last step is applied, and the last exchange is not here yet."""
+        return self.version >= self._joined.last_step and not self._joined.exchanger.is_finished
+
+    def go_on(self) -> bool:
+        """See to the exchanges; True where workers that waited need not any more."""
+        return self.version >= 0 and self._joined.exchanger.go_on(time.monotonic())
+
+    def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
+        """Apply the step, and cut a round where it is time."""
+        for table, keys, _ in self.step_sums().rows:
+            self._joined.exchanger.touch(table, keys)
+        super().commit(scale=scale, dense_scale=dense_scale, factor=factor)
+        self._joined.exchanger.after_step(time.monotonic())
+
+    def refresh(
+        self, tables: Sequence[int], keys: Sequence[Keys], *, since: int, dense: bool
+    ) -> list[NDArray[np.generic]]:
+        """Return which rows have changed; after an exchange, any may have."""
+        if since <= self._corrected_at:
+            since = -1
+        return super().refresh(tables, keys, since=since, dense=dense)
+
+    def load(self, folder: Path) -> None:
+        """Take up the state of a checkpoint, and of the exchanges in it."""
+        super().load(folder)
+        self._corrected_at = self.version
+        self._joined.forget()
+        saved.load(folder, self._number, self._joined.exchanger, self._joined.shapes, **self._joined.facts())
+
+    def save(self, folder: Path, number: int = -1) -> list[Future[Checkpoint]]:
+        """Write what there is, the state of the exchanges too."""
+        futures = super().save(folder, number)
+        saved.save(folder, self._number, self._joined.exchanger, **self._joined.facts())
+        return futures
+
+    def is_kept(self, step: int) -> None:
+        """Hear that the checkpoint of a step is whole."""
+        self._joined.exchanger.is_kept(step)
+
+    def close(self) -> None:
+        """Give back memory and files, and hang up."""
+        super().close()
+        self._joined.close()

@@ -1,0 +1,80 @@
+"""What the sites of an exchange have learnt, as one change: the same numbers at every site.
+
+Dense parameters: the mean of the sites' changes, weighted by samples; the outer optimizer takes it as its gradient.
+
+Rows, by what updates them:
+
+- SGD is linear: a row's change is the mean over all sites of the exchange, weighted by samples, and zero for a site
+  that did not touch it. One step a round is then one step on the union of the batches.
+- Adagrad and Adam divide by the size of gradients: a step of theirs has the same length for a rare row as for a
+  frequent one, and a mean over sites that did not touch the row would halve it. With p_i the part of its steps in which
+  site i touched the row, steps on the union of the batches would touch it in 1 - (1 - p_1)(1 - p_2)... of them:
+
+      change = (d_1 + d_2 + ...) (1 - prod(1 - p_i)) / (p_1 + p_2 + ...)
+
+  That is the sum for rare rows, which unlike steps touch, and the mean for rows that are touched in every step.
+
+Where gradients are summed over samples and not averaged (`reduction = "sum"`), SGD's changes are summed as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.runtime.sites.key_index import Keys
+from dovetail.runtime.sites.progress import Floats, RowDeltas
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one site brings to an exchange, as everyone reads it."""
+
+    steps: int
+    samples: int
+    dense: Floats
+    tables: Sequence[RowDeltas]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """How changes are combined: whether rows' updates are linear, and whether sums over samples are wanted."""
+
+    linear_rows: bool
+    sums: bool
+
+
+def weights(parts: Sequence[Part], rule: Rule) -> list[np.float32]:
+    """Return what the sites' changes are multiplied by before they are added."""
+    if rule.sums:
+        return [np.float32(1)] * len(parts)
+    total = sum(part.samples for part in parts)
+    return [np.float32(part.samples / total) if total else np.float32(1 / len(parts)) for part in parts]
+
+
+def combined_dense(parts: Sequence[Part], rule: Rule) -> Floats:
+    """Return the change of dense parameters."""
+    total = np.zeros_like(parts[0].dense)
+    for part, weight in zip(parts, weights(parts, rule), strict=True):
+        total += weight * part.dense
+    return total
+
+
+def combined_rows(parts: Sequence[Part], table: int, rule: Rule) -> tuple[Keys, Floats]:
+    """Return the change of a table: rising keys, and how much each row changes."""
+    deltas = [part.tables[table] for part in parts]
+    keys = deltas[0].keys if len(deltas) == 1 else np.unique(np.concatenate([each.keys for each in deltas]))
+    total = np.zeros((len(keys), deltas[0].values.shape[1]), dtype=np.float32)
+    missed, touched = np.ones(len(keys)), np.zeros(len(keys))
+    scales = weights(parts, rule) if rule.linear_rows else [np.float32(1)] * len(parts)
+    for part, each, scale in zip(parts, deltas, scales, strict=True):
+        at = np.searchsorted(keys, each.keys)
+        total[at] += scale * each.values
+        rate = np.minimum(each.counts / max(1, part.steps), 1.0)
+        missed[at] *= 1 - rate
+        touched[at] += rate
+    if not rule.linear_rows and len(parts) > 1:
+        total *= ((1 - missed) / np.maximum(touched, 1e-12)).astype(np.float32)[:, None]
+    return keys, total

@@ -1,0 +1,110 @@
+"""What a site keeps on disk of its exchanges, beside its checkpoints.
+
+    sites/server-0/cuts.jsonl             at which step each round was cut, written before the round goes anywhere
+    sites/server-0/exchange-00000012      at the first site: an exchange, as it went to the others
+
+A site that goes back to a checkpoint cuts the same rounds at the same steps again, and takes the exchanges that came
+after the checkpoint from the first site: every sample counts once, whatever was lost. An exchange is kept until it is
+in a whole checkpoint of every site.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import msgspec
+
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.sealed import write_at_once
+from dovetail.runtime.sites.messages import Exchange, RoundHead, SiteMessage
+from dovetail.runtime.sites.rounds import Arrays
+from dovetail.transport import Codec, WireError
+
+CUTS = "cuts.jsonl"
+LENGTHS = struct.Struct("<Q")
+
+
+class Cuts:
+    """The journal of a site's rounds."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read what there is; a last line that was cut short says nothing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / CUTS
+        self.heads: dict[int, RoundHead] = {}
+        if self._path.exists():
+            whole = self._path.read_bytes().rpartition(b"\n")[0]
+            for line in whole.splitlines():
+                head = msgspec.json.decode(line, type=RoundHead)
+                self.heads[head.round] = head
+            self._path.write_bytes(whole + b"\n" if whole else b"")
+
+    def write(self, head: RoundHead) -> None:
+        """Note a round that is new; it is on disk when this returns."""
+        if head.round in self.heads:
+            return
+        self.heads[head.round] = head
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(head) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class ExchangeLog:
+    """The exchanges that some site may still need."""
+
+    def __init__(self, folder: Path) -> None:
+        """Find what there is."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._codec = Codec(SiteMessage)
+        found = sorted(int(path.name.partition("-")[2]) for path in folder.glob("exchange-????????"))
+        self.first, self.count = (found[0], found[-1]) if found else (1, 0)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"exchange-{number:08d}"
+
+    def write(self, exchange: Exchange, arrays: Arrays) -> None:
+        """Keep the next exchange; it is on disk when this returns."""
+        frames = [bytes(frame) for frame in self._codec.pack(0, exchange, arrays)]
+        data = b"".join(LENGTHS.pack(len(frame)) + frame for frame in frames)
+        write_at_once(self._path(exchange.number), data)
+        self.count = exchange.number
+
+    def read(self, number: int) -> tuple[Exchange, Arrays]:
+        """Return an exchange."""
+        path = self._path(number)
+        try:
+            data, frames, at = path.read_bytes(), [], 0
+            while at < len(data):
+                (length,) = LENGTHS.unpack_from(data, at)
+                frames.append(data[at + LENGTHS.size : at + LENGTHS.size + length])
+                at += LENGTHS.size + length
+            letter = self._codec.unpack(frames)
+            exchange: Exchange = letter.message
+            if exchange.number != number:
+                raise WireError(f"it is exchange {exchange.number}")
+        except (OSError, WireError, struct.error) as error:
+            raise TrainingError(
+                f"{path} cannot be read: {error}", hint="the sites have parted: start again from one site's checkpoint"
+            ) from None
+        return exchange, letter.arrays
+
+    def drop_before(self, number: int) -> None:
+        """Remove exchanges that nobody needs any more; the last one stays, for it says how many there were."""
+        while self.first < min(number, self.count):
+            self._path(self.first).unlink(missing_ok=True)
+            self.first += 1
+
+
+def arrays_of(exchange: Exchange, arrays: Arrays) -> list[Arrays]:
+    """Return the arrays of each round of an exchange; none where its reader has them."""
+    found, at = [], 0
+    for head in exchange.rounds:
+        found.append(arrays[at : at + head.num_arrays])
+        at += head.num_arrays
+    if at != len(arrays):
+        raise WireError(f"exchange {exchange.number} has {len(arrays)} arrays, its rounds say {at}")
+    return found

@@ -1,0 +1,79 @@
+"""Messages between the servers of unlike sites; every server talks to its namesakes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dovetail.runtime.messages.kind import MessageKind, check_numbers
+
+
+class RoundHead(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Which round of which site, and what it is of."""
+
+    site: int
+    round: int
+    """From 1 on; the journal of the site says at which step it was cut."""
+    step: int
+    """Steps that the site had done."""
+    steps: int
+    """And how many of them are in this round, with how many samples."""
+    samples: int
+    bits: int
+    last: bool = False
+    num_arrays: int = 0
+    """In an exchange: how many of its arrays are this round's; 0 where the reader has them, for it sent them."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no site counts."""
+        check_numbers(self)
+
+
+class Offer(MessageKind, frozen=True):
+    """To the first site: a round, with the arrays that `rounds` describes."""
+
+    head: RoundHead
+
+
+class Beat(MessageKind, frozen=True):
+    """To the first site, now and then: I live."""
+
+    exchanges: int
+    """How many are in the parameters here."""
+    kept: int
+    """How many are in the last whole checkpoint: those are never asked for again."""
+    has_own: int
+    """The rounds of the sender from this one on are here as they were sent."""
+    bulk: bool = False
+    """Whether exchanges are to be sent to where this comes from."""
+    step_s: float = 0.0
+    """How long a step takes, and `send_s` how long the last round took to get there."""
+    send_s: float = 0.0
+    done: bool = False
+    """Whether the sender needs nothing more."""
+
+
+class Heard(MessageKind, frozen=True):
+    """The answer: what the first site has."""
+
+    life: str
+    """Unlike after every start of the first site's server: what was on its way to it then is lost."""
+    exchanges: int
+    latest: int
+    """The last round of the asker that is here."""
+    every: int
+    """How many steps the next rounds are to have."""
+    over: bool
+    """Whether these exchanges are all that there will be."""
+
+
+class Exchange(MessageKind, frozen=True):
+    """Rounds that count together: they are brought into the parameters at every site."""
+
+    number: int
+    """From 1 on."""
+    rounds: tuple[RoundHead, ...]
+    so_far: tuple[tuple[int, int], ...]
+    """Of every site: the last round that counts then, and its step."""
+
+
+SiteMessage = Offer | Beat | Heard | Exchange

@@ -1,0 +1,176 @@
+"""What a site has learnt that the others have not heard of yet: of the rows of one table, and of dense parameters.
+
+    live = base + on its way + the rest
+
+`base` is what all sites agree on, to the last bit: it changes by exchanges alone, and by the same numbers everywhere.
+A cut takes the rest of every row that was touched since the last cut; what of it survives a codec is `on its way` until
+an exchange brings it into the base. What the codec rounded away stays in `live`, and so in the next cut of the row
+(error feedback without a residual of its own). A row that nothing is on its way of, and that was not touched since, is
+put on the base exactly: what rounding left in it is dropped, so that all sites have the same row.
+
+Rows that the site has not touched are their own base: only touched ones take memory here, until they are agreed on.
+
+No sockets, no clock, no files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.runtime.sites.key_index import KeyIndex, Keys
+
+Floats = NDArray[np.float32]
+Counts = NDArray[np.int32]
+
+
+class Rows(Protocol):
+    """Values of rows, wherever they lie."""
+
+    def read(self, keys: Keys) -> Floats:
+        """Return the values of distinct keys, to be changed at will."""
+        ...
+
+    def write(self, keys: Keys, values: Floats) -> None:
+        """Give the rows of distinct keys these values."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowDeltas:
+    """How rows of rising keys changed, and in how many steps each was touched."""
+
+    keys: Keys
+    counts: Counts
+    values: Floats
+
+
+class RowProgress:
+    """The touched rows of one table."""
+
+    def __init__(self, width: int) -> None:
+        """Start with the table as it is: that is the base."""
+        self.index = KeyIndex()
+        self.base = np.empty((0, width), dtype=np.float32)
+        self.sent = np.empty((0, width), dtype=np.float32)
+        self.rounds = np.empty(0, dtype=np.int32)
+        """In how many rounds that are on their way the row is."""
+        self.steps = np.empty(0, dtype=np.int32)
+        """In how many steps since the last cut it was touched."""
+
+    def touch(self, keys: Keys, rows: Rows) -> None:
+        """Say that a step is about to change the rows of distinct keys."""
+        slots = self.index.find(keys)
+        new = keys[slots < 0]
+        if len(new):
+            slots[slots < 0] = self.index.add(new)
+            self._make_room()
+            self.base[self.index.count - len(new) : self.index.count] = rows.read(new)
+        self.steps[slots] += 1
+
+    def _make_room(self) -> None:
+        """Have room for every key; what is new is zero."""
+        if self.index.count > len(self.base):
+            more = max(self.index.count, 2 * len(self.base)) - len(self.base)
+            for name in ("base", "sent", "rounds", "steps"):
+                array = getattr(self, name)
+                setattr(self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), dtype=array.dtype)]))
+
+    def rest(self, rows: Rows) -> RowDeltas:
+        """Return what there is to tell of rows touched since the last cut."""
+        slots = np.flatnonzero(self.steps[: self.index.count])
+        slots = slots[np.argsort(self.index.keys[slots])]
+        keys = self.index.keys[slots]
+        return RowDeltas(keys, self.steps[slots].copy(), rows.read(keys) - self.base[slots] - self.sent[slots])
+
+    def cut(self, told: RowDeltas) -> None:
+        """Begin anew: these are on their way, as the others will read them."""
+        slots = self.index.find(told.keys)
+        self.sent[slots] += told.values
+        self.rounds[slots] += 1
+        self.steps[: self.index.count] = 0
+
+    def agree(self, change: tuple[Keys, Floats], own: RowDeltas | None, rows: Rows) -> None:
+        """Bring a change into the base, and with it what of it was `own`, which is not on its way any more."""
+        keys, delta = change
+        if own is not None and not np.isin(own.keys, keys, assume_unique=True).all():
+            keys, delta = _with_keys(keys, delta, own.keys)
+        slots = self.index.find(keys)
+        live = rows.read(keys)
+        known = slots >= 0
+        at = slots[known]
+        base = live.copy()
+        base[known] = self.base[at]
+        agreed = base + delta
+        live += agreed - base
+        self.base[at] = agreed[known]
+        if own is not None:
+            mine = self.index.find(own.keys)
+            live[np.searchsorted(keys, own.keys)] -= own.values
+            self.sent[mine] -= own.values
+            self.rounds[mine] -= 1
+        settled = ~known
+        settled[known] = (self.rounds[at] == 0) & (self.steps[at] == 0)
+        live[settled] = agreed[settled]
+        rows.write(keys, live)
+        self._forget_settled()
+
+    def _forget_settled(self) -> None:
+        """Let go of rows that are their own base again."""
+        count = self.index.count
+        kept = (self.rounds[:count] > 0) | (self.steps[:count] > 0)
+        if kept.all():
+            return
+        self.index.keep(kept)
+        for name in ("base", "sent", "rounds", "steps"):
+            setattr(self, name, getattr(self, name)[:count][kept])
+
+
+class DenseProgress:
+    """Dense parameters: a base, what is on its way, and the memory of the outer optimizer."""
+
+    def __init__(self, values: Floats) -> None:
+        """Start from where all sites start."""
+        self.base = values.copy()
+        self.velocity = np.zeros_like(values)
+        self.sent = np.zeros_like(values)
+        self.rounds = 0
+
+    def rest(self, live: Floats) -> Floats:
+        """Return what there is to tell."""
+        return live - self.base - self.sent
+
+    def cut(self, told: Floats) -> None:
+        """Say what is on its way, as the others will read it."""
+        self.sent += told
+        self.rounds += 1
+
+    def agree(self, change: Floats, own: Floats | None, live: Floats, *, rate: float, momentum: float) -> None:
+        """Step the base by a change, as SGD with Nesterov's momentum does; `live` moves along."""
+        step = change
+        if momentum:
+            self.velocity *= np.float32(momentum)
+            self.velocity += change
+            step = change + np.float32(momentum) * self.velocity
+        agreed = self.base + np.float32(rate) * step
+        live += agreed - self.base
+        self.base = agreed
+        if own is not None:
+            live -= own
+            self.rounds -= 1
+            self.sent = self.sent - own if self.rounds else np.zeros_like(self.sent)
+
+    def settle(self, live: Floats) -> None:
+        """Put everything on the base: training is over, and nothing is on its way."""
+        live[:] = self.base
+
+
+def _with_keys(keys: Keys, delta: Floats, more: Keys) -> tuple[Keys, Floats]:
+    """Return a change that has further keys too, which do not change."""
+    all_keys = np.union1d(keys, more)
+    all_delta = np.zeros((len(all_keys), delta.shape[1]), dtype=np.float32)
+    all_delta[np.searchsorted(all_keys, keys)] = delta
+    return all_keys, all_delta

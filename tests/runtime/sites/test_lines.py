@@ -1,0 +1,173 @@
+"""The lines between sites, over real sockets with keys: what is garbage is refused, what is lost is sent again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.runtime.sites.hub_line import HubLine
+from dovetail.runtime.sites.kept import ExchangeLog
+from dovetail.runtime.sites.messages import Beat, Offer, RoundHead, SiteMessage
+from dovetail.runtime.sites.progress import RowDeltas
+from dovetail.runtime.sites.remote_line import RemoteLine
+from dovetail.runtime.sites.rounds import Arrays, decode, encode
+from dovetail.transport import Caller, Codec, KeyRing, Listener, Refused, WireError, make_keys
+from tests.runtime.sites.meeting import NUM_DENSE, SHAPES, WIDTH
+from tests.runtime.sites.two_sites import free_ports
+
+NAMES = ("a", "b")
+QUIET = Beat(exchanges=0, kept=0, has_own=1)
+
+
+def a_round(site: int, number: int, *, last: bool = False, bits: int = 8) -> tuple[RoundHead, Arrays]:
+    keys = np.array([1, 7, 150], dtype=np.int64)
+    deltas = RowDeltas(keys, np.ones(3, dtype=np.int32), np.full((3, WIDTH), 1.5, dtype=np.float32))
+    arrays = encode(np.ones(NUM_DENSE, dtype=np.float32), [deltas], SHAPES, bits=bits, seed=number)
+    head = RoundHead(site=site, round=number, step=4 * number, steps=4, samples=40, bits=bits, last=last)
+    return head, arrays
+
+
+class Two:
+    """The first site's line and another's, with their keys."""
+
+    def __init__(self, folder: Path) -> None:
+        for name in NAMES:
+            make_keys(folder / "keys", name)
+        self.keys, self.codec = KeyRing(folder / "keys"), Codec(SiteMessage)
+        self.address, self.folder = f"tcp://127.0.0.1:{free_ports(1)}", folder
+        self.words: list[str] = []
+        self.hub = self.make_hub()
+        self.remote = RemoteLine(self.connect, every=4, now_s=time.monotonic(), tell=self.words.append)
+
+    def make_hub(self) -> HubLine:
+        listener = Listener([self.address], codec=self.codec, keys=self.keys, name="a")
+        return HubLine(
+            NAMES, [8, 8], listener, ExchangeLog(self.folder / "log"), SHAPES, every=4, first_every=4, wait_s=60.0,
+            end_wait_s=60.0, now_s=time.monotonic(), tell=self.words.append,
+        )  # fmt: skip
+
+    def connect(self, suffix: str) -> Caller:
+        identity = f"b/0{suffix}".encode()
+        return Caller(self.address, codec=self.codec, keys=self.keys, name="b", peer="a", identity=identity)
+
+    def until(self, is_so: Callable[[], object], beat: Beat = QUIET) -> None:
+        """Have both go on until something is so."""
+        deadline_s = time.monotonic() + 60.0
+        while not is_so():
+            assert time.monotonic() < deadline_s
+            self.hub.go_on(time.monotonic(), Beat(exchanges=0, kept=beat.kept, has_own=1))
+            self.remote.go_on(time.monotonic(), beat)
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        self.hub.close()
+        self.remote.close()
+
+
+@pytest.fixture
+def two(tmp_path: Path):  # type: ignore[no-untyped-def]
+    found = Two(tmp_path)
+    yield found
+    found.close()
+
+
+def test_both_sites_get_an_exchange_of_both_and_each_without_its_own_arrays(two: Two) -> None:
+    two.hub.offer(*a_round(0, 1), 0.0)
+    two.remote.offer(*a_round(1, 1), 0.0)
+    two.until(lambda: two.hub.exchange(1) and two.remote.exchange(1))
+    for line, own in ((two.hub, 0), (two.remote, 1)):
+        found = line.exchange(1)
+        assert found is not None
+        assert [head.num_arrays == 0 for head in found[0].rounds] == [own == 0, own == 1]
+        part = decode(found[0].rounds[1 - own], found[1], SHAPES, who="the other")
+        assert part.tables[0].keys.tolist() == [1, 7, 150]
+
+
+def test_a_site_that_went_back_gets_its_own_rounds_as_they_were_sent(two: Two) -> None:
+    two.hub.offer(*a_round(0, 1), 0.0)
+    two.remote.offer(*a_round(1, 1), 0.0)
+    two.until(lambda: two.remote.exchange(1))
+    two.remote.forget()
+    back = Beat(exchanges=0, kept=0, has_own=2)
+    two.until(lambda: two.remote.exchange(1), back)
+    found = two.remote.exchange(1)
+    assert found is not None
+    assert all(head.num_arrays for head in found[0].rounds)
+
+
+def test_a_first_site_that_came_back_knows_its_exchanges_and_gets_what_it_lacks(two: Two) -> None:
+    two.hub.offer(*a_round(0, 1), 0.0)
+    two.remote.offer(*a_round(1, 1), 0.0)
+    two.until(lambda: two.remote.exchange(1))
+    two.remote.offer(*a_round(1, 2, last=True), 0.0)
+    for _ in range(20):
+        two.remote.go_on(time.monotonic(), QUIET)  # it goes out, to nobody who keeps it
+    two.hub.close()
+    two.hub = two.make_hub()
+    two.hub.offer(*a_round(0, 1), 0.0)
+    two.hub.offer(*a_round(0, 2, last=True), 0.0)
+    has_one = Beat(exchanges=1, kept=0, has_own=1)
+    two.until(lambda: two.remote.exchange(2), has_one)
+    two.until(lambda: two.remote.over() == 2, has_one)
+
+
+def test_a_first_site_that_came_back_with_one_exchange_left_knows_what_counts(two: Two) -> None:
+    for number in (1, 2):
+        two.hub.offer(*a_round(0, number), 0.0)
+    two.remote.offer(*a_round(1, 1), 0.0)
+    two.until(lambda: two.remote.exchange(1))
+    two.remote.offer(*a_round(1, 2), 0.0)
+    two.until(lambda: two.remote.exchange(2), Beat(exchanges=1, kept=0, has_own=1))
+    two.until(lambda: not (two.folder / "log" / "exchange-00000001").exists(), Beat(exchanges=2, kept=2, has_own=1))
+    two.hub.close()
+    two.hub = two.make_hub()
+    two.hub.offer(*a_round(0, 3), 0.0)
+    two.remote.offer(*a_round(1, 3), 0.0)
+    two.until(lambda: two.remote.exchange(3), Beat(exchanges=2, kept=2, has_own=1))
+
+
+@pytest.mark.parametrize("harm", ["cut short", "a flipped byte", "too many arrays", "a foreign key", "another's name"])
+def test_garbage_is_refused_and_makes_no_exchange(two: Two, harm: str) -> None:
+    head, arrays = a_round(1, 1)
+    changed = [array.copy() for array in arrays]
+    if harm == "cut short":
+        changed[4] = changed[4][:-8]
+    elif harm == "a flipped byte":
+        changed[4][-9] ^= 1
+    elif harm == "too many arrays":
+        changed.append(changed[0])
+    elif harm == "a foreign key":
+        changed[1] = np.full_like(changed[1], 250)
+    else:
+        head = RoundHead(site=0, round=1, step=4, steps=4, samples=40, bits=8)
+    line = two.connect("/bad")
+    try:
+        line.ask(Offer(head=head), changed)
+        deadline_s, letter = time.monotonic() + 60.0, None
+        while letter is None:
+            assert time.monotonic() < deadline_s
+            two.hub.go_on(time.monotonic(), QUIET)
+            letter = line.receive(0.01)
+        assert isinstance(letter.message, Refused)
+    finally:
+        line.close()
+    two.hub.offer(*a_round(0, 1), 0.0)
+    two.hub.go_on(time.monotonic(), QUIET)
+    assert two.hub.exchange(1) is None
+
+
+def test_a_round_of_wrong_shapes_is_refused() -> None:
+    head, arrays = a_round(1, 1, bits=32)
+    for place in (0, 3, 4):
+        wrong = [array.copy() for array in arrays]
+        wrong[place] = wrong[place][:-1]
+        with pytest.raises(WireError):
+            decode(head, wrong, SHAPES, who="b")
+    endless = [array.copy() for array in arrays]
+    endless[0][3] = np.inf
+    with pytest.raises(WireError, match="finite"):
+        decode(head, endless, SHAPES, who="b")

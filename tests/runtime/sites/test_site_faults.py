@@ -1,0 +1,101 @@
+"""Sites that are lost and come back, servers that are: every sample counts once, and all sites end the same."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dovetail.runtime.launch.local import LocalRun
+from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.sites.figures import read_facts
+from dovetail.spec.run_keeping import RunSaving
+from dovetail.testbed import Hosts, available
+from dovetail.testbed.namespaces import inside
+from tests.runtime.counting import PLAIN, slow_counting
+from tests.runtime.runs import kill, make_run
+from tests.runtime.sites.two_sites import assert_counted_once_at_every_site, at_sites, train_sites
+
+pytestmark = pytest.mark.processes
+OUTER = {"outer_rate": 1.0, "outer_momentum": 0.0}
+
+
+def test_a_site_killed_whole_comes_back_and_a_server_too_and_every_sample_counts_once(tmp_path: Path) -> None:
+    run = make_run(
+        model=slow_counting(0.0008), optimizer=PLAIN, samples=6000, batch=100, reduction="sum", workers=1,
+        checkpoint=RunSaving(every_steps=15),
+    )  # fmt: skip
+    runs = at_sites(run, tmp_path, wait_s=1.5, **OUTER)
+    things = ExitStack()
+    done: list[str] = []
+
+    def latest(site: str, *sites: str) -> int:
+        """Return the last exchange of these sites that a site has, 0 where there is none."""
+        return max((each.exchange for each in read_facts(tmp_path / site) if each.sites == sites), default=0)
+
+    def meanwhile(running: dict[str, LocalRun]) -> None:
+        if not done and latest("b", "a", "b") >= 3:
+            local = running.pop("b")
+            for child in local.children.values():
+                child.handle.kill()
+            local.__exit__(None, None, None)
+            done.append("b is killed")
+        elif len(done) == 1 and latest("a", "a") > latest("b", "a", "b"):
+            prepare(runs["b"], tmp_path / "b", resume=True)
+            running["b"] = things.enter_context(LocalRun(tmp_path / "b"))
+            done.append("b is back, after an exchange of a alone")
+        elif len(done) == 2 and max(latest("a", "a", "b"), latest("a", "b")) > latest("a", "a") and "a" in running:
+            kill(running["a"], "server-0")
+            done.append("a server of a is killed, after an exchange that b was in again")
+
+    with things:
+        train_sites(runs, tmp_path, meanwhile=meanwhile)
+    assert len(done) == 3, done
+    assert_counted_once_at_every_site(tmp_path, ("a", "b"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(not available().hosts, reason="no network namespaces here")
+def test_a_site_cut_off_for_half_a_minute_then_killed_whole_and_brought_back(tmp_path: Path) -> None:
+    run = make_run(
+        model=slow_counting(0.003), optimizer=PLAIN, samples=20_000, batch=100, reduction="sum", workers=1,
+        checkpoint=RunSaving(every_steps=20),
+    )  # fmt: skip
+    things = ExitStack()
+    times: list[float] = []
+    with Hosts(["a", "b"], rates=[2.5e6, 2.5e6]) as hosts, things:
+        runs = at_sites(run, tmp_path, address=f"{hosts.address('a')}:7411", wait_s=5.0, end_wait_s=200.0, **OUTER)
+
+        def link(word: str) -> None:
+            times.append(time.monotonic())
+            words = ["ip", "-n", hosts.namespace("b"), "link", "set", "eth0", word]
+            subprocess.run(words, check=True, timeout=30)
+
+        def meanwhile(running: dict[str, LocalRun]) -> None:
+            count = len(read_facts(tmp_path / "b"))
+            if not times and count >= 4:
+                link("down")
+            elif len(times) == 1 and time.monotonic() - times[0] >= 30.0:
+                assert any(each.sites == ("a",) for each in read_facts(tmp_path / "a"))
+                link("up")
+            elif len(times) == 2 and time.monotonic() - times[1] >= 3.0 and "b" in running:
+                local = running.pop("b")
+                for child in local.children.values():
+                    child.handle.kill()
+                local.__exit__(None, None, None)
+                times.append(time.monotonic())
+            elif len(times) == 3 and time.monotonic() - times[2] >= 8.0:
+                with inside(hosts.namespace("b")):
+                    prepare(runs["b"], tmp_path / "b", resume=True)
+                    running["b"] = things.enter_context(LocalRun(tmp_path / "b"))
+                times.append(time.monotonic())
+
+        train_sites(
+            runs, tmp_path, meanwhile=meanwhile, at=lambda name: inside(hosts.namespace(name)), deadline_s=230.0
+        )
+    assert len(times) == 4
+    assert_counted_once_at_every_site(tmp_path, ("a", "b"))
