@@ -4,7 +4,8 @@ from dovetail.cli.jobs import _print_jobs
 
 JOB = {
     "id": "click-model-12", "state": "running", "stopping": False, "user": "ann", "workers": 4, "type": "cpu",
-    "total": 100, "done": 50, "samples_per_s": 49_600.0, "loss": 0.6681, "submitted_s": 100.0, "finished_s": 112.0, "error": None,
+    "total": 100, "done": 50, "samples_per_s": 49_600.0, "loss": 0.6681, "submitted_s": 100.0,
+    "finished_s": 112.0, "error": None,
 }  # fmt: skip
 
 
