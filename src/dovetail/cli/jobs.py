@@ -271,8 +271,8 @@ def _print_jobs(found: list[dict[str, Any]]) -> None:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("job", "state", "user", "workers", "done", "samples/s", "loss", "since", ""):
-        side = "left" if heading in ("job", "state", "user", "") else "right"
-        table.add_column(heading, justify=side, no_wrap=bool(heading))  # the error takes what room is left
+        is_text = heading in ("job", "state", "user", "")
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=bool(heading))
     for job in found:
         total, end_s = job["total"], job["finished_s"] or time.time()
         table.add_row(
