@@ -14,7 +14,6 @@ from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
-    Accepted,
     AddUp,
     Adopt,
     Alive,
@@ -40,7 +39,7 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.norm_calls import NormCalls
-from dovetail.runtime.server.requests import gradients_in, residual_in
+from dovetail.runtime.server.requests import accepted, gradients_in, residual_in
 from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
@@ -230,11 +229,10 @@ class ServerLoop:
         if message.generation != self._generation:
             self._listener.reply(letter, Stale(generation=self._generation))
             return
-        if self._sync and isinstance(message, Push | AddUp) and message.step == self._shard.version + 1:
-            self._parked.append((letter, time.monotonic()))  # it was told of the last commit before we were
-            return
         try:
-            if isinstance(message, Pull | Refresh):
+            if self._sync and isinstance(message, Push | AddUp) and message.step == self._shard.version + 1:
+                self._parked.append((letter, time.monotonic()))  # it was told of the last commit before we were
+            elif isinstance(message, Pull | Refresh):
                 self._pull(letter, message, time.monotonic() if since_s is None else since_s)
             elif isinstance(message, Residual):
                 kept = residual_in(message, letter.arrays, len(self._shard.values))
@@ -284,11 +282,7 @@ class ServerLoop:
             self._redo.step_grew(generation=message.generation, positions=message.positions)
         self._norm_calls.pushed(message)
         if counts or (late and message.last):
-            taken = Accepted(
-                name=self._name, generation=message.generation, step=message.step, task=message.task,
-                positions=message.positions, samples=message.samples, loss=message.loss,
-            )  # fmt: skip
-            self._safe.tell(taken)
+            self._safe.tell(accepted(message, self._name))
 
 
 def serve(process: Process) -> None:

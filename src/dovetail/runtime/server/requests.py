@@ -11,7 +11,7 @@ from dovetail.codecs.payload import NO_PLACES, Places, unpack
 from dovetail.embedding import Whereabouts
 from dovetail.runtime.blueprint import TableSpec
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Push, Refresh, Residual
+from dovetail.runtime.messages import Accepted, Push, Refresh, Residual
 from dovetail.runtime.server.attempts import Floats, Keys, RowGradients
 from dovetail.runtime.server.kept_pulls import KeptPulls
 
@@ -74,6 +74,19 @@ def gradients_in(push: Push, arrays: Sequence[Any], kept: KeptPulls, exact: Plac
 def _read(push: Push, array: Any, exact: Places = NO_PLACES) -> Any:
     """Return gradients out of their payload, where they came in one; what is in it is checked like all others."""
     return unpack(array, exact=exact, where=f"a push of {push.worker}") if array.dtype == np.uint8 else array
+
+
+def accepted(push: Push, name: str) -> Accepted:
+    """Return what the coordinator hears of a push that counts."""
+    return Accepted(
+        name=name,
+        generation=push.generation,
+        step=push.step,
+        task=push.task,
+        positions=push.positions,
+        samples=push.samples,
+        loss=push.loss,
+    )
 
 
 def residual_in(message: Residual, arrays: Sequence[Any], num_dense: int) -> Floats:
