@@ -41,7 +41,7 @@ def test_every_slot_has_rows_of_its_own(data: Path) -> None:
 
 
 def test_plain_pytorch_says_how_fast_it_trains(data: Path) -> None:
-    result = load("side").run_side("plain_pytorch", "--data", data, *IN_SHORT, "--threads", 1, timeout_s=100)
+    result = load("side").run_side("plain_pytorch", "--data", data, *IN_SHORT, "--threads", 1, timeout_s=250)
 
     assert result["samples_per_s"] > 0
     assert 0 < result["loss"] < 1
@@ -51,7 +51,7 @@ def test_plain_pytorch_says_how_fast_it_trains(data: Path) -> None:
 @pytest.mark.skipif(not available().cpu_quota, reason=available().why_not.get("cpu_quota", ""))
 def test_ddp_trains_under_quotas(data: Path) -> None:
     quota = ("--quota", "0.5,0.25")
-    result = load("side").run_side("ddp_pytorch", "--data", data, *IN_SHORT, *quota, timeout_s=100)
+    result = load("side").run_side("ddp_pytorch", "--data", data, *IN_SHORT, *quota, timeout_s=250)
 
     assert result["processes"] == 2
     assert 0 < result["loss"] < 1

@@ -130,7 +130,7 @@ def test_an_exported_program_answers_the_same_where_dovetail_cannot_be_imported(
         "torch.save([model(*each) for each in torch.load(sys.argv[1] + '/inputs.pt')], sys.argv[1] + '/scores.pt')\n"
     )
 
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=250)
 
     with torch.no_grad():
         expected = [model.predict(batch) for batch in batches]
@@ -243,7 +243,7 @@ def test_help_imports_neither_torch_nor_numba_nor_matplotlib(command):
     )
 
     ended = subprocess.run(
-        [sys.executable, "-c", code, command], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code, command], capture_output=True, text=True, check=True, timeout=250
     )
 
     assert ended.stdout.strip() == "[]"

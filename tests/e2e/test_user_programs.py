@@ -20,7 +20,7 @@ def run(name: str, place: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": paths, "HF_DATASETS_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")], cwd=place, env=environment, capture_output=True, text=True,
-        timeout=110, check=False,
+        timeout=250, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

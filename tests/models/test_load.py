@@ -61,7 +61,7 @@ def test_initial_values_are_the_same_in_another_process():
         "from tests.models.makers import make_model\n"
         "print(float(sum(p.detach().double().sum() for p in make_model('ctr-dnn', seed=9).parameters())))"
     )
-    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=100)
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=250)
 
     here = float(sum(p.detach().double().sum() for p in make_model("ctr-dnn", seed=9).parameters()))
     assert float(other.stdout) == here

@@ -117,7 +117,7 @@ def test_one_worker_of_each_stage_dies_and_every_sample_counts_once(tmp_path, tr
         if not left:
             over.touch()
 
-    run = counting_run(pause_s=0.005, samples=4200, until=over, **training)
+    run = counting_run(pause_s=0.01, samples=2400, until=over, **training)
     train(run, tmp_path / "run", meanwhile=strike)
 
     assert not left

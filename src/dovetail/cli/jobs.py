@@ -271,7 +271,8 @@ def _print_jobs(found: list[dict[str, Any]]) -> None:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("job", "state", "user", "workers", "done", "samples/s", "loss", "since", ""):
-        table.add_column(heading, justify="left" if heading in ("job", "state", "user", "") else "right", no_wrap=True)
+        is_text = heading in ("job", "state", "user", "")
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=bool(heading))
     for job in found:
         total, end_s = job["total"], job["finished_s"] or time.time()
         table.add_row(
@@ -283,7 +284,7 @@ def _print_jobs(found: list[dict[str, Any]]) -> None:
             "" if job["samples_per_s"] is None else format_count(job["samples_per_s"]),
             "" if job["loss"] is None else f"{job['loss']:.4f}",
             format_duration(max(0.0, end_s - job["submitted_s"])),
-            (job["error"] or "")[:80],
+            (job["error"] or "")[:200],
         )
     wide_console().print(table)
 

@@ -52,7 +52,7 @@ def train(
     data_options: Mapping[str, Any] | None = None,
     optimizer: str | Mapping[str, Any] | None = None,
     schedule: str | Mapping[str, Any] | None = None,
-    loss: str | Mapping[str, str] | Callable[..., Any] | None = None,
+    loss: str | Mapping[str, Any] | Callable[..., Any] | None = None,
     validation: Any = None,
     validation_options: Mapping[str, Any] | None = None,
     validation_metric: str | None = None,
@@ -92,8 +92,8 @@ def train(
     own_model = model if isinstance(model, nn.Module) else None
     name, own_source, named_options = adopted(data, data_options or {}, own_model)
     given = _settings(settings, optimizer=optimizer, schedule=schedule, workers=workers, servers=servers)
-    if loss is None or _has_a_name(loss):
-        given |= {} if loss is None else {"model.loss": loss if isinstance(loss, str) else dict(loss)}
+    if loss is None or (named := _named(loss)) is not None:
+        given |= {} if loss is None else {"model.loss": named}
     elif own_model is not None:
         own_model = as_whole(own_model, loss=loss)
     else:
@@ -135,7 +135,7 @@ def resume(
     model: nn.Module | None = None,
     data: Any = None,
     data_options: Mapping[str, Any] | None = None,
-    loss: Callable[..., Any] | None = None,
+    loss: Mapping[str, Any] | Callable[..., Any] | None = None,
     workers: int | Sequence[RunWorker] | None = None,
     servers: int | RunServers | None = None,
     validation: Any = None,
@@ -187,9 +187,11 @@ def resume(
         )
 
 
-def _has_a_name(loss: Any) -> bool:
-    """Say whether a loss, or that of every part of an answer, is named: a run file can hold it."""
-    return isinstance(loss, str) or (isinstance(loss, Mapping) and all(isinstance(each, str) for each in loss.values()))
+def _named(loss: Any) -> str | dict[str, str] | None:
+    """Return a loss, or those of all parts of an answer, by their names, as a run file holds them; None for objects."""
+    if isinstance(loss, Mapping) and all(isinstance(each, str) for each in loss.values()):
+        return dict(loss)
+    return loss if isinstance(loss, str) else None
 
 
 def _validation_settings(

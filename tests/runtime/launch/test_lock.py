@@ -126,7 +126,7 @@ def test_of_two_starts_at_once_in_one_folder_one_is_refused(tmp_path):
         assert other.stdout is not None
         other.stdout.readline()
     with ThreadPool(2) as pool:
-        said = sorted(out for out, _ in pool.map(lambda other: other.communicate("go\n", timeout=60), others))
+        said = sorted(out for out, _ in pool.map(lambda other: other.communicate("go\n", timeout=250), others))
 
     assert said[0] == "prepared\n"
     assert said[1].startswith("refused: ")
@@ -313,7 +313,7 @@ def test_a_process_that_starts_workers_and_dies_is_named_and_the_folder_is_free_
         except DovetailError as error:
             print(error, "|", error.hint)
         """
-    out, err = python(code, tmp_path / "run").communicate(timeout=100)
+    out, err = python(code, tmp_path / "run").communicate(timeout=250)
 
     assert "cannot be started: the process that starts workers ended" in out, err
     assert "memory" in out
@@ -342,11 +342,11 @@ def test_what_a_killed_process_kept_its_sockets_in_is_swept_at_the_next_start(tm
     assert left.name.startswith("dovetail-starter-")
 
     last = python(code, "ends", env=place, stdin=subprocess.PIPE)
-    last.communicate("\n", timeout=60)
+    last.communicate("\n", timeout=250)
 
     assert not left.exists()
     assert kept.exists()
-    alive.communicate("\n", timeout=60)
+    alive.communicate("\n", timeout=250)
     assert list(tmp_path.iterdir()) == []  # who ends by itself tidies up
 
 

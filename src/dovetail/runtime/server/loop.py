@@ -237,11 +237,10 @@ class ServerLoop:
         if message.generation != self._generation:
             self._listener.reply(letter, Stale(generation=self._generation))
             return
-        if self._sync and isinstance(message, Push | AddUp) and message.step == self._shard.version + 1:
-            self._parked.append((letter, time.monotonic()))  # it was told of the last commit before we were
-            return
         try:
-            if isinstance(message, Pull | Refresh):
+            if self._sync and isinstance(message, Push | AddUp) and message.step == self._shard.version + 1:
+                self._parked.append((letter, time.monotonic()))  # it was told of the last commit before we were
+            elif isinstance(message, Pull | Refresh):
                 self._pull(letter, message, time.monotonic() if since_s is None else since_s)
             elif isinstance(message, Residual):
                 kept = residual_in(message, letter.arrays, len(self._shard.values))
