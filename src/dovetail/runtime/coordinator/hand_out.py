@@ -98,7 +98,7 @@ class HandOut:
             if worker is None or task.doubled or task.early or not worker.is_late(task.num_positions, waited_s):
                 continue
             task.doubled, task.is_open = True, False
-            task.is_asked_back = False  # what it still gives back is its own again
+            task.is_asked_back = False  # should it still give something back, the step begins again
             self._taking.drop(task.worker, self._asking)
             self._late.add(task.worker)
             step.orphans.append(task)
@@ -195,6 +195,8 @@ class HandOut:
 
     def _grant(self, step: Step, worker: Worker, now_s: float, fetch_s: float = 0.0) -> int:
         """Return how much of the tail a worker takes now; `fetch_s` is what it takes to get a piece ready."""
+        if not step.tail_left:
+            return 0
         shares = {share.name: share for share in shares_of(self._workers, balance=self._training.balance)}
         return granted(step, worker, shares, self._roster, now_s, fetch_s)
 
@@ -281,9 +283,10 @@ class HandOut:
     def gave_back(self, giver: Worker, message: GaveBack, now_s: float) -> bool:
         """Hand on what a slow worker gave back; False where that is not what it had."""
         asked, step = self._taking.answered(giver, message), self._steps.get(message.step)
-        if asked is None or step is None:
+        task = step.tasks.get(message.task) if step is not None else None
+        if asked is None or step is None or task is None:
             return True
-        if not step.take_back(step.tasks[message.task], message.ranges):
+        if not step.take_back(task, message.ranges):
             return False
         if not message.ranges:
             if self._roster.workers.get(asked[0].name) is asked[0]:

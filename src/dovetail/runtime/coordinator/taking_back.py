@@ -25,8 +25,6 @@ def granted(
     step: Step, worker: Worker, shares: Mapping[str, WorkerShare], roster: Roster, now_s: float, fetch_s: float
 ) -> int:
     """Return how much of the tail a worker takes now; `fetch_s` is what it takes to get a piece ready."""
-    if not step.tail_left:
-        return 0
     others = []
     left_s = math.inf
     for task in step.open_tasks(roster.num_servers):
