@@ -13,6 +13,7 @@ A file begins with every checkpoint; those before go when the checkpoint is whol
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,7 +36,7 @@ from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.server.step_sums import WholeStep
 
 NAME = "e{era:06d}-v{first:010d}.redo"
-EARLY = 0.4
+EARLY = 0.6
 """The part of its room that a log may take before a checkpoint is asked for."""
 
 
@@ -55,7 +56,9 @@ class RedoLog:
     ) -> None:
         """Look after a shard; nothing is written before `begin` or `go_on`. `memory` is a folder in shared memory."""
         faults = blueprint.run.faults
-        self.is_on, self._most_bytes = faults.redo_log, faults.log_bytes
+        self.is_on, self._log_bytes = faults.redo_log, faults.log_bytes
+        self._most_bytes = self._log_bytes
+        """How large it may get, with what of the disk is free."""
         self.folder, self._shard = folder, shard
         in_memory = [] if memory is None else [memory / f"{blueprint.servers[number].name}.ring"]
         self.rings = (*in_memory, folder / RING)
@@ -152,6 +155,8 @@ class RedoLog:
             file = RedoFile.make(self.folder / NAME.format(era=facts.era, first=facts.first), facts)
             file.rings = self.rings
             self.files.append(file)
+            free = shutil.disk_usage(self.folder).free
+            self._most_bytes = min(self._log_bytes, sum(each.size for each in self.files) + free // 2)
             if len(self.files) > 1 and (ring := self.files[-2].finish()) is not None:
                 file.take(ring)
         except OSError as error:
