@@ -13,6 +13,8 @@ import socket
 import sys
 from pathlib import Path
 
+MOST_RUNS = 32
+"""Of one process whose ports are held: one that makes more ready than it runs keeps no files open for all of them."""
 _held: dict[Path, list[int]] = {}
 """Their sockets' descriptors, by the private folder of their run, with which they go."""
 
@@ -25,6 +27,8 @@ def hold_port(address: str, folder: Path) -> int:
         port = int(holder.getsockname()[1])
         if sys.platform == "linux":
             _held.setdefault(folder, []).append(holder.detach())
+    if len(_held) > MOST_RUNS:
+        let_go(next(iter(_held)))
     return port
 
 
