@@ -21,6 +21,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "rivals"))
@@ -37,6 +39,7 @@ from dovetail.spec.run_faults import RunFaults
 from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
 
+NUM_SAMPLES = 131_072
 MOST_WAITED_S = 120.0
 SETTLES_S = 0.4
 """How long a run that was stopped takes until it goes at its pace."""
@@ -52,13 +55,13 @@ def main() -> None:
     parser.add_argument("--log-folder", help="where the log goes; absent: a folder for temporary files")
     parser.add_argument("--turns", type=int, default=20, help="of each side")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a turn")
-    parser.add_argument("--warm-up", type=float, default=6, help="seconds before that, in which rows are made")
+    parser.add_argument("--warm-up", type=int, default=2 * NUM_SAMPLES, help="samples before that: all rows are made")
     parser.add_argument("--kills", type=int, default=4, help="of servers, with the log; one without")
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dovetail-benchmark-") as name:
         folder = Path(name)
-        make_data(folder / "samples.npz", num_samples=131_072)
+        make_data(folder / "samples.npz", num_samples=NUM_SAMPLES)
         ratio = measure(folder, arguments)
         if arguments.kills:
             kill_servers(folder, arguments, has_log=True, kills=arguments.kills)
@@ -89,11 +92,8 @@ def started(folder: Path, arguments: argparse.Namespace, *, has_log: bool) -> Lo
 
 def measure(folder: Path, arguments: argparse.Namespace) -> float:
     """Return how fast a run is with the log, as a multiple of one without."""
-    with started(folder, arguments, has_log=True) as one, started(folder, arguments, has_log=False) as other:
-        for running in (one, other):
-            wait(running, until_sample=1)
-            wait(running, seconds=arguments.warm_up)
-            signal_all(running, signal.SIGSTOP)
+    with ExitStack() as both:
+        one, other = (both.enter_context(warm(folder, arguments, has_log=has_log)) for has_log in (True, False))
         others, begun_s = others_s(os.getpid()), time.perf_counter()
         before = [spent_by(running) for running in (one, other)]
         rates = [(turn(one, arguments.seconds), turn(other, arguments.seconds)) for _ in range(arguments.turns)]
@@ -113,6 +113,15 @@ def measure(folder: Path, arguments: argparse.Namespace) -> float:
         servers_ms, all_ms = (1e3 * seconds * arguments.batch / samples for seconds in (of_servers_s, of_all_s))
         print(f"processor time a step, {what}: {servers_ms:.2f} ms of servers, {all_ms:.2f} ms of all", flush=True)
     return statistics.median(mine / theirs for mine, theirs in rates)
+
+
+@contextmanager
+def warm(folder: Path, arguments: argparse.Namespace, *, has_log: bool) -> Iterator[LocalRun]:
+    """Have a run that has made its rows, and is stopped."""
+    with started(folder, arguments, has_log=has_log) as running:
+        wait(running, until_sample=arguments.warm_up)
+        signal_all(running, signal.SIGSTOP)
+        yield running
 
 
 def spent_by(running: LocalRun) -> tuple[float, float, float]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from dovetail.runtime.held_ports import hold_port
+from dovetail.runtime.held_ports import hold_port, let_go
 from dovetail.runtime.launch.hosts.keeper import Keeper
 from dovetail.runtime.launch.hosts.requests import AskPorts
 from dovetail.runtime.private_folder import make_private_folder, remove_private_folder
@@ -76,6 +76,17 @@ def test_ports_on_another_host_are_kept_until_its_keeper_is_closed(tmp_path):
     keeper.close()
 
     assert any(can_bind(port) for port in ports)
+
+
+@linux
+def test_a_process_that_makes_many_runs_ready_holds_the_ports_of_the_last_ones(tmp_path):
+    folders = [tmp_path / str(number) for number in range(40)]
+    ports = [hold_port(HOST, folder) for folder in folders]
+
+    assert not any(can_bind(port) for port in ports[-10:])
+    assert any(can_bind(port) for port in ports[:8])
+    for folder in folders:
+        let_go(folder)
 
 
 def test_a_host_that_is_not_this_one_is_an_error(folder):

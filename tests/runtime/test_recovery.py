@@ -1,9 +1,11 @@
 """A server that is killed comes back as it was: no step is repeated, and every sample counts once."""
 
+from pathlib import Path
+
 import pytest
 
 from dovetail.runtime.server.redo_content import BEGIN
-from dovetail.runtime.server.redo_ring import PAGE, RING
+from dovetail.runtime.server.redo_ring import PAGE
 from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.chaos import Chaos
@@ -108,9 +110,14 @@ def test_after_fifty_kills_in_a_ring_every_sample_counts_once(tmp_path, seed):
     assert_each_sample_counts_once(tmp_path / "run")
 
 
+def ring_of(local):
+    """Return where the end of a server's log is."""
+    return Path(local.blueprint.lanes) / "server-0.ring"
+
+
 def harmed(local):
     """Flip a bit in the log of a server that goes on, in its first record, and end it."""
-    ring = local.folder / "redo" / "server-0" / RING
+    ring = ring_of(local)
     with ring.open("r+b") as file:
         file.seek(PAGE + BEGIN + 100)
         (byte,) = file.read(1)
@@ -134,8 +141,8 @@ def test_a_damaged_log_is_refused_and_the_run_goes_back_with_a_word(tmp_path):
 
 def lost(local):
     """End a server whose disk is gone."""
-    for log in [RING, *(local.folder / "redo" / "server-0").glob("*.redo")]:
-        (local.folder / "redo" / "server-0" / log).unlink()
+    for log in [ring_of(local), *(local.folder / "redo" / "server-0").glob("*.redo")]:
+        log.unlink()
     kill(local, "server-0")
 
 

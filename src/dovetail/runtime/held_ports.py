@@ -8,37 +8,31 @@ is drawn and let go.
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from pathlib import Path
 
-_held: dict[Path, list[socket.socket]] = {}
-"""By the private folder of their run, with which they go."""
-
-
-def draw_port(address: str) -> tuple[int, socket.socket]:
-    """Return a port that nobody listens on, and what keeps it from others until it is closed; OSError: no such host."""
-    holder = socket.socket()
-    try:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((address, 0))
-        port = int(holder.getsockname()[1])
-    except OSError:
-        holder.close()
-        raise
-    if sys.platform != "linux":
-        holder.close()
-    return port, holder
+MOST_RUNS = 32
+"""Of one process whose ports are held: one that makes more ready than it runs keeps no files open for all of them."""
+_held: dict[Path, list[int]] = {}
+"""Their sockets' descriptors, by the private folder of their run, with which they go."""
 
 
 def hold_port(address: str, folder: Path) -> int:
-    """Return a port that stays ours until the private folder of the run goes."""
-    port, holder = draw_port(address)
-    _held.setdefault(folder, []).append(holder)
+    """Return a port that stays ours until the private folder of the run goes; OSError: nobody can listen there."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((address, 0))
+        port = int(holder.getsockname()[1])
+        if sys.platform == "linux":
+            _held.setdefault(folder, []).append(holder.detach())
+    if len(_held) > MOST_RUNS:
+        let_go(next(iter(_held)))
     return port
 
 
 def let_go(folder: Path) -> None:
     """Give back the ports of a run."""
     for holder in _held.pop(folder, ()):
-        holder.close()
+        os.close(holder)

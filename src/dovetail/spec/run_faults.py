@@ -20,8 +20,12 @@ class RunFaults(Section, frozen=True):
         Meta(description="whether servers keep what they did since the last checkpoint: a death costs no step"),
     ] = True
     log_bytes: Annotated[
-        int, Meta(description="how large each server's redo log may get; a checkpoint is made before it is full")
-    ] = 4 << 30
+        int,
+        Meta(
+            description="how large each server's redo log may get, and no more than half of the free disk; "
+            "a checkpoint is made before it is full"
+        ),
+    ] = 8 << 30
     log_folder: Annotated[str | None, Meta(description="where redo logs go; absent: inside the run's folder")] = None
     replicas: Annotated[
         int, Meta(description="on how many other servers each redo log lies as well, 0 or 1: a lost disk costs no step")

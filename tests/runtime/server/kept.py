@@ -9,7 +9,7 @@ from dovetail.runtime.messages import Commit
 from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.recover import come_back
 from dovetail.runtime.server.redo import RedoLog
-from dovetail.runtime.server.redo_ring import put_back
+from dovetail.runtime.server.redo_put_back import put_back
 from dovetail.runtime.server.shard import Shard
 from dovetail.spec.run_compression import RunCompression
 from dovetail.spec.run_optimizer import RunOptimizer
@@ -108,7 +108,7 @@ class Kept:
     def end(self):
         """End the process; complete its files, as the next one does."""
         self.start()
-        put_back(self.folder / "redo" / "server-0")
+        put_back(self.log.folder, self.log.rings)
 
     @property
     def files(self):

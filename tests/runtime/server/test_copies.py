@@ -10,7 +10,8 @@ import pytest
 from dovetail.runtime.messages import Copied, Copy, ReadCopy
 from dovetail.runtime.server import copies
 from dovetail.runtime.server.copies import CopyKeeper, CopySender, fetch_copy
-from dovetail.runtime.server.redo_ring import put_back
+from dovetail.runtime.server.redo_put_back import put_back
+from dovetail.runtime.server.redo_ring import RING
 from dovetail.transport import DirectCaller, Letter, Refused
 from tests.runtime.server.kept import ERA
 
@@ -45,7 +46,7 @@ def originals(server):
     """Return the files as they would be if the server died now."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(shutil.copytree(server.folder / "redo" / "server-0", Path(name) / "log"))
-        put_back(folder)
+        put_back(folder, [folder / RING])
         return {path.name: path.read_bytes() for path in folder.glob("*.redo")}
 
 

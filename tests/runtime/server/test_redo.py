@@ -1,5 +1,7 @@
 """A redo log brings a shard back to the very bits that it held."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -142,6 +144,20 @@ def test_an_early_checkpoint_is_asked_for_and_a_full_log_given_up(kept):
     before = server.state()
     assert server.die_and_come_back().era == ERA
     assert server.state() == before
+
+
+def test_a_log_takes_no_more_than_half_of_the_free_disk(kept, monkeypatch):
+    disk = SimpleNamespace(free=40_000)
+    monkeypatch.setattr("dovetail.runtime.server.redo.shutil.disk_usage", lambda _: disk)
+    server = kept()
+    written = 0
+    while server.files:
+        written = sum(file.size for file in server.log.files)
+        server.push()
+        server.commit()
+
+    assert 10_000 < written < 25_000
+    assert "its log is full" in server.log.note("server-0").word
 
 
 def test_a_disk_without_room_costs_the_log_and_nothing_else(kept, monkeypatch):

@@ -9,7 +9,8 @@ import pytest
 from dovetail.runtime.server import redo_file, redo_ring
 from dovetail.runtime.server.redo_content import BEGIN, Content, Facts, Kind, RedoDamageError
 from dovetail.runtime.server.redo_file import RedoFile
-from dovetail.runtime.server.redo_ring import END, HEAD, IN_FILE, PAGE, RING, WORD, Ring, put_back
+from dovetail.runtime.server.redo_put_back import put_back
+from dovetail.runtime.server.redo_ring import END, HEAD, IN_FILE, PAGE, RING, WORD, Ring
 
 NAME = "e000001-v0000000000.redo"
 
@@ -59,7 +60,7 @@ def test_what_was_appended_is_there_however_often_the_ring_was_gone_round(tmp_pa
         file.finish().close()
     file.close()
 
-    put_back(tmp_path)
+    put_back(tmp_path, [tmp_path / RING])
 
     assert numbers_in(tmp_path) == list(range(40))
     assert not (tmp_path / RING).exists()
@@ -72,20 +73,40 @@ def test_a_record_larger_than_the_ring_gets_a_larger_one(tmp_path, small):
         append(file, number, size)
     file.close()
 
-    put_back(tmp_path)
+    put_back(tmp_path, [tmp_path / RING])
 
     assert numbers_in(tmp_path) == [0, 1, 2, 3]
 
 
+def test_a_ring_is_in_the_first_place_that_has_ample_room(tmp_path, small):
+    (tmp_path / "memory").mkdir()
+    elsewhere, beside = tmp_path / "memory" / "server-0.ring", tmp_path / RING
+    file = make(tmp_path)
+    file.rings = (elsewhere, beside)
+    append(file, 0)
+    assert elsewhere.exists()
+    assert not beside.exists()
+
+    elsewhere.with_suffix(redo_ring.DRAFT).mkdir()  # the next one cannot be there
+    append(file, 1, 50_000)
+    assert beside.exists()
+    assert not elsewhere.exists()
+    file.close()
+
+    put_back(tmp_path, file.rings)
+
+    assert numbers_in(tmp_path) == [0, 1]
+
+
 def test_a_file_that_was_put_back_goes_on(tmp_path, small):
     for turn in range(5):
-        put_back(tmp_path)
+        put_back(tmp_path, [tmp_path / RING])
         content = None if turn == 0 else Content(tmp_path / NAME)
         file = make(tmp_path) if content is None else RedoFile.reopen(content.path, content)
         for number in range(3):
             append(file, 3 * turn + number)
         file.close()
-    put_back(tmp_path)
+    put_back(tmp_path, [tmp_path / RING])
 
     assert numbers_in(tmp_path) == list(range(15))
 
@@ -135,11 +156,11 @@ def test_whoever_dies_at_any_moment_leaves_everything_that_was_told_of(tmp_path,
 
     assert len(deaths.kept) > 100
     for dead, told in deaths.kept:
-        put_back(dead)
+        put_back(dead, [dead / RING])
         numbers = numbers_in(dead)
         assert numbers == list(range(len(numbers)))
         assert len(numbers) - told in (0, 1)
-        put_back(dead)  # whoever dies while it comes back
+        put_back(dead, [dead / RING])  # whoever dies while it comes back
         assert numbers_in(dead) == numbers
 
 
@@ -166,16 +187,16 @@ def test_a_flipped_bit_in_the_head_of_a_ring_is_found(dead):
         for bit in range(8):
             harm(dead / RING, at, bit)
             with pytest.raises(RedoDamageError, match="is damaged"):
-                put_back(dead)
+                put_back(dead, [dead / RING])
             harm(dead / RING, at, bit)
-    put_back(dead)
+    put_back(dead, [dead / RING])
     assert numbers_in(dead) == list(range(5))
 
 
 @pytest.mark.parametrize("at", [BEGIN, BEGIN + 70, 5000, 12_000])
 def test_a_record_that_was_damaged_in_the_ring_is_found(dead, at):
     harm(dead / RING, PAGE + at)
-    put_back(dead)
+    put_back(dead, [dead / RING])
 
     with pytest.raises(RedoDamageError, match="is damaged after byte"):
         Content(dead / NAME)
@@ -183,7 +204,7 @@ def test_a_record_that_was_damaged_in_the_ring_is_found(dead, at):
 
 def test_a_file_without_its_ring_is_refused(dead):
     (dead / RING).unlink()
-    put_back(dead)
+    put_back(dead, [dead / RING])
 
     with pytest.raises(RedoDamageError, match="the end of it is missing"):
         Content(dead / NAME)
@@ -194,7 +215,7 @@ def test_a_ring_that_was_cut_short_is_refused(dead, size):
     os.truncate(dead / RING, size)
 
     with pytest.raises(RedoDamageError):
-        put_back(dead)
+        put_back(dead, [dead / RING])
 
 
 def test_a_ring_of_another_log_is_refused(dead):
@@ -203,7 +224,7 @@ def test_a_ring_of_another_log_is_refused(dead):
     RedoFile.make(dead / NAME, facts).close()
 
     with pytest.raises(RedoDamageError, match="of another log"):
-        put_back(dead)
+        put_back(dead, [dead / RING])
 
 
 def test_a_disk_that_fails_behind_the_server_is_an_error_of_the_next_record(tmp_path, small, monkeypatch):

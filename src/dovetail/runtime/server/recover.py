@@ -13,7 +13,7 @@ from dovetail.runtime.checkpoint import Manifest, folder_of
 from dovetail.runtime.server.redo import NAME, RedoLog
 from dovetail.runtime.server.redo_content import Content, Facts, Kind, Record, RedoDamageError
 from dovetail.runtime.server.redo_file import RedoFile
-from dovetail.runtime.server.redo_ring import put_back
+from dovetail.runtime.server.redo_put_back import put_back
 from dovetail.runtime.server.returned import Returned
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.server.step_sums import WholeStep
@@ -69,7 +69,7 @@ def recover(log: RedoLog, shard: Shard, run_folder: Path) -> tuple[Facts, int] |
     """
     if not log.is_on:
         return None
-    put_back(log.folder)
+    put_back(log.folder, log.rings)
     contents = [Content(path) for path in sorted(log.folder.glob("*.redo"))]
     if not contents:
         return None

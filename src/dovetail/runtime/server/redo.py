@@ -6,13 +6,14 @@ before it is applied. To do the same again with the same numbers in the same ord
 larger than the rows that they change, which have a state of their optimizer besides.
 
     redo/server-0/e000001-v0000000120.redo    what came after step 120, of the era that began with generation 1
-    redo/server-0/fresh.ring                  the last of it, while it is written
+    server-0.ring, in shared memory           the last of it, while it is written; else redo/server-0/fresh.ring
 
 A file begins with every checkpoint; those before go when the checkpoint is whole.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,12 +30,13 @@ from dovetail.runtime.sealed import checksum_of_value
 from dovetail.runtime.server.attempts import Floats, RowGradients
 from dovetail.runtime.server.redo_content import Facts, Kind
 from dovetail.runtime.server.redo_file import RedoFile
-from dovetail.runtime.server.redo_ring import remove_ring
+from dovetail.runtime.server.redo_put_back import remove_rings
+from dovetail.runtime.server.redo_ring import RING
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.server.step_sums import WholeStep
 
 NAME = "e{era:06d}-v{first:010d}.redo"
-EARLY = 0.4
+EARLY = 0.6
 """The part of its room that a log may take before a checkpoint is asked for."""
 
 
@@ -49,12 +51,18 @@ class Cost:
 class RedoLog:
     """The files of one server; a log that cannot go on says why, and begins again with the next checkpoint."""
 
-    def __init__(self, blueprint: Blueprint, number: int, folder: Path, shard: Shard) -> None:
-        """Look after a shard; nothing is written before `begin` or `go_on`."""
+    def __init__(
+        self, blueprint: Blueprint, number: int, folder: Path, shard: Shard, memory: Path | None = None
+    ) -> None:
+        """Look after a shard; nothing is written before `begin` or `go_on`. `memory` is a folder in shared memory."""
         faults = blueprint.run.faults
-        self._most_bytes = faults.log_bytes
         self.is_on = faults.redo_log and not blueprint.run.sites  # exchanges would have to be in it as well
+        self._most_bytes = self._log_bytes = faults.log_bytes
+        """How large it may get, with what of the disk is free."""
         self.folder, self._shard = folder, shard
+        in_memory = [] if memory is None else [memory / f"{blueprint.servers[number].name}.ring"]
+        self.rings = (*in_memory, folder / RING)
+        """Where the end of the log may be."""
         self.owner = (checksum_of_value(blueprint), number, blueprint.num_servers)
         self._samples, self._batch = blueprint.samples, blueprint.batch
         self._has_kept_back = blueprint.run.compression.is_wanted and shard.keeps_dense
@@ -99,6 +107,8 @@ class RedoLog:
     def go_on(self, era: int, position: int, files: list[RedoFile], *, is_written: bool) -> None:
         """Go on with files that were read and done again; `is_written` where they end with sums that wait."""
         self._era, self._position, self.files = era, position, files
+        for file in files:
+            file.rings = self.rings
         self._forget_step()
         self._is_written = is_written
         self._seen = self.step_positions(position) if is_written else 0
@@ -128,7 +138,7 @@ class RedoLog:
             for path in self.folder.glob("*.redo"):
                 with suppress(OSError):
                     path.unlink()
-            remove_ring(self.folder)
+            remove_rings(self.folder, self.rings)
 
     def close(self) -> None:
         """Close the files."""
@@ -143,7 +153,10 @@ class RedoLog:
         facts = self._facts(next_task=next_task)
         try:
             file = RedoFile.make(self.folder / NAME.format(era=facts.era, first=facts.first), facts)
+            file.rings = self.rings
             self.files.append(file)
+            free = shutil.disk_usage(self.folder).free
+            self._most_bytes = min(self._log_bytes, sum(each.size for each in self.files) + free // 2)
             if len(self.files) > 1 and (ring := self.files[-2].finish()) is not None:
                 file.take(ring)
         except OSError as error:

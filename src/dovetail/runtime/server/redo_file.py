@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from dovetail.runtime.server.redo_content import (
     parts_of,
     set_length,
 )
-from dovetail.runtime.server.redo_ring import DRAFT, PAGE, SIZE, Ring
+from dovetail.runtime.server.redo_ring import DRAFT, PAGE, RING, SIZE, Ring, make_ring
 from dovetail.runtime.server.redo_sums import WordSums
 
 
@@ -43,6 +44,8 @@ class RedoFile:
         self.path, self.facts, self.size = path, facts, size
         self._file, self._chain = file, chain
         self._ring: Ring | None = None
+        self.rings: Sequence[Path] = (path.parent / RING,)
+        """Where a ring may be."""
 
     @classmethod
     def make(cls, path: Path, facts: Facts) -> RedoFile:
@@ -109,7 +112,8 @@ class RedoFile:
         if ring is None or 2 * size > ring.size:
             if ring is not None and self.finish():
                 ring.close()
-            ring = Ring(self.path.parent, max(SIZE, (2 * size + PAGE) // PAGE * PAGE))
+                ring.path.unlink()
+            ring = make_ring(self.rings, max(SIZE, (2 * size + PAGE) // PAGE * PAGE))
             self.take(ring)
         ring.make_room(size)
         return ring

@@ -11,7 +11,8 @@ and memory that was never used before, which is slow to get in a virtual machine
 
 Both words are written by one store of the processor, so that nobody who dies leaves a part of one.
 
-`put_back` completes the file of a server that died.
+A ring is in shared memory where the run has a folder there, else beside the log: a file on a disk may have to wait for
+its file system. `redo_put_back` completes the file of a server that died.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import os
 import struct
 import time
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Lock, Thread
@@ -29,7 +31,7 @@ from threading import Condition, Lock, Thread
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.runtime.server.redo_content import FACTS_BYTES, RedoDamageError, set_length
+from dovetail.runtime.server.redo_content import set_length
 from dovetail.runtime.server.redo_sums import WORD, WordSums, words_of
 
 RING = "fresh.ring"
@@ -42,6 +44,8 @@ IN_FILE, END = 12, 13
 PAGE = 4096
 SIZE = 32 << 20
 """Of a ring; more where records are large."""
+AMPLE = 4
+"""How many times its size a ring wants to find free in shared memory, which others need as well."""
 WRITE_FROM = 1 << 20
 """How much is written to the file at once, at least; a page that is not full stays in the ring anyway."""
 WRITE_MOST = 4 << 20
@@ -50,9 +54,9 @@ WRITE_MOST = 4 << 20
 class Ring:
     """A ring, and the thread that writes it to the file whose end it holds."""
 
-    def __init__(self, folder: Path, size: int = SIZE) -> None:
+    def __init__(self, path: Path, size: int = SIZE) -> None:
         """Make one in the place of another, which is there until this one holds something; OSError: no room."""
-        self.path, self.size = folder / RING, size
+        self.path, self.size = path, size
         self._draft: Path | None = self.path.with_suffix(DRAFT)
         self._ring = os.open(self._draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -148,7 +152,7 @@ class Ring:
     def read(self, begin: int, end: int) -> tuple[int, bytes]:
         """Return what of these bytes of the file is here, and where that begins; the rest is in the file."""
         begin = min(max(begin, self._in_file), end)
-        return begin, _from_ring(memoryview(self._map), begin, end)
+        return begin, from_ring(memoryview(self._map), begin, end)
 
     def more_thread_s(self) -> float:
         """Return how long the thread has computed since this was asked last."""
@@ -157,7 +161,7 @@ class Ring:
 
     def _mark(self, place: int, value: int) -> None:
         """Write a word of the head."""
-        self._marks[place] = _checked(value)
+        self._marks[place] = checked(value)
 
     def _raise_error(self) -> None:
         """Say what became of the thread."""
@@ -202,38 +206,14 @@ class Ring:
         self._mark(IN_FILE, self._in_file)
 
 
-def put_back(folder: Path) -> None:
-    """Complete the file whose end a ring holds, and remove the ring; RedoDamageError where they do not fit."""
-    path = folder / RING
-    for draft in folder.glob(f"*{DRAFT}"):
-        draft.unlink()
-    if not path.exists():
-        return
-    try:
-        with path.open("rb") as opened:
-            ring = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:
-        raise RedoDamageError(f"{RING} cannot be read: {error}") from None
-    name, facts, begin, end = _read_head(ring)
-    log = folder / name
-    if name and log.exists():
-        file = os.open(log, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if zlib.crc32(os.pread(file, FACTS_BYTES, 0)) != facts:
-                raise RedoDamageError(f"{RING} is of another log")
-            _write_all(file, _from_ring(ring, begin, end), begin)
-            os.ftruncate(file, end)
-            set_length(file, end)
-        finally:
-            os.close(file)
-    path.unlink()
-
-
-def remove_ring(folder: Path) -> None:
-    """Remove a ring that nobody needs, and drafts."""
-    for path in (folder / RING, *folder.glob(f"*{DRAFT}")):
+def make_ring(paths: Sequence[Path], size: int) -> Ring:
+    """Return a ring at the first of these paths that has ample room, else at the last; OSError where that has none."""
+    for path in paths[:-1]:
         with suppress(OSError):
-            path.unlink()
+            space = os.statvfs(path.parent)
+            if space.f_bavail * space.f_frsize >= AMPLE * size:
+                return Ring(path, size)
+    return Ring(paths[-1], size)
 
 
 def _head(name: str, facts: int) -> bytes:
@@ -242,37 +222,16 @@ def _head(name: str, facts: int) -> bytes:
     return block + struct.pack("<I", zlib.crc32(block))
 
 
-def _checked(value: int) -> int:
+def checked(value: int) -> int:
     """Return a number of up to 48 bits as a word that proves itself."""
     return value << 16 | zlib.crc32(struct.pack("<Q", value)) & 0xFFFF
 
 
-def _read_head(ring: memoryview) -> tuple[str, int, int, int]:
-    """Return what a head says: whose end the ring holds, what the facts of that come to, from where and up to where."""
-    if len(ring) > PAGE and zlib.crc32(ring[: HEAD.size]) == struct.unpack_from("<I", ring, HEAD.size)[0]:
-        magic, name, facts = HEAD.unpack_from(ring)
-        marks = struct.unpack_from("<QQ", ring, IN_FILE * WORD)
-        begin, end = (mark >> 16 for mark in marks)
-        makes_sense = marks == (_checked(begin), _checked(end)) and begin <= end <= begin + len(ring) - PAGE
-        name = name.rstrip(b"\0")
-        if magic == MAGIC and (makes_sense or not name):  # words change while it holds nobody's
-            return name.decode("ascii", "replace"), facts, begin, end
-    raise RedoDamageError(f"{RING} is damaged")
-
-
-def _from_ring(ring: memoryview, begin: int, end: int) -> bytes:
+def from_ring(ring: memoryview, begin: int, end: int) -> bytes:
     """Return some bytes of the file out of the ring's."""
     data, size = ring[PAGE:], end - begin
     place = begin % len(data)
     return bytes(data[place : place + size]) + bytes(data[: max(0, place + size - len(data))])
-
-
-def _write_all(file: int, data: bytes, at: int) -> None:
-    """Write bytes at a place, all of them."""
-    left = memoryview(data)
-    while left:
-        written = os.pwrite(file, left, at)
-        left, at = left[written:], at + written
 
 
 def _open_direct(path: Path) -> int:

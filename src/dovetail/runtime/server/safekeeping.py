@@ -25,7 +25,7 @@ class Safekeeping:
         faults = blueprint.run.faults
         folder = redo_of(process.folder, process.name, faults.log_folder)
         self._process, self._shard, self._listener, self._coordinator = process, shard, listener, coordinator
-        self.log = RedoLog(blueprint, number, folder, shard)
+        self.log = RedoLog(blueprint, number, folder, shard, process.lanes)
         self._keeper = CopyKeeper(folder)
         self._sender: CopySender | None = None
         if faults.replicas and self.log.is_on:
