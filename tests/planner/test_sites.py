@@ -48,7 +48,7 @@ def drawn(seed: int, *, layers: int, types: int, floor: float, links: float = 0.
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     layers, types = draw(SHAPES)
-    return drawn(
+    problem = drawn(
         draw(st.integers(0, 10**6)),
         layers=layers,
         types=types,
@@ -56,6 +56,9 @@ def problems(draw: st.DrawFn) -> Problem:
         links=draw(st.sampled_from([0.0, 0.8])),
         limits=draw(st.sampled_from([0.0, 0.7])),
     )
+    dearer = draw(st.sampled_from([1.0, 1.0, 1000.0]))  # so that bytes may cost far more than units
+    links = tuple(msgspec.structs.replace(link, price_per_gb=dearer * link.price_per_gb) for link in problem.site_links)
+    return msgspec.structs.replace(problem, site_links=links)
 
 
 def planned(method: str, problem: Problem, **shape: object) -> Plan | None:

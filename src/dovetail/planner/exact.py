@@ -143,7 +143,9 @@ class CheapestSearch:
                 return None
             middle = math.sqrt(start * interval.high)
         else:
-            start = max(start, self._settled_up_to(start, hourly, interval.high))
+            asked, start = start, max(start, self._settled_up_to(start, hourly, interval.high))
+            if self.hourly.arrays.has_egress and start < interval.high:
+                start = max(start, self._settled_by_egress(asked, hourly, interval.high))
             if start >= interval.high:
                 return []
         ends = [(start, middle), (middle, interval.high)] if middle < interval.high else [(start, middle)]
@@ -178,6 +180,22 @@ class CheapestSearch:
         self._stride, self._pause = max(self._stride / 2, 2.0), min(2 * self._pause, 32)
         self._rest = self._pause
         return start
+
+    def _settled_by_egress(self, start: float, hourly: float, high: float) -> float:
+        """Return a throughput below which nothing is news, from `start` up to `high`, where bytes are paid for.
+
+        The plain bound lets a plan at y pay the egress of `start` only, which is far from what it pays where bytes cost
+        more than units. With the units for `start` and the egress of y, hourly(y) is the least of lines in y, one a
+        route, so it is concave: above the chord a + b y from `start` to `high`. And (a + b y) / y is no better than the
+        best up to y = a / (best - b).
+        """
+        end = self.hourly.at(start, cutoff=self.best_rate * high * 1.02, egress_at=high).lower_bound
+        if math.isinf(end):
+            return high
+        slope = (end - hourly) / (high - start)
+        if slope >= self.best_rate:
+            return high
+        return (hourly - slope * start) / (self.best_rate - slope)
 
     def _ask(self, samples_per_s: float) -> Answer:
         """Ask for the hourly price at a throughput; learn from the route that comes with the answer."""

@@ -47,11 +47,17 @@ class Hourly:
         room = arrays.num_layers
         self._buffers = (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.int64))
 
-    def at(self, samples_per_s: float, *, cutoff: float = math.inf) -> Answer:
-        """Return the cheapest plan that reaches `samples_per_s`; above `cutoff` a bound is all that is asked for."""
-        arrays = self.arrays
+    def at(self, samples_per_s: float, *, cutoff: float = math.inf, egress_at: float | None = None) -> Answer:
+        """Return the cheapest plan that reaches `samples_per_s`; above `cutoff` a bound is all that is asked for.
+
+        With `egress_at`, units are those for `samples_per_s` and egress that of another throughput.
+        """
+        arrays, paying = self.arrays, samples_per_s
+        if egress_at is not None:
+            paying = egress_at
+            arrays = arrays._replace(class_usd_per_byte=arrays.class_usd_per_byte * (egress_at / samples_per_s))
         target_s = arrays.batch / samples_per_s if samples_per_s > 0 else math.inf
-        paid_by_all = self.least_egress_rate * samples_per_s
+        paid_by_all = self.least_egress_rate * paying
         value = cheapest(arrays, self.work, arrays.price_per_hour, target_s, 1.0)
         if value == math.inf:
             return Answer(lower_bound=math.inf, route=None, exact=True)
@@ -60,7 +66,7 @@ class Hourly:
             return Answer(lower_bound=value - paid_by_all, route=route, exact=True)
         if value >= cutoff + paid_by_all:
             return Answer(lower_bound=value - paid_by_all, route=None, exact=True)
-        answer = self._within_limits(target_s, value, cutoff + paid_by_all)
+        answer = self._within_limits(arrays, target_s, value, cutoff + paid_by_all)
         return replace(answer, lower_bound=answer.lower_bound - paid_by_all)
 
     def relaxed(self, samples_per_s: float) -> float:
@@ -119,9 +125,8 @@ class Hourly:
         hourly = cheapest(arrays, self.work, np.zeros(arrays.num_types), arrays.batch / pace, 1.0)
         return float(hourly) / pace if math.isfinite(hourly) else 0.0
 
-    def _within_limits(self, target_s: float, value: float, cutoff: float) -> Answer:
+    def _within_limits(self, arrays: ProblemArrays, target_s: float, value: float, cutoff: float) -> Answer:
         """Return the answer where the cheapest route uses more units than there are."""
-        arrays = self.arrays
         dearest_cuts = float(arrays.crossing_bytes.sum() * arrays.class_usd_per_byte.max()) * 3600 / target_s
         impossible = (float(arrays.price_per_hour @ arrays.limit) + dearest_cuts) * (1 + 1e-9)  # more than there is
         cutoff = min(cutoff, impossible)
