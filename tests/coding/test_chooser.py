@@ -184,3 +184,12 @@ def test_a_busy_server_is_not_taken_for_a_slow_link():
         seconds = 0.004 if task % 3 == 0 else 0.2
         seen = Observation(sent_bytes=PLAIN_BYTES, plain_bytes=PLAIN_BYTES, transfer_s=seconds, compute_s=0.05)
         assert chooser.observe(seen) is None
+
+
+@pytest.mark.parametrize(("delay_s", "bits"), [(0.30, 4), (0.34, 32)])
+def test_a_codec_stays_where_bytes_take_more_than_half_of_the_time(delay_s, bits):
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.001, delay_s=delay_s)  # bytes: 0.32 s
+
+    link.run(chooser, 4 * WINDOW)
+
+    assert chooser.bits == bits
