@@ -3,9 +3,9 @@
 Of the widths that are allowed, the widest for which transfers hide behind computing is taken; where none hides, the
 narrowest. With 32 bits there is no codec at all, so a link that is fast enough never has one. A narrower width is kept
 only where bytes are measured to be what takes the time: where less than half of the time is saved that fewer bytes
-promise, the link goes back, and tries again later, each time twice as late. The first transfers of a run may have been slow for other reasons, so a link
-that stays narrow has the next wider width now and then, and keeps it where that is no slower or hides. Where codes add
-more noise to gradients than `MOST_NOISE`, the width goes up and stays there.
+promise, the link goes back, and tries again later, each time twice as late. The first transfers of a run may have been
+slow for other reasons, so a link that stays narrow has the next wider width now and then, and keeps it where that is no
+slower or hides. Where codes add more noise to gradients than `MOST_NOISE`, the width goes up and stays there.
 
 Of several transfers the fastest counts: bytes take no longer than that, and what made the others slower (a busy server,
 another process) no codec makes faster.
