@@ -147,8 +147,8 @@ class Chooser:
         return Decision(before=self.bits, bits=self.bits, reason=reason, transfer_s=transfer_s, gain=gain)
 
     def _change(self, bits: int, reason: str, transfer_s: float) -> Decision:
-        """Take another width, and remember what there was to compare with."""
-        self._tried, self._settled = (self.bits, transfer_s, self._ratio), 0
+        """Take another width, and remember what there was to compare with: before a width that was not judged yet."""
+        self._tried, self._settled = self._tried or (self.bits, transfer_s, self._ratio), 0
         decision = Decision(before=self.bits, bits=bits, reason=reason, transfer_s=transfer_s)
         self.bits = bits
         return decision
