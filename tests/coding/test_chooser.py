@@ -148,6 +148,16 @@ def test_the_width_goes_up_and_stays_where_codes_add_too_much_noise():
     assert any("3.2% of what arrives is noise" in each.reason for each in link.decisions)
 
 
+def test_a_width_that_was_too_noisy_is_no_measure_for_the_next():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.05)
+    link.noise_of = {32: 0.0, 16: 0.0, 8: 0.001, 4: 0.032}.__getitem__
+
+    link.run(chooser, 4 * WINDOW)
+
+    assert [(each.before, each.bits) for each in link.decisions] == [(32, 4), (4, 8), (8, 8)]
+    assert link.decisions[-1].gain == pytest.approx(4.0)  # of 32 bits, not of 4
+
+
 def test_noise_that_does_no_harm_changes_nothing():
     chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.05, noise_of=lambda bits: MOST_NOISE)
 
@@ -184,3 +194,12 @@ def test_a_busy_server_is_not_taken_for_a_slow_link():
         seconds = 0.004 if task % 3 == 0 else 0.2
         seen = Observation(sent_bytes=PLAIN_BYTES, plain_bytes=PLAIN_BYTES, transfer_s=seconds, compute_s=0.05)
         assert chooser.observe(seen) is None
+
+
+@pytest.mark.parametrize(("delay_s", "bits"), [(0.30, 4), (0.34, 32)])
+def test_a_codec_stays_where_bytes_take_more_than_half_of_the_time(delay_s, bits):
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.001, delay_s=delay_s)  # bytes: 0.32 s
+
+    link.run(chooser, 4 * WINDOW)
+
+    assert chooser.bits == bits

@@ -2,10 +2,10 @@
 
 Of the widths that are allowed, the widest for which transfers hide behind computing is taken; where none hides, the
 narrowest. With 32 bits there is no codec at all, so a link that is fast enough never has one. A narrower width is kept
-only where it is measured to help: where transfers do not get at least `LEAST_GAIN` faster, the link goes back, and
-tries again later, each time twice as late. The first transfers of a run may have been slow for other reasons, so a link
-that stays narrow has the next wider width now and then, and keeps it where that is no slower or hides. Where codes add
-more noise to gradients than `MOST_NOISE`, the width goes up and stays there.
+only where bytes are measured to be what takes the time: where less than half of the time is saved that fewer bytes
+promise, the link goes back, and tries again later, each time twice as late. The first transfers of a run may have been
+slow for other reasons, so a link that stays narrow has the next wider width now and then, and keeps it where that is no
+slower or hides. Where codes add more noise to gradients than `MOST_NOISE`, the width goes up and stays there.
 
 Of several transfers the fastest counts: bytes take no longer than that, and what made the others slower (a busy server,
 another process) no codec makes faster.
@@ -25,7 +25,8 @@ FIRST_WINDOW = 4
 """The same before the first decision: until then a slow link is at its slowest."""
 LEAST_S = 0.002
 """Transfers shorter than this are left alone."""
-LEAST_GAIN = 1.1
+SLOWER = 1.1
+"""A wider width whose transfers take so many times as long is slower."""
 MOST_NOISE = 0.01
 """Of what arrives, in squares: noise that is an order of magnitude smaller than the gradient it is added to."""
 PATIENCE = 20
@@ -69,8 +70,9 @@ class Chooser:
         self._window: list[Observation] = []
         self._least = self._widths[-1]
         """The narrowest that is allowed by its noise."""
-        self._tried: tuple[int, float] | None = None
-        """The width before the last change and how long transfers took with it, until the gain is measured."""
+        self._tried: tuple[int, float, float] | None = None
+        """The width before the last change, how long transfers took and the part of bytes that went, until judged."""
+        self._ratio = 1.0
         self._pause, self._patience = 0, PATIENCE
         self._settled, self._check_after, self._is_check = 0, PATIENCE, False
         """Decisions since the width stays narrow, with how many a wider one is tried, and whether one is."""
@@ -87,6 +89,7 @@ class Chooser:
         budget_s = self._hidden_part * statistics.median(each.compute_s for each in window)
         noise = window[-1].noise
         ratio = max(1, sum(each.sent_bytes for each in window)) / max(1, sum(each.plain_bytes for each in window))
+        self._ratio = ratio
         if noise > MOST_NOISE and self.bits < self._widths[0]:
             self._least = self._wider(self.bits)
             reason = f"{noise:.1%} of what arrives is noise of codes, of {MOST_NOISE:.0%} that do no harm"
@@ -124,16 +127,17 @@ class Chooser:
 
     def _judge(self, transfer_s: float, budget_s: float) -> Decision:
         """Say what the last change brought, and go back where that is nothing."""
-        before, before_s = self._tried or (self.bits, transfer_s)
+        before, before_s, before_ratio = self._tried or (self.bits, transfer_s, self._ratio)
         is_check, self._is_check, self._tried = self._is_check, False, None
         gain = before_s / max(transfer_s, 1e-9)
-        is_slower = is_check and gain * LEAST_GAIN < 1 and transfer_s > budget_s
-        if is_slower or (gain < LEAST_GAIN and self.bits < before):
+        is_slower = is_check and gain * SLOWER < 1 and transfer_s > budget_s
+        promised_s = before_s * (1.0 - self._ratio / before_ratio)
+        if is_slower or (self.bits < before and before_s - transfer_s < promised_s / 2):
             if is_slower:
                 self._check_after *= 2
             else:
                 self._pause, self._patience = self._patience, 2 * self._patience
-            how = "slower" if is_slower else "no faster"
+            how = "slower" if is_slower else "hardly faster"
             reason = f"transfers are {how} ({before_s * 1e3:.0f} ms before, {transfer_s * 1e3:.0f} ms now)"
             decision = Decision(before=self.bits, bits=before, reason=reason, transfer_s=transfer_s, gain=gain)
             self.bits = before
@@ -143,8 +147,8 @@ class Chooser:
         return Decision(before=self.bits, bits=self.bits, reason=reason, transfer_s=transfer_s, gain=gain)
 
     def _change(self, bits: int, reason: str, transfer_s: float) -> Decision:
-        """Take another width, and remember what there was to compare with."""
-        self._tried, self._settled = (self.bits, transfer_s), 0
+        """Take another width, and remember what there was to compare with: before a width that was not judged yet."""
+        self._tried, self._settled = self._tried or (self.bits, transfer_s, self._ratio), 0
         decision = Decision(before=self.bits, bits=bits, reason=reason, transfer_s=transfer_s)
         self.bits = bits
         return decision

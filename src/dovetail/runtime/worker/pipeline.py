@@ -61,7 +61,7 @@ class Pipeline:
         self._cuts: list[Cut] = cuts_of(self._graph, process.blueprint)
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
         self._calls = Calls(process, "pipeline", dense_size=largest)
-        self._travel = travel_of(process.blueprint, model.device)
+        self._travel = travel_of(process.blueprint, model.device, process.name)
         self._flights: list[Flight] = []
         self._num_flights = 0
         self._load: dict[str, int] = {}

@@ -72,7 +72,7 @@ class StageLoop:
         self._lines = lines_of(process, "stage")
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
         self._calls = Calls(process, "stage-on", dense_size=largest)
-        self._travel = travel_of(blueprint, device)
+        self._travel = travel_of(blueprint, device, process.name)
         self._listener = process.listen(self._addresses(), self._travel.pin)
         self._waker = Waker()
         for socket in (self._listener.socket, self._waker.socket):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dovetail.codecs import codec_of, pack, unpack
+from dovetail.data.streams import stream_number
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.transport import LaneFile, Sendable, Unwritten
 
@@ -28,10 +29,10 @@ SMALL = 256
 class Travel:
     """To and from one device; with `half`, floats travel as bfloat16, with fewer `bits` by a codec, unbiased."""
 
-    def __init__(self, device: torch.device, *, half: bool, bits: int = 32) -> None:
-        """Keep the device."""
+    def __init__(self, device: torch.device, *, half: bool, bits: int = 32, seed: int = 0) -> None:
+        """Keep the device; numbers are rounded by chance, that of the seed."""
         self._device, self._half = device, half or bits == 16
-        self._codec, self._num_packed = codec_of(bits) if bits < 16 else None, 0
+        self._codec, self._seed = codec_of(bits) if bits < 16 else None, seed
         self._is_cuda = device.type == "cuda"
         self._copies: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
         self._answers: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
@@ -45,8 +46,8 @@ class Travel:
         if tensor.dtype == torch.int16 or (tensor.dtype == torch.uint8 and self._codec is not None):
             tensor = tensor.int()  # as int16 travels what is half, as uint8 what has a codec
         if self._codec is not None and tensor.is_floating_point() and not exact and tensor.numel() >= SMALL:
-            self._num_packed += 1
-            return pack(tensor.float().cpu().numpy(), self._codec, seed=self._num_packed << 32)
+            self._seed += 1 << 32
+            return pack(tensor.float().cpu().numpy(), self._codec, seed=self._seed)
         if tensor.is_floating_point():
             tensor = tensor.to(HALF).view(torch.int16) if self._half and not exact else tensor.float()
         tensor = tensor.contiguous()
@@ -115,8 +116,9 @@ class Travel:
                 torch.ones(1, device=self._device).add_(1)
 
 
-def travel_of(blueprint: Blueprint, device: torch.device) -> Travel:
-    """Return the way to and from a device in as many bits as the run file says."""
+def travel_of(blueprint: Blueprint, device: torch.device, name: str) -> Travel:
+    """Return the way to and from a worker's device in as many bits as the run file says."""
     run = blueprint.run
     half = run.training.activations == "bfloat16"
-    return Travel(device, half=half, bits=run.compression.activations)
+    seed = stream_number(run.training.seed, f"travel/{name}")
+    return Travel(device, half=half, bits=run.compression.activations, seed=seed)
