@@ -185,8 +185,10 @@ def measure(arguments: argparse.Namespace, num_sites: int, **exchange: Any) -> d
         with Hosts(names, rates=[RATE] * num_sites) as hosts:
             alone = [RunWorker(name="worker")]
             if exchange:
+                rate, momentum = map(float, arguments.outer.split(","))
                 run = make_run(arguments, samples=arguments.samples, batch=arguments.batch, workers=alone)
-                whole = joined(run, names, hosts.address(names[0]), folder, **exchange)
+                outer = {"outer_rate": rate, "outer_momentum": momentum}
+                whole = joined(run, names, hosts.address(names[0]), folder, **(outer | exchange))
                 found = train_all(hosts, dict.fromkeys(names, whole), folder)
                 found["auc"] = evaluate_run(folder / names[0], num_samples=arguments.evaluate).metrics["auc"]
                 return found
@@ -248,6 +250,7 @@ def main() -> None:
     parser.add_argument("--sites", default="2", help="how many, e.g. 2,3")
     parser.add_argument("--every", default="32", help="steps of a round, or auto")
     parser.add_argument("--bits", type=int, default=8)
+    parser.add_argument("--outer", default="0.7,0.9", help="rate and momentum of the outer optimizer; 1,0 is the mean")
     parser.add_argument("--repeats", type=int, default=1, help="of the comparison of speeds; the best counts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--curve", action="store_true")

@@ -263,8 +263,8 @@ class Run(Section, frozen=True):
             raise SpecError("is empty", key="worker", hint="add at least one [[worker]]")
         check_stages(self.stages, [worker.stage for worker in self.workers])
         check_ring(self.compression, self.training.dense)
-        kinds = {"training.mode": self.training.mode, "training.dense": self.training.dense}
-        kinds |= {"table.place": self.table.place}
+        kinds: dict[str, str] = {"training.mode": self.training.mode, "training.dense": self.training.dense}
+        kinds["table.place"] = self.table.place
         extent = {"num_stages": len(self.stages), "replicas": self.faults.replicas}
         check_sites(self.sites, self.exchange, kinds, **extent)
         names = [name for name, _ in self.each_worker()]

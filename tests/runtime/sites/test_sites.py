@@ -13,7 +13,7 @@ from tests.runtime.counting import COUNTING, PLAIN
 from tests.runtime.runs import last_state, make_run, train
 from tests.runtime.sites.two_sites import assert_counted_once_at_every_site, at_sites, train_sites
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 PLAIN_OUTER = {"outer_rate": 1.0, "outer_momentum": 0.0}
 
 

@@ -22,7 +22,7 @@ from dovetail.spec.run import Run
 from dovetail.spec.run_sites import RunExchange, RunSite
 from tests.runtime.runs import NUM_ROWS, assert_same_state, last_state
 
-DEADLINE_S = 100.0
+DEADLINE_S = 300.0
 
 
 def free_ports(count: int) -> int:
@@ -47,7 +47,13 @@ def at_sites(
     """Return a run as it is at each site, with their keys made."""
     address = address or f"127.0.0.1:{free_ports(run.servers.count)}"
     sites = [RunSite(name=name, address=None if number else address) for number, name in enumerate(names)]
-    settings = {"every": 4, "bits": 32, "wait_s": 20.0, "end_wait_s": DEADLINE_S, "keys": str(folder / "site-keys")}
+    settings = {
+        "every": 4,
+        "bits": 32,
+        "wait_s": DEADLINE_S,
+        "end_wait_s": DEADLINE_S,
+        "keys": str(folder / "site-keys"),
+    }
     found = {}
     for name in names:
         how = RunExchange(here=name, **(settings | exchange))

@@ -55,6 +55,10 @@ class InProcess:
         run = self._blueprint.run
         if run.training.dense == "ring":
             raise TrainingError("one process has no ring", hint='set training.dense = "ps" to look for faults')
+        if run.sites:
+            raise TrainingError(
+                "one process exchanges with no other sites", hint="leave [[site]] away to look for faults"
+            )
         newest = checkpoints.newest(folder, fits=Fingerprint.of(self._blueprint))
         self._manifest = Manifest.read(newest).in_epochs_of(self._blueprint.samples)
         self._shards = [

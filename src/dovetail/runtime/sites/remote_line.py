@@ -56,6 +56,7 @@ class RemoteLine:
         self._is_bulk_known = False
         self._send_s = 0.0
         self._known_before = 0
+        self._complaint = ""
 
     def offer(self, head: RoundHead, arrays: Arrays, now_s: float) -> None:
         """Have a round sent with the next look."""
@@ -143,7 +144,8 @@ class RemoteLine:
                 self._heard, self.every = message, message.every
             elif isinstance(message, Exchange):
                 self._exchanges[message.number] = (message, tuple(array.copy() for array in letter.arrays))
-            elif isinstance(message, Refused):
+            elif isinstance(message, Refused) and message.reason != self._complaint:
+                self._complaint = message.reason
                 self._tell(f"the first site refused a message of this one: {message.reason}")
 
     def _make_anew(self, now_s: float) -> None:
