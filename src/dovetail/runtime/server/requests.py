@@ -91,19 +91,6 @@ def accepted(push: Push, name: str) -> Accepted:
     )
 
 
-def accepted(push: Push, name: str) -> Accepted:
-    """Return what the coordinator hears of a push that counts."""
-    return Accepted(
-        name=name,
-        generation=push.generation,
-        step=push.step,
-        task=push.task,
-        positions=push.positions,
-        samples=push.samples,
-        loss=push.loss,
-    )
-
-
 def residual_in(message: Residual, arrays: Sequence[Any], num_dense: int) -> Floats:
     """Return what a worker keeps back of dense gradients, as it says."""
     kept: Floats = arrays[0] if len(arrays) == 1 else np.empty(0, dtype=np.float32)
