@@ -50,6 +50,7 @@ STEPS = [
         "A daemon that shares this machine: three jobs, one resized while it runs",
         "examples/small_cluster.py out/cluster",
     ),
+    ("Two sites train one model, and exchange what they learnt every eight steps", "examples/two_sites.py out/sites"),
     ("An embedding table trained in half of the memory it needs", "examples/large_table.py out/table"),
     ("What its checkpoint holds", "table out/table --hot 5 --plot out/table.html"),
 ]
