@@ -30,7 +30,6 @@ from dovetail.runtime.sites.progress import Floats, RowDeltas
 class Part:
     """What one site brings to an exchange, as everyone reads it."""
 
-    steps: int
     samples: int
     dense: Floats
     tables: Sequence[RowDeltas]
