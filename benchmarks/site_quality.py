@@ -174,7 +174,7 @@ def train(task: Task, side: Side, num_sites: int, *, every: int, bits: int) -> f
         if num_sites == 1:
             continue
         is_cut = step % every == 0 or step == num_steps
-        if on_their_way and (is_cut or step % every >= every // 2):
+        if on_their_way and (is_cut or step % every > every // 2):
             agree(side, sites, on_their_way)
             on_their_way = []
         if is_cut:
