@@ -51,9 +51,9 @@ class RunExchange(Section, frozen=True):
         ExchangeBits, Meta(description="in which a number of what changed travels: 32, 16, 8, 4, 2 or 1")
     ] = 8
     outer_rate: Annotated[float, Meta(description="of the outer optimizer of dense parameters, its learning rate")] = (
-        0.7
+        1.0
     )
-    outer_momentum: Annotated[float, Meta(description="and Nesterov's momentum, 0 to 1 (not included)")] = 0.9
+    outer_momentum: Annotated[float, Meta(description="and Nesterov's momentum, 0 to 1 (not included)")] = 0.0
     ahead: Annotated[
         int, Meta(description="exchanges that may be on their way while training goes on; 0: it waits for each")
     ] = 1

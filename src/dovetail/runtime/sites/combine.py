@@ -6,13 +6,11 @@ Rows, by what updates them:
 
 - SGD is linear: a row's change is the mean over all sites of the exchange, weighted by samples, and zero for a site
   that did not touch it. One step a round is then one step on the union of the batches.
-- Adagrad and Adam divide by the size of gradients: a step of theirs has the same length for a rare row as for a
-  frequent one, and a mean over sites that did not touch the row would halve it. With p_i the part of its steps in which
-  site i touched the row, steps on the union of the batches would touch it in 1 - (1 - p_1)(1 - p_2)... of them:
-
-      change = (d_1 + d_2 + ...) (1 - prod(1 - p_i)) / (p_1 + p_2 + ...)
-
-  That is the sum for rare rows, which unlike steps touch, and the mean for rows that are touched in every step.
+- Adagrad and Adam divide by the size of gradients: a site's steps are as long as those of one site with all samples,
+  and not shorter because it has fewer of them. The sites' changes are added up. For rare rows that is what one site
+  does, whose steps touch them as often as all sites' together. For rows of every step theory wants something between
+  the mean and the sum: gradients are mostly noise there, and over K times the samples it is smaller by sqrt(K), so one
+  site's steps come to sqrt(K) times the mean. The sum ended closer to one site (`benchmarks/site_quality.py`).
 
 Where gradients are summed over samples and not averaged (`reduction = "sum"`), SGD's changes are summed as well.
 """
@@ -32,7 +30,6 @@ from dovetail.runtime.sites.progress import Floats, RowDeltas
 class Part:
     """What one site brings to an exchange, as everyone reads it."""
 
-    steps: int
     samples: int
     dense: Floats
     tables: Sequence[RowDeltas]
@@ -67,14 +64,7 @@ def combined_rows(parts: Sequence[Part], table: int, rule: Rule) -> tuple[Keys, 
     deltas = [part.tables[table] for part in parts]
     keys = deltas[0].keys if len(deltas) == 1 else np.unique(np.concatenate([each.keys for each in deltas]))
     total = np.zeros((len(keys), deltas[0].values.shape[1]), dtype=np.float32)
-    missed, touched = np.ones(len(keys)), np.zeros(len(keys))
     scales = weights(parts, rule) if rule.linear_rows else [np.float32(1)] * len(parts)
-    for part, each, scale in zip(parts, deltas, scales, strict=True):
-        at = np.searchsorted(keys, each.keys)
-        total[at] += scale * each.values
-        rate = np.minimum(each.counts / max(1, part.steps), 1.0)
-        missed[at] *= 1 - rate
-        touched[at] += rate
-    if not rule.linear_rows and len(parts) > 1:
-        total *= ((1 - missed) / np.maximum(touched, 1e-12)).astype(np.float32)[:, None]
+    for each, scale in zip(deltas, scales, strict=True):
+        total[np.searchsorted(keys, each.keys)] += scale * each.values
     return keys, total

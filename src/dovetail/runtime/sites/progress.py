@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from dovetail.runtime.sites.key_index import KeyIndex, Keys
 
 Floats = NDArray[np.float32]
-Counts = NDArray[np.int32]
 
 
 class Rows(Protocol):
@@ -41,10 +40,9 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowDeltas:
-    """How rows of rising keys changed, and in how many steps each was touched."""
+    """How rows of rising keys changed."""
 
     keys: Keys
-    counts: Counts
     values: Floats
 
 
@@ -84,7 +82,7 @@ class RowProgress:
         slots = np.flatnonzero(self.steps[: self.index.count])
         slots = slots[np.argsort(self.index.keys[slots])]
         keys = self.index.keys[slots]
-        return RowDeltas(keys, self.steps[slots].copy(), rows.read(keys) - self.base[slots] - self.sent[slots])
+        return RowDeltas(keys, rows.read(keys) - self.base[slots] - self.sent[slots])
 
     def cut(self, told: RowDeltas) -> None:
         """Begin anew: these are on their way, as the others will read them."""

@@ -1,8 +1,8 @@
 """A round as arrays: what goes to other sites, and what they make of it.
 
-The arrays are the dense change (a payload of `codecs`, or float32 numbers as they are), then for each table four: the
-gaps between its rising keys, those of the gaps that are too large for their type, in how many steps each row was
-touched, and the rows' changes. What is no such round is refused: no wrong array comes of it.
+The arrays are the dense change (a payload of `codecs`, or float32 numbers as they are), then for each table three: the
+gaps between its rising keys, those of the gaps that are too large for their type, and the rows' changes.
+What is no such round is refused: no wrong array comes of it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from dovetail.runtime.sites.progress import Floats, RowDeltas
 from dovetail.transport import WireError
 
 Arrays = tuple[NDArray[Any], ...]
-A_TABLE = 4
+A_TABLE = 3
 ROW_BLOCK = 32
-MOST_COUNT = (1 << 16) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,8 @@ def encode(dense: Floats, tables: Sequence[RowDeltas], shapes: Shapes, *, bits: 
     """Return a round as it goes to others."""
     arrays: list[NDArray[Any]] = [pack(dense, codec_of(bits), seed=seed, exact=shapes.exact)]
     for position, deltas in enumerate(tables):
-        counts = np.minimum(deltas.counts, MOST_COUNT)
-        counts = counts.astype(np.uint8 if not len(counts) or counts.max() < 256 else np.uint16)
         values = pack(deltas.values, codec_of(bits, block=ROW_BLOCK), seed=seed + ((position + 1) << 32))
-        arrays += [*_gaps(deltas.keys), counts, values]
+        arrays += [*_gaps(deltas.keys), values]
     return tuple(arrays)
 
 
@@ -58,15 +55,13 @@ def decode(head: RoundHead, arrays: Sequence[NDArray[Any]], shapes: Shapes, *, w
                    where=f"a round of {who}")  # fmt: skip
     tables = []
     for position, (num_rows, width) in enumerate(shapes.tables):
-        gaps, large, counts, values = arrays[1 + A_TABLE * position : 1 + A_TABLE * (position + 1)]
+        gaps, large, values = arrays[1 + A_TABLE * position : 1 + A_TABLE * (position + 1)]
         keys = _keys(gaps, large, num_rows, who)
-        if counts.shape != keys.shape or counts.dtype not in (np.uint8, np.uint16):
-            raise WireError(f"a round of {who} has {counts.dtype}{list(counts.shape)} counts for {len(keys)} rows")
         rows = unpack(values, (len(keys), width), where=f"a round of {who}")
-        tables.append(RowDeltas(keys, counts.astype(np.int32), rows))
+        tables.append(RowDeltas(keys, rows))
     if not all(np.isfinite(numbers).all() for numbers in (dense, *(each.values for each in tables))):
         raise WireError(f"a round of {who} has numbers that are not finite")
-    return Part(head.steps, head.samples, dense, tables)
+    return Part(head.samples, dense, tables)
 
 
 def num_bytes(arrays: Sequence[NDArray[Any]]) -> int:
