@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.sites.hub_line import HubLine
-from dovetail.runtime.sites.kept import ExchangeLog
+from dovetail.runtime.sites.kept import Cuts, ExchangeLog
 from dovetail.runtime.sites.messages import Beat, Offer, RoundHead, SiteMessage
 from dovetail.runtime.sites.progress import RowDeltas
 from dovetail.runtime.sites.remote_line import RemoteLine
@@ -27,7 +28,7 @@ def a_round(site: int, number: int, *, last: bool = False, bits: int = 8) -> tup
     keys = np.array([1, 7, 150], dtype=np.int64)
     deltas = RowDeltas(keys, np.full((3, WIDTH), 1.5, dtype=np.float32))
     arrays = encode(np.ones(NUM_DENSE, dtype=np.float32), [deltas], SHAPES, bits=bits, seed=number)
-    head = RoundHead(site=site, round=number, step=4 * number, steps=4, samples=40, bits=bits, last=last)
+    head = RoundHead(site=site, round=number, step=4 * number, samples=40, bits=bits, last=last)
     return head, arrays
 
 
@@ -143,7 +144,7 @@ def test_garbage_is_refused_and_makes_no_exchange(two: Two, harm: str) -> None:
     elif harm == "a foreign key":
         changed[1] = np.full_like(changed[1], 250)
     else:
-        head = RoundHead(site=0, round=1, step=4, steps=4, samples=40, bits=8)
+        head = RoundHead(site=0, round=1, step=4, samples=40, bits=8)
     line = two.connect("/bad")
     try:
         line.ask(Offer(head=head), changed)
@@ -171,3 +172,23 @@ def test_a_round_of_wrong_shapes_is_refused() -> None:
     endless[0][3] = np.inf
     with pytest.raises(WireError, match="finite"):
         decode(head, endless, SHAPES, who="b")
+
+
+def test_a_journal_of_rounds_forgets_a_line_that_was_cut_short_and_refuses_one_that_makes_no_sense(
+    tmp_path: Path,
+) -> None:
+    heads = [RoundHead(site=0, round=number, step=4 * number, samples=40, bits=8) for number in (1, 2)]
+    journal = Cuts(tmp_path)
+    for head in heads:
+        journal.write(head)
+    path = tmp_path / "cuts.jsonl"
+    whole = path.read_bytes()
+
+    path.write_bytes(whole[:-3])
+    assert Cuts(tmp_path).heads == {1: heads[0]}
+    Cuts(tmp_path).write(heads[1])
+    assert path.read_bytes() == whole
+
+    path.write_bytes(b"[0,1,4" + whole[6:].replace(b",", b";", 1))
+    with pytest.raises(TrainingError, match="is damaged"):
+        Cuts(tmp_path)

@@ -107,7 +107,7 @@ class Exchanger:
         seed = ((terms.site + 1) << 40) + self.next_round
         arrays = encode(dense, tables, self._shapes, bits=bits, seed=seed)
         head = again or RoundHead(
-            site=terms.site, round=self.next_round, step=step, steps=step - self.last_cut,
+            site=terms.site, round=self.next_round, step=step,
             samples=terms.samples_at(step) - terms.samples_at(self.last_cut), bits=bits, last=step == terms.last_step,
         )  # fmt: skip
         if again is not None:

@@ -34,12 +34,19 @@ class Cuts:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / CUTS
         self.heads: dict[int, RoundHead] = {}
-        if self._path.exists():
-            whole = self._path.read_bytes().rpartition(b"\n")[0]
-            for line in whole.splitlines():
-                head = msgspec.json.decode(line, type=RoundHead)
-                self.heads[head.round] = head
-            self._path.write_bytes(whole + b"\n" if whole else b"")
+        if not self._path.exists():
+            return
+        *lines, rest = self._path.read_bytes().split(b"\n")
+        try:
+            heads = [msgspec.json.decode(line, type=RoundHead) for line in lines]
+        except msgspec.MsgspecError as error:
+            raise TrainingError(
+                f"{self._path} is damaged: {error}",
+                hint="without it nobody knows which samples counted: start again from a checkpoint of another site",
+            ) from None
+        self.heads = {head.round: head for head in heads}
+        if rest:
+            write_at_once(self._path, b"".join(line + b"\n" for line in lines))
 
     def write(self, head: RoundHead) -> None:
         """Note a round that is new; it is on disk when this returns."""

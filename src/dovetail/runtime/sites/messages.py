@@ -15,9 +15,8 @@ class RoundHead(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """From 1 on; the journal of the site says at which step it was cut."""
     step: int
     """Steps that the site had done."""
-    steps: int
-    """And how many of them are in this round, with how many samples."""
     samples: int
+    """How many are in this round."""
     bits: int
     last: bool = False
     num_arrays: int = 0

@@ -56,8 +56,8 @@ class RowProgress:
         self.sent = np.empty((0, width), dtype=np.float32)
         self.rounds = np.empty(0, dtype=np.int32)
         """In how many rounds that are on their way the row is."""
-        self.steps = np.empty(0, dtype=np.int32)
-        """In how many steps since the last cut it was touched."""
+        self.touched = np.empty(0, dtype=np.bool_)
+        """Whether a step has changed it since the last cut."""
 
     def touch(self, keys: Keys, rows: Rows) -> None:
         """Say that a step is about to change the rows of distinct keys."""
@@ -67,19 +67,19 @@ class RowProgress:
             slots[slots < 0] = self.index.add(new)
             self._make_room()
             self.base[self.index.count - len(new) : self.index.count] = rows.read(new)
-        self.steps[slots] += 1
+        self.touched[slots] = True
 
     def _make_room(self) -> None:
         """Have room for every key; what is new is zero."""
         if self.index.count > len(self.base):
             more = max(self.index.count, 2 * len(self.base)) - len(self.base)
-            for name in ("base", "sent", "rounds", "steps"):
+            for name in ("base", "sent", "rounds", "touched"):
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), dtype=array.dtype)]))
 
     def rest(self, rows: Rows) -> RowDeltas:
         """Return what there is to tell of rows touched since the last cut."""
-        slots = np.flatnonzero(self.steps[: self.index.count])
+        slots = np.flatnonzero(self.touched[: self.index.count])
         slots = slots[np.argsort(self.index.keys[slots])]
         keys = self.index.keys[slots]
         return RowDeltas(keys, rows.read(keys) - self.base[slots] - self.sent[slots])
@@ -89,7 +89,7 @@ class RowProgress:
         slots = self.index.find(told.keys)
         self.sent[slots] += told.values
         self.rounds[slots] += 1
-        self.steps[: self.index.count] = 0
+        self.touched[: self.index.count] = False
 
     def agree(self, change: tuple[Keys, Floats], own: RowDeltas | None, rows: Rows) -> None:
         """Bring a change into the base, and with it what of it was `own`, which is not on its way any more."""
@@ -111,7 +111,7 @@ class RowProgress:
             self.sent[mine] -= own.values
             self.rounds[mine] -= 1
         settled = ~known
-        settled[known] = (self.rounds[at] == 0) & (self.steps[at] == 0)
+        settled[known] = (self.rounds[at] == 0) & ~self.touched[at]
         live[settled] = agreed[settled]
         rows.write(keys, live)
         self._forget_settled()
@@ -119,11 +119,11 @@ class RowProgress:
     def _forget_settled(self) -> None:
         """Let go of rows that are their own base again."""
         count = self.index.count
-        kept = (self.rounds[:count] > 0) | (self.steps[:count] > 0)
+        kept = (self.rounds[:count] > 0) | self.touched[:count]
         if kept.all():
             return
         self.index.keep(kept)
-        for name in ("base", "sent", "rounds", "steps"):
+        for name in ("base", "sent", "rounds", "touched"):
             setattr(self, name, getattr(self, name)[:count][kept])
 
 

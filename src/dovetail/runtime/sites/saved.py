@@ -24,7 +24,7 @@ from dovetail.runtime.sites.exchanger import Exchanger, OnItsWay
 from dovetail.runtime.sites.messages import RoundHead
 from dovetail.runtime.sites.rounds import Shapes, decode
 
-NAMES = ("base", "sent", "rounds", "steps")
+NAMES = ("base", "sent", "rounds", "touched")
 OTHER = "resume from another checkpoint"
 
 
