@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,19 @@ def test_a_site_that_is_not_named_and_one_without_keys_are_refused_with_the_way_
     portion = portion_of(at(run_file, "b"), 1000, 100)
     assert portion is not None
     assert (portion.first, portion.last, portion.own_samples) == (25, 100, 750)
+
+
+def test_a_first_site_that_cannot_listen_is_refused_before_anything_starts(run_file: Path) -> None:
+    RUNNER.invoke(app, ["site-keys", str(run_file)])
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        for address in (taken, "192.0.2.1:7411"):  # another's port, another machine's address
+            run_file.write_text(re.sub(r'address = "[^"]*"', f'address = "{address}"', run_file.read_text()))
+            with pytest.raises(TrainingError, match=f"cannot listen at {address}") as caught:
+                portion_of(at(run_file, "a"), 1000, 100)
+            assert "a port that nobody has" in caught.value.hint
 
 
 def test_a_site_that_nobody_knows_is_refused_by_name(run_file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,13 +13,18 @@ from dovetail.transport import KeyRing, KeyRingError, make_keys
 
 
 def portion_of(run: Run, samples: int, batch: int) -> Portion | None:
-    """Return which of the data are this site's; None where there are no sites. Its keys must be there."""
+    """Return which of the data are this site's; None where there are no sites.
+
+    Its keys must be there, and the first site must be able to listen.
+    """
     if not run.sites:
         return None
     names = [site.name for site in run.sites]
     if run.exchange.here is None:
         raise TrainingError(f"the run has the sites {', '.join(names)}", hint=f"say which this is: --site {names[0]}")
     _check_keys(run, names)
+    if run.exchange.here == names[0]:
+        _check_address(str(run.sites[0].address), run.servers.count)
     own = portions_of(run.sites, samples, batch)[names.index(run.exchange.here)]
     if not own.own_samples:
         raise TrainingError(
@@ -41,6 +47,19 @@ def _check_keys(run: Run, names: Sequence[str]) -> None:
             f"the keys of the sites cannot be read: {error}",
             hint=f"make them once, with `dovetail site-keys RUN.toml`, and bring the folder {folder} to every site",
         ) from None
+
+
+def _check_address(address: str, num_servers: int) -> None:
+    """Refuse to start where the other sites could not call: a server would find out again and again."""
+    host, _, port = address.rpartition(":")
+    for number in range(num_servers):
+        try:
+            socket.create_server((host, int(port) + number)).close()
+        except (OSError, OverflowError) as error:
+            raise TrainingError(
+                f"the first site cannot listen at {host}:{int(port) + number}: {error}",
+                hint="its address is one of this machine's, with a port that nobody has, for each server the next one",
+            ) from None
 
 
 def make_site_keys(run: Run, folder: Path) -> list[str]:
