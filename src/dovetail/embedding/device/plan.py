@@ -77,12 +77,12 @@ class Plan:
     number: int
     keys: DeviceKeys
     insert: bool
-    arrays: tuple[NDArray[Any], ...] = ()
+    inputs: tuple[Tensor, ...]
     """What else of the batch is wanted on the device."""
-    inputs: tuple[Tensor, ...] = ()
-    """The same, there."""
-    given: Moment | None = None
-    """When the keys are there, where they come from a device."""
+    there: Tensor
+    """The keys on the device."""
+    given: Moment
+    """When keys and inputs are there."""
     places: Places | None = None
     error: BaseException | None = None
     planned: Moment | None = None

@@ -59,9 +59,9 @@ class Planner:
 
     def announce(self, keys: DeviceKeys, arrays: tuple[NDArray[Any], ...] = (), *, insert: bool = True) -> Plan:
         """Have a batch planned after those announced before, and arrays brought to the device with it."""
-        given = self._streams.moment() if isinstance(keys, Tensor) and keys.is_cuda else None
+        there, inputs, given = self._bring(keys, arrays)
         with self._news:
-            plan = Plan(self._next_number(), keys, insert, arrays, given=given)
+            plan = Plan(self._next_number(), keys, insert, inputs, there, given)
             self._waiting.append(plan)
             self._news.notify_all()
         return plan
@@ -129,6 +129,16 @@ class Planner:
             self._news.notify_all()
         self._thread.join()
 
+    def _bring(self, keys: DeviceKeys, arrays: tuple[NDArray[Any], ...]) -> tuple[Tensor, tuple[Tensor, ...], Moment]:
+        """Have keys and arrays of a batch on the device, and say when; the planner has enough to do."""
+        streams = self._streams
+        before = streams.moment() if isinstance(keys, Tensor) and keys.is_cuda else None
+        with streams.on(streams.bringing):
+            streams.wait_for(before)
+            there = keys.to(streams.device) if isinstance(keys, Tensor) else streams.up(keys)
+            inputs = tuple(streams.up(array) for array in arrays)
+            return there, inputs, streams.moment()
+
     def _next_number(self) -> int:
         self._last_number += 1
         return self._last_number
@@ -169,9 +179,10 @@ class Planner:
 
     def _is_worth_it(self) -> bool:
         """Say whether to plan now: not where more batches can be planned at once before any is waited for."""
-        if not 0 < len(self._waiting) < MOST_TOGETHER or any(plan.is_taken for plan in self._waiting):
-            return bool(self._waiting)
-        return sum(not plan.is_taken for plan in self._in_use) < MOST_TOGETHER
+        if any(plan.is_taken for plan in self._waiting):
+            return True
+        num_ahead = sum(not plan.is_taken for plan in self._in_use)
+        return len(self._waiting) >= max(1, min(num_ahead, MOST_TOGETHER))
 
     def _plan_next(self) -> bool:
         """Plan the first batches that wait; False where the rows of the first do not fit beside those in use."""

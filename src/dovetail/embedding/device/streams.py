@@ -38,12 +38,12 @@ class _Past:
 
 
 class Streams:
-    """Streams beside the one that computes: `planning` finds rows, `rising` and `sinking` move them."""
+    """Streams beside the one that computes: `bringing` has keys come, `planning` finds rows, two more move them."""
 
     def __init__(self, device: torch.device) -> None:
         """Make the streams of a device."""
         self.device, self.is_cuda = device, device.type == "cuda"
-        self.planning, self.rising, self.sinking = (self._stream() for _ in range(3))
+        self.bringing, self.planning, self.rising, self.sinking = (self._stream() for _ in range(4))
 
     def _stream(self) -> torch.cuda.Stream | None:
         """Return a stream whose small kernels go before the large ones that compute."""
@@ -80,14 +80,6 @@ class Streams:
             pinned = torch.empty(here.shape, dtype=here.dtype, pin_memory=True)
             here = pinned.copy_(here)
         return here.to(self.device, non_blocking=True)
-
-    def up_together(self, arrays: list[NDArray[np.int64]]) -> Tensor:
-        """Return copies of several vectors on the device, one after the other, made with one copy."""
-        if len(arrays) == 1 or not self.is_cuda:
-            return self.up(np.concatenate(arrays))
-        pinned = torch.empty(sum(map(len, arrays)), dtype=torch.int64, pin_memory=True)
-        np.concatenate(arrays, out=pinned.numpy())
-        return pinned.to(self.device, non_blocking=True)
 
     def down(self, tensor: Tensor) -> Tensor:
         """Return a copy in host memory, which is there once the current stream has come so far."""
