@@ -100,7 +100,7 @@ class Finder:
         for plan in plans:
             self._streams.wait_for(plan.given)
         numbers = self._streams.up(np.array([plan.number for plan in plans]))
-        return torch.cat([*(plan.there for plan in plans), numbers])
+        return torch.cat([*(plan.there for plan in plans if plan.there is not None), numbers])
 
     def _look(self, grouped: Grouped, batches: Tensor, slots: Tensor) -> tuple[Missing, list[int]]:
         """Find the distinct keys' slots; return those missing, and how many distinct ones each batch has."""

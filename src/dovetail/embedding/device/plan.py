@@ -74,14 +74,15 @@ def places_size(num_keys: int) -> int:
 class Plan:
     """One batch on its way: announced, then planned, then taken, then done."""
 
-    number: int
     keys: DeviceKeys
     insert: bool
-    inputs: tuple[Tensor, ...]
-    """What else of the batch is wanted on the device."""
-    there: Tensor
+    number: int = 0
+    """Counts batches in the order in which they are planned."""
+    there: Tensor | None = None
     """The keys on the device."""
-    given: Moment
+    inputs: tuple[Tensor, ...] = ()
+    """What else of the batch is wanted there."""
+    given: Moment | None = None
     """When keys and inputs are there."""
     places: Places | None = None
     error: BaseException | None = None
