@@ -11,8 +11,8 @@ with the same numbers, up to the order of sums; in `ssp` the AUC on samples that
 cost.
 
 Before that, without servers: which part of the distinct keys of its micro-batches one of two workers keeps, where keys
-follow a Zipf law of exponent 1.15 in every slot: in `sync`, where rows that it has trained on change with every step, and
-in `ssp`, where they may be used for `staleness` tasks. The ratios of bytes come last.
+follow a Zipf law of exponent 1.15 in every slot: in `sync`, where rows that it has trained on change with every step,
+and in `ssp`, where they may be used for `staleness` tasks. The ratios of bytes come last.
 """
 
 from __future__ import annotations
@@ -130,11 +130,9 @@ def compare(arguments: argparse.Namespace, mode: str) -> tuple[float, float]:
     for budget, sides in found.items():
         middle = {name: statistics.median(each[name] for each in sides) for name in sides[0]}
         aucs = ", ".join(f"{each['auc']:.4f}" for each in sides)
-        print(
-            f"  {mode:5} {'cache' if budget else 'none':5} {middle['down'] / 1e6:8,.1f} MB down {middle['up'] / 1e6:8,.1f} "
-            f"MB up   {middle['kept']:6.1%} of rows kept   {middle['samples_per_s']:8,.0f} samples/s   AUC {aucs}",
-            flush=True,
-        )
+        moved = f"{middle['down'] / 1e6:8,.1f} MB down {middle['up'] / 1e6:8,.1f} MB up"
+        speed = f"{middle['kept']:6.1%} of rows kept   {middle['samples_per_s']:8,.0f} samples/s"
+        print(f"  {mode:5} {'cache' if budget else 'none':5} {moved}   {speed}   AUC {aucs}", flush=True)
     pairs = list(zip(found[0], found[arguments.cache_bytes], strict=True))
     down = statistics.median(off["down"] / on["down"] for off, on in pairs)
     both = statistics.median((off["down"] + off["up"]) / (on["down"] + on["up"]) for off, on in pairs)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from dovetail.runtime.blueprint import TableSpec
+from dovetail.runtime.coordinator.pool import TaskPool
 from dovetail.runtime.messages.row_ages import NEW_ENOUGH, NOT_KEPT
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.row_cache import SLOT_BYTES, RowCache
@@ -115,6 +116,43 @@ def test_in_ssp_a_row_is_used_until_the_worker_is_staleness_tasks_ahead_of_what_
     assert not came.any()  # it is used, and is no newer for that
     np.testing.assert_array_equal(found, values_after(0)(0, keys))
     assert not is_kept(7, 6)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_in_ssp_every_row_has_the_tasks_of_everyone_in_it_that_staleness_asks_for(seed, staleness):
+    # Rows say how many tasks of each worker are in them, as servers have applied them when they are fetched.
+    rng, names, key = np.random.default_rng(seed), ["a", "b", "c", "d"], np.arange(1)
+    pool = TaskPool(samples=10_000, epochs=1)
+    caches = {name: make_cache(tables(10), 10, staleness=staleness) for name in names}
+    applied, waiting, used, num_kept = dict.fromkeys(names, 0), [], 0, 0
+    for name in names:
+        pool.join(name)
+    for _ in range(3000):
+        name = names[int(rng.choice(4, p=[0.4, 0.3, 0.2, 0.1]))]
+        if pool.held_by(name) < 2 and pool.may_begin(name, staleness):
+            task = pool.take(name, 1, 0.0)
+            waiting.append((name, task.number, pool.clocks_of(name), []))
+        mine = [each for each in waiting if each[0] == name]
+        if not mine:
+            continue
+        name, number, said, fetched = mine[0]
+        if not fetched:
+            row = np.array([applied[each] for each in names], dtype=np.float32)
+            moment_of = clocks(said["clock"], said["slowest"])
+            (found,), (came,) = ask(
+                caches[name], moment_of, 0, key, lambda table, keys, row=row: row[None][: len(keys)]
+            )
+            assert found.min() >= said["clock"] - staleness
+            fetched.append(found)
+            used, num_kept = used + 1, num_kept + int(not came)
+        elif rng.random() < 0.7:  # its gradients come, and count
+            applied[name] += 1
+            pool.accept("server-0", number, 1)
+            waiting.remove(mine[0])
+
+    assert used > 500
+    assert (num_kept > used / 10) == (staleness > 1)
 
 
 def test_everything_is_dropped_with_a_generation_or_when_told_or_when_clocks_begin_anew():
