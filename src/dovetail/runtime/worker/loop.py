@@ -44,6 +44,7 @@ from dovetail.runtime.worker.passing import Passing
 from dovetail.runtime.worker.pipeline import Pipeline
 from dovetail.runtime.worker.residual import ResidualKeeper
 from dovetail.runtime.worker.ring_sync import RingSync
+from dovetail.runtime.worker.row_cache import cache_of
 from dovetail.runtime.worker.row_source import Fetch, Rows
 from dovetail.runtime.worker.score_counts import counts_of
 from dovetail.runtime.worker.send import Sender
@@ -115,6 +116,7 @@ class WorkerLoop:
             wanted=self._wanted,
             dense=self._dense.is_fetched,
             rests=self._control.pulse.rest,
+            cache=cache_of(blueprint, settings, device),
         )
         self._sender = Sender(
             process.name,
@@ -186,6 +188,7 @@ class WorkerLoop:
         news = self._inbox.handle(message)
         if isinstance(message, Reset):
             self._dense.reset(message.generation)
+            self._fetcher.forget()
         for micro_batch in news.micro_batches:
             self._fetcher.micro_batches.put(micro_batch)
         for answer in (news.answer, news.more):
@@ -289,11 +292,8 @@ class WorkerLoop:
 
 
 def work(
-    process: Process,
-    settings: RunWorker,
-    source: Source,
-    own: nn.Module | None = None,
+    process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None,
     leaves: Callable[[], bool] = lambda: False,
-) -> None:
+) -> None:  # fmt: skip
     """Run a worker until the run is over, or until `leaves` returns True."""
     WorkerLoop(process, settings, source, own, leaves).run()

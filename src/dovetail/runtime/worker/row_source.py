@@ -15,8 +15,8 @@ from torch.nn import functional
 from dovetail.runtime.worker.keys import Keys, LookUp, look_up
 
 Floats = NDArray[np.float32]
-Fetch = Callable[[LookUp], Floats]
-AheadRows = list[tuple[LookUp, Floats]]
+Fetch = Callable[[LookUp], Floats | Tensor]
+AheadRows = list[tuple[LookUp, Floats | Tensor]]
 """Rows of look-ups that were known before the model asked for them."""
 Limit = tuple[float, float]
 """The most that the norm of a row may be, and which norm: 2 is the length."""
@@ -37,10 +37,10 @@ class RowSource(Protocol):
 class Leaf:
     """Rows of one look-up, as the model sees them; after the backward pass `gradients` is theirs."""
 
-    def __init__(self, wanted: LookUp, rows: Floats, device: torch.device, limit: Limit | None = None) -> None:
+    def __init__(self, wanted: LookUp, rows: Floats | Tensor, device: torch.device, limit: Limit | None = None) -> None:
         """Make the tensor, of rows no longer than the `limit`."""
         self.wanted = wanted
-        tensor = torch.from_numpy(rows).to(device)
+        tensor = (rows if isinstance(rows, Tensor) else torch.from_numpy(rows)).to(device)
         if limit is not None:
             tensor = _limited(tensor, *limit)
         self.tensor = tensor.requires_grad_(torch.is_grad_enabled())
