@@ -42,6 +42,7 @@ class Fetcher:
 
         `rests` is called when there is nothing to do. Rows that the `cache` keeps do not travel.
         """
+        self._memory = lines.memory
         self._cache, self._widths = cache, [table.width for table in blueprint.tables]
         self._rests = rests
         self._samples, self._model, self._lines = samples, model, lines
@@ -87,9 +88,12 @@ class Fetcher:
         """Read samples, then fetch the rows they need; with a task's first micro-batch, the dense parameters too."""
         task, assign = micro_batch.task, micro_batch.task.assign
         start_s = time.perf_counter()
-        batch = self._samples.read(assign.epoch, micro_batch.first, micro_batch.last)
-        look_ups = [look_up(table, keys, self._num_servers) for table, keys in self._model.asked(batch)]
-        incoming = None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign)
+        batch = self._memory.lock_batch(self._samples.read(assign.epoch, micro_batch.first, micro_batch.last))
+        asked = [look_up(table, keys, self._num_servers) for table, keys in self._model.asked(batch)]
+        look_ups = [self._memory.lock(each) for each in asked]
+        incoming = (
+            None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign, self._memory)
+        )
         begin_s = now_s()
         answer = self._lines.pull(
             assign.generation,

@@ -17,6 +17,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import AddUp, Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Residual, Stale
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.host_memory import HostMemory
 from dovetail.runtime.worker.incoming import Incoming
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.runtime.worker.push_part import PushPart
@@ -46,9 +47,15 @@ class Answer:
 class Lines:
     """One line to each server; one thread uses them. `wanted()` of a request says whether to go on waiting."""
 
-    def __init__(self, blueprint: Blueprint, channels: Sequence[Channel], wire: Wire | None = None) -> None:
-        """Keep a channel to each server, and what says in how many bits numbers travel."""
-        self._blueprint, self._channels = blueprint, channels
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        channels: Sequence[Channel],
+        wire: Wire | None = None,
+        memory: HostMemory | None = None,
+    ) -> None:
+        """Keep a channel to each server, what says in how many bits numbers travel, and memory for what comes."""
+        self._blueprint, self._channels, self.memory = blueprint, channels, memory or HostMemory()
         self._wire = wire or Wire(blueprint)
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
@@ -74,13 +81,13 @@ class Lines:
         if keep and look_ups:
             name, self._next_number = self._next_number, self._next_number + 1
             look_ups = [replace(each, pull=name, place=place) for place, each in enumerate(look_ups)]
-        rows = incoming or Incoming(look_ups, self._widths)
+        rows = incoming or Incoming(look_ups, self._widths, self.memory)
         pull = Pull(
             generation=generation, version=version, tables=tables, dense=dense, early=early, number=name,
             cached=rows.is_cached,
         )  # fmt: skip
         begun_s = time.perf_counter()
-        vector = np.empty(self._blueprint.dense_size, dtype=np.float32) if dense else None
+        vector = self.memory.floats(self._blueprint.dense_size) if dense else None
         missing: dict[int, int] = {}
         parked_s = 0.0
         for number, letter in self._ask_all(pull, look_ups, range(len(self._channels)), wanted, rows.ages):
@@ -223,14 +230,14 @@ class Lines:
             channel.close()
 
 
-def lines_of(process: Process, purpose: str, wire: Wire | None = None) -> Lines:
+def lines_of(process: Process, purpose: str, wire: Wire | None = None, memory: HostMemory | None = None) -> Lines:
     """Return the lines of one of a worker's threads; `purpose` tells them from those of the others."""
     blueprint = process.blueprint
     widest = max([16, *(table.width for table in blueprint.tables)])
     rows_bytes = blueprint.run.training.micro_batch * 64 * widest * 4
     lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
     channels = [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
-    return Lines(blueprint, channels, wire)
+    return Lines(blueprint, channels, wire, memory)
 
 
 def now_s() -> float:
