@@ -29,9 +29,19 @@ class AnswerWire:
         self._seed = 0
 
     def answer(
-        self, letter: Letter, asked: Pull | Refresh, shard: Shard, parked_s: float, *, owner: str
+        self,
+        letter: Letter,
+        asked: Pull | Refresh,
+        shard: Shard,
+        parked_s: float,
+        *,
+        rows: Sequence[Sendable] | None = None,
     ) -> tuple[Pulled | Refreshed | Forgotten, list[Sendable]]:
-        """Return the answer to a worker that waited so long: dense parameters only where the steps it wants are in."""
+        """Return the answer to a worker that waited so long: dense parameters only where the steps it wants are in.
+
+        Its `rows` may be read already, as they were before the step that was waited for.
+        """
+        owner = letter.owner
         if isinstance(asked, Refresh):
             keys = keys_of(asked, letter.arrays, owner, shard.kept)
             if keys is None:
@@ -41,7 +51,10 @@ class AnswerWire:
             return Refreshed(parked_s=parked_s, base=base), arrays
         dense = asked.dense and asked.version <= shard.version
         keep = PullName(owner, asked.number, asked.version) if asked.number >= 0 else None
-        found = shard.answer(asked.tables, letter.arrays, dense=dense, keep=keep)
+        if rows is not None:
+            found = [*rows, shard.values] if dense else list(rows)
+        else:
+            found = shard.answer(asked.tables, letter.arrays, dense=dense, keep=keep)
         arrays, base = self.coded(letter.sender, asked, found, dense=dense)
         return Pulled(parked_s=parked_s, version=shard.version, base=base), arrays
 
