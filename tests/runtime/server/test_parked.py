@@ -27,7 +27,7 @@ def shard(tmp_path):
 def lane(tmp_path):
     (tmp_path / "lanes").mkdir()
     mine = make_lane(tmp_path / "lanes", "worker-0", 1 << 20)
-    yield open_lane(tmp_path / "lanes", mine.name)
+    return open_lane(tmp_path / "lanes", mine.name)
 
 
 def pull_of(keys, version, lane, *, number=7, dense=True):
@@ -47,7 +47,7 @@ def step(shard, number, keys, draw):
 def answer_of(shard, waiting):
     """Return the arrays of an answer, in the lane, as the one who asked sees them."""
     letter, asked = waiting.letter, waiting.letter.message
-    _, arrays = AnswerWire(shard.exact).answer(letter, asked, shard, 0.0, rows=waiting.rows)
+    _, arrays = AnswerWire(shard.exact).answer(letter, asked, shard, 0.0, owner=letter.owner, rows=waiting.rows)
     offsets = letter.lane.place(arrays)
     memory = letter.lane.memory()
     ends = [offset + array.nbytes for offset, array in zip(offsets, arrays, strict=True)]
@@ -61,7 +61,9 @@ def test_rows_that_were_read_before_the_step_are_those_after_it(shard, lane, see
     for number in range(5):
         wanted = draw.permutation(NUM_ROWS)[: draw.integers(1, NUM_ROWS)].astype(np.int64)
         parked.add(pull_of(wanted, number + 1, lane, number=number), 0.0)
-        assert not parked.is_read
+        parked.read_one()
+        assert parked.is_read == shard.is_settled  # rows that are due come first
+        shard.settle()
         parked.read_one()
         assert parked.is_read
         pulled = shard.pulled_keys

@@ -81,8 +81,7 @@ class ServerLoop:
         self._parked = Parked(self._shard, reads_ahead=self._site is None)
         self._saving = PartSaving(self._name, number, self._shard, self._redo)
         self._square = math.nan
-        self._busy_s = 0.0
-        self._last_beat_s = 0.0
+        self._busy_s = self._last_beat_s = 0.0
         self._clock = AwakeClock()
         self._heard_s = self._clock.now()
         self._stopped = False
@@ -112,8 +111,7 @@ class ServerLoop:
                     self._busy_s += time.perf_counter() - start_s
                 if not self._shard.is_settled:
                     self._shard.settle_some()
-                else:
-                    self._parked.read_one()
+                self._parked.read_one()
                 self._safe.go_on()
                 if self._site is not None and self._site.go_on():
                     self._answer_parked()
@@ -216,8 +214,8 @@ class ServerLoop:
             self._answer_parked()
         if self._site is not None and self._site.is_over_held:
             return  # it is asked again
-        generation, step = message.generation, message.step
-        self._safe.tell(Committed(name=self._name, generation=generation, step=step, square=self._square))
+        told = Committed(name=self._name, generation=message.generation, step=message.step, square=self._square)
+        self._safe.tell(told)
 
     def _answer_parked(self) -> None:
         """Answer those who wait, where what they wait for is here."""
@@ -256,14 +254,14 @@ class ServerLoop:
 
     def _pull(self, letter: Letter, message: Pull | Refresh, waited: Waiting) -> None:
         """Send parameters, or keep the request until the step it asks for is applied."""
-        shard = self._shard
         is_early = isinstance(message, Pull) and message.early
-        has_steps = message.version <= shard.version
+        has_steps = message.version <= self._shard.version
         if not (has_steps or is_early) or (has_steps and self._site is not None and self._site.is_held):
             self._parked.add(letter, waited.since_s)
             return
         parked_s = time.monotonic() - waited.since_s
-        self._listener.reply(letter, *self._wire.answer(letter, message, shard, parked_s, rows=waited.rows))
+        answer = self._wire.answer(letter, message, self._shard, parked_s, owner=letter.owner, rows=waited.rows)
+        self._listener.reply(letter, *answer)
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
@@ -287,11 +285,13 @@ class ServerLoop:
             )  # fmt: skip
         self._shard.kept.forget(letter.owner, message.pulls)
         self._listener.reply(letter, Pushed(counts=counts or not message.last))
-        if counts and self._sync:
-            self._redo.step_grew(generation=message.generation, positions=message.positions)
+        grew = counts and self._sync
+        is_whole = grew and self._redo.step_grew(generation=message.generation, positions=message.positions)
         self._norm_calls.pushed(message)
         if counts or (late and message.last):
             self._safe.tell(accepted(message, self._name))
+        if is_whole and self._shard.keeps_dense:
+            self._shard.norm_square()  # nobody waits for it while the coordinator decides
 
 
 def serve(process: Process) -> None:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dovetail.errors import DovetailError
-from dovetail.runtime.messages import Pull
+from dovetail.runtime.messages import Message, Pull
 from dovetail.runtime.server.kept_pulls import PullName
 from dovetail.runtime.server.shard import Shard
 from dovetail.transport import Letter, Sendable, Unwritten
@@ -34,10 +34,8 @@ class Parked:
         """Have a letter wait."""
         waiting = Waiting(letter, since_s)
         self._letters.append(waiting)
-        asked = letter.message
-        if self._reads_ahead and letter.lane is not None and isinstance(asked, Pull) and asked.tables:
-            if asked.row_bits == asked.dense_bits == 32:
-                self._unread.append(waiting)
+        if self._reads_ahead and letter.lane is not None and is_plain(letter.message):
+            self._unread.append(waiting)
 
     def take(self) -> list[Waiting]:
         """Return those that wait, who do not from then on."""
@@ -55,7 +53,7 @@ class Parked:
 
         A request that makes no sense is refused when it is answered.
         """
-        if not self._unread:
+        if not (self._unread and self._shard.is_settled):
             return
         waiting, shard = self._unread.pop(0), self._shard
         letter, asked = waiting.letter, waiting.letter.message
@@ -65,3 +63,8 @@ class Parked:
             dense = Unwritten(shard.values.shape, shard.values.dtype, lambda _: None)
             if letter.lane.place([*rows, dense] if asked.dense else rows) is not None:
                 waiting.rows = rows
+
+
+def is_plain(asked: Message) -> bool:
+    """Say whether rows are asked for as they are, in all their bits."""
+    return isinstance(asked, Pull) and bool(asked.tables) and asked.row_bits == asked.dense_bits == 32

@@ -198,6 +198,8 @@ class Shard:
 
     def norm_square(self) -> float:
         """Return the sum of squares of the step's dense gradient."""
+        if not self.returned.is_any:
+            return self._step.dense_square()
         return float(sum_of_squares(self.returned.with_gradient(self._step.dense)))
 
     def step_sums(self) -> WholeStep:

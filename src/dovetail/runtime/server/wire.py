@@ -35,13 +35,13 @@ class AnswerWire:
         shard: Shard,
         parked_s: float,
         *,
+        owner: str,
         rows: Sequence[Sendable] | None = None,
     ) -> tuple[Pulled | Refreshed | Forgotten, list[Sendable]]:
         """Return the answer to a worker that waited so long: dense parameters only where the steps it wants are in.
 
         Its `rows` may be read already, as they were before the step that was waited for.
         """
-        owner = letter.owner
         if isinstance(asked, Refresh):
             keys = keys_of(asked, letter.arrays, owner, shard.kept)
             if keys is None:
