@@ -14,7 +14,6 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.worker.compute import Computer
 from dovetail.runtime.worker.fetch import Fetcher
 from dovetail.runtime.worker.task import Fetched
-from dovetail.runtime.worker.upload import Upload
 from dovetail.spec.run import RunModel
 from tests.runtime.one_process import OneProcess, sparse_weights
 from tests.runtime.worker.makers import micro_batch
@@ -170,32 +169,3 @@ def test_pytorchs_own_bags_take_their_rows_from_servers(make_bench, include_last
     assert sorted(wanted.keys) == sorted(set(fetched.batch.ids.tolist()))
     expected = plain.bag.weight.grad.to_dense().numpy()[wanted.keys]
     np.testing.assert_allclose(gradients, expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", list(MODELS))
-def test_what_was_brought_to_the_device_ahead_is_what_the_model_would_have_got(make_bench, name):
-    bench = make_bench(model=RunModel(name=name, options=MODELS[name]), servers=2)
-    plain = fetched_by(bench, 20, 70)
-    expected = compute(bench, plain)
-    lines, upload = bench.lines(), Upload(torch.device("cpu"))
-    fetcher = Fetcher(
-        *(bench.blueprint, bench.samples, bench.model, lines), wanted=lambda task: True, dense=True, upload=upload
-    )
-
-    fetched = fetcher.fetch(micro_batch(20, 70))
-    moved = Fetched(fetched.micro_batch, fetched.batch, fetched.rows, fetched.dense, 0.0)
-    for _, rows in moved.rows:
-        rows[:] = 0  # what is there already is what counts
-
-    assert lines.empty == upload.empty
-    uploaded = Upload(torch.device("cpu"))
-    there = uploaded.rows(
-        uploaded.batch(plain.batch),
-        uploaded.keys([wanted for wanted, _ in moved.rows]),
-        [rows for _, rows in plain.rows],
-    )
-    computed = compute(bench, moved, uploaded=there)
-
-    assert computed.loss == expected.loss
-    for (_, one), (_, other) in zip(computed.rows, expected.rows, strict=True):
-        np.testing.assert_array_equal(one, other)

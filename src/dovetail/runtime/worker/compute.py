@@ -15,7 +15,6 @@ from dovetail.runtime.worker.memory import saved_bytes
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import AheadRows, Fetch, Leaf
 from dovetail.runtime.worker.task import RowGradients
-from dovetail.runtime.worker.upload import Uploaded, downloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +44,15 @@ class Computer:
         fetch: Fetch,
         *,
         where: str,
-        uploaded: Uploaded | None = None,
         before_backward: Callable[[], None] = lambda: None,
     ) -> Computed:
         """Compute the gradients of a batch with the rows `ahead`; what else it looks up, `fetch` gets.
 
-        Both may be `uploaded` to the device. A loss that is no number is an error that says `where`. Gradients of rows
-        are in host memory once what was begun on the device is done.
+        A loss that is no number is an error that says `where`.
         """
-        rows, device = self._model.rows, self._model.device
-        if uploaded is not None:
-            uploaded.wait()
-            batch = uploaded.batch
-        rows.begin(ahead, fetch, () if uploaded is None else uploaded.look_ups)
+        rows = self._model.rows
+        rows.begin(ahead, fetch)
+        device = self._model.device
         with self._model.computing():
             loss, scores = self._forward(batch if device.type == "cpu" else batch.to(device), ahead)
         total = finite_loss(loss, where)
@@ -66,9 +61,7 @@ class Computer:
         else:
             before_backward()
             loss.backward()  # type: ignore[no-untyped-call]
-        found = [(leaf.wanted, leaf.gradient) for leaf in rows.leaves]
-        gradients = [(wanted, downloaded(gradient)) for wanted, gradient in found if gradient is not None]
-        return Computed(gradients, total, scores)
+        return Computed(gradients_of(rows.leaves), total, scores)
 
     def _forward(self, batch: Batch, ahead: AheadRows) -> tuple[Tensor, Any]:
         """Return loss and scores; of the first batch, note what it takes."""

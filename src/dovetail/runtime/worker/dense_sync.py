@@ -8,7 +8,6 @@ from typing import Protocol
 from dovetail.runtime.messages import Message, Span
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.task import Floats, Task
-from dovetail.runtime.worker.upload import downloaded
 
 
 class DenseSync(Protocol):
@@ -58,8 +57,6 @@ class ServerSync(DenseSync):
         """Return the dense gradients, where there are any."""
         if not self.is_fetched:
             return None
-        gradients: Floats = downloaded(self._gradients)
-        if self._gradients.device.type == "cpu":
-            gradients = gradients.copy()
+        gradients: Floats = self._gradients.cpu().numpy().copy()
         self._gradients.zero_()
         return gradients

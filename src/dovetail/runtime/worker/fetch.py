@@ -14,7 +14,6 @@ from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.task import Fetched, MicroBatch, Task
-from dovetail.runtime.worker.upload import Upload
 
 AHEAD = 2
 """Micro-batches that are ready before they are needed."""
@@ -34,17 +33,13 @@ class Fetcher:
         *,
         wanted: Callable[[Task], bool],
         dense: bool,
-        upload: Upload | None = None,
         rests: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep the lines, which `run` closes; with `dense`, a task begins with the servers' dense parameters.
 
-        What `upload` brings to the worker's device is begun before it is needed there. `rests` is called when there is
-        nothing to do.
+        `rests` is called when there is nothing to do.
         """
-        self._rests, self._upload = rests, upload
-        if upload is not None:
-            lines.empty = upload.empty
+        self._rests = rests
         self._samples, self._model, self._lines = samples, model, lines
         self._wanted, self._dense = wanted, dense
         self._sync, self._num_servers = blueprint.run.training.mode == "sync", blueprint.num_servers
@@ -85,8 +80,6 @@ class Fetcher:
         start_s = time.perf_counter()
         batch = self._samples.read(assign.epoch, micro_batch.first, micro_batch.last)
         look_ups = [look_up(table, keys, self._num_servers) for table, keys in self._model.asked(batch)]
-        upload = self._upload
-        sent = None if upload is None else (upload.batch(batch), upload.keys(look_ups))
         begin_s = now_s()
         answer = self._lines.pull(
             assign.generation,
@@ -97,7 +90,5 @@ class Fetcher:
             keep=True,
         )
         task.spans.append(Span("fetch", begin_s + answer.parked_s, now_s(), assign.step))
-        uploaded = None if upload is None or sent is None else upload.rows(*sent, answer.rows)
         seconds = time.perf_counter() - start_s - answer.parked_s
-        rows = list(zip(answer.look_ups, answer.rows, strict=True))
-        return Fetched(micro_batch, batch, rows, answer.dense, seconds, uploaded)
+        return Fetched(micro_batch, batch, list(zip(answer.look_ups, answer.rows, strict=True)), answer.dense, seconds)

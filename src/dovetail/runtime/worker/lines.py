@@ -48,8 +48,6 @@ class Lines:
         """Keep a channel to each server, and what says in how many bits numbers travel."""
         self._blueprint, self._channels = blueprint, channels
         self._wire = wire or Wire(blueprint)
-        self.empty: Callable[[tuple[int, ...]], Floats] = _empty
-        """Makes room for what is pulled."""
         self._are_near = all(channel.is_near for channel in channels)
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
@@ -77,8 +75,8 @@ class Lines:
             look_ups = [replace(each, pull=name, place=place) for place, each in enumerate(look_ups)]
         pull = Pull(generation=generation, version=version, tables=tables, dense=dense, early=early, number=name)
         begun_s = time.perf_counter()
-        rows = [self.empty((len(each.keys), self._widths[each.table])) for each in look_ups]
-        vector = self.empty((self._blueprint.dense_size,)) if dense else None
+        rows = [np.empty((len(each.keys), self._widths[each.table]), dtype=np.float32) for each in look_ups]
+        vector = np.empty(self._blueprint.dense_size, dtype=np.float32) if dense else None
         missing: dict[int, int] = {}
         parked_s = 0.0
         for number, letter in self._ask_all(pull, look_ups, range(len(self._channels)), wanted):
@@ -233,11 +231,6 @@ def lines_of(process: Process, purpose: str, wire: Wire | None = None) -> Lines:
     lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
     channels = [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
     return Lines(blueprint, channels, wire)
-
-
-def _empty(shape: tuple[int, ...]) -> Floats:
-    """Return memory for numbers."""
-    return np.empty(shape, dtype=np.float32)
 
 
 def now_s() -> float:

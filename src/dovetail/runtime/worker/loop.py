@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -50,7 +49,6 @@ from dovetail.runtime.worker.score_counts import counts_of
 from dovetail.runtime.worker.send import Sender
 from dovetail.runtime.worker.staged_work import StagedWork
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
-from dovetail.runtime.worker.upload import Upload, download_waiter
 from dovetail.runtime.worker.whole_norms import WholeNorms
 from dovetail.runtime.worker.wire import Wire
 from dovetail.spec.run import RunWorker
@@ -116,7 +114,6 @@ class WorkerLoop:
             lines_of(process, "fetch", self._wire),
             wanted=self._wanted,
             dense=self._dense.is_fetched,
-            upload=Upload(device) if device.type != "cpu" and self._pipeline is None else None,
             rests=self._control.pulse.rest,
         )
         self._sender = Sender(
@@ -125,7 +122,6 @@ class WorkerLoop:
             lines_of(process, "send", self._wire),
             wanted=self._wanted,
             tell=self._control.tell,
-            waiter=partial(download_waiter, device),
             rests=self._control.pulse.rest,
         )
         self._residual = ResidualKeeper(process, self._wire, self._sender, self._control.tell, self._is_now, leaves)
@@ -133,7 +129,12 @@ class WorkerLoop:
         self._norms = WholeNorms(self._model, self._lines, process, self._wanted) if whole_norms else None
         scores = counts_of(blueprint.metrics, lambda: statistics_vector(model), has_own=self._norms is None)
         self._passing = Passing(
-            *(self._inbox, self._sender, self._dense, scores, self._idle, self._pace),
+            self._inbox,
+            self._sender,
+            self._dense,
+            scores,
+            self._idle,
+            self._pace,
             pipeline=self._pipeline,
             tell=self._control.tell,
             wanted=self._wanted,
@@ -249,7 +250,7 @@ class WorkerLoop:
         start_s, begin_s = time.perf_counter(), now_s()
         self._sender.release(task)
         if fetched.dense is not None:
-            self._model.values.copy_(torch.from_numpy(fetched.dense), non_blocking=True)
+            self._model.values.copy_(torch.from_numpy(fetched.dense))
             task.fixed_s += time.perf_counter() - start_s
             start_s = time.perf_counter()
         if self._inbox.should_ask_for_more(fetched.micro_batch):
@@ -274,7 +275,6 @@ class WorkerLoop:
             fetched.rows,
             self._fetch_for(task),
             where=f"on {self._process.name} at step {assign.step}",
-            uploaded=fetched.uploaded,
             before_backward=lambda: self._dense.begin_last() if self._inbox.is_last(task) else None,
         )
         self._passing.count(fetched, computed)

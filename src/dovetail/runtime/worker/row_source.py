@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -34,63 +34,22 @@ class RowSource(Protocol):
         ...
 
 
-class OnDevice(NamedTuple):
-    """A look-up on a worker's device: the keys as they are asked for, the place of each one's row, and the rows."""
-
-    asked: Tensor
-    places: Tensor
-    rows: Tensor
-
-
-class Ahead(NamedTuple):
-    """A look-up that was known before the model asks for it; `there` where it is on the device already."""
-
-    wanted: LookUp
-    rows: Floats
-    there: OnDevice | None
-
-    def is_of(self, keys: Tensor) -> bool:
-        """Say whether these are its keys: compared on the device where both are, so that no keys come back from it."""
-        if self.there is not None and self.there.asked.device == keys.device:
-            return self.there.asked.shape == keys.shape and torch.equal(self.there.asked, keys)
-        return np.array_equal(self.wanted.asked, _numpy(keys))
-
-
 class Leaf:
     """Rows of one look-up, as the model sees them; after the backward pass `gradients` is theirs."""
 
-    def __init__(
-        self,
-        wanted: LookUp,
-        rows: Floats,
-        device: torch.device,
-        limit: Limit | None = None,
-        there: OnDevice | None = None,
-    ) -> None:
+    def __init__(self, wanted: LookUp, rows: Floats, device: torch.device, limit: Limit | None = None) -> None:
         """Make the tensor, of rows no longer than the `limit`."""
-        self.wanted, self._there = wanted, there
-        tensor = torch.from_numpy(rows).to(device) if there is None else there.rows
+        self.wanted = wanted
+        tensor = torch.from_numpy(rows).to(device)
         if limit is not None:
             tensor = _limited(tensor, *limit)
         self.tensor = tensor.requires_grad_(torch.is_grad_enabled())
-
-    @property
-    def places(self) -> Tensor:
-        """Return, on the device, which row each key has."""
-        if self._there is not None:
-            return self._there.places
-        return torch.from_numpy(self.wanted.places).to(self.tensor.device, torch.int64)
 
     @property
     def gradients(self) -> Floats | None:
         """Return the sum of each row's gradients over the samples, or None where the loss does not depend on it."""
         gradient = self.tensor.grad
         return None if gradient is None else gradient.detach().cpu().contiguous().numpy()
-
-    @property
-    def gradient(self) -> Tensor | None:
-        """Return the same where it was computed."""
-        return self.tensor.grad
 
 
 class Rows:
@@ -99,7 +58,7 @@ class Rows:
     def __init__(self, num_servers: int, device: torch.device) -> None:
         """Start with no micro-batch."""
         self.num_servers, self.device = num_servers, device
-        self._ahead: dict[int, list[Ahead]] = {}
+        self._ahead: dict[int, AheadRows] = {}
         self._fetch: Fetch | None = None
         self.leaves: list[Leaf] = []
         self._limits: dict[int, Limit] = {}
@@ -108,12 +67,11 @@ class Rows:
         """Have rows of a table scaled down, as they are looked up, to a norm; servers do so before they step them."""
         self._limits[table] = (max_norm, norm_type)
 
-    def begin(self, ahead: AheadRows, fetch: Fetch, there: Sequence[OnDevice] = ()) -> None:
-        """Start a micro-batch with rows that are here already, and may be on the device; `fetch` gets others."""
+    def begin(self, ahead: AheadRows, fetch: Fetch) -> None:
+        """Start a micro-batch with rows that are here already; `fetch` gets others."""
         self._ahead = {}
-        on_device: Sequence[OnDevice | None] = there or [None] * len(ahead)
-        for (wanted, rows), place in zip(ahead, on_device, strict=True):
-            self._ahead.setdefault(wanted.table, []).append(Ahead(wanted, rows, place))
+        for wanted, rows in ahead:
+            self._ahead.setdefault(wanted.table, []).append((wanted, rows))
         self._fetch, self.leaves = fetch, []
 
     def source(
@@ -122,20 +80,18 @@ class Rows:
         """Return one table as a model's `row_source`."""
         return RemoteRows(table, self, num_rows=num_rows, refuse=refuse)
 
-    def leaf(self, table: int, keys: Tensor, check: Callable[[Keys], None] = lambda _: None) -> Leaf:
-        """Return the rows of some keys; those that nobody has looked up ahead pass a check before."""
+    def leaf(self, table: int, keys: Keys) -> Leaf:
+        """Return the rows of some keys."""
         waiting = self._ahead.get(table, [])
-        found = next((ahead for ahead in waiting if ahead.is_of(keys)), None)
+        found = next((pair for pair in waiting if np.array_equal(pair[0].asked, keys)), None)
         if found is not None:
-            self._ahead[table] = [ahead for ahead in waiting if ahead is not found]
+            self._ahead[table] = [pair for pair in waiting if pair is not found]
         else:
-            asked = _numpy(keys)
-            check(asked)
             if self._fetch is None:
                 raise RuntimeError("rows are looked up outside of a micro-batch")
-            wanted = look_up(table, asked, self.num_servers)
-            found = Ahead(wanted, self._fetch(wanted), None)
-        leaf = Leaf(found.wanted, found.rows, self.device, self._limits.get(table), found.there)
+            wanted = look_up(table, keys, self.num_servers)
+            found = (wanted, self._fetch(wanted))
+        leaf = Leaf(*found, self.device, self._limits.get(table))
         self.leaves.append(leaf)
         return leaf
 
@@ -150,27 +106,30 @@ class RemoteRows:
         self._table, self._rows = table, rows
         self._num_rows, self._refuse = num_rows, refuse
 
-    def _check(self, keys: Keys) -> None:
-        """Refuse keys that the table has no rows for; what is looked up ahead it has."""
+    def _leaf(self, keys: Keys) -> Leaf:
+        """Return the rows of some keys, all of which the table has."""
         if self._num_rows is not None and self._refuse is not None and len(keys):
             low, high = int(keys.min()), int(keys.max())
             if low < 0 or high >= self._num_rows:
                 self._refuse(low if low < 0 else high)
+        return self._rows.leaf(self._table, keys)
 
     def look_up(self, keys: Tensor, offsets: Tensor, mode: str) -> Tensor:
         """Return one pooled vector a bag."""
-        leaf = self._rows.leaf(self._table, keys, self._check)
+        leaf = self._leaf(_numpy(keys))
         if leaf.tensor.device.type == "cpu":
             pooled: Tensor = _Pool.apply(leaf.tensor, leaf.wanted.places, _numpy(offsets), mode == "mean")  # type: ignore[no-untyped-call]
             return pooled
+        places = torch.from_numpy(leaf.wanted.places).to(leaf.tensor.device, torch.int64)
         return functional.embedding_bag(
-            leaf.places, leaf.tensor, offsets.to(leaf.tensor.device), mode=mode, include_last_offset=True
+            places, leaf.tensor, offsets.to(leaf.tensor.device), mode=mode, include_last_offset=True
         )
 
     def rows(self, keys: Tensor) -> Tensor:
         """Return one vector a key, whatever the shape of `keys`."""
-        leaf = self._rows.leaf(self._table, keys.reshape(-1), self._check)
-        return functional.embedding(leaf.places.view(keys.shape), leaf.tensor)
+        leaf = self._leaf(_numpy(keys.reshape(-1)))
+        places = torch.from_numpy(leaf.wanted.places).to(leaf.tensor.device, torch.int64)
+        return functional.embedding(places.view(keys.shape), leaf.tensor)
 
 
 class _Pool(torch.autograd.Function):

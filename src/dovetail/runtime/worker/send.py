@@ -12,12 +12,6 @@ from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.score_counts import Counts
 from dovetail.runtime.worker.task import Floats, RowGradients, Task
 
-Wait = Callable[[], None]
-
-
-def _here() -> None:
-    """Wait for nothing: gradients are in host memory."""
-
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
@@ -28,8 +22,6 @@ class Gradients:
     dense: Floats | None = None
     last: bool = False
     counts: Counts = ()
-    wait: Wait = _here
-    """Waits until they are in host memory."""
 
 
 Errand = Callable[[], None]
@@ -47,17 +39,15 @@ class Sender:
         *,
         wanted: Callable[[Task], bool],
         tell: Callable[[Done, Counts], None],
-        waiter: Callable[[], Wait] = lambda: _here,
         rests: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep the lines, which `run` closes; `attempt` tells this process from others, `tell` reports a task.
 
-        `waiter` returns what waits until gradients that are put now are in host memory. `rests` is called when there is
-        nothing to do.
+        `rests` is called when there is nothing to do.
         """
         self.task_done: Callable[[float], None] = lambda _: None
         """Hears how long a task was computed."""
-        self._name, self._attempt, self.lines, self._waiter = name, attempt, lines, waiter
+        self._name, self._attempt, self.lines = name, attempt, lines
         self._wanted, self._tell, self._rests = wanted, tell, rests
         self._queue: queue.SimpleQueue[Gradients | Errand | None] = queue.SimpleQueue()
         self._held: tuple[Task, RowGradients] | None = None
@@ -65,7 +55,7 @@ class Sender:
     def put(self, task: Task, rows: RowGradients) -> None:
         """Have gradients sent that are not the last of their task."""
         if rows:
-            self._queue.put(Gradients(task, rows, wait=self._waiter()))
+            self._queue.put(Gradients(task, rows))
 
     def hold(self, task: Task, rows: RowGradients) -> None:
         """Keep gradients until it is known whether they are the last: one message less."""
@@ -78,7 +68,7 @@ class Sender:
     def put_last(self, task: Task, rows: RowGradients | None, dense: Floats | None, counts: Counts) -> None:
         """Have the last gradients of a task sent, those that were held where `rows` is None; then report it."""
         rows = self._take_held(task) if rows is None else rows
-        self._queue.put(Gradients(task, rows, dense, last=True, counts=counts, wait=self._waiter()))
+        self._queue.put(Gradients(task, rows, dense, last=True, counts=counts))
 
     def run_errand(self, errand: Errand) -> None:
         """Have something done by this thread, after all that waits to be sent."""
@@ -109,7 +99,6 @@ class Sender:
     def _send(self, gradients: Gradients) -> None:
         """Push to every server; after a task's last gradients, report it."""
         task, assign = gradients.task, gradients.task.assign
-        gradients.wait()
         start_s = now_s()
         self.lines.push(
             Push(

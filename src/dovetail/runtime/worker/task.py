@@ -13,7 +13,6 @@ from dovetail.data.batch import Batch
 from dovetail.runtime.messages import Assign, Span
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.runtime.worker.row_source import AheadRows
-from dovetail.runtime.worker.upload import Uploaded
 
 Floats = NDArray[np.float32]
 RowGradients = list[tuple[LookUp, Floats]]
@@ -90,8 +89,6 @@ class Fetched:
     rows: AheadRows
     dense: Floats | None
     fetch_s: float
-    uploaded: Uploaded | None = None
-    """The same on the worker's device, where that is another."""
 
 
 def divide(first: int, last: int, most: int, *, smaller_first: int | None = None) -> Iterator[tuple[int, int]]:
