@@ -66,5 +66,7 @@ class Parked:
 
 
 def is_plain(asked: Message) -> bool:
-    """Say whether rows are asked for as they are, in all their bits."""
-    return isinstance(asked, Pull) and bool(asked.tables) and asked.row_bits == asked.dense_bits == 32
+    """Say whether rows are asked for as they are: all of them, in all their bits."""
+    if not isinstance(asked, Pull) or asked.cached or not asked.tables:
+        return False
+    return asked.row_bits == asked.dense_bits == 32
