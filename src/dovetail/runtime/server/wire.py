@@ -30,9 +30,19 @@ class AnswerWire:
         self._seed = 0
 
     def answer(
-        self, letter: Letter, asked: Pull | Refresh, shard: Shard, parked_s: float, *, owner: str
+        self,
+        letter: Letter,
+        asked: Pull | Refresh,
+        shard: Shard,
+        parked_s: float,
+        *,
+        owner: str,
+        rows: Sequence[Sendable] | None = None,
     ) -> tuple[Pulled | Refreshed | Forgotten, list[Sendable]]:
-        """Return the answer to a worker that waited so long: dense parameters only where the steps it wants are in."""
+        """Return the answer to a worker that waited so long: dense parameters only where the steps it wants are in.
+
+        Its `rows` may be read already, as they were before the step that was waited for.
+        """
         if isinstance(asked, Refresh):
             keys = keys_of(asked, letter.arrays, owner, shard.kept)
             if keys is None:
@@ -45,6 +55,8 @@ class AnswerWire:
         found: Sequence[Sendable]
         if asked.cached:
             found = answer_cached(shard, asked, letter.arrays, dense=dense, keep=keep)
+        elif rows is not None:
+            found = [*rows, shard.values] if dense else rows
         else:
             found = shard.answer(asked.tables, letter.arrays, dense=dense, keep=keep)
         arrays, base = self.coded(letter.sender, asked, found, dense=dense)

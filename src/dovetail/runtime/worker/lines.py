@@ -57,6 +57,7 @@ class Lines:
         """Keep a channel to each server, what says in how many bits numbers travel, and memory for what comes."""
         self._blueprint, self._channels, self.memory = blueprint, channels, memory or HostMemory()
         self._wire = wire or Wire(blueprint)
+        self._are_near = all(channel.is_near for channel in channels)
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
         self._next_number = secrets.randbits(48)
@@ -72,10 +73,11 @@ class Lines:
 
         With `keep`, servers remember the keys, and the push of their gradients does not bring them again. `incoming`
         knows rows that need not come.
-        Where servers have not applied them yet, and waiting for that takes longer than an exchange, rows are fetched
-        before, and those that a step changes again when it is applied.
+        Where servers have not applied them yet, those on this host read rows into shared memory meanwhile, and again
+        those that the step changes. From others, where waiting takes longer than an exchange, rows are fetched before,
+        and those that a step changes again when it is applied.
         """
-        early = bool(look_ups) and self._parked_s > self._exchange_s
+        early = bool(look_ups) and self._parked_s > self._exchange_s and not self._are_near
         tables = tuple(each.table for each in look_ups)
         name = -1
         if keep and look_ups:
