@@ -36,6 +36,8 @@ class Chaos:
         """The part of the moments at which two are killed."""
         self._next_s = 0.0
         self.killed: list[str] = []
+        self.two_at_once = 0
+        """How many of them died at the same moment as another."""
 
     def __call__(self, local: LocalRun, report: Report) -> None:
         """Kill somebody where it is time to: mostly while the run goes on, now and then while it goes back."""
@@ -52,6 +54,7 @@ class Chaos:
             kill(local, name, signal.SIGKILL)
             self.killed.append(name)
             self._left -= 1
+        self.two_at_once += wanted if wanted > 1 else 0
         if not self._left and self._over is not None:
             self._over.touch()
         self._next_s = now_s + self._pause_s * self._random.uniform(0.2, 1.8)
