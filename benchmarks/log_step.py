@@ -3,10 +3,10 @@
     python benchmarks/log_step.py
     python benchmarks/log_step.py --folder DIR     # a log on another disk
 
-The shard and the steps of `benchmarks/server_step.py`: 2.6 million rows x 16, 400 x 3 hidden units, two workers that pull
-and push their half of each batch. In turns of 20 steps everything is logged and nothing is, in one process, so that
-both sides see the same machine. Processor time of the process, of which the thread that writes to the disk apart; the
-median over turns. The part that is left of a step's time comes last, as a multiple.
+The shard and the steps of `benchmarks/server_step.py`: 2.6 million rows x 16, 400 x 3 hidden units, two workers that
+pull and push their half of each batch. In turns of 20 steps everything is logged and nothing is, in one process, so
+that both sides see the same machine. Processor time of the process, the thread that writes to the disk included; the
+median over turns. The ratio comes last.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import numpy as np
 from ctr_dnn import HIDDEN, LEARNING_RATES, NUM_ROWS, WIDTH
 from make_data import make_data
 from memory_source import MemorySource
-from server_step import pulled
 
 from dovetail.runtime import checkpoint
 from dovetail.runtime.launch.prepare import prepare
@@ -35,6 +34,7 @@ from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.worker.keys import look_up
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
 from dovetail.spec.run_optimizer import RunOptimizer
+from server_step import pulled
 
 NUM_SAMPLES = 131_072
 TURN = 20

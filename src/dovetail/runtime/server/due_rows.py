@@ -38,9 +38,13 @@ class DueRows:
         """Drop everything: the tables are others now."""
         self._sums, self.is_settled = [], True
 
-    def changed(self, position: int, keys: Keys) -> NDArray[np.int32] | None:
-        """Return which of a table's keys the step has changed; None where that is not known."""
-        return self._sums[position].changed(keys) if self._sums else None
+    def changed_since(self, position: int, keys: Keys, num_steps: int) -> NDArray[np.int32]:
+        """Return which of a table's keys the last so many steps may have changed: all, where that is not known."""
+        if num_steps <= 0:
+            return np.empty(0, dtype=np.int32)
+        if num_steps == 1 and self._sums:
+            return self._sums[position].changed(keys)
+        return np.arange(len(keys), dtype=np.int32)  # more than one step ago, or before the run went back
 
     def apply_of(self, position: int, keys: Keys) -> None:
         """Bring the rows of some keys up to date."""

@@ -164,13 +164,13 @@ class Shard:
         check_wanted(tables, keys, self._blueprint.tables)
         found: list[NDArray[np.generic]] = []
         for position, wanted in zip(tables, keys, strict=True):
-            positions = self._due.changed(position, wanted) if since == self.version - 1 else None
-            if since >= self.version:
-                positions = np.empty(0, dtype=np.int32)
-            elif positions is None:  # more than one step ago, or before the run went back: all may have
-                positions = np.arange(len(wanted), dtype=np.int32)
+            positions = self.changed_since(position, wanted, since)
             found += [positions, *self.pull([position], [wanted[positions]], dense=False)]
         return [*found, self.values] if dense else found
+
+    def changed_since(self, position: int, keys: Keys, since: int) -> NDArray[np.int32]:
+        """Return which of a table's keys have rows that may have changed since so many steps."""
+        return self._due.changed_since(position, keys, self.version - since)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from dovetail.codecs.registry import WIDTHS
 from dovetail.runtime.dense.copies import Copies
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Forgotten, Pull, Pulled, Refresh, Refreshed
+from dovetail.runtime.server.cached_rows import answer_cached
 from dovetail.runtime.server.kept_pulls import KeptPulls, PullName
 from dovetail.runtime.server.requests import keys_of
 from dovetail.runtime.server.shard import Shard
@@ -46,7 +47,11 @@ class AnswerWire:
             return Refreshed(parked_s=parked_s, base=base), arrays
         dense = asked.dense and asked.version <= shard.version
         keep = PullName(owner, asked.number, asked.version) if asked.number >= 0 else None
-        found = shard.answer(asked.tables, letter.arrays, dense=dense, keep=keep)
+        found: Sequence[Sendable]
+        if asked.cached:
+            found = answer_cached(shard, asked, letter.arrays, dense=dense, keep=keep)
+        else:
+            found = shard.answer(asked.tables, letter.arrays, dense=dense, keep=keep)
         arrays, base = self.coded(letter.sender, asked, found, dense=dense)
         return Pulled(parked_s=parked_s, version=shard.version, base=base), arrays
 

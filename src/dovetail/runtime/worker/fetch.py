@@ -10,9 +10,11 @@ from contextlib import suppress
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.messages import Span
 from dovetail.runtime.samples import Samples
+from dovetail.runtime.worker.incoming import CachedIncoming
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
+from dovetail.runtime.worker.row_cache import RowCache
 from dovetail.runtime.worker.task import Fetched, MicroBatch, Task
 
 AHEAD = 2
@@ -34,11 +36,14 @@ class Fetcher:
         wanted: Callable[[Task], bool],
         dense: bool,
         rests: Callable[[], None] = lambda: None,
+        cache: RowCache | None = None,
     ) -> None:
         """Keep the lines, which `run` closes; with `dense`, a task begins with the servers' dense parameters.
 
-        `rests` is called when there is nothing to do.
+        `rests` is called when there is nothing to do. Rows that the `cache` keeps do not travel.
         """
+        self._memory = lines.memory
+        self._cache, self._widths = cache, [table.width for table in blueprint.tables]
         self._rests = rests
         self._samples, self._model, self._lines = samples, model, lines
         self._wanted, self._dense = wanted, dense
@@ -51,6 +56,11 @@ class Fetcher:
         """Have whoever computes look at the tasks again."""
         with suppress(queue.Full):  # then it has something to look at already
             self.ready.put_nowait(None)
+
+    def forget(self) -> None:
+        """Have rows come again that are kept here; any thread may say so."""
+        if self._cache is not None:
+            self._cache.forget()
 
     def run(self) -> None:
         """Get micro-batches ready until there is None."""
@@ -78,8 +88,12 @@ class Fetcher:
         """Read samples, then fetch the rows they need; with a task's first micro-batch, the dense parameters too."""
         task, assign = micro_batch.task, micro_batch.task.assign
         start_s = time.perf_counter()
-        batch = self._samples.read(assign.epoch, micro_batch.first, micro_batch.last)
-        look_ups = [look_up(table, keys, self._num_servers) for table, keys in self._model.asked(batch)]
+        batch = self._memory.lock_batch(self._samples.read(assign.epoch, micro_batch.first, micro_batch.last))
+        asked = [look_up(table, keys, self._num_servers) for table, keys in self._model.asked(batch)]
+        look_ups = [self._memory.lock(each) for each in asked]
+        incoming = (
+            None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign, self._memory)
+        )
         begin_s = now_s()
         answer = self._lines.pull(
             assign.generation,
@@ -88,7 +102,12 @@ class Fetcher:
             dense=self._dense and micro_batch.number == 0,
             wanted=lambda: self._wanted(task),
             keep=True,
+            incoming=incoming,
         )
+        if incoming is not None:
+            task.num_rows += incoming.num_rows
+            task.num_kept += incoming.num_kept
+            task.kept_bytes += incoming.kept_bytes
         task.spans.append(Span("fetch", begin_s + answer.parked_s, now_s(), assign.step))
         seconds = time.perf_counter() - start_s - answer.parked_s
         return Fetched(micro_batch, batch, list(zip(answer.look_ups, answer.rows, strict=True)), answer.dense, seconds)

@@ -11,11 +11,14 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import AddUp, Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Residual, Stale
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.host_memory import HostMemory
+from dovetail.runtime.worker.incoming import Incoming
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.runtime.worker.push_part import PushPart
 from dovetail.runtime.worker.wire import Wire
@@ -36,7 +39,7 @@ class Answer:
 
     look_ups: list[LookUp]
     """As the servers know them."""
-    rows: list[Floats]
+    rows: Sequence[Floats | Tensor]
     dense: Floats | None
     parked_s: float
 
@@ -44,9 +47,15 @@ class Answer:
 class Lines:
     """One line to each server; one thread uses them. `wanted()` of a request says whether to go on waiting."""
 
-    def __init__(self, blueprint: Blueprint, channels: Sequence[Channel], wire: Wire | None = None) -> None:
-        """Keep a channel to each server, and what says in how many bits numbers travel."""
-        self._blueprint, self._channels = blueprint, channels
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        channels: Sequence[Channel],
+        wire: Wire | None = None,
+        memory: HostMemory | None = None,
+    ) -> None:
+        """Keep a channel to each server, what says in how many bits numbers travel, and memory for what comes."""
+        self._blueprint, self._channels, self.memory = blueprint, channels, memory or HostMemory()
         self._wire = wire or Wire(blueprint)
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
@@ -57,11 +66,12 @@ class Lines:
 
     def pull(
         self, generation: int, version: int, look_ups: Sequence[LookUp], *, dense: bool, wanted: Callable[[], bool],
-        keep: bool = False,
+        keep: bool = False, incoming: Incoming | None = None,
     ) -> Answer:  # fmt: skip
         """Return rows and dense parameters as they are after at least `version` steps.
 
-        With `keep`, servers remember the keys, and the push of their gradients does not bring them again.
+        With `keep`, servers remember the keys, and the push of their gradients does not bring them again. `incoming`
+        knows rows that need not come.
         Where servers have not applied them yet, and waiting for that takes longer than an exchange, rows are fetched
         before, and those that a step changes again when it is applied.
         """
@@ -71,18 +81,20 @@ class Lines:
         if keep and look_ups:
             name, self._next_number = self._next_number, self._next_number + 1
             look_ups = [replace(each, pull=name, place=place) for place, each in enumerate(look_ups)]
-        pull = Pull(generation=generation, version=version, tables=tables, dense=dense, early=early, number=name)
+        rows = incoming or Incoming(look_ups, self._widths, self.memory)
+        pull = Pull(
+            generation=generation, version=version, tables=tables, dense=dense, early=early, number=name,
+            cached=rows.is_cached,
+        )  # fmt: skip
         begun_s = time.perf_counter()
-        rows = [np.empty((len(each.keys), self._widths[each.table]), dtype=np.float32) for each in look_ups]
-        vector = np.empty(self._blueprint.dense_size, dtype=np.float32) if dense else None
+        vector = self.memory.floats(self._blueprint.dense_size) if dense else None
         missing: dict[int, int] = {}
         parked_s = 0.0
-        for number, letter in self._ask_all(pull, look_ups, range(len(self._channels)), wanted):
+        for number, letter in self._ask_all(pull, look_ups, range(len(self._channels)), wanted, rows.ages):
             pulled = letter.message
             if not isinstance(pulled, Pulled):
                 raise self._unexpected(number, letter)
-            for position, each in enumerate(look_ups):
-                self._write_rows(rows[position][each.of_server(number)], number, letter.arrays[position])
+            rows.take_rows(number, letter.arrays, self._wire)
             if pulled.version < version and early:
                 missing[number] = pulled.version
             elif vector is not None:
@@ -97,21 +109,22 @@ class Lines:
             for number, letter in self._ask_all(refresh, look_ups, servers, wanted):
                 if not isinstance(letter.message, Refreshed):
                     raise self._unexpected(number, letter)
-                for position, each in enumerate(look_ups):
-                    places, changed = letter.arrays[2 * position : 2 * position + 2]
-                    shape = (len(places), self._widths[each.table])
-                    rows[position][each.of_server(number)][places] = self._wire.rows_down(number, changed, shape)
+                rows.take_changed(number, letter.arrays, self._wire)
                 if vector is not None:
                     base = letter.message.base
                     vector[self._slices[number]] = self._wire.dense_down(number, letter.arrays[-1], base)
                 parked_s = max(parked_s, letter.message.parked_s)
         self._parked_s = parked_s
-        return Answer(list(look_ups), rows, vector, parked_s)
+        return Answer(list(look_ups), rows.whole(), vector, parked_s)
 
     def _ask_all(
-        self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool]
-    ) -> Iterator[tuple[int, Letter]]:
-        """Ask servers for what they have of look-ups, all at once; yield their answers in turn."""
+        self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool],
+        ages: Callable[[int], Sequence[NDArray[Any]]] = lambda _: (),
+    ) -> Iterator[tuple[int, Letter]]:  # fmt: skip
+        """Ask servers for what they have of look-ups, all at once; yield their answers in turn.
+
+        `ages` says what a server is told of rows that are here.
+        """
         begun_s = time.perf_counter()
         is_named = isinstance(message, Refresh) and message.number >= 0
 
@@ -119,7 +132,7 @@ class Lines:
             wants = self._wire.wants(number)
             asked = msgspec.structs.replace(message, **wants) if wants else message
             keys = [] if named else [each.keys[each.of_server(number)] for each in look_ups]
-            return self._channels[number].ask(asked, keys)
+            return self._channels[number].ask(asked, [*keys, *ages(number)])
 
         requests = {number: ask(number, named=is_named) for number in servers}
         for number, request in requests.items():
@@ -129,10 +142,6 @@ class Lines:
             took_s = time.perf_counter() - begun_s
             self._wire.answered(number, max(0.0, took_s - getattr(letter.message, "parked_s", 0.0)))
             yield number, letter
-
-    def _write_rows(self, rows: Floats, server: int, array: NDArray[Any]) -> None:
-        """Write the rows of a server's answer where they belong."""
-        rows[:] = self._wire.rows_down(server, array, (rows.shape[0], rows.shape[1]))
 
     def push(
         self,
@@ -221,14 +230,14 @@ class Lines:
             channel.close()
 
 
-def lines_of(process: Process, purpose: str, wire: Wire | None = None) -> Lines:
+def lines_of(process: Process, purpose: str, wire: Wire | None = None, memory: HostMemory | None = None) -> Lines:
     """Return the lines of one of a worker's threads; `purpose` tells them from those of the others."""
     blueprint = process.blueprint
     widest = max([16, *(table.width for table in blueprint.tables)])
     rows_bytes = blueprint.run.training.micro_batch * 64 * widest * 4
     lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
     channels = [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
-    return Lines(blueprint, channels, wire)
+    return Lines(blueprint, channels, wire, memory)
 
 
 def now_s() -> float:

@@ -147,4 +147,7 @@ class Sender:
             piece_wait_s=task.piece_wait_s,
             stages_s=task.stages_s,
             spans=tuple(task.spans),
+            num_rows=task.num_rows,
+            num_kept=task.num_kept,
+            kept_bytes=task.kept_bytes,
         )
