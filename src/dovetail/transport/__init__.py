@@ -12,6 +12,7 @@ from dovetail.transport.errors import KeyRingError, ListenError, PeerLost, WireE
 from dovetail.transport.keys import KeyRing, drop_keys, make_keys
 from dovetail.transport.lanes import LaneFile, sweep
 from dovetail.transport.listener import Listener
+from dovetail.transport.sockets import name_in
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -32,5 +33,6 @@ __all__ = [
     "WireError",
     "drop_keys",
     "make_keys",
+    "name_in",
     "sweep",
 ]

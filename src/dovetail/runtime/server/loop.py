@@ -22,6 +22,7 @@ from dovetail.runtime.messages import (
     CutLog,
     Failed,
     Forgotten,
+    Gone,
     Hello,
     Load,
     Norm,
@@ -142,7 +143,7 @@ class ServerLoop:
         self._last_beat_s = now_s
         with suppress(PeerLost):  # the coordinator is away, and its queue full: it will hear of us when it is back
             self._coordinator.send(Alive(name=self._name))
-            self._send_stats()
+            self._coordinator.send(stats_of(self._name, self._shard, self._redo, self._busy_s))
             for news in () if self._site is None else self._site.news(self._name, self._generation):
                 self._coordinator.send(news)
             if (note := self._redo.note(self._name)) is not None:
@@ -150,14 +151,10 @@ class ServerLoop:
 
     def _report_saving(self) -> None:
         """Tell the coordinator when this server's part of a checkpoint is on disk."""
-        report = self._saving.finished()
-        if report is not None:
-            self._send_stats()  # the last ones, where this is the last checkpoint
+        if (report := self._saving.finished()) is not None:
+            last = stats_of(self._name, self._shard, self._redo, self._busy_s)  # where this is the last checkpoint
+            self._coordinator.send(last)
             self._coordinator.send(report)
-
-    def _send_stats(self) -> None:
-        """Tell the coordinator what this server holds and has done."""
-        self._coordinator.send(stats_of(self._name, self._shard, self._redo, self._busy_s))
 
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
@@ -186,6 +183,8 @@ class ServerLoop:
             self._redo.kept(message.step)
             if self._site is not None:
                 self._site.is_kept(message.step)
+        elif isinstance(message, Gone):
+            self._wire.forget(message.worker, self._shard.kept)
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif isinstance(message, Stop):
@@ -261,7 +260,8 @@ class ServerLoop:
             return
         parked_s = time.monotonic() - waited.since_s
         answer = self._wire.answer(letter, message, self._shard, parked_s, owner=letter.owner, rows=waited.rows)
-        self._listener.reply(letter, *answer)
+        if not self._listener.reply(letter, *answer):
+            self._wire.forget(letter.owner, self._shard.kept)
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
