@@ -254,3 +254,16 @@ def test_quiet_is_a_link_without_a_codec_that_tries_nothing():
     MadeUpLink(12.5e6, 0.05).run(slow, 3 * WINDOW)
 
     assert (quiet.is_quiet, slow.is_quiet) == (True, False)
+
+
+def test_a_link_that_is_faster_than_computing_is_looked_at_twice():
+    chooser, link = Chooser(WIDTHS, hidden_part=0.25), MadeUpLink(1.25e9, 0.05, delay_s=0.02)
+    link.run(chooser, WINDOW)
+    link.delay_s = 0.0
+    link.run(chooser, 2 * WINDOW)
+    assert link.decisions == []
+
+    link.delay_s, link.bytes_per_s = 0.0, 100e6  # 40 ms of 12 that hide
+    link.run(chooser, 3 * WINDOW)
+
+    assert chooser.bits == 8

@@ -8,7 +8,8 @@ A narrower width is kept only where bytes are measured to be what takes the time
 saved that fewer bytes promise, coding taken off, or where steps take longer than all did before, the link goes back,
 and tries again later, each time twice as late. That steps take as long as before proves nothing: in `sync` they wait
 for other workers, whose links may be the slower ones. A wider width that turns out slower, and does not hide, goes
-back too.
+back too. Where computing takes longer than transfers, a narrower width is taken only when they are too long twice in a
+row: once may have been something else.
 
 The first transfers of a run may have been slow for other reasons, so a link that stays narrow has the next wider width
 now and then, and keeps it where that is no slower or hides. Where codes add more noise to gradients than `MOST_NOISE`,
@@ -103,6 +104,8 @@ class Chooser:
         self._settled, self._check_after, self._is_check = 0, PATIENCE, False
         """Decisions since the width stays narrow, with how many a wider one is tried, and whether one is."""
         self._first = FIRST_WINDOW
+        self._is_suspected = False
+        """Whether transfers were too long the last time, though computing takes longer."""
 
     def observe(self, observation: Observation) -> Decision | None:
         """Take in a task; return what is decided, once in a while."""
@@ -112,7 +115,8 @@ class Chooser:
         self._first = WINDOW
         window, self._window = self._window[1:], []  # the first may still have been of the width before
         transfer_s = min(each.transfer_s for each in window)
-        budget_s = self._hidden_part * statistics.median(each.compute_s for each in window)
+        compute_s = statistics.median(each.compute_s for each in window)
+        budget_s = self._hidden_part * compute_s
         noise = window[-1].noise
         ratio = max(1, sum(each.sent_bytes for each in window)) / max(1, sum(each.plain_bytes for each in window))
         self._ratio = ratio
@@ -128,7 +132,8 @@ class Chooser:
             self._pause -= 1
             return self._check_wider(transfer_s)
         wanted = self._wanted(transfer_s / ratio, transfer_s, budget_s)
-        if wanted == self.bits:
+        was_suspected, self._is_suspected = self._is_suspected, wanted < self.bits and transfer_s <= compute_s
+        if wanted == self.bits or (self._is_suspected and not was_suspected):
             return self._check_wider(transfer_s)
         hides = f"transfers take {transfer_s * 1e3:.0f} ms, and {budget_s * 1e3:.0f} ms would hide behind computing"
         return self._change(wanted, hides, transfer_s)
@@ -203,7 +208,7 @@ class Chooser:
     @property
     def is_quiet(self) -> bool:
         """Say whether there is no codec, nothing is tried, and nothing is about to be."""
-        return self.bits == self._widths[0] and self._tried is None and not self._pause
+        return self.bits == self._widths[0] and self._tried is None and not self._pause and not self._is_suspected
 
     def _wider(self, bits: int) -> int:
         """Return the next wider width."""

@@ -1,7 +1,7 @@
 """Links without a codec are measured ever less often."""
 
 from dovetail.codecs.chooser import WINDOW
-from dovetail.runtime.worker.link_rest import MOST_WINDOWS, Rest
+from dovetail.runtime.worker.link_rest import FIRST_WINDOWS, MOST_WINDOWS, Rest
 
 
 def measured(rest, tasks, *, is_quiet):
@@ -18,8 +18,8 @@ def test_quiet_links_are_measured_ever_less_but_never_let_go():
     assert measured(rest, 2 * WINDOW, is_quiet=True) == 2 * WINDOW
     measured(rest, 100 * WINDOW, is_quiet=True)
 
-    cycle = (MOST_WINDOWS + 2) * WINDOW
-    assert measured(rest, 10 * cycle, is_quiet=True) == 10 * 2 * WINDOW
+    cycle = (MOST_WINDOWS + 1) * WINDOW
+    assert measured(rest, 10 * cycle, is_quiet=True) == 10 * WINDOW
 
 
 def test_links_that_need_something_are_always_measured():
@@ -35,7 +35,8 @@ def test_after_a_codec_was_on_rests_are_short_again():
         rest.task_done(is_quiet=True)
     rest.task_done(is_quiet=False)
 
-    assert measured(rest, 3 * WINDOW, is_quiet=True) == 2 * WINDOW
+    assert measured(rest, (2 + FIRST_WINDOWS) * WINDOW, is_quiet=True) == 2 * WINDOW
+    assert not rest.is_now
 
 
 def test_a_task_is_as_long_as_from_the_end_of_the_one_before():

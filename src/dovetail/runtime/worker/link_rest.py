@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from dovetail.codecs.chooser import WINDOW
 
-MOST_WINDOWS = 16
-"""That links rest at a stretch: a link that gets slow is noticed after so many."""
+FIRST_WINDOWS, MOST_WINDOWS = 8, 16
+"""That links rest at a stretch: a link that gets slow is noticed after so many. Looking takes processor time."""
 
 
 class Rest:
@@ -17,7 +17,7 @@ class Rest:
     def __init__(self) -> None:
         """Begin awake."""
         self.clock: Callable[[], float] = time.perf_counter
-        self._windows, self._left = 1, 0
+        self._windows, self._left, self._needed = FIRST_WINDOWS, 0, 2 * WINDOW
         self._quiet = 0
         """Tasks in a row, measured, with no codec and nothing tried."""
         self._last_s = self.clock()
@@ -34,10 +34,10 @@ class Rest:
         if self._left:
             self._left -= 1
         elif not is_quiet:
-            self._windows, self._quiet = 1, 0
+            self._windows, self._quiet, self._needed = FIRST_WINDOWS, 0, 2 * WINDOW
         else:
             self._quiet += 1
-            if self._quiet >= 2 * WINDOW:  # one whole window of the chooser's at least
-                self._left, self._quiet = self._windows * WINDOW, 0
+            if self._quiet >= self._needed:
+                self._left, self._quiet, self._needed = self._windows * WINDOW, 0, WINDOW
                 self._windows = min(MOST_WINDOWS, 2 * self._windows)
         return step_s
