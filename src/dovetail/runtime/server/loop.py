@@ -96,8 +96,7 @@ class ServerLoop:
         self._say_hello()
         try:
             while not self._stopped:
-                soon = self._saving.is_under_way or self._site
-                poller.poll(0 if not self._shard.is_settled else 20 if soon else 100)
+                poller.poll(0 if not self._shard.is_settled else 20 if self._saving.is_under_way or self._site else 100)
                 self._beat()
                 # The coordinator first: a commit answers workers that wait.
                 while (letter := self._coordinator.receive(0)) is not None:
@@ -114,6 +113,8 @@ class ServerLoop:
                 self._safe.go_on()
                 if self._site is not None and self._site.go_on():
                     self._answer_parked()
+                if self._site is not None and (message := self._site.due_commit()) is not None:
+                    self._commit(message)
                 self._report_saving()
                 self._process.check_coordinator(self._clock.now() - self._heard_s)
         except (DovetailError, OSError) as problem:
@@ -212,8 +213,8 @@ class ServerLoop:
             self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
             self._busy_s += time.perf_counter() - start_s
             self._answer_parked()
-        if self._site is not None and self._site.is_over_held:
-            return  # it is asked again
+        if self._site is not None and self._site.puts_off(message):
+            return
         generation, step = message.generation, message.step
         self._safe.tell(Committed(name=self._name, generation=generation, step=step, square=self._square))
 

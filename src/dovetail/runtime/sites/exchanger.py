@@ -75,7 +75,10 @@ class Exchanger:
         """Return at which step the next round is cut."""
         if (known := self._cuts.heads.get(self.next_round)) is not None:
             return known.step
-        return min(max(self.last_cut + self._line.every, self._later), self._terms.last_step)
+        last = self._terms.last_step
+        cut = max(self.last_cut + self._line.every, self._later)
+        # Two rounds right after each other would be in each other's way when everybody waits for the last.
+        return last if 2 * (last - cut) < self._line.every else cut
 
     def after_step(self, now_s: float) -> None:
         """Cut where it is time."""

@@ -22,6 +22,7 @@ from dovetail.runtime.sites.messages import SiteMessage
 from dovetail.runtime.sites.remote_line import RemoteLine
 from dovetail.runtime.sites.rounds import Shapes
 from dovetail.runtime.sites.terms import Store, Terms
+from dovetail.runtime.sites.warm_up import warm_up
 from dovetail.transport import Caller, Codec, KeyRing, Listener
 
 FIRST_EVERY = 16
@@ -92,6 +93,7 @@ def join(process: Process, number: int, store: Store, exact: Places, tell: Calla
             return Caller(address, codec=codec, keys=keys, name=names[site], peer=names[0], identity=identity)
 
         line = RemoteLine(connect, every=every or FIRST_EVERY, now_s=now_s, tell=tell)
+    warm_up(exchange.bits)
     figures = Figures(folder, process.log, tell)
     exchanger = Exchanger(terms, shapes, store, Cuts(folder), line, figures, tell)
     return Joined(exchanger, shapes, line, names, site, blueprint.num_servers, last_steps[site])
