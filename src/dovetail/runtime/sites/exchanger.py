@@ -205,10 +205,11 @@ class Exchanger:
                     f"exchange {exchange.number} has round {own.round} of this site, expected {mine.head.round}",
                     hint="a bug: report it",
                 )
-        parts = []
+        parts, all_arrays = [], []
         for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True):
             known = mine is not None and head.site == self._terms.site and not each
             parts.append(mine.part if known and mine is not None else self._read(head, each))
+            all_arrays.append(mine.arrays if known and mine is not None else each)
         rule = self._terms.rule
         for table, rows in enumerate(self.rows):
             change = combined_rows(parts, table, rule)
@@ -217,6 +218,7 @@ class Exchanger:
         outer = {"rate": self._terms.rate, "momentum": self._terms.momentum}
         self.dense.agree(combined_dense(parts, rule), own_dense, self._store.values, **outer)
         self.exchanges = exchange.number
+        self._line.applied(exchange, all_arrays)
         self._store.corrected()
         took_s = None if mine is None else now_s - mine.cut_s
         sites = [self._terms.names[head.site] for head in exchange.rounds]
