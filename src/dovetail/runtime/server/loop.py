@@ -116,6 +116,8 @@ class ServerLoop:
                 self._safe.go_on()
                 if self._site is not None and self._site.go_on():
                     self._answer_parked()
+                if self._site is not None and (message := self._site.due_commit()) is not None:
+                    self._commit(message)
                 self._report_saving()
                 self._process.check_coordinator(self._clock.now() - self._heard_s)
         except (DovetailError, OSError) as problem:
@@ -128,12 +130,11 @@ class ServerLoop:
 
     def _say_hello(self) -> None:
         """Tell the coordinator what this server holds."""
-        hello = Hello(
+        self._coordinator.send(Hello(
             role="server", name=self._name, process_id=self._process.process_id,
             generation=max(self._generation, self._waits_in), era=self._era, word=self._word,
             version=self._shard.version if self._era >= 0 else -1,
-        )  # fmt: skip
-        self._coordinator.send(hello)
+        ))  # fmt: skip
 
     def _beat(self) -> None:
         """Send a sign of life, now and then."""
@@ -152,9 +153,8 @@ class ServerLoop:
     def _report_saving(self) -> None:
         """Tell the coordinator when this server's part of a checkpoint is on disk."""
         if (report := self._saving.finished()) is not None:
-            last = stats_of(self._name, self._shard, self._redo, self._busy_s)  # where this is the last checkpoint
-            self._coordinator.send(last)
-            self._coordinator.send(report)
+            for last in (stats_of(self._name, self._shard, self._redo, self._busy_s), report):
+                self._coordinator.send(last)
 
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
@@ -211,8 +211,8 @@ class ServerLoop:
             self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
             self._busy_s += time.perf_counter() - start_s
             self._answer_parked()
-        if self._site is not None and self._site.is_over_held:
-            return  # it is asked again
+        if self._site is not None and self._site.puts_off(message):
+            return
         told = Committed(name=self._name, generation=message.generation, step=message.step, square=self._square)
         self._safe.tell(told)
 

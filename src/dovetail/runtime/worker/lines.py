@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from dovetail.runtime.worker.incoming import Incoming
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.runtime.worker.push_part import PushPart
 from dovetail.runtime.worker.wire import Wire
-from dovetail.transport import Channel, Letter, Refused
+from dovetail.transport import LOOK_EVERY_S, Channel, Flow, Letter, Refused
 
 Floats = NDArray[np.float32]
 LOOK_S = 0.05
@@ -60,6 +60,10 @@ class Lines:
         self._are_near = all(channel.is_near for channel in channels)
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
+        self._connections = [-1] * len(channels)
+        """By which each server answered last."""
+        self._flows: dict[int, Flow] = {}
+        """Of what is under way, where links are measured."""
         self._next_number = secrets.randbits(48)
         """Of pulls: no process has those of another, nor of one before it under the same name."""
         self._parked_s = self._exchange_s = 0.0
@@ -134,6 +138,7 @@ class Lines:
             wants = self._wire.wants(number)
             asked = msgspec.structs.replace(message, **wants) if wants else message
             keys = [] if named else [each.keys[each.of_server(number)] for each in look_ups]
+            self._watch(number, "down")
             return self._channels[number].ask(asked, [*keys, *ages(number)])
 
         requests = {number: ask(number, named=is_named) for number in servers}
@@ -142,7 +147,9 @@ class Lines:
             if isinstance(letter.message, Forgotten) and is_named:
                 letter = self._await(number, ask(number, named=False), wanted)
             took_s = time.perf_counter() - begun_s
-            self._wire.answered(number, max(0.0, took_s - getattr(letter.message, "parked_s", 0.0)))
+            flow_s = self._flow_s(number)
+            took_s = max(0.0, took_s - getattr(letter.message, "parked_s", 0.0))
+            self._wire.answered(number, took_s if flow_s is None else min(took_s, flow_s))
             yield number, letter
 
     def push(
@@ -157,6 +164,8 @@ class Lines:
         if dense is not None:
             self._wire.begin(message.step)
         parts = [self._part_of(number, gradients, dense) for number in range(len(self._channels))]
+        for number in range(len(parts)):
+            self._watch(number, "up")
         requests = [part.ask(channel, message) for part, channel in zip(parts, self._channels, strict=True)]
         try:
             for number, request in enumerate(requests):
@@ -167,6 +176,8 @@ class Lines:
                 if not isinstance(letter.message, Pushed):
                     raise self._unexpected(number, letter)
                 took_s = time.perf_counter() - begun_s
+                flow_s = self._flow_s(number)
+                took_s = took_s if flow_s is None else min(took_s, flow_s)
                 self._wire.acknowledged(number, took_s, counts=letter.message.counts, dense=dense is not None)
         except Abandoned:
             if dense is not None:
@@ -203,17 +214,31 @@ class Lines:
         """Return the answer to a request, which has no deadline of its own: the coordinator watches the servers."""
         channel = self._channels[number]
         while True:
-            letter = channel.receive(LOOK_S)
+            letter = channel.receive(LOOK_EVERY_S if self._flows else LOOK_S)
+            for flow in self._flows.values():
+                flow.look()
             # A server that cannot even read a letter's number refuses it under none.
             if letter is not None and (letter.request == request or isinstance(letter.message, Refused)):
                 if isinstance(letter.message, Stale):
                     raise self._abandoned()
+                self._connections[number] = letter.connection
                 return letter
             if not wanted():
                 raise self._abandoned()
 
+    def _watch(self, number: int, way: Literal["up", "down"]) -> None:
+        """Look at what goes to a server or comes from it from now on, where that is to be measured."""
+        if self._wire.measures and self._connections[number] >= 0:
+            self._flows[number] = Flow(self._connections[number], way)
+
+    def _flow_s(self, number: int) -> float | None:
+        """Return how long what was watched was on its way, where anybody knows."""
+        flow = self._flows.pop(number, None)
+        return None if flow is None else flow.seconds()
+
     def _abandoned(self) -> Abandoned:
         """Let go of all requests under way: answers that still come go nowhere."""
+        self._flows.clear()
         for channel in self._channels:
             channel.abandon()
         return Abandoned()
