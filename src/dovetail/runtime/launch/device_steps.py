@@ -136,6 +136,7 @@ class KnownSteps:
             all_bags.append(bags)
         self._asked.append(_Asked(tuple(spans), tuple(all_bags)))
         arrays = [_as_array(tensor) for tensor in self._read(batch).values()]
+        arrays += [_as_array(bags) for bags in all_bags if bags is not None]
         for number, table in enumerate(self._tables):
             table.announce(np.concatenate(keys[number]), *([] if number else arrays))
 
@@ -154,6 +155,8 @@ class KnownSteps:
             outcome = static.replay(places, inputs)
         else:
             unique = [place.unique[: place.num_unique] for place in places]
+            bags = iter(inputs[len(self._read(batch)) :])
+            asked = replace(asked, bags=tuple(None if here is None else next(bags) for here in asked.bags))
             outcome = self._launch(asked, self._there(batch, inputs), places, unique, scale)
         for table, (plan, place), stepped in zip(self._tables, taken, outcome.stepped, strict=True):
             if stepped:
@@ -170,7 +173,7 @@ class KnownSteps:
         """Return a batch with what the layers read of it on the device; the rest is nobody's."""
         read = {
             name: there.view(here.dtype).view(here.shape)
-            for (name, here), there in zip(self._read(batch).items(), inputs, strict=True)
+            for (name, here), there in zip(self._read(batch).items(), inputs, strict=False)  # bags come behind
         }
         extra = {name: read.pop(name, tensor) for name, tensor in batch.extra.items()}
         return replace(batch, **read, extra=extra)
@@ -198,9 +201,7 @@ class KnownSteps:
             if self._now is None:
                 raise RuntimeError("rows are looked up outside of a step")
             asked, of_tables = self._now
-            found = of_tables[self._look_ups[number].table][asked.spans[number]]
-            bags = asked.bags[number]
-            return found, None if bags is None else bags.to(found.device)
+            return of_tables[self._look_ups[number].table][asked.spans[number]], asked.bags[number]
 
         return values
 
