@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import msgspec
 
-from dovetail.cost.row_budget import budgets_of, with_budget
+from dovetail.cost.row_budget import budgets_of, hits_of, with_budget
 from dovetail.errors import NoPlanError, PlanError
 from dovetail.planner.budget_fill import filled, priced, room_for_rows, trimmed, with_budgets
 from dovetail.planner.budget_knobs import knobs_by_place, knobs_by_type, one_knob_loses_nothing, places_with_choice
@@ -78,6 +78,7 @@ def _told(problem: Problem, plan: Plan, bound: float, seconds: float) -> Plan:
     """Return a plan with what is proven of it."""
     return msgspec.structs.replace(
         plan,
+        stages=tuple(msgspec.structs.replace(stage, row_hits=hits_of(problem, stage) or None) for stage in plan.stages),
         problem=problem.digest(),
         lower_bound=min(bound, plan.cost),
         optimal=plan.cost - bound <= OPTIMAL_WITHIN * plan.cost,
