@@ -51,6 +51,14 @@ class DueRows:
         if not self.is_settled:
             self._apply(position, self._sums[position].take(keys))
 
+    def apply_changed(self, position: int, keys: Keys) -> NDArray[np.int32] | None:
+        """Bring the rows up to date that the step has changed; return which of the keys' they are, as `changed`."""
+        if not self._sums:
+            return None
+        positions, due = self._sums[position].take_changed(keys)
+        self._apply(position, due)
+        return positions
+
     def settle_some(self, most: int) -> None:
         """Apply some of what is due, so many rows a thread."""
         for position, sums in enumerate(self._sums):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Assign
+from dovetail.runtime.worker.host_memory import HostMemory
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.runtime.worker.row_cache import RowCache
 from dovetail.runtime.worker.wire import Wire
@@ -25,10 +26,10 @@ class Incoming:
     is_cached = False
     """Whether servers are told what is kept here."""
 
-    def __init__(self, look_ups: Sequence[LookUp], widths: Sequence[int]) -> None:
+    def __init__(self, look_ups: Sequence[LookUp], widths: Sequence[int], memory: HostMemory | None = None) -> None:
         """Take memory for the rows, whose tables have these widths."""
-        self._look_ups = look_ups
-        self._rows = [np.empty((len(each.keys), widths[each.table]), dtype=np.float32) for each in look_ups]
+        self._look_ups, memory = look_ups, memory or HostMemory()
+        self._rows = [memory.floats(len(each.keys), widths[each.table]) for each in look_ups]
 
     def ages(self, server: int) -> list[NDArray[np.uint8]]:
         """Return what a server is told of the rows that are kept here."""
@@ -55,9 +56,16 @@ class Incoming:
 class CachedIncoming(Incoming):
     """Those that a worker keeps come only where they have changed."""
 
-    def __init__(self, look_ups: Sequence[LookUp], widths: Sequence[int], cache: RowCache, assign: Assign) -> None:
+    def __init__(
+        self,
+        look_ups: Sequence[LookUp],
+        widths: Sequence[int],
+        cache: RowCache,
+        assign: Assign,
+        memory: HostMemory | None = None,
+    ) -> None:
         """Look what is kept, for a task."""
-        super().__init__(look_ups, widths)
+        super().__init__(look_ups, widths, memory)
         self._cache, self._moment = cache, cache.begin(assign)
         self._kept = [cache.find(each.table, each.keys, self._moment) for each in look_ups]
         self.is_cached = any(kept.ages.any() for kept in self._kept)

@@ -34,6 +34,7 @@ from dovetail.runtime.worker.compute import Computer
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.dense_sync import DenseSync, ServerSync
 from dovetail.runtime.worker.fetch import Fetcher
+from dovetail.runtime.worker.host_memory import HostMemory
 from dovetail.runtime.worker.idle_time import IdleTime
 from dovetail.runtime.worker.inbox import Inbox
 from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
@@ -112,7 +113,7 @@ class WorkerLoop:
             blueprint,
             Samples(blueprint, source),
             self._model,
-            lines_of(process, "fetch", self._wire),
+            lines_of(process, "fetch", self._wire, HostMemory(device)),
             wanted=self._wanted,
             dense=self._dense.is_fetched,
             rests=self._control.pulse.rest,
@@ -253,7 +254,7 @@ class WorkerLoop:
         start_s, begin_s = time.perf_counter(), now_s()
         self._sender.release(task)
         if fetched.dense is not None:
-            self._model.values.copy_(torch.from_numpy(fetched.dense))
+            self._model.values.copy_(torch.from_numpy(fetched.dense), non_blocking=True)
             task.fixed_s += time.perf_counter() - start_s
             start_s = time.perf_counter()
         if self._inbox.should_ask_for_more(fetched.micro_batch):
