@@ -37,8 +37,7 @@ def ask(cache, task, table, keys, value_of):
     rows = np.full((len(keys), WIDTH), np.nan, dtype=np.float32)
     rows[came] = value_of(table, keys[came])
     (stays,) = np.nonzero(~came)
-    values = cache.whole(table, rows, np.nonzero(came)[0], stays, kept.slots[stays])
-    cache.confirm(table, kept.slots[stays], moment)
+    values = cache.whole(table, rows, np.nonzero(came)[0], stays, kept.slots[stays], moment)
     cache.put(table, keys, values, np.nonzero(came)[0], moment)
     return values.cpu().numpy().copy(), came
 
