@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from dovetail.runtime.worker.wire import Wire
 from dovetail.transport import LOOK_EVERY_S, Channel, Flow, Letter, Refused
 
 Floats = NDArray[np.float32]
+NO_SLICES: Mapping[int, int] = {}
 LOOK_S = 0.05
 """How often a thread that waits for a server looks whether it should still wait."""
 
@@ -158,20 +159,22 @@ class Lines:
         gradients: Sequence[tuple[LookUp, Floats]],
         dense: Floats | None,
         wanted: Callable[[], bool],
+        slices: Mapping[int, int] = NO_SLICES,
     ) -> None:
-        """Send gradients to the servers that own them, and wait until they have them."""
+        """Send gradients to the servers that own them, and wait until they have them; so many `slices` went before."""
         begun_s = time.perf_counter()
         if dense is not None:
             self._wire.begin(message.step)
         parts = [self._part_of(number, gradients, dense) for number in range(len(self._channels))]
         for number in range(len(parts)):
             self._watch(number, "up")
-        requests = [part.ask(channel, message) for part, channel in zip(parts, self._channels, strict=True)]
+        messages = [_after_slices(message, slices.get(number, 0)) for number in range(len(parts))]
+        requests = [parts[number].ask(self._channels[number], messages[number]) for number in range(len(parts))]
         try:
             for number, request in enumerate(requests):
                 letter = self._await(number, request, wanted)
                 if isinstance(letter.message, Forgotten):
-                    again = parts[number].ask(self._channels[number], message, with_keys=True)
+                    again = parts[number].ask(self._channels[number], messages[number], with_keys=True)
                     letter = self._await(number, again, wanted)
                 if not isinstance(letter.message, Pushed):
                     raise self._unexpected(number, letter)
@@ -183,6 +186,15 @@ class Lines:
             if dense is not None:
                 self._wire.abandoned()
             raise
+
+    def push_slice(
+        self, message: Push, server: int, numbers: Floats, wanted: Callable[[], bool], slices: Mapping[int, int]
+    ) -> None:
+        """Send a slice of dense gradients to its server, after those that went before, and wait until it has it."""
+        message = _after_slices(message, slices.get(server, 0))
+        letter = self._await(server, self._channels[server].ask(message, [numbers]), wanted)
+        if not isinstance(letter.message, Pushed):
+            raise self._unexpected(server, letter)
 
     def _part_of(self, number: int, gradients: Sequence[tuple[LookUp, Floats]], dense: Floats | None) -> PushPart:
         """Return what a server owns of gradients, packed once: what is kept back of them is known then."""
@@ -265,6 +277,11 @@ def lines_of(process: Process, purpose: str, wire: Wire | None = None, memory: H
     lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
     channels = [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
     return Lines(blueprint, channels, wire, memory)
+
+
+def _after_slices(message: Push, slices: int) -> Push:
+    """Return a push as one more part, after so many slices."""
+    return msgspec.structs.replace(message, part=message.part + slices) if slices else message
 
 
 def now_s() -> float:

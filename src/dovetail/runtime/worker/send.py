@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from dovetail.runtime.dense.slices import DenseSlice
 from dovetail.runtime.messages import Done, Push, Span
 from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.score_counts import Counts
@@ -51,6 +52,8 @@ class Sender:
         self._wanted, self._tell, self._rests = wanted, tell, rests
         self._queue: queue.SimpleQueue[Gradients | Errand | None] = queue.SimpleQueue()
         self._held: tuple[Task, RowGradients] | None = None
+        self.is_at_work = True
+        """Whether what is put here will be sent, if it is wanted."""
 
     def put(self, task: Task, rows: RowGradients) -> None:
         """Have gradients sent that are not the last of their task."""
@@ -69,6 +72,20 @@ class Sender:
         """Have the last gradients of a task sent, those that were held where `rows` is None; then report it."""
         rows = self._take_held(task) if rows is None else rows
         self._queue.put(Gradients(task, rows, dense, last=True, counts=counts))
+
+    def put_slice(self, task: Task, where: DenseSlice, numbers: Floats, then: Errand) -> None:
+        """Have a slice of dense gradients sent; `then` is called when it was, or is not wanted any more."""
+
+        def send() -> None:
+            try:
+                if self._wanted(task):
+                    message, before = self._message(task, dense=True, first=where.begins), task.slices_pushed
+                    self.lines.push_slice(message, where.server, numbers, lambda: self._wanted(task), before)
+                    task.slices_pushed[where.server] = task.slices_pushed.get(where.server, 0) + 1
+            finally:
+                then()
+
+        self._queue.put(send)
 
     def run_errand(self, errand: Errand) -> None:
         """Have something done by this thread, after all that waits to be sent."""
@@ -94,37 +111,43 @@ class Sender:
                         self._send(gradients)
                 self._rests()
         finally:
+            self.is_at_work = False
             self.lines.close()
 
     def _send(self, gradients: Gradients) -> None:
         """Push to every server; after a task's last gradients, report it."""
         task, assign = gradients.task, gradients.task.assign
         start_s = now_s()
-        self.lines.push(
-            Push(
-                generation=assign.generation,
-                step=assign.step,
-                task=assign.task,
-                worker=self._attempt,
-                part=task.num_pushed,
-                tables=tuple(wanted.table for wanted, _ in gradients.rows),
-                dense=gradients.dense is not None,
-                last=gradients.last,
-                positions=task.num_positions,
-                samples=task.samples,
-                loss=task.loss,
-                factor=assign.factor,
-            ),
-            gradients.rows,
-            gradients.dense,
-            lambda: self._wanted(task),
-        )
+        tables = tuple(wanted.table for wanted, _ in gradients.rows)
+        message = self._message(task, tables=tables, dense=gradients.dense is not None, last=gradients.last)
+        self.lines.push(message, gradients.rows, gradients.dense, lambda: self._wanted(task), task.slices_pushed)
         task.num_pushed += 1
         end_s = now_s()
         task.spans.append(Span("send", start_s, end_s, assign.step))
         if gradients.last:
             self._tell(self._done(task, end_s - start_s), gradients.counts)
             self.task_done(task.compute_s)
+
+    def _message(
+        self, task: Task, *, dense: bool, tables: tuple[int, ...] = (), last: bool = False, first: int = -1
+    ) -> Push:
+        """Return what servers are told of gradients of a task."""
+        assign = task.assign
+        return Push(
+            generation=assign.generation,
+            step=assign.step,
+            task=assign.task,
+            worker=self._attempt,
+            part=task.num_pushed,
+            tables=tables,
+            dense=dense,
+            last=last,
+            positions=task.num_positions,
+            samples=task.samples,
+            loss=task.loss,
+            factor=assign.factor,
+            first=first,
+        )
 
     def _done(self, task: Task, last_push_s: float) -> Done:
         """Return the report of a task that is pushed to all servers."""

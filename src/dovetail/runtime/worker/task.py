@@ -28,6 +28,8 @@ class Task:
     num_known: int = 0
     num_computed: int = 0
     num_pushed: int = 0
+    slices_pushed: dict[int, int] = field(default_factory=dict)
+    """By server: slices of dense gradients that went there before the last push."""
     num_assigned: int = 0
     """Those that the task began with; what comes later are pieces of the step's tail."""
     num_positions: int = 0
