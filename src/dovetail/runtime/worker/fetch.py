@@ -90,5 +90,8 @@ class Fetcher:
             keep=True,
         )
         task.spans.append(Span("fetch", begin_s + answer.parked_s, now_s(), assign.step))
-        seconds = time.perf_counter() - start_s - answer.parked_s
-        return Fetched(micro_batch, batch, list(zip(answer.look_ups, answer.rows, strict=True)), answer.dense, seconds)
+        end_s = time.perf_counter()
+        rows = list(zip(answer.look_ups, answer.rows, strict=True))
+        # What came before servers had to wait for a step was done while there was something else to wait for.
+        after_s = end_s - (answer.asked_s if answer.parked_s else start_s) - answer.parked_s
+        return Fetched(micro_batch, batch, rows, answer.dense, end_s - start_s - answer.parked_s, after_s)

@@ -39,6 +39,8 @@ class Answer:
     rows: list[Floats]
     dense: Floats | None
     parked_s: float
+    asked_s: float = 0.0
+    """When the servers were asked last, on the clock of `time.perf_counter`."""
 
 
 class Lines:
@@ -72,7 +74,7 @@ class Lines:
             name, self._next_number = self._next_number, self._next_number + 1
             look_ups = [replace(each, pull=name, place=place) for place, each in enumerate(look_ups)]
         pull = Pull(generation=generation, version=version, tables=tables, dense=dense, early=early, number=name)
-        begun_s = time.perf_counter()
+        begun_s = asked_s = time.perf_counter()
         rows = [np.empty((len(each.keys), self._widths[each.table]), dtype=np.float32) for each in look_ups]
         vector = np.empty(self._blueprint.dense_size, dtype=np.float32) if dense else None
         missing: dict[int, int] = {}
@@ -90,7 +92,7 @@ class Lines:
             parked_s = max(parked_s, pulled.parked_s)
         self._exchange_s = time.perf_counter() - begun_s - parked_s
         for since in sorted(set(missing.values())):
-            servers = [number for number in missing if missing[number] == since]
+            servers, asked_s = [number for number in missing if missing[number] == since], time.perf_counter()
             refresh = Refresh(
                 generation=generation, version=version, since=since, tables=tables, dense=dense, number=name
             )
@@ -106,7 +108,7 @@ class Lines:
                     vector[self._slices[number]] = self._wire.dense_down(number, letter.arrays[-1], base)
                 parked_s = max(parked_s, letter.message.parked_s)
         self._parked_s = parked_s
-        return Answer(list(look_ups), rows, vector, parked_s)
+        return Answer(list(look_ups), rows, vector, parked_s, asked_s)
 
     def _ask_all(
         self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool]

@@ -123,6 +123,7 @@ class WorkerLoop:
             wanted=self._wanted,
             tell=self._control.tell,
             rests=self._control.pulse.rest,
+            idle=self._idle,
         )
         self._residual = ResidualKeeper(process, self._wire, self._sender, self._control.tell, self._is_now, leaves)
         self._lines = lines_of(process, "compute", self._wire)

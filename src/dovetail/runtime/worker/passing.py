@@ -39,7 +39,7 @@ class Passing:
 
     def account(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
         """Tell waiting for others from waiting for one's own fetch."""
-        task, own_s = fetched.micro_batch.task, min(waited_s, fetched.fetch_s)
+        task, own_s = fetched.micro_batch.task, min(waited_s, fetched.after_s)
         if fetched.micro_batch.number == 0:
             task.fixed_s += own_s
         else:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dovetail.runtime.messages import Done, Push, Span
+from dovetail.runtime.worker.idle_time import IdleTime
 from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.score_counts import Counts
 from dovetail.runtime.worker.task import Floats, RowGradients, Task
@@ -22,6 +23,8 @@ class Gradients:
     dense: Floats | None = None
     last: bool = False
     counts: Counts = ()
+    put_s: float = 0.0
+    """When the last ones were there to be sent."""
 
 
 Errand = Callable[[], None]
@@ -40,11 +43,13 @@ class Sender:
         wanted: Callable[[Task], bool],
         tell: Callable[[Done, Counts], None],
         rests: Callable[[], None] = lambda: None,
+        idle: IdleTime | None = None,
     ) -> None:
         """Keep the lines, which `run` closes; `attempt` tells this process from others, `tell` reports a task.
 
-        `rests` is called when there is nothing to do.
+        `rests` is called when there is nothing to do. `idle` hears when a task's last gradients were on their way.
         """
+        self._idle = idle or IdleTime()
         self.task_done: Callable[[float], None] = lambda _: None
         """Hears how long a task was computed."""
         self._name, self._attempt, self.lines = name, attempt, lines
@@ -68,7 +73,7 @@ class Sender:
     def put_last(self, task: Task, rows: RowGradients | None, dense: Floats | None, counts: Counts) -> None:
         """Have the last gradients of a task sent, those that were held where `rows` is None; then report it."""
         rows = self._take_held(task) if rows is None else rows
-        self._queue.put(Gradients(task, rows, dense, last=True, counts=counts))
+        self._queue.put(Gradients(task, rows, dense, last=True, counts=counts, put_s=now_s()))
 
     def run_errand(self, errand: Errand) -> None:
         """Have something done by this thread, after all that waits to be sent."""
@@ -123,11 +128,12 @@ class Sender:
         end_s = now_s()
         task.spans.append(Span("send", start_s, end_s, assign.step))
         if gradients.last:
-            self._tell(self._done(task, end_s - start_s), gradients.counts)
+            self._idle.add_own(gradients.put_s, end_s)
+            self._tell(self._done(task, max(0.0, end_s - gradients.put_s)), gradients.counts)
             self.task_done(task.compute_s)
 
     def _done(self, task: Task, last_push_s: float) -> Done:
-        """Return the report of a task that is pushed to all servers."""
+        """Return the report of a task that is pushed to all servers, the last gradients in `last_push_s`."""
         # Where later stages compute, exchanges with servers take longer than a worker's own layers, and vary: shares by
         # them would go astray, those by its layers are right.
         is_staged = len(task.stages_s) > 0
@@ -147,4 +153,5 @@ class Sender:
             piece_wait_s=task.piece_wait_s,
             stages_s=task.stages_s,
             spans=tuple(task.spans),
+            push_s=0.0 if is_staged else last_push_s,
         )
