@@ -43,6 +43,10 @@ STEPS = [
         "train ctr-dnn --plan examples/plans/two-stages.json --scale --samples 60000 --out out/stages",
     ),
     (
+        "A parameter server is killed in the middle of a training, and comes back as it was",
+        "examples/killed_server.py out/killed",
+    ),
+    (
         "Twelve jobs share one cluster, under every policy",
         "simulate examples/workloads/twelve-jobs.json --compare --plot out/schedule.html",
     ),

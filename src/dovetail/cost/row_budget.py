@@ -52,3 +52,13 @@ def budgets_of(layers: Sequence[Layer], resource: str) -> Mapping[str, float] | 
     """Return what layers of a settled problem keep on a unit of a type, by name; None where all keep everything."""
     found = {layer.name: layer.on[resource].rows_bytes for layer in layers}
     return {name: held for name, held in found.items() if held is not None} or None
+
+
+def hits_of(problem: Problem, stage: Stage) -> dict[str, float]:
+    """Return the part of a batch's rows that each embedding of a stage finds in what it is given, by name."""
+    caches = {layer.name: layer.on[stage.resource].cache for layer in problem.layers if stage.resource in layer.on}
+    return {
+        name: cache.hit_ratio(rows_bytes)
+        for name, rows_bytes in (stage.row_budgets or {}).items()
+        if (cache := caches.get(name)) is not None
+    }

@@ -24,7 +24,10 @@ class RunTable(Section, frozen=True):
     ] = 1 << 30
     look_ahead: Annotated[
         int, Meta(description="with device: batches whose rows are brought there before they are trained on")
-    ] = 8
+    ] = 16
+    graph: Annotated[
+        bool, Meta(description="with device on CUDA: steps are captured as a CUDA graph where the model allows it")
+    ] = True
 
     def __post_init__(self) -> None:
         """Refuse no memory, and no batches."""

@@ -33,10 +33,11 @@ from dovetail.runtime.dense.kernels import sum_of_squares
 from dovetail.runtime.server.apply_rows import apply_rows
 from dovetail.runtime.server.attempts import Attempts, BeforeApply, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.due_rows import DueRows
-from dovetail.runtime.server.kept_pulls import KeptKeys, KeptPulls, PullName
+from dovetail.runtime.server.kept_pulls import KeptPulls, PullName
 from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
 from dovetail.runtime.server.returned import Returned
+from dovetail.runtime.server.row_read import RowRead
 from dovetail.runtime.server.step_sums import StepSums, WholeStep
 from dovetail.runtime.server.tables import load_tables
 from dovetail.runtime.server.threads import threads_of
@@ -146,16 +147,13 @@ class Shard:
         found: list[Sendable] = []
         for position, wanted in zip(tables, keys, strict=True):
             shape = (len(wanted), self._blueprint.tables[position].width)
-            found.append(Unwritten(shape, self.values.dtype, partial(self._read, position, wanted, kept)))
+            read = RowRead(self.tables[position], self._due, position, wanted, kept)
+            found.append(Unwritten(shape, self.values.dtype, partial(self._write, read)))
         return [*found, self.values] if dense else found
 
-    def _read(self, position: int, wanted: Keys, kept: list[KeptKeys] | None, out: Floats) -> None:
+    def _write(self, read: RowRead, out: Floats) -> None:
         """Write rows as they are after the last step."""
-        self._due.apply_of(position, wanted)
-        _, where = self.tables[position].lookup_distinct(wanted, out)
-        self.pulled_keys += len(wanted)
-        if kept is not None:
-            kept.append(KeptKeys(position, wanted.copy(), where))
+        self.pulled_keys += read.write(out, self.version)
 
     def refresh(
         self, tables: Sequence[int], keys: Sequence[Keys], *, since: int, dense: bool
@@ -164,13 +162,13 @@ class Shard:
         check_wanted(tables, keys, self._blueprint.tables)
         found: list[NDArray[np.generic]] = []
         for position, wanted in zip(tables, keys, strict=True):
-            positions = self._due.changed(position, wanted) if since == self.version - 1 else None
-            if since >= self.version:
-                positions = np.empty(0, dtype=np.int32)
-            elif positions is None:  # more than one step ago, or before the run went back: all may have
-                positions = np.arange(len(wanted), dtype=np.int32)
+            positions = self.changed_since(position, wanted, since)
             found += [positions, *self.pull([position], [wanted[positions]], dense=False)]
         return [*found, self.values] if dense else found
+
+    def changed_since(self, position: int, keys: Keys, since: int) -> NDArray[np.int32]:
+        """Return which of a table's keys have rows that may have changed since so many steps."""
+        return self._due.changed_since(position, keys, self.version - since)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
@@ -200,6 +198,8 @@ class Shard:
 
     def norm_square(self) -> float:
         """Return the sum of squares of the step's dense gradient."""
+        if not self.returned.is_any:
+            return self._step.dense_square()
         return float(sum_of_squares(self.returned.with_gradient(self._step.dense)))
 
     def step_sums(self) -> WholeStep:

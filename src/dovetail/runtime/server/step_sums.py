@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.embedding import Whereabouts
-from dovetail.runtime.dense.kernels import add_into
+from dovetail.runtime.dense.kernels import add_into, sum_of_squares
 from dovetail.runtime.server.attempts import Attempts, Floats, RowGradients, TaskGradients, copied
 from dovetail.runtime.server.gradient_sums import GradientSums
 
@@ -33,6 +33,7 @@ class StepSums:
         self._sums = [GradientSums(width) for width in widths]
         self._spare = [GradientSums(width) for width in widths]
         self.dense = np.zeros(dense_size, dtype=np.float32)
+        self._dense_square: float | None = None
         self._attempts = Attempts()
         self._counting: dict[int, str] = {}
         """Whose attempt at each task is in the sums."""
@@ -57,7 +58,7 @@ class StepSums:
                 self._add_up_anew()
             return False
         if dense is not None:
-            add_into(self.dense, dense)
+            self._add_dense(dense)
         self._kept[task] = gradients
         changed = again or self._counting[task] != worker
         self._counting[task] = worker
@@ -65,6 +66,17 @@ class StepSums:
         if changed:
             self._add_up_anew()
         return True
+
+    def _add_dense(self, dense: Floats) -> None:
+        """Add to the sum of dense gradients."""
+        add_into(self.dense, dense)
+        self._dense_square = None
+
+    def dense_square(self) -> float:
+        """Return the sum of squares of the dense gradient, taken once while that does not change."""
+        if self._dense_square is None:
+            self._dense_square = float(sum_of_squares(self.dense))
+        return self._dense_square
 
     def _add_up(self, rows: Sequence[RowGradients], wheres: Sequence[Whereabouts | None] = ()) -> None:
         """Add gradients to the sums of the step."""
@@ -92,7 +104,7 @@ class StepSums:
         """Add sums of a whole step."""
         self._add_up(rows)
         if dense is not None:
-            add_into(self.dense, dense)
+            self._add_dense(dense)
 
     def take_rows(self, applied: list[GradientSums] | None) -> list[GradientSums]:
         """Return the sums of rows, those of attempts that came to nothing left out; `applied` are used for the next."""
@@ -112,6 +124,7 @@ class StepSums:
         self._counting.clear()
         self._kept.clear()
         self.dense[:] = 0
+        self._dense_square = None
 
     def discard(self) -> None:
         """Forget everything."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
-from numpy.typing import NDArray
 
 from dovetail.runtime.sites.hub import Hub
-from dovetail.runtime.sites.kept import ExchangeLog, arrays_of
+from dovetail.runtime.sites.kept import ExchangeLog, left_for
 from dovetail.runtime.sites.messages import Beat, Exchange, Heard, Offer, RoundHead
 from dovetail.runtime.sites.pace import steps_of_a_round
 from dovetail.runtime.sites.rounds import Arrays, Shapes, decode
@@ -75,6 +73,7 @@ class HubLine:
         self._others = {site: Other() for site in range(1, len(names))}
         self._beat: Beat | None = None
         self._now_s = now_s
+        self._needed = 0
         self._made: dict[int, tuple[Exchange, Arrays]] = {}
 
     # -- as a line -----------------------------------------------------------------------------------------------------
@@ -89,6 +88,9 @@ class HubLine:
 
     def ask_again(self, number: int) -> None:
         """Do nothing: every look at an exchange is a new one."""
+
+    def applied(self, exchange: Exchange, arrays: Sequence[Arrays]) -> None:
+        """Do nothing: it is in the log since it was made."""
 
     def known_before(self) -> int:
         """Return 0: whoever makes the exchanges has its own journal."""
@@ -122,7 +124,8 @@ class HubLine:
             self._send(site, other, now_s)
         self._tell_of_away(now_s)
         kept = [beat.kept, *(0 if other.beat is None else other.beat.kept for other in self._others.values())]
-        self._log.drop_before(min(kept) + 1)
+        self._needed = min(kept) + 1
+        self._log.drop_before(self._needed)
 
     # -- the others ----------------------------------------------------------------------------------------------------
 
@@ -155,6 +158,7 @@ class HubLine:
             if (
                 other.beat is None
                 or message.has_own != other.beat.has_own
+                or message.exchanges < other.beat.exchanges  # nor does it get them from elsewhere
                 or (message.bulk and letter.sender != other.bulk)
             ):
                 other.sent = message.exchanges  # it came back, or went back: from there on
@@ -168,7 +172,7 @@ class HubLine:
             return
         heard = Heard(
             life=self._life, exchanges=self._log.count, latest=self._hub.latest(site), every=self.every,
-            over=self._hub.is_over(now_s, self._end_wait_s),
+            over=self._hub.is_over(now_s, self._end_wait_s), needed=self._needed,
         )  # fmt: skip
         self._listener.reply(letter, heard)
 
@@ -211,14 +215,7 @@ class HubLine:
 
     def _for(self, site: int, number: int, has_own: int) -> tuple[Exchange, Arrays]:
         """Return an exchange without the arrays that the reader has, for it sent them."""
-        exchange, arrays = self._made.get(number) or self._log.read(number)
-        heads: list[RoundHead] = []
-        left: list[NDArray[Any]] = []
-        for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True):
-            has_it = head.site == site and head.round >= has_own
-            heads.append(msgspec.structs.replace(head, num_arrays=0) if has_it else head)
-            left.extend([] if has_it else each)
-        return msgspec.structs.replace(exchange, rounds=tuple(heads)), tuple(left)
+        return left_for(site, *(self._made.get(number) or self._log.read(number)), has_own=has_own)
 
     def _tell_of_away(self, now_s: float) -> None:
         """Say who is not waited for any more, and who is back."""

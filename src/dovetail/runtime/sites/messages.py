@@ -37,7 +37,7 @@ class Beat(MessageKind, frozen=True):
     """To the first site, now and then: I live."""
 
     exchanges: int
-    """How many are in the parameters here."""
+    """How many are in the parameters here, on this site's disk, or promised by another."""
     kept: int
     """How many are in the last whole checkpoint: those are never asked for again."""
     has_own: int
@@ -63,6 +63,8 @@ class Heard(MessageKind, frozen=True):
     """How many steps the next rounds are to have."""
     over: bool
     """Whether these exchanges are all that there will be."""
+    needed: int = 0
+    """The first exchange that some site may still ask for."""
 
 
 class Exchange(MessageKind, frozen=True):
@@ -75,4 +77,18 @@ class Exchange(MessageKind, frozen=True):
     """Of every site: the last round that counts then, and its step."""
 
 
-SiteMessage = Offer | Beat | Heard | Exchange
+class Want(MessageKind, frozen=True):
+    """To a site that keeps exchanges: the asker has missed one. Answered with it, or with what there is."""
+
+    number: int
+    has_own: int
+
+
+class Has(MessageKind, frozen=True):
+    """The answer of a site that has not the exchange that was wanted: it has these."""
+
+    first: int
+    count: int
+
+
+SiteMessage = Offer | Beat | Heard | Exchange | Want | Has

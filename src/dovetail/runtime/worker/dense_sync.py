@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dovetail.runtime.messages import Message, Span
+from dovetail.runtime.worker.host_memory import to_host
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.task import Floats, Task
 
@@ -57,6 +58,8 @@ class ServerSync(DenseSync):
         """Return the dense gradients, where there are any."""
         if not self.is_fetched:
             return None
-        gradients: Floats = self._gradients.cpu().numpy().copy()
+        (gradients,) = to_host([self._gradients])
+        if not self._gradients.is_cuda:
+            gradients = gradients.copy()
         self._gradients.zero_()
         return gradients

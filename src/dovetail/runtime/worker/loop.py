@@ -34,6 +34,7 @@ from dovetail.runtime.worker.compute import Computer
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.dense_sync import DenseSync, ServerSync
 from dovetail.runtime.worker.fetch import Fetcher
+from dovetail.runtime.worker.host_memory import HostMemory
 from dovetail.runtime.worker.idle_time import IdleTime
 from dovetail.runtime.worker.inbox import Inbox
 from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
@@ -44,6 +45,7 @@ from dovetail.runtime.worker.passing import Passing
 from dovetail.runtime.worker.pipeline import Pipeline
 from dovetail.runtime.worker.residual import ResidualKeeper
 from dovetail.runtime.worker.ring_sync import RingSync
+from dovetail.runtime.worker.row_cache import cache_of
 from dovetail.runtime.worker.row_source import Fetch, Rows
 from dovetail.runtime.worker.score_counts import counts_of
 from dovetail.runtime.worker.send import Sender
@@ -111,10 +113,11 @@ class WorkerLoop:
             blueprint,
             Samples(blueprint, source),
             self._model,
-            lines_of(process, "fetch", self._wire),
+            lines_of(process, "fetch", self._wire, HostMemory(device)),
             wanted=self._wanted,
             dense=self._dense.is_fetched,
             rests=self._control.pulse.rest,
+            cache=cache_of(blueprint, settings, device),
         )
         self._sender = Sender(
             process.name,
@@ -123,7 +126,6 @@ class WorkerLoop:
             wanted=self._wanted,
             tell=self._control.tell,
             rests=self._control.pulse.rest,
-            idle=self._idle,
         )
         self._residual = ResidualKeeper(process, self._wire, self._sender, self._control.tell, self._is_now, leaves)
         self._lines = lines_of(process, "compute", self._wire)
@@ -187,6 +189,7 @@ class WorkerLoop:
         news = self._inbox.handle(message)
         if isinstance(message, Reset):
             self._dense.reset(message.generation)
+            self._fetcher.forget()
         for micro_batch in news.micro_batches:
             self._fetcher.micro_batches.put(micro_batch)
         for answer in (news.answer, news.more):
@@ -251,7 +254,7 @@ class WorkerLoop:
         start_s, begin_s = time.perf_counter(), now_s()
         self._sender.release(task)
         if fetched.dense is not None:
-            self._model.values.copy_(torch.from_numpy(fetched.dense))
+            self._model.values.copy_(torch.from_numpy(fetched.dense), non_blocking=True)
             task.fixed_s += time.perf_counter() - start_s
             start_s = time.perf_counter()
         if self._inbox.should_ask_for_more(fetched.micro_batch):
@@ -290,11 +293,8 @@ class WorkerLoop:
 
 
 def work(
-    process: Process,
-    settings: RunWorker,
-    source: Source,
-    own: nn.Module | None = None,
+    process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None,
     leaves: Callable[[], bool] = lambda: False,
-) -> None:
+) -> None:  # fmt: skip
     """Run a worker until the run is over, or until `leaves` returns True."""
     WorkerLoop(process, settings, source, own, leaves).run()

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dovetail.runtime.messages import Done, Push, Span
-from dovetail.runtime.worker.idle_time import IdleTime
 from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.score_counts import Counts
 from dovetail.runtime.worker.task import Floats, RowGradients, Task
@@ -43,15 +42,15 @@ class Sender:
         wanted: Callable[[Task], bool],
         tell: Callable[[Done, Counts], None],
         rests: Callable[[], None] = lambda: None,
-        idle: IdleTime | None = None,
     ) -> None:
         """Keep the lines, which `run` closes; `attempt` tells this process from others, `tell` reports a task.
 
-        `rests` is called when there is nothing to do. `idle` hears when a task's last gradients were on their way.
+        `rests` is called when there is nothing to do.
         """
-        self._idle = idle or IdleTime()
         self.task_done: Callable[[float], None] = lambda _: None
         """Hears how long a task was computed."""
+        self.were_under_way: Callable[[float, float], None] = lambda *_: None
+        """Hears from when to when the last gradients of a task were on their way."""
         self._name, self._attempt, self.lines = name, attempt, lines
         self._wanted, self._tell, self._rests = wanted, tell, rests
         self._queue: queue.SimpleQueue[Gradients | Errand | None] = queue.SimpleQueue()
@@ -128,7 +127,7 @@ class Sender:
         end_s = now_s()
         task.spans.append(Span("send", start_s, end_s, assign.step))
         if gradients.last:
-            self._idle.add_own(gradients.put_s, end_s)
+            self.were_under_way(gradients.put_s, end_s)
             self._tell(self._done(task, max(0.0, end_s - gradients.put_s)), gradients.counts)
             self.task_done(task.compute_s)
 
@@ -154,4 +153,7 @@ class Sender:
             stages_s=task.stages_s,
             spans=tuple(task.spans),
             push_s=0.0 if is_staged else last_push_s,
+            num_rows=task.num_rows,
+            num_kept=task.num_kept,
+            kept_bytes=task.kept_bytes,
         )

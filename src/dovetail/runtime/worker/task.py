@@ -55,6 +55,10 @@ class Task:
     stages_s: tuple[float, ...] = ()
     """How long each stage of a run computed for it."""
     spans: list[Span] = field(default_factory=list)
+    num_rows: int = 0
+    """Where rows are kept: how many were looked up ahead, how many of them did not travel, and their bytes."""
+    num_kept: int = 0
+    kept_bytes: int = 0
 
     def add(self, number: int, samples: int, seconds: float) -> None:
         """Count a micro-batch that was computed."""
