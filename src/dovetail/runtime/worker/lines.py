@@ -43,6 +43,8 @@ class Answer:
     rows: Sequence[Floats | Tensor]
     dense: Floats | None
     parked_s: float
+    asked_s: float = 0.0
+    """When the servers were asked last, on the clock of `time.perf_counter`."""
 
 
 class Lines:
@@ -93,7 +95,7 @@ class Lines:
             generation=generation, version=version, tables=tables, dense=dense, early=early, number=name,
             cached=rows.is_cached,
         )  # fmt: skip
-        begun_s = time.perf_counter()
+        begun_s = asked_s = time.perf_counter()
         vector = self.memory.floats(self._blueprint.dense_size) if dense else None
         missing: dict[int, int] = {}
         parked_s = 0.0
@@ -109,7 +111,7 @@ class Lines:
             parked_s = max(parked_s, pulled.parked_s)
         self._exchange_s = time.perf_counter() - begun_s - parked_s
         for since in sorted(set(missing.values())):
-            servers = [number for number in missing if missing[number] == since]
+            servers, asked_s = [number for number in missing if missing[number] == since], time.perf_counter()
             refresh = Refresh(
                 generation=generation, version=version, since=since, tables=tables, dense=dense, number=name
             )
@@ -122,7 +124,7 @@ class Lines:
                     vector[self._slices[number]] = self._wire.dense_down(number, letter.arrays[-1], base)
                 parked_s = max(parked_s, letter.message.parked_s)
         self._parked_s = parked_s
-        return Answer(list(look_ups), rows.whole(), vector, parked_s)
+        return Answer(list(look_ups), rows.whole(), vector, parked_s, asked_s)
 
     def _ask_all(
         self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool],

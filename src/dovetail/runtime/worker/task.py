@@ -95,6 +95,8 @@ class Fetched:
     rows: AheadRows
     dense: Floats | None
     fetch_s: float
+    after_s: float = 0.0
+    """Of that, what could not be done before the servers had the step that it waited for."""
 
 
 def divide(first: int, last: int, most: int, *, smaller_first: int | None = None) -> Iterator[tuple[int, int]]:
