@@ -57,7 +57,7 @@ def row(mode: str, seed: int, kills: int) -> Counter[str]:
 def found(mode: str, killed: Killed) -> str:
     """Return what a run that passed has shown."""
     if killed.went_back:
-        return f"every sample once; {killed.went_back} times nobody was left who held the dense parameters"
+        return f"every sample once; nobody was left who held the dense parameters ({killed.went_back} x)"
     return "bit-equal, no step repeated" if mode == "sync" else "every sample once, no step repeated"
 
 
