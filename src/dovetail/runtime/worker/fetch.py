@@ -15,6 +15,7 @@ from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_cache import RowCache
+from dovetail.runtime.worker.sliced_pull import SlicedPull
 from dovetail.runtime.worker.task import Fetched, MicroBatch, Task
 
 AHEAD = 2
@@ -37,14 +38,16 @@ class Fetcher:
         dense: bool,
         rests: Callable[[], None] = lambda: None,
         cache: RowCache | None = None,
+        slices: SlicedPull | None = None,
     ) -> None:
         """Keep the lines, which `run` closes; with `dense`, a task begins with the servers' dense parameters.
 
-        `rests` is called when there is nothing to do. Rows that the `cache` keeps do not travel.
+        `rests` is called when there is nothing to do. Rows that the `cache` keeps do not travel. Where there are
+        `slices`, the dense parameters come in these, and later.
         """
         self._memory = lines.memory
         self._cache, self._widths = cache, [table.width for table in blueprint.tables]
-        self._rests = rests
+        self._rests, self._slices = rests, slices
         self._samples, self._model, self._lines = samples, model, lines
         self._wanted, self._dense = wanted, dense
         self._sync, self._num_servers = blueprint.run.training.mode == "sync", blueprint.num_servers
@@ -94,12 +97,13 @@ class Fetcher:
         incoming = (
             None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign, self._memory)
         )
+        arriving = self._slices.ask(task) if self._slices is not None and micro_batch.number == 0 else None
         begin_s = now_s()
         answer = self._lines.pull(
             assign.generation,
             assign.step if self._sync else 0,
             look_ups,
-            dense=self._dense and micro_batch.number == 0,
+            dense=self._dense and micro_batch.number == 0 and arriving is None,
             wanted=lambda: self._wanted(task),
             keep=True,
             incoming=incoming,
@@ -110,4 +114,5 @@ class Fetcher:
             task.kept_bytes += incoming.kept_bytes
         task.spans.append(Span("fetch", begin_s + answer.parked_s, now_s(), assign.step))
         seconds = time.perf_counter() - start_s - answer.parked_s
-        return Fetched(micro_batch, batch, list(zip(answer.look_ups, answer.rows, strict=True)), answer.dense, seconds)
+        rows = list(zip(answer.look_ups, answer.rows, strict=True))
+        return Fetched(micro_batch, batch, rows, answer.dense, seconds, arriving)
