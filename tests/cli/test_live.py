@@ -103,7 +103,15 @@ def test_so_many_workers_are_like_the_files_where_it_has_one_kind():
     two = Run(model=RunModel(name="ctr-dnn"), workers=[RunWorker(name="a"), RunWorker(name="b")])
 
     assert alike_workers(one, 3) == [
-        {"name": "core", "threads": 2, "device": "cpu", "stage": 0, "precision": "float32", "count": 3}
+        {
+            "name": "core",
+            "threads": 2,
+            "device": "cpu",
+            "stage": 0,
+            "precision": "float32",
+            "cache_bytes": 0,
+            "count": 3,
+        }
     ]
     assert alike_workers(two, 3) == [{"name": "worker", "count": 3}]
 

@@ -12,6 +12,7 @@ import zmq
 from dovetail.transport.arrays import Sendable
 from dovetail.transport.envelope import Codec, LaneReference, Letter
 from dovetail.transport.errors import PeerLost, WireError
+from dovetail.transport.flow import connection_of
 from dovetail.transport.keys import KeyRing
 from dovetail.transport.own_lane import OwnLane
 from dovetail.transport.sockets import SHARED_CONTEXT, prepare, receive_frames, routing_id
@@ -91,7 +92,9 @@ class Caller:
         deadline_s = time.monotonic() + timeout_s
         while (frames := receive_frames(self.socket, timeout_s)) is not None:
             try:
-                letter = self._codec.unpack([frame.buffer for frame in frames], lanes=self._lane.find)
+                letter = self._codec.unpack(
+                    [frame.buffer for frame in frames], lanes=self._lane.find, connection=connection_of(frames[-1])
+                )
             except WireError as error:
                 if error.request == 0 or error.request in self._awaited:
                     self._awaited.discard(error.request)

@@ -22,6 +22,7 @@ from dovetail.runtime.messages import (
     CutLog,
     Failed,
     Forgotten,
+    Gone,
     Hello,
     Load,
     Norm,
@@ -115,6 +116,8 @@ class ServerLoop:
                 self._safe.go_on()
                 if self._site is not None and self._site.go_on():
                     self._answer_parked()
+                if self._site is not None and (message := self._site.due_commit()) is not None:
+                    self._commit(message)
                 self._report_saving()
                 self._process.check_coordinator(self._clock.now() - self._heard_s)
         except (DovetailError, OSError) as problem:
@@ -127,12 +130,11 @@ class ServerLoop:
 
     def _say_hello(self) -> None:
         """Tell the coordinator what this server holds."""
-        hello = Hello(
+        self._coordinator.send(Hello(
             role="server", name=self._name, process_id=self._process.process_id,
             generation=max(self._generation, self._waits_in), era=self._era, word=self._word,
             version=self._shard.version if self._era >= 0 else -1,
-        )  # fmt: skip
-        self._coordinator.send(hello)
+        ))  # fmt: skip
 
     def _beat(self) -> None:
         """Send a sign of life, now and then."""
@@ -142,7 +144,7 @@ class ServerLoop:
         self._last_beat_s = now_s
         with suppress(PeerLost):  # the coordinator is away, and its queue full: it will hear of us when it is back
             self._coordinator.send(Alive(name=self._name))
-            self._send_stats()
+            self._coordinator.send(stats_of(self._name, self._shard, self._redo, self._busy_s))
             for news in () if self._site is None else self._site.news(self._name, self._generation):
                 self._coordinator.send(news)
             if (note := self._redo.note(self._name)) is not None:
@@ -150,14 +152,9 @@ class ServerLoop:
 
     def _report_saving(self) -> None:
         """Tell the coordinator when this server's part of a checkpoint is on disk."""
-        report = self._saving.finished()
-        if report is not None:
-            self._send_stats()  # the last ones, where this is the last checkpoint
-            self._coordinator.send(report)
-
-    def _send_stats(self) -> None:
-        """Tell the coordinator what this server holds and has done."""
-        self._coordinator.send(stats_of(self._name, self._shard, self._redo, self._busy_s))
+        if (report := self._saving.finished()) is not None:
+            for last in (stats_of(self._name, self._shard, self._redo, self._busy_s), report):
+                self._coordinator.send(last)
 
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
@@ -186,6 +183,8 @@ class ServerLoop:
             self._redo.kept(message.step)
             if self._site is not None:
                 self._site.is_kept(message.step)
+        elif isinstance(message, Gone):
+            self._wire.forget(message.worker, self._shard.kept)
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif isinstance(message, Stop):
@@ -212,8 +211,8 @@ class ServerLoop:
             self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
             self._busy_s += time.perf_counter() - start_s
             self._answer_parked()
-        if self._site is not None and self._site.is_over_held:
-            return  # it is asked again
+        if self._site is not None and self._site.puts_off(message):
+            return
         told = Committed(name=self._name, generation=message.generation, step=message.step, square=self._square)
         self._safe.tell(told)
 
@@ -261,7 +260,8 @@ class ServerLoop:
             return
         parked_s = time.monotonic() - waited.since_s
         answer = self._wire.answer(letter, message, self._shard, parked_s, owner=letter.owner, rows=waited.rows)
-        self._listener.reply(letter, *answer)
+        if not self._listener.reply(letter, *answer):
+            self._wire.forget(letter.owner, self._shard.kept)
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""

@@ -13,7 +13,7 @@ from dovetail.runtime.dense.copies import Copies
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Forgotten, Pull, Pulled, Refresh, Refreshed
 from dovetail.runtime.server.cached_rows import answer_cached
-from dovetail.runtime.server.kept_pulls import PullName
+from dovetail.runtime.server.kept_pulls import KeptPulls, PullName
 from dovetail.runtime.server.requests import keys_of
 from dovetail.runtime.server.shard import Shard
 from dovetail.transport import Letter, Sendable, Unwritten
@@ -28,6 +28,11 @@ class AnswerWire:
         """Send numbers at the places `exact` of dense parameters as they are."""
         self._copies = Copies(exact)
         self._seed = 0
+
+    def forget(self, worker: str, kept: KeptPulls) -> None:
+        """Forget what a worker that is gone pulled and holds; one that is not gone says everything again."""
+        kept.forget_worker(worker)
+        self._copies.forget(worker)
 
     def answer(
         self,

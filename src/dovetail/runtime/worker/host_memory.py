@@ -23,21 +23,21 @@ class HostMemory:
 
     def __init__(self, device: torch.device | None = None) -> None:
         """Have memory for a device; without one, or for a CPU, any will do."""
-        self._is_locked = device is not None and device.type == "cuda"
+        self.is_locked = device is not None and device.type == "cuda"
 
     def lock(self, look_up: LookUp) -> LookUp:
         """Return a look-up whose numbers a device can have fast."""
-        if not self._is_locked:
+        if not self.is_locked:
             return look_up
         return replace(look_up, asked=_locked(look_up.asked), places=_locked(look_up.places))
 
     def lock_batch(self, batch: Batch) -> Batch:
         """Return a batch that a device can have fast."""
-        return batch.pinned() if self._is_locked else batch
+        return batch.pinned() if self.is_locked else batch
 
     def floats(self, *shape: int) -> Floats:
         """Return numbers that are not written yet."""
-        if not self._is_locked:
+        if not self.is_locked:
             return np.empty(shape, dtype=np.float32)
         return torch.empty(shape, dtype=torch.float32, pin_memory=True).numpy()
 

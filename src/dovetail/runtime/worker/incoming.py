@@ -107,9 +107,7 @@ class CachedIncoming(Incoming):
         cache, moment, found = self._cache, self._moment, []
         for each, rows, kept, came in zip(self._look_ups, self._rows, self._kept, self._came, strict=True):
             (stays,) = np.nonzero(~came)
-            slots = kept.slots[stays]
-            found.append(cache.whole(each.table, rows, np.nonzero(came)[0], stays, slots))
-            cache.confirm(each.table, slots, moment)
+            found.append(cache.whole(each.table, rows, np.nonzero(came)[0], stays, kept.slots[stays], moment))
             self.num_kept += len(stays)
             self.kept_bytes += len(stays) * rows.shape[1] * rows.itemsize
         # After all were read: whoever finds no slot takes that of another row.

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -14,28 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.dense.slices import DenseSlice
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import (
-    AddUp,
-    Assign,
-    Forgotten,
-    Pull,
-    Pulled,
-    Push,
-    Pushed,
-    Refresh,
-    Refreshed,
-    Residual,
-    Stale,
-)
+from dovetail.runtime.messages import AddUp, Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Residual, Stale
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.host_memory import HostMemory
 from dovetail.runtime.worker.incoming import Incoming
 from dovetail.runtime.worker.keys import LookUp
-from dovetail.runtime.worker.push_part import PushPart
+from dovetail.runtime.worker.push_part import PushPart, after_slices
 from dovetail.runtime.worker.wire import Wire
-from dovetail.transport import Channel, Letter, Refused
+from dovetail.transport import LOOK_EVERY_S, Channel, Flow, Letter, Refused
 
 Floats = NDArray[np.float32]
 NO_SLICES: Mapping[int, int] = {}
@@ -56,6 +43,8 @@ class Answer:
     rows: Sequence[Floats | Tensor]
     dense: Floats | None
     parked_s: float
+    asked_s: float = 0.0
+    """When the servers were asked last, on the clock of `time.perf_counter`."""
 
 
 class Lines:
@@ -74,6 +63,10 @@ class Lines:
         self._are_near = all(channel.is_near for channel in channels)
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
+        self._connections = [-1] * len(channels)
+        """By which each server answered last."""
+        self._flows: dict[int, Flow] = {}
+        """Of what is under way, where links are measured."""
         self._next_number = secrets.randbits(48)
         """Of pulls: no process has those of another, nor of one before it under the same name."""
         self._parked_s = self._exchange_s = 0.0
@@ -102,7 +95,7 @@ class Lines:
             generation=generation, version=version, tables=tables, dense=dense, early=early, number=name,
             cached=rows.is_cached,
         )  # fmt: skip
-        begun_s = time.perf_counter()
+        begun_s = asked_s = time.perf_counter()
         vector = self.memory.floats(self._blueprint.dense_size) if dense else None
         missing: dict[int, int] = {}
         parked_s = 0.0
@@ -118,7 +111,7 @@ class Lines:
             parked_s = max(parked_s, pulled.parked_s)
         self._exchange_s = time.perf_counter() - begun_s - parked_s
         for since in sorted(set(missing.values())):
-            servers = [number for number in missing if missing[number] == since]
+            servers, asked_s = [number for number in missing if missing[number] == since], time.perf_counter()
             refresh = Refresh(
                 generation=generation, version=version, since=since, tables=tables, dense=dense, number=name
             )
@@ -131,7 +124,7 @@ class Lines:
                     vector[self._slices[number]] = self._wire.dense_down(number, letter.arrays[-1], base)
                 parked_s = max(parked_s, letter.message.parked_s)
         self._parked_s = parked_s
-        return Answer(list(look_ups), rows.whole(), vector, parked_s)
+        return Answer(list(look_ups), rows.whole(), vector, parked_s, asked_s)
 
     def _ask_all(
         self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool],
@@ -148,6 +141,7 @@ class Lines:
             wants = self._wire.wants(number)
             asked = msgspec.structs.replace(message, **wants) if wants else message
             keys = [] if named else [each.keys[each.of_server(number)] for each in look_ups]
+            self._watch(number, "down")
             return self._channels[number].ask(asked, [*keys, *ages(number)])
 
         requests = {number: ask(number, named=is_named) for number in servers}
@@ -156,7 +150,9 @@ class Lines:
             if isinstance(letter.message, Forgotten) and is_named:
                 letter = self._await(number, ask(number, named=False), wanted)
             took_s = time.perf_counter() - begun_s
-            self._wire.answered(number, max(0.0, took_s - getattr(letter.message, "parked_s", 0.0)))
+            flow_s = self._flow_s(number)
+            took_s = max(0.0, took_s - getattr(letter.message, "parked_s", 0.0))
+            self._wire.answered(number, took_s if flow_s is None else min(took_s, flow_s))
             yield number, letter
 
     def push(
@@ -172,7 +168,9 @@ class Lines:
         if dense is not None:
             self._wire.begin(message.step)
         parts = [self._part_of(number, gradients, dense) for number in range(len(self._channels))]
-        messages = [_after_slices(message, slices.get(number, 0)) for number in range(len(parts))]
+        for number in range(len(parts)):
+            self._watch(number, "up")
+        messages = [after_slices(message, slices.get(number, 0)) for number in range(len(parts))]
         requests = [parts[number].ask(self._channels[number], messages[number]) for number in range(len(parts))]
         try:
             for number, request in enumerate(requests):
@@ -183,37 +181,13 @@ class Lines:
                 if not isinstance(letter.message, Pushed):
                     raise self._unexpected(number, letter)
                 took_s = time.perf_counter() - begun_s
+                flow_s = self._flow_s(number)
+                took_s = took_s if flow_s is None else min(took_s, flow_s)
                 self._wire.acknowledged(number, took_s, counts=letter.message.counts, dense=dense is not None)
         except Abandoned:
             if dense is not None:
                 self._wire.abandoned()
             raise
-
-    def pull_slices(
-        self, assign: Assign, pieces: Sequence[DenseSlice], vector: Floats, wanted: Callable[[], bool]
-    ) -> None:
-        """Write slices of dense parameters, one a server, as they are before the step of a task."""
-        pull = Pull(generation=assign.generation, version=assign.step, tables=(), dense=True)
-        requests = [
-            self._channels[each.server].ask(
-                msgspec.structs.replace(pull, first=each.begins, last=each.begins + each.last - each.first)
-            )
-            for each in pieces
-        ]
-        for each, request in zip(pieces, requests, strict=True):
-            letter = self._await(each.server, request, wanted)
-            if not isinstance(letter.message, Pulled):
-                raise self._unexpected(each.server, letter)
-            vector[each.first : each.last] = letter.arrays[0]
-
-    def push_slice(
-        self, message: Push, server: int, numbers: Floats, wanted: Callable[[], bool], slices: Mapping[int, int]
-    ) -> None:
-        """Send a slice of dense gradients to its server, after those that went before, and wait until it has it."""
-        message = _after_slices(message, slices.get(server, 0))
-        letter = self._await(server, self._channels[server].ask(message, [numbers]), wanted)
-        if not isinstance(letter.message, Pushed):
-            raise self._unexpected(server, letter)
 
     def _part_of(self, number: int, gradients: Sequence[tuple[LookUp, Floats]], dense: Floats | None) -> PushPart:
         """Return what a server owns of gradients, packed once: what is kept back of them is known then."""
@@ -241,21 +215,46 @@ class Lines:
         """Return what one server answers."""
         return self._await(number, self._channels[number].ask(message, arrays), wanted)
 
+    def ask_each(
+        self, asked: Sequence[tuple[int, Any, Sequence[Floats]]], expected: type[Any], wanted: Callable[[], bool]
+    ) -> list[Letter]:
+        """Return what servers answer, each to its message; another kind of answer than `expected` is an error."""
+        requests = [(number, self._channels[number].ask(message, arrays)) for number, message, arrays in asked]
+        letters = [(number, self._await(number, request, wanted)) for number, request in requests]
+        for number, letter in letters:
+            if not isinstance(letter.message, expected):
+                raise self._unexpected(number, letter)
+        return [letter for _, letter in letters]
+
     def _await(self, number: int, request: int, wanted: Callable[[], bool]) -> Letter:
         """Return the answer to a request, which has no deadline of its own: the coordinator watches the servers."""
         channel = self._channels[number]
         while True:
-            letter = channel.receive(LOOK_S)
+            letter = channel.receive(LOOK_EVERY_S if self._flows else LOOK_S)
+            for flow in self._flows.values():
+                flow.look()
             # A server that cannot even read a letter's number refuses it under none.
             if letter is not None and (letter.request == request or isinstance(letter.message, Refused)):
                 if isinstance(letter.message, Stale):
                     raise self._abandoned()
+                self._connections[number] = letter.connection
                 return letter
             if not wanted():
                 raise self._abandoned()
 
+    def _watch(self, number: int, way: Literal["up", "down"]) -> None:
+        """Look at what goes to a server or comes from it from now on, where that is to be measured."""
+        if self._wire.measures and self._connections[number] >= 0:
+            self._flows[number] = Flow(self._connections[number], way)
+
+    def _flow_s(self, number: int) -> float | None:
+        """Return how long what was watched was on its way, where anybody knows."""
+        flow = self._flows.pop(number, None)
+        return None if flow is None else flow.seconds()
+
     def _abandoned(self) -> Abandoned:
         """Let go of all requests under way: answers that still come go nowhere."""
+        self._flows.clear()
         for channel in self._channels:
             channel.abandon()
         return Abandoned()
@@ -282,11 +281,6 @@ def lines_of(process: Process, purpose: str, wire: Wire | None = None, memory: H
     lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
     channels = [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
     return Lines(blueprint, channels, wire, memory)
-
-
-def _after_slices(message: Push, slices: int) -> Push:
-    """Return a push as one more part, after so many slices."""
-    return msgspec.structs.replace(message, part=message.part + slices) if slices else message
 
 
 def now_s() -> float:

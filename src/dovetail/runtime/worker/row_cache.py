@@ -28,8 +28,8 @@ from dovetail.units import format_bytes
 
 Floats = NDArray[np.float32]
 Places = NDArray[np.int64]
-SLOT_BYTES = 8 + 4 + 8 + 8 + 1 + 4 * 4
-"""Of a slot beside its row: key, table, stamp, turn, whether it was used, and its part of the index."""
+SLOT_BYTES = 4 * 8 + 4 * 4
+"""Of a slot beside its row: its line, and its part of the index, at most."""
 
 
 class Moment(NamedTuple):
@@ -53,36 +53,31 @@ class Shelf:
         """Take the memory for `size` rows."""
         self.rows = torch.empty((size, width), dtype=torch.float32, device=device)
         self._heads = np.full(1 << (2 * size - 1).bit_length(), kernels.FREE, dtype=np.int32)
-        self._keys = np.zeros(size, dtype=np.int64)
-        self._tables = np.zeros(size, dtype=np.int32)
-        self.stamps = np.zeros(size, dtype=np.int64)
-        self._used = np.zeros(size, dtype=np.bool_)
-        self._held = np.zeros(size, dtype=np.int64)
+        self._lines = np.zeros((size, 4), dtype=np.int64)
         self._counts = np.zeros(2, dtype=np.int64)
 
     def clear(self) -> None:
         """Keep nothing."""
         self._heads[:] = kernels.FREE
-        self._used[:] = False
         self._counts[:] = 0
 
     def find(self, table: int, keys: Keys, moment: Moment, *, exact: bool) -> Kept:
         """Return what is kept of distinct keys."""
         kept = Kept(np.empty(len(keys), dtype=np.int32), np.empty(len(keys), dtype=np.uint8))
-        index = (self._heads, self._keys, self._tables, self.stamps, self._used)
-        kernels.find(table, keys, *index, moment.oldest, moment.stamp, exact, *kept)
+        kernels.find(table, keys, self._heads, self._lines, moment.oldest, moment.stamp, exact, *kept)
         return kept
+
+    def stay(self, slots: NDArray[np.int32], moment: Moment, turn: int, *, exact: bool) -> None:
+        """Have rows that are used stay through a turn; exact ones are as of now from now on."""
+        kernels.stay(self._lines, slots, turn, moment.stamp, exact)
 
     def place(self, table: int, keys: Keys, moment: Moment, turn: int) -> NDArray[np.int32]:
         """Return slots for rows of distinct keys that have come, -1 for those that find none."""
         slots = np.empty(len(keys), dtype=np.int32)
-        index = (self._heads, self._keys, self._tables, self.stamps, self._used)
-        kernels.place(table, keys, *index, self._held, turn, moment.oldest, self._counts, slots)
+        kernels.place(
+            table, keys, self._heads, self._lines, turn, moment.stamp, moment.oldest, self._counts, slots
+        )  # fmt: skip
         return slots
-
-    def hold(self, slots: NDArray[np.int32], turn: int) -> None:
-        """Have rows stay through a turn."""
-        self._held[slots] = turn
 
 
 class RowCache:
@@ -131,8 +126,13 @@ class RowCache:
             return Kept(np.full(len(keys), kernels.LEFT_OUT, dtype=np.int32), np.zeros(len(keys), dtype=np.uint8))
         return shelf.find(table, keys, moment, exact=self.is_exact)
 
-    def whole(self, table: int, rows: Floats, came: Places, kept: Places, slots: NDArray[np.int32]) -> Tensor:
-        """Return all rows of a look-up on the device: those that `came`, as they are in `rows`, and those in slots."""
+    def whole(
+        self, table: int, rows: Floats, came: Places, kept: Places, slots: NDArray[np.int32], moment: Moment
+    ) -> Tensor:
+        """Return all rows of a look-up on the device: those that `came`, as they are in `rows`, and those in slots.
+
+        Those in slots still are good: exact ones are from now on as of now.
+        """
         shelf = self._shelves.get(self._tables[table].width)
         values = torch.from_numpy(rows)
         if self._device.type != "cpu":
@@ -142,14 +142,8 @@ class RowCache:
         if len(kept) and shelf is not None:
             found = shelf.rows.index_select(0, self._on_device(slots))
             values.index_copy_(0, self._on_device(kept), found)
-            shelf.hold(slots, self._turn)
+            shelf.stay(slots, moment, self._turn, exact=self.is_exact)
         return values
-
-    def confirm(self, table: int, slots: NDArray[np.int32], moment: Moment) -> None:
-        """Take in that kept rows still are good: exact ones are from now on as of now."""
-        shelf = self._shelves.get(self._tables[table].width)
-        if self.is_exact and shelf is not None:
-            shelf.stamps[slots] = moment.stamp
 
     def put(self, table: int, keys: Keys, values: Tensor, came: Places, moment: Moment) -> None:
         """Keep those rows of a look-up that came."""
@@ -160,7 +154,6 @@ class RowCache:
         found = slots != kernels.LEFT_OUT
         if not found.all():
             slots, came = slots[found], came[found]
-        shelf.stamps[slots] = moment.stamp
         shelf.rows.index_copy_(0, self._on_device(slots), values.index_select(0, self._on_device(came)))
 
     def _on_device(self, numbers: NDArray[np.int32] | Places) -> Tensor:

@@ -11,6 +11,7 @@ from dovetail.runtime.dense.slices import DenseSlice
 from dovetail.runtime.messages import Done, Push, Span
 from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.score_counts import Counts
+from dovetail.runtime.worker.slice_lines import push_slice
 from dovetail.runtime.worker.task import Floats, RowGradients, Task
 
 
@@ -23,6 +24,8 @@ class Gradients:
     dense: Floats | None = None
     last: bool = False
     counts: Counts = ()
+    put_s: float = 0.0
+    """When the last ones were there to be sent."""
 
 
 Errand = Callable[[], None]
@@ -48,6 +51,8 @@ class Sender:
         """
         self.task_done: Callable[[float], None] = lambda _: None
         """Hears how long a task was computed."""
+        self.were_under_way: Callable[[float, float], None] = lambda *_: None
+        """Hears from when to when the last gradients of a task were on their way."""
         self._name, self._attempt, self.lines = name, attempt, lines
         self._wanted, self._tell, self._rests = wanted, tell, rests
         self._queue: queue.SimpleQueue[Gradients | Errand | None] = queue.SimpleQueue()
@@ -71,7 +76,7 @@ class Sender:
     def put_last(self, task: Task, rows: RowGradients | None, dense: Floats | None, counts: Counts) -> None:
         """Have the last gradients of a task sent, those that were held where `rows` is None; then report it."""
         rows = self._take_held(task) if rows is None else rows
-        self._queue.put(Gradients(task, rows, dense, last=True, counts=counts))
+        self._queue.put(Gradients(task, rows, dense, last=True, counts=counts, put_s=now_s()))
 
     def put_slice(self, task: Task, where: DenseSlice, numbers: Floats, then: Errand) -> None:
         """Have a slice of dense gradients sent; `then` is called when it was, or is not wanted any more."""
@@ -80,7 +85,7 @@ class Sender:
             try:
                 if self._wanted(task):
                     message, before = self._message(task, dense=True, first=where.begins), task.slices_pushed
-                    self.lines.push_slice(message, where.server, numbers, lambda: self._wanted(task), before)
+                    push_slice(self.lines, message, where.server, numbers, lambda: self._wanted(task), before)
                     task.slices_pushed[where.server] = task.slices_pushed.get(where.server, 0) + 1
             finally:
                 then()
@@ -125,7 +130,8 @@ class Sender:
         end_s = now_s()
         task.spans.append(Span("send", start_s, end_s, assign.step))
         if gradients.last:
-            self._tell(self._done(task, end_s - start_s), gradients.counts)
+            self.were_under_way(gradients.put_s, end_s)
+            self._tell(self._done(task, max(0.0, end_s - gradients.put_s)), gradients.counts)
             self.task_done(task.compute_s)
 
     def _message(
@@ -150,7 +156,7 @@ class Sender:
         )
 
     def _done(self, task: Task, last_push_s: float) -> Done:
-        """Return the report of a task that is pushed to all servers."""
+        """Return the report of a task that is pushed to all servers, the last gradients in `last_push_s`."""
         # Where later stages compute, exchanges with servers take longer than a worker's own layers, and vary: shares by
         # them would go astray, those by its layers are right.
         is_staged = len(task.stages_s) > 0
@@ -170,6 +176,7 @@ class Sender:
             piece_wait_s=task.piece_wait_s,
             stages_s=task.stages_s,
             spans=tuple(task.spans),
+            push_s=0.0 if is_staged else last_push_s,
             num_rows=task.num_rows,
             num_kept=task.num_kept,
             kept_bytes=task.kept_bytes,

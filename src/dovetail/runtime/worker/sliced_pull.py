@@ -23,6 +23,7 @@ from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.dense.slices import DenseSlice
 from dovetail.runtime.worker.lines import Abandoned, Lines
 from dovetail.runtime.worker.model import ServedModel
+from dovetail.runtime.worker.slice_lines import pull_slices
 from dovetail.runtime.worker.task import Arriving, Task
 
 Floats = NDArray[np.float32]
@@ -69,10 +70,11 @@ class SlicedPull:
 
     def _fetch(self, task: Task, arriving: Arriving) -> None:
         """Fetch the slices of a task."""
-        lines = self._lines
-        for numbers in self._rounds if lines is not None else ():
+        if self._lines is None:
+            return
+        for numbers in self._rounds:
             pieces = [self._slices[number] for number in numbers]
-            lines.pull_slices(task.assign, pieces, arriving.vector, lambda: self._wanted(task))  # type: ignore[union-attr]
+            pull_slices(self._lines, task.assign, pieces, arriving.vector, lambda: self._wanted(task))
             for number in numbers:
                 arriving.came[number].set()
 

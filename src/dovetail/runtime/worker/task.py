@@ -104,6 +104,8 @@ class Fetched:
     rows: AheadRows
     dense: Floats | None
     fetch_s: float
+    after_s: float = 0.0
+    """Of that, what could not be done before the servers had the step that it waited for."""
     arriving: Arriving | None = None
     """The dense parameters, where they come in slices."""
 
