@@ -79,7 +79,7 @@ class ServerLoop:
         self._waits_in = -1
         """The generation of sums from a redo log that wait to be committed; nobody is served in it any more."""
         self._word = ""
-        self._parked = Parked(self._shard, reads_ahead=self._site is None)
+        self._parked = Parked(self._shard, self._from_worker, reads_ahead=self._site is None)
         self._saving = PartSaving(self._name, number, self._shard, self._redo)
         self._square = math.nan
         self._busy_s = self._last_beat_s = 0.0

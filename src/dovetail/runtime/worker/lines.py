@@ -14,8 +14,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.dense.slices import DenseSlice
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import AddUp, Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Residual, Stale
+from dovetail.runtime.messages import (
+    AddUp,
+    Assign,
+    Forgotten,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Refresh,
+    Refreshed,
+    Residual,
+    Stale,
+)
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.host_memory import HostMemory
 from dovetail.runtime.worker.incoming import Incoming
@@ -188,6 +201,23 @@ class Lines:
             if dense is not None:
                 self._wire.abandoned()
             raise
+
+    def pull_slices(
+        self, assign: Assign, pieces: Sequence[DenseSlice], vector: Floats, wanted: Callable[[], bool]
+    ) -> None:
+        """Write slices of dense parameters, one a server, as they are before the step of a task."""
+        pull = Pull(generation=assign.generation, version=assign.step, tables=(), dense=True)
+        requests = [
+            self._channels[each.server].ask(
+                msgspec.structs.replace(pull, first=each.begins, last=each.begins + each.last - each.first)
+            )
+            for each in pieces
+        ]
+        for each, request in zip(pieces, requests, strict=True):
+            letter = self._await(each.server, request, wanted)
+            if not isinstance(letter.message, Pulled):
+                raise self._unexpected(each.server, letter)
+            vector[each.first : each.last] = letter.arrays[0]
 
     def push_slice(
         self, message: Push, server: int, numbers: Floats, wanted: Callable[[], bool], slices: Mapping[int, int]
