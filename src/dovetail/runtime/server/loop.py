@@ -43,7 +43,7 @@ from dovetail.runtime.server.requests import accepted, gradients_in, residual_in
 from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
-from dovetail.runtime.server.site_shard import SiteShard, rest_of
+from dovetail.runtime.server.site_shard import SiteShard, rest
 from dovetail.runtime.server.stats import stats_of
 from dovetail.runtime.server.wire import AnswerWire
 from dovetail.transport import Letter, Listener, PeerLost, Refused
@@ -97,7 +97,7 @@ class ServerLoop:
         try:
             while not self._stopped:
                 poller.poll(
-                    0 if not self._shard.is_settled else 20 if self._saving.is_under_way else rest_of(self._site)
+                    0 if not self._shard.is_settled else 20 if self._saving.is_under_way else rest(self._site)
                 )
                 self._beat()
                 # The coordinator first: a commit answers workers that wait.

@@ -148,6 +148,6 @@ class SiteShard(Shard):
         self._joined.close()
 
 
-def rest_of(site: SiteShard | None) -> int:
+def rest(site: SiteShard | None) -> int:
     """Return for how many milliseconds a server may wait for letters, which has sites to see to or not."""
     return 100 if site is None else round(2000 * site.look_s)
