@@ -96,9 +96,7 @@ class ServerLoop:
         self._say_hello()
         try:
             while not self._stopped:
-                poller.poll(
-                    0 if not self._shard.is_settled else 20 if self._saving.is_under_way else rest(self._site)
-                )
+                poller.poll(0 if not self._shard.is_settled else 20 if self._saving.is_under_way else rest(self._site))
                 self._beat()
                 # The coordinator first: a commit answers workers that wait.
                 while (letter := self._coordinator.receive(0)) is not None:
