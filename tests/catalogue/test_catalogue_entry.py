@@ -128,3 +128,12 @@ def test_what_no_cloud_rents_out_is_refused_with_its_key_and_a_hint(changes: dic
 
     assert caught.value.key == key
     assert caught.value.hint
+
+
+def test_the_bus_follows_from_the_accelerator_unless_it_is_given():
+    assert make_gpu().host_bus_bytes_per_s == pytest.approx(2 * 31.5e9, rel=0.01)  # two of PCI Express 4 x16
+    assert make_gpu(accelerator="V100-PCIe").host_bus_bytes_per_s == pytest.approx(2 * 15.75e9, rel=0.01)
+    assert make_gpu(accelerator="A100-80GB-PCIe").host_bus_bytes_per_s == pytest.approx(2 * 31.5e9, rel=0.01)
+    assert make_gpu(bus_bytes_per_s=5e9).host_bus_bytes_per_s == 5e9
+    assert make_gpu(accelerator="Something").host_bus_bytes_per_s is None
+    assert make_cpu().host_bus_bytes_per_s is None

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from dovetail.cli.main import app
@@ -76,3 +77,38 @@ def test_what_cannot_be_profiled_is_an_error_with_a_hint(arguments: list[str], n
     assert result.exit_code == 1
     assert named in result.stderr
     assert "\nhint: " in result.stderr
+
+
+def test_a_table_larger_than_a_gpu_is_profiled_planned_and_checked(tmp_path: Path) -> None:
+    path, plan = tmp_path / "problem.json", tmp_path / "plan.json"
+    profiled = run(
+        *("profile", "ctr-dnn", *SMALL, "--out", path, "--resources", "lambda:gpu_1x_a100"),
+        *("--network-gb-per-s", "1", "--row-cache", "20"),
+    )
+    assert profiled.exit_code == 0, profiled.stderr
+    assert "estimating rows of embedding that are not on gpu_1x_a100" in profiled.stderr
+    problem = json.loads(path.read_text())
+    embedding = problem["layer"][0]
+    embedding["weight_bytes"] = 1e12  # as if the table had many rows more
+    embedding["on"].pop("cpu")
+    path.write_text(json.dumps(problem))
+
+    planned = run("plan", path, "--memory", "--out", plan)
+    assert planned.exit_code == 0, planned.stderr
+    stage = json.loads(plan.read_text())["stages"][0]
+    checked = run("check", path, plan)
+
+    assert stage["row_budgets"]["embedding"] <= embedding["on"]["gpu_1x_a100"]["cache"]["hits"][-1][0]
+    assert 0 < stage["row_hits"]["embedding"] <= 1
+    assert "rows of `embedding` on each gpu_1x_a100" in planned.stdout
+    assert "<- the plan" in planned.stdout
+    assert checked.exit_code == 0, checked.stderr
+    assert "warning" not in checked.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_rows_on_a_gpu_that_nobody_has_are_not_asked_for() -> None:
+    result = run("profile", "ctr-dnn", *SMALL, "--row-cache", "20", "--network-gb-per-s", "1")
+
+    assert result.exit_code == 1
+    assert "--row-cache 20: PyTorch finds no GPU here" in result.stderr

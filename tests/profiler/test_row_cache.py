@@ -8,8 +8,10 @@ from torch import nn
 from dovetail.data import load_data
 from dovetail.embedding.device_budget import bytes_for
 from dovetail.models import load_model
+from dovetail.profiler.profile import profile
 from dovetail.profiler.request import ProfileRequest
-from dovetail.profiler.row_cache import keys_of, measure_row_cache
+from dovetail.profiler.row_cache import estimate_row_cache, keys_of, measure_row_cache
+from dovetail.spec import ResourceType, Training
 
 
 def zipf_batches(seed=0, count=30, size=2000, rows=5000):
@@ -51,3 +53,47 @@ def test_the_keys_of_a_layer_are_those_that_it_looks_up():
     np.testing.assert_array_equal(keys_of(table, batches[0]), np.unique(batches[0].ids.numpy() % 200))
     assert keys_of(nn.Linear(2, 2), batches[0]) is None
     assert torch.equal(batches[0].ids, request.build()[1][0].ids)
+
+
+def test_a_device_elsewhere_has_the_same_curve_and_pays_for_its_bus():
+    batches = zipf_batches()
+    here = measure_row_cache(batches, width=4, optimizer="adagrad", device="cpu")
+    slow, fast = (
+        estimate_row_cache(batches, width=4, optimizer="adagrad", bus_bytes_per_s=rate) for rate in (1e6, 1e12)
+    )
+    num_rows = int(np.mean([len(keys) for keys in batches]))
+
+    assert slow.hits == fast.hits == here.hits
+    assert slow.miss_s > 2 * num_rows * 4 * 8 / 1e6  # values and sums of squares, up and down
+    assert 0 < fast.miss_s < slow.miss_s
+    assert estimate_row_cache(batches, width=4, optimizer="lamb", bus_bytes_per_s=1e9) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "room", "expected"), [(None, 4000.0, True), (None, 1e9, False), (5, 1e9, True), (0, 1.0, False)]
+)
+def test_where_nobody_asks_rows_are_counted_for_tables_that_do_not_fit(asked, room, expected):
+    request = ProfileRequest(
+        model="ctr-dnn", batch=64, data_options={"num_slots": 4, "rows_per_slot": 50, "num_samples": 640},
+        model_options={"num_rows": 200, "width": 4, "hidden": [8]},
+    )  # fmt: skip
+    elsewhere = ResourceType(
+        name="far", kind="gpu", price_per_hour=1.0, memory_bytes=room, flops_per_s=1e12, memory_bytes_per_s=1e11
+    )
+    said = []
+    found = profile(
+        request,
+        training=Training(samples=640, batch=64),
+        at_hand=[ResourceType(name="cpu", kind="cpu", price_per_hour=0.1)],
+        elsewhere=[elsewhere],
+        network_bytes_per_s=1e9,
+        row_cache_batches=asked,
+        buses={"far": 1e10},
+        say=said.append,
+    )
+    layers = {layer.name: layer for layer in found.problem.layers}
+
+    assert (layers["embedding"].on["far"].cache is not None) == expected
+    assert layers["embedding"].on["cpu"].cache is None
+    assert all(layer.on["far"].cache is None for name, layer in layers.items() if name != "embedding")
+    assert any("that are not on far" in line for line in said) == expected

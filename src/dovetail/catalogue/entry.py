@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
+from dovetail.catalogue.buses import bus_of
 from dovetail.catalogue.chips import Chip, chip_of
 from dovetail.errors import SpecError
 from dovetail.spec import ResourceType
@@ -26,6 +27,7 @@ _OPTIONAL_AMOUNTS = (
     "tf32_flops_per_s",
     "bf16_flops_per_s",
     "memory_bytes_per_s",
+    "bus_bytes_per_s",
     "network_bytes_per_s",
     "spot_usd_per_hour",
 )
@@ -62,6 +64,9 @@ class CatalogueEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bf16_flops_per_s: Annotated[float | None, Meta(description="dense bf16 peak of one unit, where it has bf16")] = None
     memory_bytes_per_s: Annotated[
         float | None, Meta(description="peak bandwidth of the memory the unit computes in, e.g. 600e9")
+    ] = None
+    bus_bytes_per_s: Annotated[
+        float | None, Meta(description="from the host's memory to the accelerators, one way, over all of one unit")
     ] = None
     network_bytes_per_s: Annotated[
         float | None, Meta(description="the lasting rate of the unit's network, e.g. network_bytes_per_s = 12.5e9")
@@ -119,6 +124,14 @@ class CatalogueEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.memory_bytes_per_s is None and self.chip is not None and self.vcpus is not None:
             return self.chip.memory_bytes_per_s(self.vcpus)
         return self.memory_bytes_per_s
+
+    @property
+    def host_bus_bytes_per_s(self) -> float | None:
+        """The rate at which the unit's accelerators read the host's memory; by their names where it is not given."""
+        if self.bus_bytes_per_s is not None or self.accelerator is None:
+            return self.bus_bytes_per_s
+        rate = bus_of(self.accelerator)
+        return None if rate is None else rate * self.num_accelerators
 
     def price_per_hour(self, spot: bool = False) -> float:
         """Return USD for one unit and hour, at the on-demand or the spot price."""

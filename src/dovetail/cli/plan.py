@@ -158,7 +158,10 @@ def _print(problem: Problem, demands: Demands, plans: list[Plan], *, pareto: boo
     print_plan(problem, demands, plans[0])
     print_dependence(problem, plans[0], demands, clock=time.perf_counter)
     if memory:
+        from dovetail.cli.row_tables import print_row_budgets
+
         print_memory(problem, plans[0])
+        print_row_budgets(problem, plans[0])
 
 
 def _refuse_with_compare(

@@ -42,9 +42,13 @@ def profile(
         float | None, typer.Option(help="Bandwidth between units; absent: measured over loopback.")
     ] = None,
     row_cache: Annotated[
-        int,
-        typer.Option(min=0, help="Measure few rows on the GPU, others in host memory, by the keys of so many batches."),
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0,
+            help="What few rows on a GPU cost, others in host memory, by the keys of so many batches; 0: not asked; "
+            "absent: asked for tables that do not fit.",
+        ),
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="How many samples training will see.")] = 45_840_617,
     min_samples_per_s: Annotated[float, typer.Option(help="The throughput floor to write down.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the model's initial values and generated data.")] = 0,
@@ -68,10 +72,11 @@ def profile(
             seed=seed,
         )
         at_hand, elsewhere = types_at_hand(price or []), _types_elsewhere(resources or [])
-        if row_cache and not any(resource.kind == "gpu" for resource in at_hand):
+        buses = _buses(resources or [])
+        if row_cache and not buses and not any(resource.kind == "gpu" for resource in at_hand):
             raise DovetailError(
-                f"--row-cache {row_cache}: PyTorch finds no GPU here",
-                hint="leave it away, or profile where there is one",
+                f"--row-cache {row_cache}: PyTorch finds no GPU here, and none of --resources has a known bus",
+                hint="leave it away, profile where there is one, or name a GPU type, e.g. --resources aws:g5.xlarge",
             )
         network = network_speed(network_gb_per_s)
         found = measure(
@@ -83,6 +88,7 @@ def profile(
             network_bytes_per_s=network.bytes_per_s,
             num_workers=workers,
             row_cache_batches=row_cache,
+            buses=buses,
             say=lambda message: say(f"{message} ..."),
         )
         if out is not None:
@@ -140,6 +146,18 @@ def _types_elsewhere(names: list[str]) -> list[ResourceType]:
                 hint="choose a type with an accelerator, or profile on such a machine",
             )
     return types
+
+
+def _buses(names: list[str]) -> dict[str, float]:
+    """Return the bytes a second between host memory and accelerators of catalogue types, by the types' names."""
+    from dovetail.cli.catalogue import load
+
+    if not names:
+        return {}
+    catalogue = load(None)
+    entries = [catalogue.find(name) for name in names]
+    rates = {entry.to_resource().name: entry.host_bus_bytes_per_s for entry in entries if entry.kind == "gpu"}
+    return {name: rate for name, rate in rates.items() if rate is not None}
 
 
 def links_between(at_hand: list[ResourceType], elsewhere: list[ResourceType], network: LinkSpeed) -> list[Link]:

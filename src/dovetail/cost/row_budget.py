@@ -14,6 +14,7 @@ import msgspec
 
 from dovetail.errors import PlanError
 from dovetail.spec import Layer, LayerTime, Problem, Stage
+from dovetail.units import format_bytes
 
 
 def with_budget(layer: Layer, resource: str, rows_bytes: float) -> Layer:
@@ -23,6 +24,12 @@ def with_budget(layer: Layer, resource: str, rows_bytes: float) -> Layer:
         raise PlanError(
             f"layer `{layer.name}` has no [layer.on.{resource}.cache], so what few rows cost is not known",
             hint="profile it, or leave row_budgets away",
+        )
+    if rows_bytes < before.cache.least_bytes:
+        raise PlanError(
+            f"layer `{layer.name}` is given {format_bytes(rows_bytes)} of rows on each `{resource}`, and those of one "
+            f"batch take {format_bytes(before.cache.least_bytes)}",
+            hint=f"give row_budgets of at least {before.cache.least_bytes:.0f}",
         )
     missed_s = before.cache.miss_s * (1 - before.cache.hit_ratio(rows_bytes))
     comm_s = before.comm_s + missed_s
@@ -52,3 +59,13 @@ def budgets_of(layers: Sequence[Layer], resource: str) -> Mapping[str, float] | 
     """Return what layers of a settled problem keep on a unit of a type, by name; None where all keep everything."""
     found = {layer.name: layer.on[resource].rows_bytes for layer in layers}
     return {name: held for name, held in found.items() if held is not None} or None
+
+
+def hits_of(problem: Problem, stage: Stage) -> dict[str, float]:
+    """Return the part of a batch's rows that each embedding of a stage finds in what it is given, by name."""
+    caches = {layer.name: layer.on[stage.resource].cache for layer in problem.layers if stage.resource in layer.on}
+    return {
+        name: cache.hit_ratio(rows_bytes)
+        for name, rows_bytes in (stage.row_budgets or {}).items()
+        if (cache := caches.get(name)) is not None
+    }

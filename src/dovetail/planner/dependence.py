@@ -78,8 +78,11 @@ def _scaled_layer(layer: Layer, *, slow: bool) -> Layer:
     for name, time in layer.on.items():
         if time.source == "estimated":
             factor = 1.0 + (DEFAULT_ERROR if time.error is None else time.error)
-            seconds = time.compute_s * factor if slow else time.compute_s / factor
-            on[name] = msgspec.structs.replace(time, compute_s=seconds)
+            factor = factor if slow else 1.0 / factor
+            cache = time.cache
+            if cache is not None:
+                cache = msgspec.structs.replace(cache, miss_s=cache.miss_s * factor)
+            on[name] = msgspec.structs.replace(time, compute_s=time.compute_s * factor, cache=cache)
         else:
             on[name] = time
     return msgspec.structs.replace(layer, on=on)

@@ -25,7 +25,7 @@ from dovetail.planner.impossible import no_plan
 from dovetail.planner.measured import Measure, MeasuredScorer
 from dovetail.planner.plan import cheapest_plan
 from dovetail.planner.result import refuse_timeless, to_plan
-from dovetail.planner.row_budgets import cheapest, over_budgets
+from dovetail.planner.row_budgets import best_of_budgets, over_budgets
 from dovetail.planner.score import Provisioning, Scorer
 from dovetail.planner.search import Learner, Progress, Proposer, search
 from dovetail.spec import Plan, Problem
@@ -136,12 +136,18 @@ def plan_with(method: str, problem: Problem, demands: Demands, *, clock: Clock, 
     if method != "brute-force" and demands.split_stages:
         raise PlanError(f"`{method}` cannot split stages", hint="use --method exact or brute-force with --split-stages")
 
+    if method == "brute-force":
+        return best_of_budgets(
+            problem, demands, lambda given, within: _brute_force_plan(given, within, clock=clock), clock=clock
+        )
+
     def plan_one(given: Problem, within: Demands) -> Plan:
-        if method == "brute-force":
-            return _brute_force_plan(given, within, clock=clock)
         return _searched_plan(method, given, within, options, clock=clock)
 
-    return over_budgets(problem, demands, plan_one, cheapest, clock=clock)
+    def lower_bound() -> float:
+        return cheapest_plan(problem, demands, clock=clock).lower_bound
+
+    return over_budgets(problem, demands, plan_one, lower_bound, clock=clock)
 
 
 def _brute_force_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:

@@ -13,7 +13,7 @@ from dovetail.planner.fastest import Fastest, fastest_within
 from dovetail.planner.hourly import Hourly
 from dovetail.planner.impossible import no_plan, too_dear
 from dovetail.planner.result import refuse_timeless, to_plan
-from dovetail.planner.row_budgets import cheapest, fastest, over_budgets
+from dovetail.planner.row_budgets import best_of_budgets
 from dovetail.planner.stage_kernel import STEP
 from dovetail.spec import Plan, Problem
 
@@ -27,7 +27,7 @@ def cheapest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     def plan_one(given: Problem, within: Demands) -> Plan:
         return _cheapest_plan(given, within, clock=clock)
 
-    return over_budgets(problem, demands, plan_one, cheapest, clock=clock)
+    return best_of_budgets(problem, demands, plan_one, clock=clock)
 
 
 def _cheapest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
@@ -54,7 +54,7 @@ def fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     def plan_one(given: Problem, within: Demands) -> Plan:
         return _fastest_plan(given, within, clock=clock)
 
-    return over_budgets(problem, demands, plan_one, fastest, clock=clock)
+    return best_of_budgets(problem, demands, plan_one, fastest=True, clock=clock)
 
 
 def _fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:

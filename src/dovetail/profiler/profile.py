@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,16 @@ from dovetail.profiler.fit import Amdahl, fit_amdahl
 from dovetail.profiler.layers import LayerSeconds, measure_layers
 from dovetail.profiler.request import ProfileRequest, first_samples
 from dovetail.profiler.roofline import estimate_layer
-from dovetail.profiler.row_cache import Keys, keys_of, measure_row_cache
+from dovetail.profiler.row_cache import Keys, estimate_row_cache, keys_of, measure_row_cache
 from dovetail.profiler.sizes import LayerSizes, measure_sizes
 from dovetail.profiler.workers import measure_side_by_side
 from dovetail.spec import Layer, LayerTime, Link, Problem, ResourceType, Training
 
 UNIT_COUNTS = (1, 2, 4)
 """The law of each layer is fitted to a batch, half of it and a quarter: what each of so many units would get."""
+
+ENOUGH_BATCHES = 64
+"""Whose keys are counted where nobody says how many."""
 
 Say = Callable[[str], None]
 
@@ -57,14 +61,16 @@ def profile(
     links: Sequence[Link] = (),
     network_bytes_per_s: float,
     num_workers: int = 1,
-    row_cache_batches: int = 0,
+    row_cache_batches: int | None = None,
+    buses: Mapping[str, float] | None = None,
     say: Say = lambda _: None,
 ) -> Profile:
     """Measure every layer on the types at hand (kind `cpu`: one thread; `gpu`: the CUDA device), and write it up.
 
     Up to `num_workers` processes measure side by side on the CPU. Types elsewhere are estimated from their data sheets.
-    `links` are the ways between types, and go into the problem as they are. With `row_cache_batches`, it is measured on
-    a GPU what keeping only some rows of embeddings there costs, by the keys of so many batches.
+    `links` are the ways between types, and go into the problem as they are. What keeping only some rows of embeddings
+    on a GPU costs is measured by the keys of `row_cache_batches`, and estimated for types elsewhere by their `buses`
+    (bytes a second, by name); absent, it is asked for tables that do not fit there.
     """
     say("building the model and its data")
     graph, batches = request.build()
@@ -84,38 +90,58 @@ def profile(
         _layer(graph, position, sizes_by_units, measured, elsewhere, network_bytes_per_s)
         for position in range(len(graph))
     )
-    if row_cache_batches:
-        layers = _with_row_caches(request, graph, layers, at_hand, row_cache_batches, say)
+    gpus = {each.name: None for each in at_hand if each.kind == "gpu"} | dict(buses or {})
+    wanted = [
+        (position, name)
+        for position, name in itertools.product(range(len(layers)), gpus)
+        if layers[position].kind == "embedding" and name in layers[position].on
+    ]
+    if row_cache_batches is None:
+        rooms = {each.name: each.memory_bytes for each in (*at_hand, *elsewhere)}
+        wanted = [(at, name) for at, name in wanted if _is_too_large(layers[at], rooms[name])]
+    if wanted and row_cache_batches != 0:
+        counted = ENOUGH_BATCHES if row_cache_batches is None else row_cache_batches
+        layers = _with_row_caches(request, graph, layers, wanted, gpus, counted, say)
     problem = Problem(training=training, resources=(*at_hand, *elsewhere), layers=layers, links=tuple(links))
     return Profile(graph=graph, sizes=sizes_by_units[1], measured=tuple(measured), problem=problem)
+
+
+def _is_too_large(layer: Layer, room: float | None) -> bool:
+    """Say whether an embedding does not fit into the memory of a type whole."""
+    return room is not None and layer.weight_bytes + layer.optimizer_bytes + layer.index_bytes > room
 
 
 def _with_row_caches(
     request: ProfileRequest,
     graph: LayerGraph,
     layers: tuple[Layer, ...],
-    at_hand: Sequence[ResourceType],
+    wanted: Sequence[tuple[int, str]],
+    gpus: Mapping[str, float | None],
     num_batches: int,
     say: Say,
 ) -> tuple[Layer, ...]:
-    """Return the layers with what it costs to keep only some rows of their tables on each GPU at hand."""
+    """Return the layers with what it costs to keep only some rows of their tables on a GPU here, or beyond a bus."""
     say(f"counting the keys of {num_batches} batches")
-    found: list[list[Keys]] = [[] for _ in layers]
+    found: dict[int, list[Keys]] = {position: [] for position, _ in wanted}
     for batch in request.batches(num_batches):
-        for position, block in enumerate(graph.blocks):
-            if layers[position].kind == "embedding" and (keys := keys_of(block.module, batch)) is not None:
-                found[position].append(keys)
-    result = list(layers)
-    for resource in at_hand:
-        for position, (layer, keys_by_batch) in enumerate(zip(layers, found, strict=True)):
-            if resource.kind != "gpu" or not keys_by_batch:
-                continue
-            say(f"measuring rows of {layer.name} that are not on {resource.name}")
-            width = int(next(graph.blocks[position].module.parameters()).shape[1])
-            cache = measure_row_cache(keys_by_batch, width=width, optimizer=request.optimizer_for(graph), device="cuda")
-            on = result[position].on
-            now = msgspec.structs.replace(on[resource.name], cache=cache)
-            result[position] = msgspec.structs.replace(result[position], on={**on, resource.name: now})
+        for position, known in found.items():
+            if (keys := keys_of(graph.blocks[position].module, batch)) is not None:
+                known.append(keys)
+    result, optimizer = list(layers), request.optimizer_for(graph)
+    for position, name in wanted:
+        if not found[position]:
+            continue
+        width, bus = int(next(graph.blocks[position].module.parameters()).shape[1]), gpus[name]
+        say(f"{'measuring' if bus is None else 'estimating'} rows of {layers[position].name} that are not on {name}")
+        cache = (
+            measure_row_cache(found[position], width=width, optimizer=optimizer, device="cuda")
+            if bus is None
+            else estimate_row_cache(found[position], width=width, optimizer=optimizer, bus_bytes_per_s=bus)
+        )
+        on = result[position].on
+        result[position] = msgspec.structs.replace(
+            result[position], on={**on, name: msgspec.structs.replace(on[name], cache=cache)}
+        )
     return tuple(result)
 
 

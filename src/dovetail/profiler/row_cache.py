@@ -1,4 +1,11 @@
-"""What it costs to keep only some rows of an embedding on a device: how many look-ups miss, and what a miss takes."""
+"""What it costs to keep only some rows of an embedding on a device: how many look-ups miss, and what a miss takes.
+
+On a device that is here, a batch that finds none of its rows there is measured. For one elsewhere it is estimated:
+
+    miss_s = rows of a batch * (2 * bytes of a row / bus + host)        a row comes up, another goes down
+
+where `host` is what the host's table takes to find, read and write a row, measured here on one thread.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +45,65 @@ def measure_row_cache(batches: Sequence[Keys], *, width: int, optimizer: str, de
 
     None where rows are stepped by an optimizer that tables lack, or where the batches share no keys.
     """
-    if optimizer not in ROW_OPTIMIZERS:
-        return None
-    row_width = width + make_row_optimizer(optimizer).state_width(width)
-    _, counts = np.unique(np.concatenate(list(batches)), return_counts=True)
-    curve = [(float(bytes_for(rows, row_width)), ratio) for rows, ratio in by_parts(counts.astype(np.int32))]
-    curve = [point for number, point in enumerate(curve) if number == 0 or point[0] > curve[number - 1][0]]
-    if not curve or curve[-1][1] <= 0.0:
+    curve = _curve(batches, width, optimizer)
+    if not curve:
         return None
     num_rows = int(np.mean([len(keys) for keys in batches]))
     missing_s = _batch_seconds(num_rows, width, optimizer, device, device_batches=2)
     found_s = _batch_seconds(num_rows, width, optimizer, device, device_batches=TURNS + 1)
-    return RowCache(hits=tuple(curve), miss_s=max(0.0, missing_s - found_s))
+    return RowCache(
+        hits=curve, miss_s=max(0.0, missing_s - found_s), least_bytes=_least_bytes(batches, width, optimizer)
+    )
+
+
+def estimate_row_cache(
+    batches: Sequence[Keys], *, width: int, optimizer: str, bus_bytes_per_s: float
+) -> RowCache | None:
+    """Return the same for a device that is not here, by the rate of its bus."""
+    curve = _curve(batches, width, optimizer)
+    if not curve:
+        return None
+    num_rows = int(np.mean([len(keys) for keys in batches]))
+    row_bytes = 4 * (width + make_row_optimizer(optimizer).state_width(width))
+    bus_s = 2 * num_rows * row_bytes / bus_bytes_per_s
+    miss_s = bus_s + _host_seconds(num_rows, width, optimizer)
+    return RowCache(hits=curve, miss_s=miss_s, least_bytes=_least_bytes(batches, width, optimizer))
+
+
+def _curve(batches: Sequence[Keys], width: int, optimizer: str) -> tuple[tuple[float, float], ...]:
+    """Return the part of look-ups that find their rows, by the bytes given to rows; nothing where none would."""
+    if optimizer not in ROW_OPTIMIZERS:
+        return ()
+    row_width = width + make_row_optimizer(optimizer).state_width(width)
+    _, counts = np.unique(np.concatenate(list(batches)), return_counts=True)
+    curve = [(float(bytes_for(rows, row_width)), ratio) for rows, ratio in by_parts(counts.astype(np.int32))]
+    curve = [point for number, point in enumerate(curve) if number == 0 or point[0] > curve[number - 1][0]]
+    return tuple(curve) if curve and curve[-1][1] > 0.0 else ()
+
+
+def _least_bytes(batches: Sequence[Keys], width: int, optimizer: str) -> float:
+    """Return what the rows of the largest batch take."""
+    row_width = width + make_row_optimizer(optimizer).state_width(width)
+    return float(bytes_for(max(map(len, batches)), row_width))
+
+
+def _host_seconds(num_rows: int, width: int, optimizer: str) -> float:
+    """Return the median seconds that a table in host memory takes to read and write a batch's rows, on one thread."""
+    rng = np.random.default_rng(0)
+    keys = rng.permutation(TURNS * num_rows)
+    gradients = np.zeros((num_rows, width), dtype=np.float32)
+    took = []
+    with Table(
+        width=width, optimizer=make_row_optimizer(optimizer), host_bytes=1 << 33, expected_rows=len(keys)
+    ) as table:
+        for turn in range(TURNS * (1 + ROUNDS)):
+            mine = keys[turn % TURNS * num_rows :][:num_rows]
+            begun_s = time.perf_counter()
+            _, where = table.lookup_distinct(mine)
+            table.update_distinct(mine, gradients, where=where)
+            if turn >= TURNS:  # the first round makes the rows
+                took.append(time.perf_counter() - begun_s)
+    return float(np.median(took))
 
 
 def _batch_seconds(num_rows: int, width: int, optimizer: str, device: str, *, device_batches: int) -> float:

@@ -28,6 +28,10 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
         dict[str, float] | None,
         Meta(description="bytes of rows that a unit keeps, by embedding; those that are not named keep all"),
     ] = None
+    row_hits: Annotated[
+        dict[str, float] | None,
+        Meta(description="for each of row_budgets: the part of a batch's rows that is foretold to be found there"),
+    ] = None
     seconds_per_batch: Annotated[float | None, Meta(description="the modelled seconds of the stage for one batch")] = (
         None
     )

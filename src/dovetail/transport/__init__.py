@@ -13,6 +13,7 @@ from dovetail.transport.flow import LOOK_EVERY_S, Flow
 from dovetail.transport.keys import KeyRing, drop_keys, make_keys
 from dovetail.transport.lanes import LaneFile, sweep
 from dovetail.transport.listener import Listener
+from dovetail.transport.sockets import name_in
 
 __all__ = [
     "LOOK_EVERY_S",
@@ -35,5 +36,6 @@ __all__ = [
     "WireError",
     "drop_keys",
     "make_keys",
+    "name_in",
     "sweep",
 ]

@@ -55,6 +55,7 @@ class Caller:
         """Answers that came when nobody wanted them any more."""
         own_keys, peer_key = keys.own(name), keys.public(peer)
         self._lane = OwnLane(lanes, name, lane_bytes)
+        self.is_near = lanes is not None
         self._is_shared = context is None
         self.socket: zmq.Socket[bytes] = (context or SHARED_CONTEXT.borrow()).socket(zmq.DEALER)
         """For a `zmq.Poller`; only the methods here may use it otherwise. Call `receive` until it gives None."""

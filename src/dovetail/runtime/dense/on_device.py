@@ -75,6 +75,12 @@ def step_on_device(
         STEPS[each.name](values[here], gradients[here], *vectors, *numbers)
 
 
+def scale_to_norm(gradients: Tensor, scale: float, limit: float) -> None:
+    """Multiply a gradient by `scale`, and by less where its norm were above `limit`; nobody waits for the device."""
+    norm = gradients.double().square().sum().sqrt() * scale
+    gradients.mul_((scale * (limit / (norm + 1e-6)).clamp(max=1.0)).to(gradients.dtype))
+
+
 def _parts(optimizer: DenseOptimizer | GroupedOptimizer, size: int) -> Iterator[tuple[slice, DenseOptimizer]]:
     """Yield which part of the vectors is updated by what."""
     if isinstance(optimizer, GroupedOptimizer):

@@ -77,6 +77,10 @@ class AloneFigures:
         self._kept_step = step
         self._events.append(f"checkpoint of step {step:,} kept")
 
+    def note(self, words: str) -> None:
+        """Take in what is to be told with the next report."""
+        self._events.append(words)
+
     def is_due(self) -> bool:
         """Say whether it is time for a report."""
         return time.monotonic() - self._told_s >= REPORT_S

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -20,22 +20,26 @@ from torch import Tensor, nn
 
 from dovetail.data.batch import Batch
 from dovetail.data.source import Source
+from dovetail.data.streams import stream_number
 from dovetail.embedding import Checkpoint, Table
+from dovetail.embedding.device.on_device import OnDevice
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import Manifest, checksums_in, load_dense, save_dense, table_folder
-from dovetail.runtime.dense.clipping import clipped_scale
 from dovetail.runtime.dense.groups import optimizer_of
-from dovetail.runtime.dense.on_device import from_device, step_on_device, to_device
+from dovetail.runtime.dense.on_device import from_device, scale_to_norm, step_on_device, to_device
 from dovetail.runtime.due import Due
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import TableSummary, rows_of
 from dovetail.runtime.launch.alone_figures import AloneFigures
+from dovetail.runtime.launch.device_steps import DeviceSteps, FreeSteps, KnownSteps
 from dovetail.runtime.launch.devices import check_device
 from dovetail.runtime.launch.late_losses import LateLosses
 from dovetail.runtime.launch.prepare import load_source
+from dovetail.runtime.launch.step_graph import recorder_for
+from dovetail.runtime.launch.table_bytes import bytes_by_table
 from dovetail.runtime.messages import Report
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed, read_statistics
@@ -45,14 +49,20 @@ from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.tables import load_table
 from dovetail.runtime.worker.compiled import can_compile
 from dovetail.runtime.worker.device_rows import DeviceRows, doors_of
+from dovetail.runtime.worker.known_look_ups import KnownLookUp, known_look_ups
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.spec.run import Run, RunWorker
 
 OnReport = Callable[[Report], None]
 
 
-def on_one_device(run: Run) -> Run:
-    """Return the run as one process does it; refuse what that cannot."""
+def on_one_device(run: Run, *, other_hosts: bool = False) -> Run:
+    """Return the run as one process does it; refuse what that cannot, such as workers on other hosts."""
+    if other_hosts:
+        raise TrainingError(
+            "the rows lie on a device of this process, and --on starts workers on other hosts",
+            hint='leave --on away, or set table.place = "servers"',
+        )
     if run.stages:
         raise TrainingError(
             "the rows lie on a device, and the run is cut into stages",
@@ -81,21 +91,22 @@ class DeviceRun:
         built = build_model(run, data.schema, model)
         read_fixed(built, folder, self._blueprint.fixed)
         read_statistics(built, newest, self._manifest)
-        count = len(self._blueprint.tables)
+        budgets = bytes_by_table(run.table, [table.name for table in self._blueprint.tables])
         self._tables = [
             load_table(
                 *(self._blueprint, self._manifest, newest, position),
                 cold=rows_of(folder, self._blueprint.servers[0].name) / f"table-{position}",
                 device=run.table.device,
-                device_bytes=run.table.device_bytes // count,
+                device_bytes=held_bytes,
             )
-            for position in range(count)
+            for position, held_bytes in enumerate(budgets)
         ]
-        self._rows = DeviceRows(doors_of(self._tables))
+        doors, look_ups = doors_of(self._tables), known_look_ups(built)
+        rows = DeviceRows(doors)
         device = torch.device(run.table.device)
         self._model = ServedModel(
             built.train(),
-            self._rows,
+            rows,
             device,
             schema=data.schema,
             precision=run.workers[0].precision,
@@ -118,8 +129,23 @@ class DeviceRun:
         self._figures = AloneFigures(
             *(folder, self._blueprint, self._schedule), step=self._manifest.step, position=self._manifest.position
         )
+        self._steps = self._steps_by(rows, doors, look_ups)
         self._ahead: deque[tuple[Batch, int]] = deque()
         self._read_to = self._manifest.position
+
+    def _steps_by(
+        self, rows: DeviceRows, doors: Sequence[OnDevice], look_ups: Sequence[KnownLookUp] | str
+    ) -> DeviceSteps:
+        """Return how steps are computed; on CUDA, where they are not captured though they might be, say why."""
+        model, wanted = self._model, self._blueprint.run.table.graph
+        record = recorder_for(model.device) if wanted else None
+        if model.compiles:
+            look_ups = "training.compile is on"
+        if not isinstance(look_ups, str):
+            return KnownSteps(model, doors, look_ups, record=record, tell=self._figures.note)
+        if record is not None:
+            self._figures.note(f"steps run operation by operation, not as a CUDA graph: {look_ups}")
+        return FreeSteps(model, rows)
 
     def __enter__(self) -> DeviceRun:
         return self
@@ -131,16 +157,27 @@ class DeviceRun:
 
     def wait(self, on_report: OnReport | None = None, *, stop: Callable[[], bool] = lambda: False) -> Report:
         """Train to the end, or until `stop` says so, telling now and then how it goes; return the last report."""
+        device = self._model.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            self._draw_from(self.step)
+            return self._train(on_report, stop)
+
+    def _draw_from(self, step: int) -> None:
+        """Have layers that draw numbers, such as `nn.Dropout`, draw as a run does that goes on from here."""
+        torch.manual_seed(stream_number(self._blueprint.run.training.seed, f"device/{step}") >> 1)
+
+    def _train(self, on_report: OnReport | None, stop: Callable[[], bool]) -> Report:
+        """Train."""
         run, step, position = self._blueprint.run, self.step, self._manifest.position
         saved_step, newest = -1, self.folder
         due = Due(run.checkpoint, run.validation, self._blueprint.samples)
         due.begun(step, position, time.monotonic())
         while (found := self._next()) is not None and not stop():
             batch, position = found
-            waited_s = self._rows.waited_s
+            waited_s = self._steps.waited_s
             self._step(step, batch)
             self.step = step = step + 1
-            self._figures.add_step(step, position, wait_s=self._rows.waited_s - waited_s, losses=self._losses.take())
+            self._figures.add_step(step, position, wait_s=self._steps.waited_s - waited_s, losses=self._losses.take())
             if due.is_due(step, position, time.monotonic()):
                 newest, saved_step = self._save(step, position), step
                 due.begun(step, position, time.monotonic())
@@ -161,7 +198,7 @@ class DeviceRun:
             epoch, first = divmod(self._read_to, samples)
             last = min(samples, first + self._blueprint.batch)
             batch = self._samples.read(epoch, first, last)
-            self._rows.announce(self._model.asked(batch))
+            self._steps.announce(batch)
             self._read_to += last - first
             self._ahead.append((batch, self._read_to))
         return self._ahead.popleft() if self._ahead else None
@@ -169,14 +206,11 @@ class DeviceRun:
     def _step(self, step: int, batch: Batch) -> None:
         """Train on one batch."""
         model, settings = self._model, self._blueprint.run
-        with model.computing():
-            loss, scores = model.outcome(batch if model.device.type == "cpu" else batch.to(model.device))
-        loss.backward()  # type: ignore[no-untyped-call]
         scale = 1.0 / max(1, batch.num_samples) if settings.training.reduction == "mean" else 1.0
         factor = self._schedule(step)
+        loss, scores = self._steps.compute(batch, scale=scale, factor=factor)
         if len(model.values):
             self._step_dense(model.gradients, scale=scale, factor=factor)
-        self._rows.step(scale=scale, factor=factor)
         self._losses.add(loss, samples=batch.num_samples, step=step)
         self._figures.add_scores(scores, batch.labels)
 
@@ -185,7 +219,8 @@ class DeviceRun:
         """Step the dense parameters, and have their gradients begin anew."""
         settings = self._blueprint.run.optimizer
         if settings.clip_norm is not None:
-            scale = clipped_scale(scale, float(gradients.double().square().sum()), settings.clip_norm)
+            scale_to_norm(gradients, scale, settings.clip_norm)
+            scale = 1.0
         self._dense_steps += 1
         step_on_device(
             *(self._optimizer, self._model.values, gradients, self._state),
@@ -220,6 +255,7 @@ class DeviceRun:
         newest = checkpoints.publish(partial, manifest)
         checkpoints.drop_old(self.folder, newest, self._blueprint.run.checkpoint.keep)
         self._figures.kept(step)
+        self._draw_from(step)
         return newest
 
     def close(self) -> None:

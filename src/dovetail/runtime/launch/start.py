@@ -53,7 +53,7 @@ def start(
     `lock` is the folder's, where it is held already; `tell` hears what differs from before. With a `fleet`, workers are
     on its hosts.
     """
-    run = on_one_device(run) if run.table.place == "device" else run
+    run = on_one_device(run, other_hosts=fleet is not None) if run.table.place == "device" else run
     _check_objects(run, model, source)
     if fleet is not None:
         run = _settled(run, fleet, model, source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -115,13 +114,9 @@ class SiteShard(Shard):
         super().commit(scale=scale, dense_scale=dense_scale, factor=factor)
         self._joined.exchanger.after_step(time.monotonic())
 
-    def refresh(
-        self, tables: Sequence[int], keys: Sequence[Keys], *, since: int, dense: bool
-    ) -> list[NDArray[np.generic]]:
-        """Return which rows have changed; after an exchange, any may have."""
-        if since <= self._corrected_at:
-            since = -1
-        return super().refresh(tables, keys, since=since, dense=dense)
+    def changed_since(self, position: int, keys: Keys, since: int) -> NDArray[np.int32]:
+        """Return which rows may have changed; after an exchange, any may have."""
+        return super().changed_since(position, keys, -1 if since <= self._corrected_at else since)
 
     def load(self, folder: Path) -> None:
         """Take up the state of a checkpoint, and of the exchanges in it."""
