@@ -302,6 +302,7 @@ def test_a_plan_of_one_gpu_that_keeps_some_rows_is_a_run_in_one_process():
     with_servers = planned_run(Run(model=RunModel(name="ctr-dnn")), place(both, machine), machine, 500)
 
     assert (run.table.place, run.table.device_bytes) == ("device", 300_000_000)
+    assert run.table.layer_bytes == {"embedding": 300_000_000}
     assert run.training.batch == 500
     assert not run.stages
     assert with_servers.table.place == "servers"

@@ -211,6 +211,27 @@ def with_rows(stage, budget):
     return msgspec.structs.replace(stage, row_budgets={"rows": budget})
 
 
+@pytest.mark.parametrize("least", [40.0, 250.0, 600.0])
+def test_no_embedding_gets_less_than_a_batch_needs(least):
+    problem = problem_of(memory_bytes=500.0, miss_s=0.01)
+    rows = problem.layers[0]
+    cache = RowCache(hits=CURVE, miss_s=0.01, least_bytes=least)
+    on = {"gpu": msgspec.structs.replace(rows.on["gpu"], cache=cache)}  # it cannot run elsewhere
+    problem = msgspec.structs.replace(problem, layers=(msgspec.structs.replace(rows, on=on), *problem.layers[1:]))
+    if least > 500.0:
+        with pytest.raises(NoPlanError):
+            cheapest_plan(problem, Demands(), clock=time.perf_counter)
+        return
+    plans = [plan_with(how, problem, Demands(), clock=time.perf_counter) for how in ("exact", "brute-force", "greedy")]
+
+    assert [plan.stages[0].row_budgets["rows"] for plan in plans] == [
+        pytest.approx(least)
+    ] * 3  # misses cost nothing here
+    assert plans[0].optimal
+    with pytest.raises(PlanError, match="those of one batch take"):
+        evaluate(problem, on_gpu(1, rows=least - 1))
+
+
 def test_out_of_time_the_bound_is_honest():
     problem = two_tables(1)
     times = iter([0.0] * 4 + [1e6] * 10_000)

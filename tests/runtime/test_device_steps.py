@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from dovetail.errors import SpecError
 from dovetail.models.load import load_whole
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch import on_device
@@ -18,6 +19,7 @@ from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.launch.start import start
 from dovetail.runtime.launch.step_graph import cuda_graph
+from dovetail.runtime.launch.table_bytes import bytes_by_table
 from dovetail.runtime.worker.known_look_ups import known_look_ups
 from dovetail.spec.run import RunModel, RunWorker
 from dovetail.spec.run_keeping import RunSaving, RunValidation
@@ -169,6 +171,26 @@ def test_look_ups_that_are_known_are_told_from_others():
     assert [each.table for each in known] == [0, 1]
     assert isinstance(candidates, str)
     assert "data alone do not decide" in candidates
+
+
+def test_a_layer_has_the_memory_that_it_is_given_and_others_share_the_rest(tmp_path):
+    model = RunModel(name="2emb", options={"num_rows": 240, "width": 4, "hidden": [16, 8]})
+    run = run_on_device(model=model, rows=1000)
+    names = [spec.name for spec in prepare(run, tmp_path / "run").tables]
+    first = names[0].removeprefix("layers.")
+    table = msgspec.structs.replace(run.table, layer_bytes={first: 300_000})
+    with DeviceRun(tmp_path / "run") as alone:
+        even = {door.on_device.tier.device_bytes for door in alone._tables}
+
+    assert even == {200_000}
+    assert bytes_by_table(table, names) == [300_000, 100_000]
+    assert bytes_by_table(run.table, []) == []
+    with pytest.raises(TrainingError, match="names `nothing`, which is no layer with a table"):
+        bytes_by_table(msgspec.structs.replace(table, layer_bytes={"nothing": 1}), names)
+    with pytest.raises(TrainingError, match="leaves too little for 1 other tables"):
+        bytes_by_table(msgspec.structs.replace(table, layer_bytes={first: 400_000}), names)
+    with pytest.raises(SpecError, match="layer_bytes"):
+        RunTable(device_bytes=10, layer_bytes={"a": 11})
 
 
 def test_bfloat16_stays_close_to_float32_and_is_not_it(tmp_path):

@@ -73,7 +73,7 @@ def placed(
     stages = place(plan.stages, machine, scale=scale, units=units)
     if problem is not None:
         check_memory(problem, stages, machine)
-    if any(stage.rows_bytes is not None for stage in stages) and not keeps_rows_on_gpu(stages):
+    if any(stage.row_budgets for stage in stages) and not keeps_rows_on_gpu(stages):
         say("rows are kept by servers: a plan of several workers has no rows on GPUs yet, and is slower than planned")
     dense = dense or dense_of(plan)
     found = PlannedRun(

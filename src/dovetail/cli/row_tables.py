@@ -30,7 +30,7 @@ def _table(problem: Problem, plan: Plan, number: int, name: str) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     for heading in ("memory for rows", "found there", "s/batch", "samples/s", "of the unit", ""):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
-    points = {held for held, _ in cache.hits} if cache is not None else set()
+    points = {held for held, _ in cache.hits if held >= cache.least_bytes} if cache is not None else set()
     room = problem.resource(stage.resource).memory_bytes
     for held in [*sorted(points | ({chosen} if chosen is not None else set())), None]:
         stages = [*plan.stages[:number], _with_rows(stage, name, held), *plan.stages[number + 1 :]]

@@ -14,6 +14,7 @@ import msgspec
 
 from dovetail.errors import PlanError
 from dovetail.spec import Layer, LayerTime, Problem, Stage
+from dovetail.units import format_bytes
 
 
 def with_budget(layer: Layer, resource: str, rows_bytes: float) -> Layer:
@@ -23,6 +24,12 @@ def with_budget(layer: Layer, resource: str, rows_bytes: float) -> Layer:
         raise PlanError(
             f"layer `{layer.name}` has no [layer.on.{resource}.cache], so what few rows cost is not known",
             hint="profile it, or leave row_budgets away",
+        )
+    if rows_bytes < before.cache.least_bytes:
+        raise PlanError(
+            f"layer `{layer.name}` is given {format_bytes(rows_bytes)} of rows on each `{resource}`, and those of one "
+            f"batch take {format_bytes(before.cache.least_bytes)}",
+            hint=f"give row_budgets of at least {before.cache.least_bytes:.0f}",
         )
     missed_s = before.cache.miss_s * (1 - before.cache.hit_ratio(rows_bytes))
     comm_s = before.comm_s + missed_s

@@ -15,7 +15,7 @@ from dovetail.planner.demands import Demands
 from dovetail.spec import Layer, Plan, Problem, RowCache, Stage
 
 LEAST_BYTES = 1.0
-"""Of a budget: none has no rows at all."""
+"""Of a budget where nothing else is said: none has no rows at all."""
 Budgets = Mapping[str, float]
 
 
@@ -24,12 +24,17 @@ def room_for_rows(problem: Problem, stage: Stage, names: Sequence[str]) -> float
     room = problem.resource(stage.resource).memory_bytes
     if room is None:
         return math.inf
-    layers = [
-        with_budget(layer, stage.resource, LEAST_BYTES) if layer.name in names else layer
-        for layer in problem.layers[stage.first_layer : stage.last_layer + 1]
-    ]
-    taken = stage_memory(layers, units=stage.units, resource=stage.resource).total_bytes
-    return room - taken + len(names) * LEAST_BYTES
+    layers = problem.layers[stage.first_layer : stage.last_layer + 1]
+    least = {layer.name: least_of(_cache(layer, stage.resource)) for layer in layers if layer.name in names}
+    layers = tuple(
+        with_budget(layer, stage.resource, least[layer.name]) if layer.name in least else layer for layer in layers
+    )
+    return room - stage_memory(layers, units=stage.units, resource=stage.resource).total_bytes + sum(least.values())
+
+
+def least_of(cache: RowCache) -> float:
+    """Return the smallest budget there is."""
+    return max(LEAST_BYTES, cache.least_bytes)
 
 
 def filled(problem: Problem, stage: Stage, least: Budgets, room: float, *, within_s: float = -math.inf) -> Budgets:
@@ -112,12 +117,11 @@ def trimmed(problem: Problem, plan: Plan, demands: Demands) -> Plan:
         budgets: Budgets | None = stage.row_budgets
         if budgets:
             layers = problem.layers[stage.first_layer : stage.last_layer + 1]
-            missed_s = _missed_s(
-                {each.name: _cache(each, stage.resource) for each in layers if each.name in budgets}, budgets
-            )
+            caches = {each.name: _cache(each, stage.resource) for each in layers if each.name in budgets}
+            missed_s = _missed_s(caches, budgets)
             times = stage_times(problem, plan.stages, number)
             rest_s = times.comm_s + times.cut_s - missed_s / stage.units
-            least = dict.fromkeys(budgets, LEAST_BYTES)
+            least = {name: least_of(cache) for name, cache in caches.items()}
             budgets = filled(problem, stage, least, sum(budgets.values()), within_s=slowest_s - rest_s)
         stages.append(with_budgets(stage, budgets))
     return priced(problem, plan, stages, demands) or plan

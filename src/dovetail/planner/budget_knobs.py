@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dovetail.planner.budget_fill import LEAST_BYTES
+from dovetail.planner.budget_fill import least_of
 from dovetail.planner.demands import Demands
 from dovetail.spec import Problem, RowCache
 
@@ -31,7 +31,7 @@ class Knob:
 
     def budgets(self, turned: float) -> dict[Place, float]:
         """Return the bytes of each embedding."""
-        given = dict.fromkeys(self.caches, LEAST_BYTES)
+        given = {place: least_of(cache) for place, cache in self.caches.items()}
         for place, held in self.segments:
             part = min(held, turned)
             if part <= 0:
@@ -57,7 +57,7 @@ class Knob:
 def knobs_by_place(problem: Problem) -> tuple[Knob, ...]:
     """Return a knob for each embedding on each type where it may keep only some rows."""
     return tuple(
-        Knob(place[1], {place: cache}, ((place, max(0.0, cache.hits[-1][0] - LEAST_BYTES)),))
+        Knob(place[1], {place: cache}, ((place, max(0.0, cache.hits[-1][0] - least_of(cache))),))
         for place, cache in places_with_choice(problem).items()
     )
 
@@ -86,7 +86,7 @@ def one_knob_loses_nothing(knob: Knob, demands: Demands) -> bool:
     in_one_stage = demands.max_stages is not None and demands.max_stages <= 2
     in_one_stage = in_one_stage or others == [one + 1]
     is_bent = all(
-        len(_hull(cache)) == sum(held > LEAST_BYTES for held, _ in cache.hits) for cache in knob.caches.values()
+        len(_hull(cache)) == sum(held > least_of(cache) for held, _ in cache.hits) for cache in knob.caches.values()
     )
     return in_one_stage and is_bent and not demands.split_stages
 
@@ -103,7 +103,8 @@ def places_with_choice(problem: Problem) -> dict[Place, RowCache]:
 
 def _hull(cache: RowCache) -> list[tuple[float, float]]:
     """Return the lines of the least curve above an embedding's that never gets steeper: (bytes, worth of a byte)."""
-    points = [(LEAST_BYTES, cache.hit_ratio(LEAST_BYTES)), *(each for each in cache.hits if each[0] > LEAST_BYTES)]
+    least = least_of(cache)
+    points = [(least, cache.hit_ratio(least)), *(each for each in cache.hits if each[0] > least)]
     lines: list[tuple[float, float]] = []
     for (held, part), (next_held, next_part) in itertools.pairwise(points):
         lines.append((next_held - held, next_part - part))

@@ -16,7 +16,7 @@ import msgspec
 
 from dovetail.cost.row_budget import budgets_of, hits_of, with_budget
 from dovetail.errors import NoPlanError, PlanError
-from dovetail.planner.budget_fill import filled, priced, room_for_rows, trimmed, with_budgets
+from dovetail.planner.budget_fill import filled, least_of, priced, room_for_rows, trimmed, with_budgets
 from dovetail.planner.budget_knobs import knobs_by_place, knobs_by_type, one_knob_loses_nothing, places_with_choice
 from dovetail.planner.budget_search import SAME_SPEED, BudgetSearch
 from dovetail.planner.demands import Demands
@@ -159,7 +159,7 @@ def _choices(problem: Problem) -> Iterator[Problem]:
                 continue
             if point >= 0:
                 held_bytes, _ = cache.hits[min(point, len(cache.hits) - 1)]
-                layers[position] = with_budget(layers[position], name, held_bytes)
+                layers[position] = with_budget(layers[position], name, max(held_bytes, least_of(cache)))
             else:
                 whole = msgspec.structs.replace(layer.on[name], cache=None)
                 layers[position] = msgspec.structs.replace(layers[position], on={**layers[position].on, name: whole})

@@ -51,7 +51,9 @@ def measure_row_cache(batches: Sequence[Keys], *, width: int, optimizer: str, de
     num_rows = int(np.mean([len(keys) for keys in batches]))
     missing_s = _batch_seconds(num_rows, width, optimizer, device, device_batches=2)
     found_s = _batch_seconds(num_rows, width, optimizer, device, device_batches=TURNS + 1)
-    return RowCache(hits=curve, miss_s=max(0.0, missing_s - found_s))
+    return RowCache(
+        hits=curve, miss_s=max(0.0, missing_s - found_s), least_bytes=_least_bytes(batches, width, optimizer)
+    )
 
 
 def estimate_row_cache(
@@ -64,7 +66,8 @@ def estimate_row_cache(
     num_rows = int(np.mean([len(keys) for keys in batches]))
     row_bytes = 4 * (width + make_row_optimizer(optimizer).state_width(width))
     bus_s = 2 * num_rows * row_bytes / bus_bytes_per_s
-    return RowCache(hits=curve, miss_s=bus_s + _host_seconds(num_rows, width, optimizer))
+    miss_s = bus_s + _host_seconds(num_rows, width, optimizer)
+    return RowCache(hits=curve, miss_s=miss_s, least_bytes=_least_bytes(batches, width, optimizer))
 
 
 def _curve(batches: Sequence[Keys], width: int, optimizer: str) -> tuple[tuple[float, float], ...]:
@@ -76,6 +79,12 @@ def _curve(batches: Sequence[Keys], width: int, optimizer: str) -> tuple[tuple[f
     curve = [(float(bytes_for(rows, row_width)), ratio) for rows, ratio in by_parts(counts.astype(np.int32))]
     curve = [point for number, point in enumerate(curve) if number == 0 or point[0] > curve[number - 1][0]]
     return tuple(curve) if curve and curve[-1][1] > 0.0 else ()
+
+
+def _least_bytes(batches: Sequence[Keys], width: int, optimizer: str) -> float:
+    """Return what the rows of the largest batch take."""
+    row_width = width + make_row_optimizer(optimizer).state_width(width)
+    return float(bytes_for(max(map(len, batches)), row_width))
 
 
 def _host_seconds(num_rows: int, width: int, optimizer: str) -> float:

@@ -21,10 +21,14 @@ class RowCache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     miss_s: Annotated[
         float, Meta(description="seconds of communication for one batch on one unit, if all of its rows lay elsewhere")
     ]
+    least_bytes: Annotated[
+        float, Meta(description="the least memory for rows that works: what the rows of one batch take")
+    ] = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a curve that falls, parts that are none, and times below zero."""
         check_number(self, "miss_s", at_least=0)
+        check_number(self, "least_bytes", at_least=0)
         hint = "give [bytes, part] with more bytes and no smaller part from one to the next, e.g. [[2e9, 0.8]]"
         if not self.hits:
             raise SpecError("is empty", key="hits", hint=hint)

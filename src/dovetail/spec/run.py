@@ -124,6 +124,13 @@ class RunTraining(Section, frozen=True):
         Meta(description="normalise by the whole batch (global), or each worker by its part (own); absent: see below"),
     ] = None
     compile: Annotated[bool, Meta(description="whether workers compile the model with torch.compile")] = False
+    slice_bytes: Annotated[
+        int,
+        Meta(
+            description="in sync, dense gradients go to servers in slices of so many bytes while the backward pass "
+            "goes on, where a server has two or more; 0: in one piece"
+        ),
+    ] = 4 << 20
     balance: Annotated[bool, Meta(description="whether shares follow the workers' speeds; else they are equal")] = True
 
     def __post_init__(self) -> None:
@@ -134,6 +141,7 @@ class RunTraining(Section, frozen=True):
         check_whole_number(self, "staleness", at_least=0)
         check_whole_number(self, "micro_batch", at_least=1)
         check_whole_number(self, "accumulate", at_least=1)
+        check_whole_number(self, "slice_bytes", at_least=0)
         if self.tail is not None:
             check_number(self, "tail", at_least=0.0, at_most=0.5)
         if self.dense == "ring" and self.mode != "sync":

@@ -174,7 +174,12 @@ def test_a_site_that_comes_back_finds_what_it_had_on_its_own_disk(tmp_path: Path
     log = ExchangeLog(tmp_path / "own")
     two.remote.close()
     two.remote = RemoteLine(
-        two.connect, every=4, now_s=time.monotonic(), tell=two.words.append, giver=Giver(("a", "b"), 1, listener, log)
+        two.connect,
+        site=1,
+        every=4,
+        now_s=time.monotonic(),
+        tell=two.words.append,
+        giver=Giver(("a", "b"), 1, listener, log),
     )
     try:
         for number in (1, 2):

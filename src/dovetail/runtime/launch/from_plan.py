@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,8 +65,8 @@ class PlacedStage:
     """Cores or GPUs of a unit here: less than planned where even one is more than there is."""
     seconds_per_batch: float | None = None
     """What the plan says that it takes, with the planned units."""
-    rows_bytes: float | None = None
-    """Memory for rows of its embeddings on each unit, where the plan keeps only some there."""
+    row_budgets: Mapping[str, float] | None = None
+    """Memory for rows of its embeddings on each unit, by name, where the plan keeps only some there."""
 
     @property
     def on_gpu(self) -> bool:
@@ -127,7 +128,7 @@ def _placed(stage: Stage, unit: PlanUnit, wanted: Mapping[bool, int], has: Mappi
         unit=unit,
         size=min(unit.size, has[unit.on_gpu]),
         seconds_per_batch=stage.seconds_per_batch,
-        rows_bytes=sum(stage.row_budgets.values()) if stage.row_budgets else None,
+        row_budgets=stage.row_budgets,
     )
 
 
@@ -175,7 +176,10 @@ def planned_run(
     that keeps some rows there is a run in one process, with that memory for rows.
     """
     if keeps_rows_on_gpu(stages):
-        table = msgspec.structs.replace(run.table, place="device", device_bytes=int(stages[0].rows_bytes or 0))
+        budgets = {name: math.ceil(held_bytes) for name, held_bytes in (stages[0].row_budgets or {}).items()}
+        table = msgspec.structs.replace(
+            run.table, place="device", device_bytes=sum(budgets.values()), layer_bytes=budgets
+        )
         training = msgspec.structs.replace(run.training, plan=None, batch=run.training.batch or batch)
         return msgspec.structs.replace(run, table=table, training=training)
     workers, next_gpu = [], 0
@@ -203,7 +207,7 @@ def planned_run(
 
 def keeps_rows_on_gpu(stages: Sequence[PlacedStage]) -> bool:
     """Say whether a plan is one GPU that keeps some rows of its embeddings."""
-    return len(stages) == 1 and stages[0].on_gpu and stages[0].workers == 1 and stages[0].rows_bytes is not None
+    return len(stages) == 1 and stages[0].on_gpu and stages[0].workers == 1 and bool(stages[0].row_budgets)
 
 
 def with_plan_of(run: Run, folder: Path, *, dense: Dense | None = None) -> Run:

@@ -39,6 +39,7 @@ from dovetail.runtime.launch.devices import check_device
 from dovetail.runtime.launch.late_losses import LateLosses
 from dovetail.runtime.launch.prepare import load_source
 from dovetail.runtime.launch.step_graph import recorder_for
+from dovetail.runtime.launch.table_bytes import bytes_by_table
 from dovetail.runtime.messages import Report
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed, read_statistics
@@ -90,15 +91,15 @@ class DeviceRun:
         built = build_model(run, data.schema, model)
         read_fixed(built, folder, self._blueprint.fixed)
         read_statistics(built, newest, self._manifest)
-        count = len(self._blueprint.tables)
+        budgets = bytes_by_table(run.table, [table.name for table in self._blueprint.tables])
         self._tables = [
             load_table(
                 *(self._blueprint, self._manifest, newest, position),
                 cold=rows_of(folder, self._blueprint.servers[0].name) / f"table-{position}",
                 device=run.table.device,
-                device_bytes=run.table.device_bytes // count,
+                device_bytes=held_bytes,
             )
-            for position in range(count)
+            for position, held_bytes in enumerate(budgets)
         ]
         doors, look_ups = doors_of(self._tables), known_look_ups(built)
         rows = DeviceRows(doors)

@@ -70,6 +70,7 @@ class Push(MessageKind, frozen=True):
     """Gradients of a task, summed over samples: for each table distinct keys and their gradients, then the dense ones.
 
     A task's gradients may come in several parts; the `last` part has the dense ones, and how many parts there were.
+    Dense ones may also come before, in slices, each a part of its own.
     """
 
     generation: int
@@ -89,6 +90,8 @@ class Push(MessageKind, frozen=True):
     """For each table the pull whose keys these are, in its order: they do not come again. -1: the keys are here."""
     places: tuple[int, ...] = ()
     """And which of that pull's tables."""
+    first: int = -1
+    """Of a slice: where it begins in the server's part of the dense gradients; -1: that is all of them."""
 
 
 class Pushed(MessageKind, frozen=True):

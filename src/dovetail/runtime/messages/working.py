@@ -145,6 +145,8 @@ class Done(MessageKind, frozen=True):
     spans: tuple[Span, ...] = ()
     piece_wait_s: float = 0.0
     """How long pieces of the tail were waited for, apart from their fetching."""
+    push_s: float = 0.0
+    """Of `fixed_s`, from when the last gradients were there until servers had them."""
     num_rows: int = 0
     """Where a worker keeps rows: how many it looked up ahead, how many of them did not travel, and their bytes."""
     num_kept: int = 0

@@ -270,12 +270,12 @@ class ServerLoop:
             self._listener.reply(letter, Forgotten())
             return
         rows, wheres, dense = brought
-        self._shard.check(rows, dense)
+        self._shard.check(rows, dense, message.first)
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
             counts = not late and self._shard.push(
                 message.step, message.task, message.worker,
-                part=message.part, rows=rows, dense=dense, last=message.last, wheres=wheres,
+                part=message.part, rows=rows, dense=dense, last=message.last, wheres=wheres, first=message.first,
             )  # fmt: skip
         else:
             late = self._shard.counts(0, message.task)

@@ -30,6 +30,7 @@ from dovetail.runtime.checkpoint import (
 from dovetail.runtime.dense.exempt import exact_places
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.dense.kernels import sum_of_squares
+from dovetail.runtime.dense.slices import is_sliced
 from dovetail.runtime.server.apply_rows import apply_rows
 from dovetail.runtime.server.attempts import Attempts, BeforeApply, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.due_rows import DueRows
@@ -53,7 +54,7 @@ class Shard:
         self._slice = blueprint.dense_slice(number)
         self._optimizer = optimizer_of(blueprint, self._slice)
         size = self._slice.stop - self._slice.start
-        self.keeps_dense = blueprint.run.training.dense == "ps"
+        self.keeps_dense, self._sliced = blueprint.run.training.dense == "ps", is_sliced(blueprint)
         self.values = np.zeros(size if self.keeps_dense else 0, dtype=np.float32)
         self._state: dict[str, Floats] = {}
         self.exact = exact_places(blueprint.dense, self._slice)
@@ -105,7 +106,7 @@ class Shard:
             self._state = kept or self._optimizer.first_state(len(self.values))
         if self.norms is not None:
             self.norms.load(read_statistics(folder, checkpoint))
-        self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values))
+        self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values), sliced=self._sliced)
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
 
@@ -174,23 +175,25 @@ class Shard:
 
     def push(
         self, step: int, task: int, worker: str, *, part: int, rows: Sequence[RowGradients],
-        dense: Floats | None, last: bool, wheres: Sequence[Whereabouts | None] = (),
+        dense: Floats | None, last: bool, wheres: Sequence[Whereabouts | None] = (), first: int = -1,
     ) -> bool:  # fmt: skip
         """Take in a part of a task's gradients for a step to come; True once the task counts, by its last part.
 
         A second attempt at a task that counts already changes nothing (and is not refused: its work is done). `wheres`
-        says of `rows` where they were when they were pulled.
+        says of `rows` where they were when they were pulled, `first` where a slice of the dense ones begins.
         """
         if (step, task) in self._accepted:
             return False
-        counts = self._step.push(step, task, worker, part=part, rows=rows, dense=dense, last=last, wheres=wheres)
+        counts = self._step.push(
+            step, task, worker, part=part, rows=rows, dense=dense, last=last, wheres=wheres, first=first
+        )
         if counts:
             self._accepted.add((step, task))
         return counts
 
-    def check(self, rows: Sequence[RowGradients], dense: Floats | None) -> None:
+    def check(self, rows: Sequence[RowGradients], dense: Floats | None, first: int = -1) -> None:
         """Refuse gradients that are not those of this shard's parameters."""
-        check_gradients(rows, dense, self._blueprint.tables, num_dense=len(self.values))
+        check_gradients(rows, dense, self._blueprint.tables, num_dense=len(self.values), first=first)
 
     def counts(self, step: int, task: int) -> bool:
         """Say whether a task counts already."""

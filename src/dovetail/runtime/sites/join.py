@@ -114,7 +114,7 @@ def join(process: Process, number: int, store: Store, exact: Places, tell: Calla
 
         nearby = Nearby({each.name: to(each) for each in others}, say)
         line = RemoteLine(
-            connect, every=every or FIRST_EVERY, now_s=now_s, tell=tell, giver=giver, nearby=nearby
+            connect, site=site, every=every or FIRST_EVERY, now_s=now_s, tell=tell, giver=giver, nearby=nearby
         )  # fmt: skip
     warm_up(exchange.bits)
     figures = Figures(folder, process.log, tell)

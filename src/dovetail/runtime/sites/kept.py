@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +126,17 @@ def arrays_of(exchange: Exchange, arrays: Arrays) -> list[Arrays]:
     return found
 
 
-def left_for(site: int, exchange: Exchange, arrays: Arrays, *, has_own: int) -> tuple[Exchange, Arrays]:
-    """Return an exchange without the arrays that a site has, for it sent them: its own, from round `has_own` on."""
+def left_for(
+    site: int, exchange: Exchange, arrays: Arrays, *, has_own: int, early: Collection[int] = ()
+) -> tuple[Exchange, Arrays]:
+    """Return an exchange without the arrays that a site has.
+
+    That are its own, from round `has_own` on, and the last rounds of sites that it got `early`.
+    """
     heads: list[RoundHead] = []
     left: list[NDArray[Any]] = []
     for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True):
-        has_it = head.site == site and head.round >= has_own
+        has_it = head.round >= has_own if head.site == site else head.last and head.site in early
         heads.append(msgspec.structs.replace(head, num_arrays=0) if has_it else head)
         left.extend([] if has_it else each)
     return msgspec.structs.replace(exchange, rounds=tuple(heads)), tuple(left)
@@ -144,3 +149,14 @@ def whole(exchange: Exchange, arrays: Sequence[Arrays]) -> tuple[Exchange, Array
         for head, each in zip(exchange.rounds, arrays, strict=True)
     ]  # fmt: skip
     return msgspec.structs.replace(exchange, rounds=tuple(heads)), tuple(array for each in arrays for array in each)
+
+
+def completed(
+    exchange: Exchange, arrays: Arrays, *, site: int, early: Mapping[tuple[int, int], Arrays]
+) -> tuple[Exchange, Arrays] | None:
+    """Return an exchange with the arrays that its reader, a site, got early by site and round; None where some lack."""
+    found = [each or early.get((head.site, head.round), ())
+             for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True)]  # fmt: skip
+    if not all(each or head.site == site for head, each in zip(exchange.rounds, found, strict=True)):
+        return None
+    return whole(exchange, found)

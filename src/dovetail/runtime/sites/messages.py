@@ -20,7 +20,7 @@ class RoundHead(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     bits: int
     last: bool = False
     num_arrays: int = 0
-    """In an exchange: how many of its arrays are this round's; 0 where the reader has them, for it sent them."""
+    """In an exchange: how many of its arrays are this round's; 0 where the reader has them already."""
 
     def __post_init__(self) -> None:
         """Refuse what no site counts."""
@@ -49,6 +49,8 @@ class Beat(MessageKind, frozen=True):
     send_s: float = 0.0
     done: bool = False
     """Whether the sender needs nothing more."""
+    lost: int = 0
+    """Exchanges that came without arrays which were sent early, and did not arrive."""
 
 
 class Heard(MessageKind, frozen=True):
@@ -65,6 +67,12 @@ class Heard(MessageKind, frozen=True):
     """Whether these exchanges are all that there will be."""
     needed: int = 0
     """The first exchange that some site may still ask for."""
+
+
+class Early(MessageKind, frozen=True):
+    """From the first site: the last round of a site, before it is in an exchange; everybody waits for that one."""
+
+    head: RoundHead
 
 
 class Exchange(MessageKind, frozen=True):
@@ -91,4 +99,4 @@ class Has(MessageKind, frozen=True):
     count: int
 
 
-SiteMessage = Offer | Beat | Heard | Exchange | Want | Has
+SiteMessage = Offer | Beat | Heard | Early | Exchange | Want | Has

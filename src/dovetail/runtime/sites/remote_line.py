@@ -13,8 +13,8 @@ from contextlib import suppress
 import msgspec
 
 from dovetail.runtime.sites.giver import Giver
-from dovetail.runtime.sites.kept import whole
-from dovetail.runtime.sites.messages import Beat, Exchange, Heard, Offer, RoundHead
+from dovetail.runtime.sites.kept import completed, whole
+from dovetail.runtime.sites.messages import Beat, Early, Exchange, Heard, Offer, RoundHead
 from dovetail.runtime.sites.nearby import Nearby
 from dovetail.runtime.sites.rounds import Arrays, num_bytes
 from dovetail.transport import Caller, PeerLost, Refused, WireError
@@ -46,10 +46,13 @@ class RemoteLine:
 
     def __init__(
         self, connect: Callable[[str], Caller], *, every: int, now_s: float, tell: Callable[[str], None],
-        giver: Giver | None = None, nearby: Nearby | None = None,
+        site: int, giver: Giver | None = None, nearby: Nearby | None = None,
     ) -> None:  # fmt: skip
         """Connect; the other side need not be there yet. What was missed may come from this disk, or from nearby."""
-        self._giver, self._nearby = giver, nearby
+        self._site, self._giver, self._nearby = site, giver, nearby
+        self._early: dict[tuple[int, int], Arrays] = {}
+        """Last rounds of others that are in no exchange yet, by site and number."""
+        self._lost = 0
         self._latency_s = math.inf
         self._asked: dict[int, float] = {}
         self._connect, self._tell = connect, tell
@@ -114,9 +117,11 @@ class RemoteLine:
             self._listen(line, now_s)
         if self.silent_s(now_s) > ANEW_S and now_s - self._made_s > ANEW_S:
             self._make_anew(now_s)
-        beat = msgspec.structs.replace(beat, send_s=self._send_s, exchanges=self._catch_up(now_s, beat))
-        is_news = self._said is None or (beat.exchanges, beat.has_own, beat.done) != (
-            self._said.exchanges, self._said.has_own, self._said.done,
+        beat = msgspec.structs.replace(
+            beat, send_s=self._send_s, exchanges=self._catch_up(now_s, beat), lost=self._lost
+        )
+        is_news = self._said is None or (beat.exchanges, beat.has_own, beat.done, beat.lost) != (
+            self._said.exchanges, self._said.has_own, self._said.done, self._said.lost,
         )  # fmt: skip
         if is_news or now_s - self._said_s >= BEAT_S:
             self._said, self._said_s = beat, now_s
@@ -180,7 +185,15 @@ class RemoteLine:
                         each.is_late, each.sent_s = each.sent_s is not None, None
                 self._heard, self.every = message, message.every
             elif isinstance(message, Exchange):
-                self._exchanges[message.number] = (message, tuple(array.copy() for array in letter.arrays))
+                arrays = tuple(array.copy() for array in letter.arrays)
+                found = completed(message, arrays, site=self._site, early=self._early)
+                if found is None:
+                    self._lost += 1  # it is sent again, whole
+                else:
+                    self._exchanges[message.number] = found
+            elif isinstance(message, Early):
+                early = tuple(array.copy() for array in letter.arrays)
+                self._early[message.head.site, message.head.round] = early
             elif isinstance(message, Refused) and message.reason != self._complaint:
                 self._complaint = message.reason
                 self._tell(f"the first site refused a message of this one: {message.reason}")

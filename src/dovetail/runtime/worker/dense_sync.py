@@ -29,7 +29,11 @@ class DenseSync(Protocol):
         """Between tasks: take one's place for a generation that `is_current`, where the coordinator has called."""
         return
 
-    def begin_last(self) -> None:
+    def begin_task(self) -> None:
+        """Count gradients from zero: whatever an abandoned task left behind goes."""
+        return
+
+    def begin_last(self, task: Task | None = None) -> None:
         """Say that the backward pass that follows is the last of a task."""
         return
 
@@ -53,6 +57,10 @@ class ServerSync(DenseSync):
         """Take the gradients from a model."""
         self._gradients = model.gradients
         self.is_fetched = len(model.gradients) > 0
+
+    def begin_task(self) -> None:
+        """Count gradients from zero."""
+        self._gradients.zero_()
 
     def gradients_to_push(self) -> Floats | None:
         """Return the dense gradients, where there are any."""

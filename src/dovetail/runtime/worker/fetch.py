@@ -141,6 +141,8 @@ class Fetcher:
             task.num_kept += incoming.num_kept
             task.kept_bytes += incoming.kept_bytes
         task.spans.append(Span("fetch", begin_s + answer.parked_s, now_s(), assign.step))
-        seconds = time.perf_counter() - start_s - answer.parked_s
+        end_s = time.perf_counter()
         rows = list(zip(answer.look_ups, answer.rows, strict=True))
-        return Fetched(micro_batch, read.batch, rows, answer.dense, seconds)
+        # What came before servers had to wait for a step was done while there was something else to wait for.
+        after_s = end_s - (answer.asked_s if answer.parked_s else start_s) - answer.parked_s
+        return Fetched(micro_batch, read.batch, rows, answer.dense, end_s - start_s - answer.parked_s, after_s)

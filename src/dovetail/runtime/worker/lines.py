@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from dovetail.runtime.worker.wire import Wire
 from dovetail.transport import LOOK_EVERY_S, Channel, Flow, Letter, Refused
 
 Floats = NDArray[np.float32]
+NO_SLICES: Mapping[int, int] = {}
 LOOK_S = 0.05
 """How often a thread that waits for a server looks whether it should still wait."""
 
@@ -42,6 +43,8 @@ class Answer:
     rows: Sequence[Floats | Tensor]
     dense: Floats | None
     parked_s: float
+    asked_s: float = 0.0
+    """When the servers were asked last, on the clock of `time.perf_counter`."""
 
 
 class Lines:
@@ -92,7 +95,7 @@ class Lines:
             generation=generation, version=version, tables=tables, dense=dense, early=early, number=name,
             cached=rows.is_cached,
         )  # fmt: skip
-        begun_s = time.perf_counter()
+        begun_s = asked_s = time.perf_counter()
         vector = self.memory.floats(self._blueprint.dense_size) if dense else None
         missing: dict[int, int] = {}
         parked_s = 0.0
@@ -108,7 +111,7 @@ class Lines:
             parked_s = max(parked_s, pulled.parked_s)
         self._exchange_s = time.perf_counter() - begun_s - parked_s
         for since in sorted(set(missing.values())):
-            servers = [number for number in missing if missing[number] == since]
+            servers, asked_s = [number for number in missing if missing[number] == since], time.perf_counter()
             refresh = Refresh(
                 generation=generation, version=version, since=since, tables=tables, dense=dense, number=name
             )
@@ -121,7 +124,7 @@ class Lines:
                     vector[self._slices[number]] = self._wire.dense_down(number, letter.arrays[-1], base)
                 parked_s = max(parked_s, letter.message.parked_s)
         self._parked_s = parked_s
-        return Answer(list(look_ups), rows.whole(), vector, parked_s)
+        return Answer(list(look_ups), rows.whole(), vector, parked_s, asked_s)
 
     def _ask_all(
         self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool],
@@ -158,20 +161,22 @@ class Lines:
         gradients: Sequence[tuple[LookUp, Floats]],
         dense: Floats | None,
         wanted: Callable[[], bool],
+        slices: Mapping[int, int] = NO_SLICES,
     ) -> None:
-        """Send gradients to the servers that own them, and wait until they have them."""
+        """Send gradients to the servers that own them, and wait until they have them; so many `slices` went before."""
         begun_s = time.perf_counter()
         if dense is not None:
             self._wire.begin(message.step)
         parts = [self._part_of(number, gradients, dense) for number in range(len(self._channels))]
         for number in range(len(parts)):
             self._watch(number, "up")
-        requests = [part.ask(channel, message) for part, channel in zip(parts, self._channels, strict=True)]
+        messages = [_after_slices(message, slices.get(number, 0)) for number in range(len(parts))]
+        requests = [parts[number].ask(self._channels[number], messages[number]) for number in range(len(parts))]
         try:
             for number, request in enumerate(requests):
                 letter = self._await(number, request, wanted)
                 if isinstance(letter.message, Forgotten):
-                    again = parts[number].ask(self._channels[number], message, with_keys=True)
+                    again = parts[number].ask(self._channels[number], messages[number], with_keys=True)
                     letter = self._await(number, again, wanted)
                 if not isinstance(letter.message, Pushed):
                     raise self._unexpected(number, letter)
@@ -183,6 +188,15 @@ class Lines:
             if dense is not None:
                 self._wire.abandoned()
             raise
+
+    def push_slice(
+        self, message: Push, server: int, numbers: Floats, wanted: Callable[[], bool], slices: Mapping[int, int]
+    ) -> None:
+        """Send a slice of dense gradients to its server, after those that went before, and wait until it has it."""
+        message = _after_slices(message, slices.get(server, 0))
+        letter = self._await(server, self._channels[server].ask(message, [numbers]), wanted)
+        if not isinstance(letter.message, Pushed):
+            raise self._unexpected(server, letter)
 
     def _part_of(self, number: int, gradients: Sequence[tuple[LookUp, Floats]], dense: Floats | None) -> PushPart:
         """Return what a server owns of gradients, packed once: what is kept back of them is known then."""
@@ -265,6 +279,11 @@ def lines_of(process: Process, purpose: str, wire: Wire | None = None, memory: H
     lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
     channels = [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
     return Lines(blueprint, channels, wire, memory)
+
+
+def _after_slices(message: Push, slices: int) -> Push:
+    """Return a push as one more part, after so many slices."""
+    return msgspec.structs.replace(message, part=message.part + slices) if slices else message
 
 
 def now_s() -> float:

@@ -28,6 +28,8 @@ class Task:
     num_known: int = 0
     num_computed: int = 0
     num_pushed: int = 0
+    slices_pushed: dict[int, int] = field(default_factory=dict)
+    """By server: slices of dense gradients that went there before the last push."""
     num_assigned: int = 0
     """Those that the task began with; what comes later are pieces of the step's tail."""
     num_positions: int = 0
@@ -93,6 +95,8 @@ class Fetched:
     rows: AheadRows
     dense: Floats | None
     fetch_s: float
+    after_s: float = 0.0
+    """Of that, what could not be done before the servers had the step that it waited for."""
 
 
 def divide(first: int, last: int, most: int, *, smaller_first: int | None = None) -> Iterator[tuple[int, int]]:
