@@ -128,9 +128,7 @@ class Fetcher:
         micro_batch, look_ups = read.micro_batch, read.look_ups
         task, assign = micro_batch.task, micro_batch.task.assign
         start_s = time.perf_counter() - read.read_s
-        incoming = (
-            None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign, self._memory)
-        )
+        incoming = None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign)
         arriving = self._slices.ask(task) if self._slices is not None and micro_batch.number == 0 else None
         begin_s = now_s()
         answer = self._lines.pull(
