@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dovetail.runtime.dense.slices import slices_of
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.fetch import Fetcher
-from dovetail.runtime.worker.lines import Abandoned
 from dovetail.runtime.worker.sliced_pull import Gate, SlicedPull
 from dovetail.runtime.worker.task import Arriving
 from tests.runtime.worker.makers import micro_batch, running

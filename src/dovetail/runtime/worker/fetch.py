@@ -12,9 +12,10 @@ from dovetail.data.batch import Batch
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.messages import Span
 from dovetail.runtime.samples import Samples
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.incoming import CachedIncoming
 from dovetail.runtime.worker.keys import LookUp, look_up
-from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
+from dovetail.runtime.worker.lines import Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.read_ahead import ahead
 from dovetail.runtime.worker.row_cache import RowCache

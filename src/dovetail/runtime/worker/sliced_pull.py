@@ -21,7 +21,8 @@ from torch import nn
 
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.dense.slices import DenseSlice
-from dovetail.runtime.worker.lines import Abandoned, Lines
+from dovetail.runtime.worker.asking import Abandoned
+from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.task import Arriving, Task
 
