@@ -191,7 +191,7 @@ class WorkerLoop:
             self._fetcher.forget()
         for micro_batch in news.micro_batches:
             self._fetcher.micro_batches.put(micro_batch)
-        for answer in filter(None, (news.answer, news.more)):
+        for answer in [each for each in (news.answer, news.more) if each is not None]:
             self._control.tell(answer)
         if news.may_be_whole:
             self._fetcher.nudge()
