@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dovetail.runtime.dense.slices import slices_of
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.fetch import Fetcher
-from dovetail.runtime.worker.lines import Abandoned
 from dovetail.runtime.worker.sliced_pull import Gate, SlicedPull
 from dovetail.runtime.worker.task import Arriving
 from tests.runtime.worker.makers import micro_batch, running
@@ -35,7 +35,7 @@ def test_parameters_in_slices_are_those_of_one_piece(make_bench, servers):
     gate = Gate(bench.model, slices)
 
     with running(pull.run):
-        fetched = fetcher.fetch(fetcher.read(micro_batch(0, 60)))
+        fetched = fetcher.fetch(micro_batch(0, 60))
         assert fetched.dense is None
         gate.begin(fetched.arriving, lambda: True)
         loss = loss_of(bench, fetched)

@@ -12,9 +12,10 @@ from dovetail.data.batch import Batch
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.messages import Span
 from dovetail.runtime.samples import Samples
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.incoming import CachedIncoming
 from dovetail.runtime.worker.keys import LookUp, look_up
-from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
+from dovetail.runtime.worker.lines import Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.read_ahead import ahead
 from dovetail.runtime.worker.row_cache import RowCache
@@ -128,9 +129,7 @@ class Fetcher:
         micro_batch, look_ups = read.micro_batch, read.look_ups
         task, assign = micro_batch.task, micro_batch.task.assign
         start_s = time.perf_counter() - read.read_s
-        incoming = (
-            None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign, self._memory)
-        )
+        incoming = None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign)
         arriving = self._slices.ask(task) if self._slices is not None and micro_batch.number == 0 else None
         begin_s = now_s()
         answer = self._lines.pull(

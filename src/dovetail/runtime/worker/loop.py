@@ -30,6 +30,7 @@ from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.model.stages import cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.compiled import can_compile
 from dovetail.runtime.worker.compute import Computer
 from dovetail.runtime.worker.control import Control
@@ -38,7 +39,7 @@ from dovetail.runtime.worker.fetch import Fetcher
 from dovetail.runtime.worker.host_memory import HostMemory
 from dovetail.runtime.worker.idle_time import IdleTime
 from dovetail.runtime.worker.inbox import Inbox
-from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
+from dovetail.runtime.worker.lines import lines_of, now_s
 from dovetail.runtime.worker.memory import Room
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.pace import Pace
@@ -190,9 +191,8 @@ class WorkerLoop:
             self._fetcher.forget()
         for micro_batch in news.micro_batches:
             self._fetcher.micro_batches.put(micro_batch)
-        for answer in (news.answer, news.more):
-            if answer is not None:
-                self._control.tell(answer)
+        for answer in [each for each in (news.answer, news.more) if each is not None]:
+            self._control.tell(answer)
         if news.may_be_whole:
             self._fetcher.nudge()
 

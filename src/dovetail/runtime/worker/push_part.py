@@ -33,8 +33,3 @@ class PushPart:
             arrays.append(self.dense)
         places = tuple(look_up.place for look_up in self.look_ups)
         return channel.ask(msgspec.structs.replace(message, pulls=tuple(pulls), places=places), arrays)
-
-
-def after_slices(message: Push, slices: int) -> Push:
-    """Return a push as one more part, after so many slices."""
-    return msgspec.structs.replace(message, part=message.part + slices) if slices else message

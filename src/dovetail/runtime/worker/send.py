@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from dovetail.runtime.dense.slices import DenseSlice
 from dovetail.runtime.messages import Done, Push, Span
-from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
+from dovetail.runtime.worker.asking import Abandoned
+from dovetail.runtime.worker.lines import Lines, now_s
 from dovetail.runtime.worker.score_counts import Counts
-from dovetail.runtime.worker.slice_lines import push_slice
 from dovetail.runtime.worker.task import Floats, RowGradients, Task
 
 
@@ -85,7 +85,7 @@ class Sender:
             try:
                 if self._wanted(task):
                     message, before = self._message(task, dense=True, first=where.begins), task.slices_pushed
-                    push_slice(self.lines, message, where.server, numbers, lambda: self._wanted(task), before)
+                    self.lines.push_slice(message, where.server, numbers, lambda: self._wanted(task), before)
                     task.slices_pushed[where.server] = task.slices_pushed.get(where.server, 0) + 1
             finally:
                 then()

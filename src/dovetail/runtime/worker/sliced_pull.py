@@ -21,9 +21,9 @@ from torch import nn
 
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.dense.slices import DenseSlice
-from dovetail.runtime.worker.lines import Abandoned, Lines
+from dovetail.runtime.worker.asking import Abandoned
+from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.slice_lines import pull_slices
 from dovetail.runtime.worker.task import Arriving, Task
 
 Floats = NDArray[np.float32]
@@ -70,11 +70,10 @@ class SlicedPull:
 
     def _fetch(self, task: Task, arriving: Arriving) -> None:
         """Fetch the slices of a task."""
-        if self._lines is None:
-            return
-        for numbers in self._rounds:
+        lines = self._lines
+        for numbers in self._rounds if lines is not None else ():
             pieces = [self._slices[number] for number in numbers]
-            pull_slices(self._lines, task.assign, pieces, arriving.vector, lambda: self._wanted(task))
+            lines.pull_slices(task.assign, pieces, arriving.vector, lambda: self._wanted(task))  # type: ignore[union-attr]
             for number in numbers:
                 arriving.came[number].set()
 
