@@ -4,8 +4,9 @@
 
 26 slots x 1,000,000 rows x 16, hidden 1024 x 3, batch 8192, Adagrad everywhere, the same samples in memory on both
 sides. PyTorch keeps the table in host memory (sparse gradients, all cores) and the layers on the GPU; Dovetail has
-servers on the CPU and workers that share the GPU, in sync with one worker (the step is PyTorch's) and async with
-several (each task is one batch). The ratios come last.
+servers on the CPU and workers that share the GPU, in sync (the step is PyTorch's) and async (each task is one batch).
+Dense parameters are on the servers too (`ps`), or on the GPU, the same on all workers by a ring (`ring`). The ratios
+come last.
 """
 
 from __future__ import annotations
@@ -34,6 +35,15 @@ from dovetail.spec.run_optimizer import RunOptimizer
 
 NUM_SLOTS, ROWS_PER_SLOT, WIDTH, HIDDEN, BATCH, RATE = 26, 1_000_000, 16, 1024, 8192, 0.01
 NUM_ROWS = NUM_SLOTS * ROWS_PER_SLOT
+SIDES = [
+    ("sync", "ps", 4, 1),
+    ("sync", "ring", 4, 1),
+    ("sync", "ring", 8, 1),
+    ("sync", "ring", 8, 3),
+    ("async", "ps", 4, 1),
+    ("async", "ps", 4, 3),
+]
+"""Mode, where dense parameters are, servers, workers."""
 
 
 def main() -> None:
@@ -47,10 +57,10 @@ def main() -> None:
         make_samples(data, arguments.samples)
         stock = stock_pytorch(data, arguments.seconds)
         print(f"stock PyTorch, table on the CPU and layers on the GPU: {stock:,.0f} samples/s", flush=True)
-        for mode, servers, workers in (("sync", 1, 1), ("sync", 4, 1), ("async", 4, 1), ("async", 4, 3)):
-            rate = dovetail(data, Path(folder) / "run", mode, servers, workers, arguments.seconds)
-            name = f"Dovetail {mode}, {servers} server{'s' * (servers > 1)}, {workers} worker{'s' * (workers > 1)}"
-            print(f"{name}: {rate:,.0f} samples/s, {rate / stock:.2f}x", flush=True)
+        for mode, dense, servers, workers in SIDES:
+            rate = dovetail(data, Path(folder) / "run", mode, dense, servers, workers, arguments.seconds)
+            told = f"{mode}, {dense}, {servers} server{'s' * (servers > 1)}, {workers} worker{'s' * (workers > 1)}"
+            print(f"Dovetail {told}: {rate:,.0f} samples/s, {rate / stock:.2f}x", flush=True)
 
 
 def make_samples(file: Path, num_samples: int) -> None:
@@ -98,14 +108,14 @@ def stock_pytorch(file: Path, seconds: float) -> float:
     return statistics.median(rates)
 
 
-def dovetail(file: Path, folder: Path, mode: str, servers: int, workers: int, seconds: float) -> float:
+def dovetail(file: Path, folder: Path, mode: str, dense: str, servers: int, workers: int, seconds: float) -> float:
     """Return samples/s of a run, from when every row has been seen once."""
     shutil.rmtree(folder, ignore_errors=True)
     source = MemorySource(file)
     run = Run(
         model=RunModel(name="ctr-dnn", options={"num_rows": NUM_ROWS, "width": WIDTH, "hidden": [HIDDEN] * 3}),
         data=RunData(shuffle=False),
-        training=RunTraining(batch=BATCH, epochs=1_000_000, mode=mode, micro_batch=BATCH),
+        training=RunTraining(batch=BATCH, epochs=1_000_000, mode=mode, dense=dense, micro_batch=BATCH),
         optimizer=RunOptimizer(name="adagrad", learning_rate=RATE),
         servers=RunServers(count=servers, host_bytes=8 << 30),
         workers=[RunWorker(name="gpu", count=workers, threads=2, device="cuda")],

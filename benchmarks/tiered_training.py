@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=1800, help="batches before the clock starts")
     parser.add_argument("--batch", type=int, default=8192)
     parser.add_argument("--rows-per-slot", type=int, default=8_000_000)
-    parser.add_argument("--depth", type=int, default=12, help="batches of look-ahead")
+    parser.add_argument("--depth", type=int, default=16, help="batches of look-ahead")
     parser.add_argument("--precision", choices=["tf32", "bf16", "float32"], default="tf32")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--sides", default="stock-cpu,stock-gpu,all,24GB,4GB,curve")

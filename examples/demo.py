@@ -43,6 +43,10 @@ STEPS = [
         "train ctr-dnn --plan examples/plans/two-stages.json --scale --samples 60000 --out out/stages",
     ),
     (
+        "A parameter server is killed in the middle of a training, and comes back as it was",
+        "examples/killed_server.py out/killed",
+    ),
+    (
         "Twelve jobs share one cluster, under every policy",
         "simulate examples/workloads/twelve-jobs.json --compare --plot out/schedule.html",
     ),
@@ -51,6 +55,11 @@ STEPS = [
         "examples/small_cluster.py out/cluster",
     ),
     ("Two sites train one model, and exchange what they learnt every eight steps", "examples/two_sites.py out/sites"),
+    (
+        "Rows on a device, the hot ones there and the others below it; the CPU plays the GPU",
+        "train ctr-dnn --table device --set table.device=cpu --set table.device_bytes=2000000 "
+        "--set model.options.num_rows=50000 --samples 30000 --out out/device",
+    ),
     ("An embedding table trained in half of the memory it needs", "examples/large_table.py out/table"),
     ("What its checkpoint holds", "table out/table --hot 5 --plot out/table.html"),
 ]
@@ -59,7 +68,7 @@ STEPS = [
 def main() -> None:
     """Run the steps one after the other, each as a user would type it."""
     (ROOT / "out").mkdir(exist_ok=True)
-    for run in ("run", "planned", "stages"):
+    for run in ("run", "planned", "stages", "device"):
         shutil.rmtree(ROOT / "out" / run, ignore_errors=True)  # a run is never written over
     dovetail = Path(sys.executable).parent / "dovetail"
     for title, command in STEPS:

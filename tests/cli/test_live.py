@@ -70,6 +70,20 @@ def test_on_a_terminal_there_is_a_table_of_workers_and_the_last_events():
     assert "step 2 is kept" not in text, "only the last events are shown"
 
 
+def test_the_table_says_which_part_of_its_rows_a_worker_kept_where_one_keeps_any():
+    keeps = WorkerStatus(
+        name="keeps", state="working", share=1.0, samples_per_s=9.0, idle=0.0, samples=9, kept=0.5125
+    )  # fmt: skip
+    texts = []
+    for workers in (make_report().workers, (*make_report().workers, keeps)):
+        screen = Console(file=io.StringIO(), width=100)
+        screen.print(View("ctr-dnn", epochs=1)._drawn(make_report(workers=workers)))
+        texts.append(screen.file.getvalue())
+
+    assert ["rows kept" in text for text in texts] == [False, True]
+    assert "51.2%" in texts[1]
+
+
 def test_the_first_signal_asks_and_the_second_ends_and_handlers_are_given_back():
     before = signal.getsignal(signal.SIGTERM)
     told = []
@@ -89,7 +103,15 @@ def test_so_many_workers_are_like_the_files_where_it_has_one_kind():
     two = Run(model=RunModel(name="ctr-dnn"), workers=[RunWorker(name="a"), RunWorker(name="b")])
 
     assert alike_workers(one, 3) == [
-        {"name": "core", "threads": 2, "device": "cpu", "stage": 0, "precision": "float32", "count": 3}
+        {
+            "name": "core",
+            "threads": 2,
+            "device": "cpu",
+            "stage": 0,
+            "precision": "float32",
+            "cache_bytes": 0,
+            "count": 3,
+        }
     ]
     assert alike_workers(two, 3) == [{"name": "worker", "count": 3}]
 

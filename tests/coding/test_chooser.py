@@ -19,6 +19,9 @@ class MadeUpLink:
     compute_s: float
     delay_s: float = 0.0
     noise_of: Callable[[int], float] = lambda bits: 0.0
+    burst_bytes: int = 0
+    """That go at once, as through a token bucket."""
+    step_of: Callable[[int], float] = lambda bits: 0.0
     decisions: list[Decision] = field(default_factory=list)
 
     def run(self, chooser: Chooser, tasks: int) -> None:
@@ -28,9 +31,10 @@ class MadeUpLink:
                 Observation(
                     sent_bytes=sent,
                     plain_bytes=PLAIN_BYTES,
-                    transfer_s=self.delay_s + sent / self.bytes_per_s,
+                    transfer_s=self.delay_s + max(0, sent - self.burst_bytes) / self.bytes_per_s,
                     compute_s=self.compute_s,
                     noise=self.noise_of(chooser.bits),
+                    step_s=self.step_of(chooser.bits),
                 )
             )
             if decision is not None:
@@ -203,3 +207,63 @@ def test_a_codec_stays_where_bytes_take_more_than_half_of_the_time(delay_s, bits
     link.run(chooser, 4 * WINDOW)
 
     assert chooser.bits == bits
+
+
+def test_a_width_that_takes_longer_to_code_than_it_saves_is_not_even_tried():
+    costs = {32: 0.0, 16: 1e-9, 8: 9e-9, 4: 9e-9}  # seconds a byte: 4 ms of a task in 16 bits, 36 ms in fewer
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0, coding_s=costs.__getitem__), MadeUpLink(200e6, 0.001)  # 20 ms
+
+    link.run(chooser, 20 * WINDOW)
+
+    assert {each.bits for each in link.decisions} == {16}
+
+
+def test_a_link_goes_back_where_steps_are_slower_though_transfers_are_faster():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.05)
+    link.step_of = lambda bits: 0.4 if bits == 32 else 0.5
+
+    link.run(chooser, 3 * WINDOW)
+
+    assert [(each.before, each.bits) for each in link.decisions] == [(32, 4), (4, 32)]
+    assert "steps take 500 ms, 400 ms at most before" in link.decisions[-1].reason
+
+
+def test_steps_that_are_as_slow_as_before_prove_nothing():
+    chooser, link = Chooser(WIDTHS, hidden_part=1.0), MadeUpLink(12.5e6, 0.05, step_of=lambda bits: 0.4)
+
+    link.run(chooser, 3 * WINDOW)
+
+    assert chooser.bits == 4
+
+
+def test_a_wider_width_that_only_looked_as_if_it_would_hide_is_not_taken_over_and_over():
+    chooser = Chooser(WIDTHS, hidden_part=1.0)
+    link = MadeUpLink(12.5e6, 0.06, burst_bytes=1_500_000)  # 16 bits: 40 ms, 32 bits: 200 ms, 4 and 8: nothing
+
+    link.run(chooser, 30 * WINDOW)
+
+    wider = [each for each in link.decisions if each.bits > each.before]
+    assert 1 <= len(wider) <= 3
+    assert chooser.bits < 32
+
+
+def test_quiet_is_a_link_without_a_codec_that_tries_nothing():
+    quiet, slow = Chooser(WIDTHS, hidden_part=0.25), Chooser(WIDTHS, hidden_part=0.25)
+
+    MadeUpLink(1.25e9, 0.05).run(quiet, 3 * WINDOW)
+    MadeUpLink(12.5e6, 0.05).run(slow, 3 * WINDOW)
+
+    assert (quiet.is_quiet, slow.is_quiet) == (True, False)
+
+
+def test_a_link_that_is_faster_than_computing_is_looked_at_twice():
+    chooser, link = Chooser(WIDTHS, hidden_part=0.25), MadeUpLink(1.25e9, 0.05, delay_s=0.02)
+    link.run(chooser, WINDOW)
+    link.delay_s = 0.0
+    link.run(chooser, 2 * WINDOW)
+    assert link.decisions == []
+
+    link.delay_s, link.bytes_per_s = 0.0, 100e6  # 40 ms of 12 that hide
+    link.run(chooser, 3 * WINDOW)
+
+    assert chooser.bits == 8

@@ -8,7 +8,7 @@ import torch
 
 from dovetail.embedding import first_values
 from dovetail.embedding.device import torch_kernels
-from dovetail.embedding.device.grouping import group, layout_of
+from dovetail.embedding.device.grouping import MOST_TOGETHER, group, layout_of
 from dovetail.embedding.device.plan import LONG_ROW, Places, places_size
 from dovetail.embedding.device.torch_kernels import TOLD
 from dovetail.embedding.device_tier import kernels_for
@@ -95,7 +95,7 @@ def some_batches(sizes, rng):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("sizes", [(1,), (300,), (5, 300, 1, 129), (128, 128, 128, 128)], ids=str)
+@pytest.mark.parametrize("sizes", [(1,), (300,), (5, 300, 1, 129), (128,) * MOST_TOGETHER], ids=str)
 def test_batches_are_found_together_as_one_by_one(device, sizes):
     rng = np.random.default_rng(len(sizes))
     batches = some_batches(sizes, rng)

@@ -18,6 +18,7 @@ from dovetail.embedding import (
     TableError,
     look_ahead,
 )
+from dovetail.embedding.device.grouping import MOST_TOGETHER
 from tests.embedding.twins import DictTable, assert_same
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -144,6 +145,26 @@ def test_whatever_is_done_a_table_with_a_device_is_a_dict(device, tmp_path, seed
                 table.prefetch(some_keys()).result()
     assert_same(table, model)
     table.close()
+
+
+def test_as_many_batches_as_are_planned_at_once_are_a_dict(device, tmp_path):
+    rng = np.random.default_rng(5)
+    model = DictTable(width=WIDTH, optimizer=Adagrad(), seed=3)
+    with make(device, tmp_path, device_rows=2000) as table:
+        for _ in range(3):
+            ahead = [rng.integers(0, 3000, size=rng.integers(1, 60)) for _ in range(3 * MOST_TOGETHER)]
+            with table.on_device.quiet():  # all wait together
+                for keys in ahead:
+                    table.on_device.announce(keys)
+            for keys in ahead:
+                gradients = gradients_of(rng, len(keys))
+                batch = table.on_device.look_up(keys)
+                assert batch.values().cpu().numpy().tobytes() == model.lookup(keys.tolist()).tobytes()
+                batch.step(torch.from_numpy(gradients).to(device))
+                model.update(keys.tolist(), gradients)
+        moved = table.on_device.moved()
+        assert moved.num_rounds < moved.num_batches / 2
+        assert_same(table, model)
 
 
 def test_a_fused_step_is_a_look_up_and_a_step(device, tmp_path):

@@ -91,7 +91,7 @@ def test_the_page_shows_the_newest_report_and_is_gone_with_the_run(tmp_path):
     page.begin(tmp_path / "a", with_metrics(0))
     try:
         port = port_in(tmp_path / "a")
-        worker = WorkerStatus(name="w", state="working", share=1.0, samples_per_s=50.0, idle=0.25, samples=80)
+        worker = WorkerStatus(name="w", state="working", share=1.0, samples_per_s=50.0, idle=0.25, samples=80, kept=0.5)
         report = Report(
             state="running",
             generation=1,
@@ -118,6 +118,7 @@ def test_the_page_shows_the_newest_report_and_is_gone_with_the_run(tmp_path):
     assert f'dovetail_run_loss{{run="{blueprint.id}"}} 0.5\n' in text
     assert f'dovetail_run_samples_total{{run="{blueprint.id}"}} 80.0\n' in text
     assert f'dovetail_worker_idle_ratio{{run="{blueprint.id}",worker="w"}} 0.25\n' in text
+    assert f'dovetail_worker_rows_kept_ratio{{run="{blueprint.id}",worker="w"}} 0.5\n' in text
     assert "dovetail_run_auc" not in text  # it is not known
     assert missing[0] == 404
     assert told == [f"figures for Prometheus: http://127.0.0.1:{port}/metrics"]

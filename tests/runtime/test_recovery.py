@@ -7,31 +7,13 @@ import pytest
 from dovetail.runtime.server.redo_content import BEGIN
 from dovetail.runtime.server.redo_ring import PAGE
 from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.chaos import Chaos
-from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
-from tests.runtime.runs import assert_same_state, kill, last_state, make_run, train
+from tests.runtime.counting import assert_each_sample_counts_once
+from tests.runtime.many_kills import ADAM, counting_run, train_under_kills, went_back
+from tests.runtime.runs import assert_same_state, kill, last_state, train
 
-ADAM = RunOptimizer(name="adam", learning_rate=0.01)
 LONG = {"seconds": 40, "samples": 9000}
 """How long a run is that hurries once it was struck."""
-
-
-def counting_run(*, seconds=4, workers=2, optimizer=PLAIN, samples=3000, until=None, **how):
-    """Return a run whose gradients are whole numbers: their sums are the same in any order."""
-    return make_run(
-        model=slow_counting(seconds * workers / samples, until=until),
-        optimizer=optimizer,
-        reduction="sum",
-        samples=samples,
-        workers=workers,
-        **({"servers": 2, "patience_s": 5.0, "batch": 60} | how),
-    )
-
-
-def went_back(local):
-    """Return the events of a run that went back to a checkpoint."""
-    return [event for event in local.events if "goes back" in event]
 
 
 class Once:
@@ -79,35 +61,14 @@ def test_tables_are_bit_equal_to_those_of_a_run_without_kills(tmp_path):
 @pytest.mark.parametrize("mode", ["sync", "ssp", "async"])
 def test_after_two_hundred_kills_no_step_is_repeated(tmp_path, mode, seed):
     # Seventeen in each of twelve runs, a quarter of them two at once.
-    chaos = Chaos(kills=17, seed=seed, pause_s=2.0, two_at_once=0.25)
-    optimizer = ADAM if mode == "sync" else PLAIN
-    run = counting_run(seconds=30, samples=6000, mode=mode, optimizer=optimizer, checkpoint=RunSaving(every_s=3.0))
-
-    local = train(run, tmp_path / "run", meanwhile=chaos, timeout_s=800)
-
-    assert len(chaos.killed) == 17, chaos.killed
-    assert went_back(local) == []
-    if mode == "sync":
-        quick = counting_run(seconds=1, samples=6000, optimizer=optimizer)
-        train(quick, tmp_path / "whole", timeout_s=100)
-        assert_same_state(last_state(tmp_path / "run"), last_state(tmp_path / "whole"))
-    else:
-        assert_each_sample_counts_once(tmp_path / "run")
+    assert len(train_under_kills(tmp_path, mode, seed).names) == 17
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(3))
 def test_after_fifty_kills_in_a_ring_every_sample_counts_once(tmp_path, seed):
-    chaos = Chaos(kills=17, seed=seed, pause_s=2.5, two_at_once=0.25)
-    run = counting_run(seconds=30, samples=6000, workers=3, dense="ring", checkpoint=RunSaving(every_s=3.0))
-
-    local = train(run, tmp_path / "run", meanwhile=chaos, timeout_s=800)
-
-    assert len(chaos.killed) == 17, chaos.killed
-    # Where all who hold the dense parameters are gone, those of the checkpoint are all there is.
-    assert [event for event in went_back(local) if "no worker is left that holds the dense" not in event] == []
-    assert_each_sample_counts_once(tmp_path / "run")
+    assert len(train_under_kills(tmp_path, "ring", seed).names) == 17
 
 
 def ring_of(local):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -11,11 +11,11 @@ from rich.table import Table
 
 from dovetail.cli.tables import wide_console
 from dovetail.runtime.folder import Summary
-from dovetail.units import format_count, format_duration
+from dovetail.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from dovetail.runtime.finished.result import TrainingResult
-    from dovetail.runtime.folder import LinkSummary, StageSummary, TableSummary
+    from dovetail.runtime.folder import LinkSummary, StageSummary, TableSummary, WorkerSummary
     from dovetail.spec.run import Run
 
 
@@ -36,6 +36,8 @@ def print_summary(run: Run, result: TrainingResult) -> None:
         ("loss", _quality(result)),
         ("kept", f"{result.checkpoint}, after {result.samples:,} samples"),
     ]
+    if looked_up := sum(worker.looked_up_rows for worker in summary.workers.values()):
+        lines.append(("cache", _kept(summary.workers.values(), looked_up)))
     if run.sites:
         from dovetail.runtime.sites.figures import in_words
 
@@ -48,6 +50,14 @@ def print_summary(run: Run, result: TrainingResult) -> None:
         lines += [("go on", f"dovetail train --resume {result.folder}")]
     for name, words in lines:
         console.print(f"{name:<7} {words}", highlight=False, soft_wrap=True)
+
+
+def _kept(workers: Iterable[WorkerSummary], looked_up: int) -> str:
+    """Return what workers' caches of servers' rows brought, in words."""
+    each = list(workers)
+    kept, kept_bytes = sum(worker.kept_rows for worker in each), sum(worker.kept_bytes for worker in each)
+    came, saved = format_count(looked_up - kept), format_bytes(kept_bytes)
+    return f"{kept / looked_up:.1%} of the rows were with the workers; {came} travelled, and {saved} did not"
 
 
 def _quality(result: TrainingResult) -> str:

@@ -89,6 +89,15 @@ class Distinct:
 
         self._crew.share(len(slots), read)
 
+    def read_again(self, slots: Slots, positions: Slots, out: Floats) -> None:
+        """Copy the values at some positions of a batch that was read before."""
+        rows = self._host.rows
+
+        def read(first: int, last: int) -> None:
+            distinct_kernels.gather_at(rows, slots, positions[first:last], out)
+
+        self._crew.share(len(positions), read)
+
     def step(self, slots: Slots, gradients: Floats, kernel: Kernel, settings: Floats, *, scale: float) -> None:
         """Step found rows by their gradients times `scale`, multiplied where they are if they can be written."""
         rows, lines, factor, width = self._host.rows, self._host.lines, np.float32(scale), gradients.shape[1]

@@ -8,7 +8,7 @@ from numba import njit
 from dovetail.embedding.index import probe
 from dovetail.embedding.move_kernels import hint_probe
 from dovetail.embedding.places import NOWHERE, in_host, slot_at
-from dovetail.embedding.raw_memory import AHEAD, fetch_soon
+from dovetail.embedding.raw_memory import AHEAD, fetch_soon, hint_row
 from dovetail.embedding.slot_line import CHANGED, COUNT, DIRTY, HELD, HOME, MOST_COUNTED, SEEN, STATE, TAKEN
 
 
@@ -29,6 +29,19 @@ def find_and_hold(index_keys, index_places, lines, keys, operation, slots):  # t
         if slots[i] >= 0:
             lines[slots[i], HELD] = operation
     return missing
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def gather_at(rows, slots, positions, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Copy the values of a batch's rows at some of its positions."""
+    width = out.shape[1]
+    for i in range(len(positions)):
+        if i + AHEAD < len(positions):
+            hint_row(rows, slots[positions[i + AHEAD]], width)
+        position = positions[i]
+        row = rows[slots[position]]
+        for j in range(width):
+            out[position, j] = row[j]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

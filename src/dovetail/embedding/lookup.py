@@ -43,6 +43,14 @@ class Lookup:
         self._end_batch()
         return None if slots is None else Whereabouts(slots, distinct.as_of)
 
+    def again(self, where: Whereabouts, positions: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
+        """Write the values at some positions of a batch again; False where rows have moved since it was looked up."""
+        distinct = self._store.distinct
+        holds = where.as_of == distinct.as_of
+        if holds:
+            distinct.read_again(where.slots, positions, out)
+        return holds
+
     def pooled(
         self,
         keys: NDArray[np.int64],

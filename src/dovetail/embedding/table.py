@@ -109,6 +109,11 @@ class Table(OpenTable):
             self._update.distinct(keys, gradients, scale=scale, where=where)
             self._background.caller_leaves()
 
+    def read_again(self, where: Whereabouts, positions: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
+        """Write the values at some positions of a look-up, as they are now, into its `out`; False where rows moved."""
+        with self._open():
+            return self._lookup.again(where, positions, out)
+
     def still_holds(self, where: Whereabouts) -> bool:
         """Say whether no row has moved since a look-up said where its rows lie."""
         return where.as_of == self._store.distinct.as_of

@@ -66,6 +66,10 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
     busy_s: float
     idle_s: float
     idle: float
+    looked_up_rows: int = 0
+    """Where it keeps rows of servers: how many it looked up ahead, how many of them did not travel, and their bytes."""
+    kept_rows: int = 0
+    kept_bytes: int = 0
 
 
 class ServerSummary(msgspec.Struct, frozen=True, kw_only=True):

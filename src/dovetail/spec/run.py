@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -19,6 +18,7 @@ from dovetail.spec.run_section import Meta, Section
 from dovetail.spec.run_sites import RunExchange, RunSite, check_sites
 from dovetail.spec.run_stage import RunStage, check_stages
 from dovetail.spec.run_table import RunTable
+from dovetail.spec.run_workers import check_caches, check_worker_name
 
 Mode = Literal["sync", "ssp", "async"]
 Dense = Literal["ring", "ps"]
@@ -27,26 +27,6 @@ Activations = Literal["float32", "bfloat16"]
 """In the order that plans have them: Python takes two Literals of the same words for one, and keeps the first."""
 Reduction = Literal["mean", "sum"]
 BatchNorm = Literal["global", "own"]
-PROCESS_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
-"""A name that is a file's as well: of a log, of a key."""
-OTHERS = re.compile(r"coordinator|launcher|server-[0-9]+", re.IGNORECASE)
-"""What the other processes of a run are called; some disks take capitals for small letters."""
-
-
-def check_worker_name(name: str) -> None:
-    """Refuse a name that is no file's, or that another process of every run has."""
-    if not PROCESS_NAME.fullmatch(name):
-        raise SpecError(
-            f'has one called "{name}"',
-            key="worker",
-            hint="a name is of letters, digits, `_`, `-` and `.`, at most 64, and does not begin with `.`",
-        )
-    if OTHERS.fullmatch(name):
-        raise SpecError(
-            f'has one called "{name}"',
-            key="worker",
-            hint="`coordinator`, `launcher` and `server-N` are other processes of the run; choose another name",
-        )
 
 
 class RunModel(Section, frozen=True):
@@ -144,6 +124,13 @@ class RunTraining(Section, frozen=True):
         Meta(description="normalise by the whole batch (global), or each worker by its part (own); absent: see below"),
     ] = None
     compile: Annotated[bool, Meta(description="whether workers compile the model with torch.compile")] = False
+    slice_bytes: Annotated[
+        int,
+        Meta(
+            description="in sync, dense gradients go to servers in slices of so many bytes while the backward pass "
+            "goes on, where a server has two or more; 0: in one piece"
+        ),
+    ] = 4 << 20
     balance: Annotated[bool, Meta(description="whether shares follow the workers' speeds; else they are equal")] = True
 
     def __post_init__(self) -> None:
@@ -154,6 +141,7 @@ class RunTraining(Section, frozen=True):
         check_whole_number(self, "staleness", at_least=0)
         check_whole_number(self, "micro_batch", at_least=1)
         check_whole_number(self, "accumulate", at_least=1)
+        check_whole_number(self, "slice_bytes", at_least=0)
         if self.tail is not None:
             check_number(self, "tail", at_least=0.0, at_most=0.5)
         if self.dense == "ring" and self.mode != "sync":
@@ -212,6 +200,9 @@ class RunWorker(Section, frozen=True):
             "float16 (autocast, losses scaled)"
         ),
     ] = "float32"
+    cache_bytes: Annotated[
+        int, Meta(description="memory of its device for rows of servers that need not come again; not in async")
+    ] = 0
 
     def __post_init__(self) -> None:
         """Refuse no worker, no threads, shares of more than all."""
@@ -223,6 +214,7 @@ class RunWorker(Section, frozen=True):
             check_number(self, "share", at_least=0.0, at_most=1.0)
         if self.memory_bytes is not None:
             check_whole_number(self, "memory_bytes", at_least=1)
+        check_whole_number(self, "cache_bytes", at_least=0)
         if self.cores is not None:
             check_number(self, "cores", above=0.0)
 
@@ -270,6 +262,7 @@ class Run(Section, frozen=True):
         names = [name for name, _ in self.each_worker()]
         for name in names:
             check_worker_name(name)
+        check_caches([worker.cache_bytes for worker in self.workers], self.training.mode)
         if twice := [name for name in names if names.count(name) > 1]:
             raise SpecError(f'has two called "{twice[0]}"', key="worker", hint="give each its own name")
         if self.faults.replicas >= self.servers.count:

@@ -23,7 +23,10 @@ class RunSite(Section, frozen=True):
     name: Annotated[str, Meta(description="the site's name")]
     address: Annotated[
         str | None,
-        Meta(description="of the first site: HOST:PORT where the others reach its first server, the next at PORT + 1"),
+        Meta(
+            description="HOST:PORT where the others reach its first server, the next at PORT + 1; the first site "
+            "needs one, any other may have one, and then gives what it keeps to sites that come back"
+        ),
     ] = None
     share: Annotated[int, Meta(description="its part of every batch, against those of the others, at least 1")] = 1
 

@@ -31,7 +31,7 @@ class RunTable(Section, frozen=True):
     ] = msgspec.field(default_factory=dict)
     look_ahead: Annotated[
         int, Meta(description="with device: batches whose rows are brought there before they are trained on")
-    ] = 8
+    ] = 16
     graph: Annotated[
         bool, Meta(description="with device on CUDA: steps are captured as a CUDA graph where the model allows it")
     ] = True

@@ -9,16 +9,20 @@ from dovetail.transport.channel import Channel
 from dovetail.transport.direct import DirectCaller
 from dovetail.transport.envelope import PROTOCOL_VERSION, Codec, Letter, Refused
 from dovetail.transport.errors import KeyRingError, ListenError, PeerLost, WireError
+from dovetail.transport.flow import LOOK_EVERY_S, Flow
 from dovetail.transport.keys import KeyRing, drop_keys, make_keys
 from dovetail.transport.lanes import LaneFile, sweep
 from dovetail.transport.listener import Listener
+from dovetail.transport.sockets import name_in
 
 __all__ = [
+    "LOOK_EVERY_S",
     "PROTOCOL_VERSION",
     "Caller",
     "Channel",
     "Codec",
     "DirectCaller",
+    "Flow",
     "KeyRing",
     "KeyRingError",
     "LaneFile",
@@ -32,5 +36,6 @@ __all__ = [
     "WireError",
     "drop_keys",
     "make_keys",
+    "name_in",
     "sweep",
 ]

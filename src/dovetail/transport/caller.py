@@ -12,6 +12,7 @@ import zmq
 from dovetail.transport.arrays import Sendable
 from dovetail.transport.envelope import Codec, LaneReference, Letter
 from dovetail.transport.errors import PeerLost, WireError
+from dovetail.transport.flow import connection_of
 from dovetail.transport.keys import KeyRing
 from dovetail.transport.own_lane import OwnLane
 from dovetail.transport.sockets import SHARED_CONTEXT, prepare, receive_frames, routing_id
@@ -54,6 +55,7 @@ class Caller:
         """Answers that came when nobody wanted them any more."""
         own_keys, peer_key = keys.own(name), keys.public(peer)
         self._lane = OwnLane(lanes, name, lane_bytes)
+        self.is_near = lanes is not None
         self._is_shared = context is None
         self.socket: zmq.Socket[bytes] = (context or SHARED_CONTEXT.borrow()).socket(zmq.DEALER)
         """For a `zmq.Poller`; only the methods here may use it otherwise. Call `receive` until it gives None."""
@@ -90,7 +92,9 @@ class Caller:
         deadline_s = time.monotonic() + timeout_s
         while (frames := receive_frames(self.socket, timeout_s)) is not None:
             try:
-                letter = self._codec.unpack([frame.buffer for frame in frames], lanes=self._lane.find)
+                letter = self._codec.unpack(
+                    [frame.buffer for frame in frames], lanes=self._lane.find, connection=connection_of(frames[-1])
+                )
             except WireError as error:
                 if error.request == 0 or error.request in self._awaited:
                     self._awaited.discard(error.request)

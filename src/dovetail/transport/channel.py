@@ -12,6 +12,9 @@ from dovetail.transport.envelope import Letter
 class Channel(Protocol):
     """Sends requests to one peer and gives back its answers; one thread uses it."""
 
+    is_near: bool
+    """Whether large arrays go through shared memory."""
+
     def ask(self, message: Any, arrays: Sequence[Array] = ()) -> int:
         """Send a request and return its number."""
         ...

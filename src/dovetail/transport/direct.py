@@ -16,6 +16,8 @@ Handler = Callable[[Letter], tuple[Any, Sequence[Sendable]]]
 class DirectCaller:
     """Answers each request by calling `handler`; what it raises comes out of `ask`."""
 
+    is_near = False
+
     def __init__(self, handler: Handler, *, peer: str = "handler", identity: bytes = b"direct") -> None:
         """Call `handler` with letters from `identity`."""
         self._handler, self._peer, self._identity = handler, peer, identity

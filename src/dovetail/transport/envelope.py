@@ -62,6 +62,8 @@ class Letter:
     """The shared memory the letter came with, for its answer."""
     owner: str = ""
     """At a listener: the process whose key the sender has, whatever the message says."""
+    connection: int = field(default=-1, repr=False, compare=False)
+    """File descriptor of the connection it came through, for `Flow`; -1 where there is none."""
 
 
 class Codec:
@@ -103,8 +105,9 @@ class Codec:
         return frames
 
     def unpack(
-        self, frames: Sequence[Any], *, sender: bytes = b"", owner: str = "", lanes: Callable[[str], Lane] | None = None
-    ) -> Letter:
+        self, frames: Sequence[Any], *, sender: bytes = b"", owner: str = "",
+        lanes: Callable[[str], Lane] | None = None, connection: int = -1,
+    ) -> Letter:  # fmt: skip
         """Return the letter in these frames (bytes or anything with a buffer), or raise `WireError`.
 
         `lanes` finds the shared memory of a name.
@@ -129,7 +132,7 @@ class Codec:
         except WireError as error:
             error.request = envelope.request
             raise
-        return Letter(sender, envelope.request, envelope.body, arrays, lane, owner)
+        return Letter(sender, envelope.request, envelope.body, arrays, lane, owner, connection)
 
     def _open(self, header: memoryview) -> Any:
         """Return the envelope in a header frame."""

@@ -320,10 +320,10 @@ class ModelWorker(RingMember):
     tasks: dict[tuple[int, int], ModelTask] = field(default_factory=dict)
     staff: tuple[tuple[str, ...], ...] = ()
 
-    def hello(self) -> None:
+    def hello(self, missed: int = 0) -> None:
         self.tell(
             Hello(role="worker", name=self.name, process_id=self.process_id, generation=self.generation,
-                  version=self.version, era=self.era)
+                  version=self.version, era=self.era, missed=missed)
         )  # fmt: skip
 
     def handle(self, message: Message) -> None:
@@ -338,7 +338,7 @@ class ModelWorker(RingMember):
         elif isinstance(message, Staff):
             self.staff = message.stages
         elif getattr(message, "generation", -1) != self.generation:
-            return
+            self._of_another_generation(message)
         elif isinstance(message, Assign):
             task = ModelTask(message, list(message.ranges), closed=not message.is_open)
             self.tasks[message.step, message.task] = task
@@ -355,6 +355,10 @@ class ModelWorker(RingMember):
                 found.closed = True
         else:
             self._give_back_or_sum(message)
+
+    def _of_another_generation(self, message: Message) -> None:
+        if isinstance(message, Assign | AskResidual) and message.generation > self.generation:
+            self.hello(missed=message.generation)
 
     def _give_back_or_sum(self, message: Message) -> None:
         """Give back some of what is not begun, or nothing; or do what a ring does."""

@@ -4,7 +4,7 @@ import heapq
 import random
 from dataclasses import dataclass, field
 
-from dovetail.runtime.dispatch import WorkerSpeed, grant, plan_step, seconds_left
+from dovetail.runtime.dispatch import WorkerSpeed, grant, plan_step
 
 
 @dataclass
@@ -68,8 +68,7 @@ class Cluster:
             nonlocal remaining
             for name in sorted(idle, key=lambda name: -(shares[name].samples_per_s or 0)):
                 others = [(shares[other], max(expected_end_s[other] - now_s, 0.01 * now_s)) for _, other, *_ in running]
-                left_s = seconds_left(remaining, others)
-                if samples := grant(shares[name], remaining, left_s, step_s=plan.step_s):
+                if samples := grant(shares[name], remaining, others, step_s=plan.step_s):
                     remaining -= samples
                     start(name, samples, piece=True)
                     return True

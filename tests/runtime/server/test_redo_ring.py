@@ -43,9 +43,9 @@ def small(request, monkeypatch):
     """Make rings small, so that they are gone round often."""
     monkeypatch.setattr(redo_file, "SIZE", 4 * PAGE)
     if request.param == "by the server":
-        monkeypatch.setattr(redo_ring, "WRITE_FROM", 1 << 40)
+        monkeypatch.setattr(redo_ring, "at_once", lambda _: 1 << 40)
     else:
-        monkeypatch.setattr(redo_ring, "WRITE_FROM", 1)
+        monkeypatch.setattr(redo_ring, "at_once", lambda _: 1)
     if request.param == "past no memory":
         monkeypatch.setattr(os, "O_DIRECT", 0)
 
@@ -139,7 +139,7 @@ class Deaths:
 
 def test_whoever_dies_at_any_moment_leaves_everything_that_was_told_of(tmp_path, monkeypatch):
     monkeypatch.setattr(redo_file, "SIZE", 4 * PAGE)
-    monkeypatch.setattr(redo_ring, "WRITE_FROM", 1 << 40)  # the server writes, so that moments are the same every time
+    monkeypatch.setattr(redo_ring, "at_once", lambda _: 1 << 40)  # the server writes: the same moments every time
     folder, into = tmp_path / "log", tmp_path / "dead"
     folder.mkdir()
     into.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -102,6 +103,10 @@ class DirectLine:
 
     def ask_again(self, number: int) -> None:
         raise AssertionError("exchanges have all arrays here")
+
+    def applied(self, exchange: Exchange, arrays: Sequence[Arrays]) -> None:
+        assert len(arrays) == len(exchange.rounds)
+        assert all(arrays), "every round has its arrays, this site's own too"
 
     def known_before(self) -> int:
         return 0

@@ -42,7 +42,7 @@ class Two:
         self.address, self.folder = f"tcp://127.0.0.1:{free_ports(1)}", folder
         self.words: list[str] = []
         self.hub = self.make_hub()
-        self.remote = RemoteLine(self.connect, every=4, now_s=time.monotonic(), tell=self.words.append)
+        self.remote = RemoteLine(self.connect, site=1, every=4, now_s=time.monotonic(), tell=self.words.append)
 
     def make_hub(self) -> HubLine:
         listener = Listener([self.address], codec=self.codec, keys=self.keys, name="a")
@@ -129,6 +129,33 @@ def test_a_first_site_that_came_back_with_one_exchange_left_knows_what_counts(tw
     two.hub.offer(*a_round(0, 3), 0.0)
     two.remote.offer(*a_round(1, 3), 0.0)
     two.until(lambda: two.remote.exchange(3), Beat(exchanges=2, kept=2, has_own=1))
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_last_round_comes_before_the_last_exchange_and_whole_with_it_where_it_is_lost(
+    two: Two, is_lost: bool
+) -> None:
+    head, arrays = a_round(0, 1, last=True)
+    two.hub.offer(head, arrays, 0.0)
+    two.until(lambda: two.remote._early)
+    if is_lost:
+        two.remote._early.clear()
+    two.remote.offer(*a_round(1, 1, last=True), 0.0)
+    two.until(lambda: two.remote.exchange(1))
+    found = two.remote.exchange(1)
+    assert found is not None
+    assert [each.num_arrays for each in found[0].rounds] == [len(arrays), 0]
+    for array, expected in zip(found[1], arrays, strict=True):
+        np.testing.assert_array_equal(array, expected)
+    assert two.remote._lost == is_lost
+
+
+def test_a_round_that_is_not_the_last_waits_for_its_exchange(two: Two) -> None:
+    two.hub.offer(*a_round(0, 1), 0.0)
+    two.until(lambda: two.hub._others[1].bulk)
+    for _ in range(20):
+        two.hub.go_on(time.monotonic(), QUIET)
+    assert not two.hub._others[1].early
 
 
 @pytest.mark.parametrize("harm", ["cut short", "a flipped byte", "too many arrays", "a foreign key", "another's name"])

@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dovetail.runtime.launch.local import LocalRun
@@ -17,7 +18,7 @@ from dovetail.testbed import Hosts, available
 from dovetail.testbed.namespaces import inside
 from tests.runtime.counting import PLAIN, slow_counting
 from tests.runtime.runs import kill, make_run
-from tests.runtime.sites.two_sites import assert_counted_once_at_every_site, at_sites, train_sites
+from tests.runtime.sites.two_sites import assert_counted_once_at_every_site, at_sites, free_ports, train_sites
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 OUTER = {"outer_rate": 1.0, "outer_momentum": 0.0}
@@ -98,3 +99,52 @@ def test_a_site_cut_off_for_half_a_minute_then_killed_whole_and_brought_back(tmp
         )
     assert len(times) == 4
     assert_counted_once_at_every_site(tmp_path, ("a", "b"))
+
+
+@pytest.mark.slow
+def test_a_site_comes_back_while_the_first_one_is_gone_and_catches_up_from_another(tmp_path: Path) -> None:
+    run = make_run(
+        model=slow_counting(0.004), optimizer=PLAIN, samples=12_000, batch=120, reduction="sum", workers=1,
+        checkpoint=RunSaving(every_steps=15),
+    )  # fmt: skip
+    names = ("a", "b", "c")
+    runs = at_sites(run, tmp_path, names, wait_s=1.5, **OUTER)
+    address = f"127.0.0.1:{free_ports(1)}"
+    for name, each in runs.items():
+        sites = [msgspec.structs.replace(site, address=address) if site.name == "b" else site for site in each.sites]
+        runs[name] = msgspec.structs.replace(each, sites=sites)
+    things = ExitStack()
+    done: list[str] = []
+    missed: list[int] = []
+
+    def latest(site: str) -> int:
+        return max((each.exchange for each in read_facts(tmp_path / site)), default=0)
+
+    def end(running: dict[str, LocalRun], name: str) -> None:
+        local = running.pop(name)
+        for child in local.children.values():
+            child.handle.kill()
+        local.__exit__(None, None, None)
+        done.append(f"{name} is killed")
+
+    def bring_back(running: dict[str, LocalRun], name: str) -> None:
+        prepare(runs[name], tmp_path / name, resume=True)
+        running[name] = things.enter_context(LocalRun(tmp_path / name))
+        done.append(f"{name} is back")
+
+    def meanwhile(running: dict[str, LocalRun]) -> None:
+        if not done and latest("c") >= 3:
+            end(running, "c")
+        elif len(done) == 1 and latest("b") >= latest("c") + 4:
+            end(running, "a")
+            missed.append(latest("b"))
+            bring_back(running, "c")
+        elif len(done) == 3 and latest("c") >= missed[0]:
+            bring_back(running, "a")
+
+    with things:
+        train_sites(runs, tmp_path, meanwhile=meanwhile)
+    assert done == ["c is killed", "a is killed", "c is back", "a is back"]
+    words = (tmp_path / "c" / "logs" / "server-0.log").read_text()
+    assert "catches up from b" in words
+    assert_counted_once_at_every_site(tmp_path, names)

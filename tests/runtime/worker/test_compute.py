@@ -27,7 +27,7 @@ MODELS = {
 def fetched_by(bench, first, last) -> Fetched:
     """Return samples with their rows and dense parameters."""
     fetcher = Fetcher(bench.blueprint, bench.samples, bench.model, bench.lines(), wanted=lambda task: True, dense=True)
-    return fetcher.fetch(micro_batch(first, last))
+    return fetcher.fetch(fetcher.read(micro_batch(first, last)))
 
 
 def compute(bench, fetched, **how):

@@ -10,12 +10,17 @@ from dovetail.embedding.first_values import first_values
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import table_seed
 from dovetail.runtime.worker.fetch import AHEAD, Fetcher
+from dovetail.runtime.worker.read_ahead import ahead
 from dovetail.runtime.worker.task import MicroBatch, Task
 from tests.runtime.worker.makers import assign, micro_batch, running
 
 
 def make_fetcher(bench, *, wanted=lambda task: True, dense=True):
     return Fetcher(bench.blueprint, bench.samples, bench.model, bench.lines(), wanted=wanted, dense=dense)
+
+
+def fetch(fetcher, micro_batch):
+    return fetcher.fetch(fetcher.read(micro_batch))
 
 
 def test_samples_come_in_the_order_of_the_epoch(make_bench):
@@ -25,7 +30,7 @@ def test_samples_come_in_the_order_of_the_epoch(make_bench):
     )
     (whole,) = loader
 
-    fetched = make_fetcher(bench).fetch(micro_batch(30, 50))
+    fetched = fetch(make_fetcher(bench), micro_batch(30, 50))
 
     assert fetched.batch.sample_ids.tolist() == whole.sample_ids[30:50].tolist()
     assert fetched.batch.labels.tolist() == whole.labels[30:50].tolist()
@@ -34,7 +39,7 @@ def test_samples_come_in_the_order_of_the_epoch(make_bench):
 @pytest.mark.parametrize("servers", [1, 2])
 def test_rows_are_those_of_the_servers_each_key_once(make_bench, servers):
     bench = make_bench(servers=servers)
-    fetched = make_fetcher(bench).fetch(micro_batch(0, 40))
+    fetched = fetch(make_fetcher(bench), micro_batch(0, 40))
 
     ((wanted, rows),) = fetched.rows
     spec, seed = bench.blueprint.tables[0], table_seed(bench.run.training.seed, 0)
@@ -47,7 +52,7 @@ def test_dense_parameters_come_with_the_first_micro_batch_of_a_task_alone(make_b
     bench = make_bench(servers=2)
     task = Task(assign((0, 20)), closed=True)
     first, second = [
-        make_fetcher(bench).fetch(MicroBatch(task, number, 10 * number, 10 * number + 10)) for number in (0, 1)
+        fetch(make_fetcher(bench), MicroBatch(task, number, 10 * number, 10 * number + 10)) for number in (0, 1)
     ]
     kept, _ = checkpoints.load_dense(
         checkpoints.newest(bench.folder), checkpoints.Manifest.read(checkpoints.newest(bench.folder))
@@ -55,7 +60,7 @@ def test_dense_parameters_come_with_the_first_micro_batch_of_a_task_alone(make_b
 
     np.testing.assert_array_equal(first.dense, kept)
     assert second.dense is None
-    assert make_fetcher(bench, dense=False).fetch(micro_batch(0, 10)).dense is None
+    assert fetch(make_fetcher(bench, dense=False), micro_batch(0, 10)).dense is None
     assert [span.kind for span in task.spans] == ["fetch", "fetch"]
 
 
@@ -94,3 +99,24 @@ def test_a_nudge_is_never_waited_for(make_bench):
         fetcher.nudge()
 
     assert [fetcher.ready.get_nowait() for _ in range(AHEAD)] == [None] * AHEAD
+
+
+def test_samples_that_are_read_ahead_come_in_their_order_and_an_error_comes_too(make_bench):
+    bench = make_bench()
+    fetcher = make_fetcher(bench)
+    fetcher._reads_ahead = True  # as with a GPU
+    wanted = [micro_batch(10 * number, 10 * number + 10) for number in range(6)]
+    for each in (*wanted, None):
+        fetcher.micro_batches.put(each)
+    with running(fetcher.run):
+        fetched = [fetcher.ready.get(timeout=60) for _ in wanted]
+    assert [each.micro_batch for each in fetched] == wanted
+
+    def broken():
+        yield 1
+        raise ValueError("no more")
+
+    items = ahead(broken(), "a-thread")
+    assert next(items) == 1
+    with pytest.raises(ValueError, match="no more"):
+        next(items)

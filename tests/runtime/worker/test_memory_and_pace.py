@@ -75,6 +75,22 @@ def test_waits_one_after_the_other_are_drawn_as_one():
     assert idle.take() == (0.0, [])
 
 
+def test_while_its_own_gradients_are_under_way_a_worker_is_not_idle():
+    idle = IdleTime()
+    idle.add(10.0, 1.0)
+    idle.add(12.0, 1.0)
+    idle.add_own(9.5, 10.25)  # a quarter of the first wait
+    idle.add_own(12.9, 20.0)
+
+    assert idle.take()[0] == pytest.approx(2.0 - 0.25 - 0.1)
+
+    idle.add(30.0, 1.0)
+    assert idle.take()[0] == pytest.approx(1.0)
+    idle.add(40.0, 1.0)
+    idle.add_own(30.5, 40.5)  # told late: half of a wait that was taken already, and half of this one
+    assert idle.take()[0] == 0.0
+
+
 def test_scores_are_counted_by_chance_and_told_now_and_then(monkeypatch):
     counts = ScoreCounts(["auc"])
     counts.add(torch.tensor([0.0, 0.0, 100.0, -100.0]), torch.tensor([1.0, 0.0, 1.0, 0.0]))

@@ -1,5 +1,7 @@
 """A worker's links: what goes over them, and what is kept back, whatever becomes of it."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,9 @@ def make_wire(tmp_path):
     def make(run=None, **settings):
         run = make_run(model=MODEL, compression=RunCompression(**settings), **(run or {}))
         blueprint = prepare(run, tmp_path / "run")
-        return Wire(blueprint, name="w", is_slow=True), blueprint
+        wire = Wire(blueprint, name="w", is_slow=True)
+        wire.rest.clock = itertools.count().__next__  # steps of a second each, whatever else the machine does
+        return wire, blueprint
 
     return make
 

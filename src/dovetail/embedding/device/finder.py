@@ -59,7 +59,7 @@ class Finder:
         if not plans[0].num_keys:
             return self._find_nothing(plans)
         layout = layout_of(tuple(plan.num_keys for plan in plans), tier.device)
-        keys = self._bring(plans)
+        keys = self._join(plans)
         grouped = group(keys[: layout.num_keys], layout)
         slots = torch.empty(layout.num_keys, dtype=torch.int32, device=tier.device)
         missing, num_unique = self._look(grouped, keys[layout.num_keys :], slots)
@@ -89,26 +89,18 @@ class Finder:
     def _find_nothing(self, plans: list[Plan]) -> bool:
         """Plan batches without a key."""
         for plan in plans:
-            plan.inputs = plan.inputs or tuple(self._streams.up(array) for array in plan.arrays)
             numbers = torch.zeros(places_size(0), dtype=torch.int32, device=self._tier.device)
-            plan.places, plan.generation, plan.planned = Places(numbers, 0, 0), self._tier.generation, None
+            plan.places, plan.generation, plan.planned = Places(numbers, 0, 0), self._tier.generation, plan.given
         self.num_batches += len(plans)
         self._mover.ask(Rising(plans, np.empty(0, np.int64), np.empty(0, np.int32), torch.empty(0, dtype=torch.int32)))
         return True
 
-    def _bring(self, plans: list[Plan]) -> Tensor:
+    def _join(self, plans: list[Plan]) -> Tensor:
         """Return the keys of batches one after the other, then the batches' numbers, on the device."""
-        streams = self._streams
         for plan in plans:
-            streams.wait_for(plan.given)
-            if not plan.inputs:
-                plan.inputs = tuple(streams.up(array) for array in plan.arrays)
-        numbers = np.array([plan.number for plan in plans])
-        here = [plan.keys for plan in plans if not isinstance(plan.keys, Tensor)]
-        if len(here) == len(plans):
-            return streams.up_together([*here, numbers])
-        there = [plan.keys if isinstance(plan.keys, Tensor) else streams.up(plan.keys) for plan in plans]
-        return torch.cat([*(keys.to(self._tier.device) for keys in there), streams.up(numbers)])
+            self._streams.wait_for(plan.given)
+        numbers = self._streams.up(np.array([plan.number for plan in plans]))
+        return torch.cat([*(plan.there for plan in plans if plan.there is not None), numbers])
 
     def _look(self, grouped: Grouped, batches: Tensor, slots: Tensor) -> tuple[Missing, list[int]]:
         """Find the distinct keys' slots; return those missing, and how many distinct ones each batch has."""

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-MOST_TOGETHER = 4
+MOST_TOGETHER = 8
 """Batches planned at once: each launch and each wait for the device then serves so many."""
 
 

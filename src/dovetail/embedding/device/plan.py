@@ -74,15 +74,16 @@ def places_size(num_keys: int) -> int:
 class Plan:
     """One batch on its way: announced, then planned, then taken, then done."""
 
-    number: int
     keys: DeviceKeys
     insert: bool
-    arrays: tuple[NDArray[Any], ...] = ()
-    """What else of the batch is wanted on the device."""
+    number: int = 0
+    """Counts batches in the order in which they are planned."""
+    there: Tensor | None = None
+    """The keys on the device."""
     inputs: tuple[Tensor, ...] = ()
-    """The same, there."""
+    """What else of the batch is wanted there."""
     given: Moment | None = None
-    """When the keys are there, where they come from a device."""
+    """When keys and inputs are there."""
     places: Places | None = None
     error: BaseException | None = None
     planned: Moment | None = None

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from dovetail.embedding.device.bringer import Bringer
 from dovetail.embedding.device.finder import Finder
 from dovetail.embedding.device.grouping import MOST_TOGETHER
 from dovetail.embedding.device.mover import Mover
@@ -49,9 +49,10 @@ class Planner:
         self._in_use: list[Plan] = []
         self._under_way: deque[Moment] = deque()
         self._last_number = 0
-        self._closed = False
+        self._closed = self._wants_room = False
         self.busy_s = 0.0
         mover.on_ready = self._is_ready
+        self._bringer = Bringer(streams, self._is_brought)
         self._thread = threading.Thread(target=self._run, name="dovetail-planner", daemon=True)
         self._thread.start()
 
@@ -59,11 +60,8 @@ class Planner:
 
     def announce(self, keys: DeviceKeys, arrays: tuple[NDArray[Any], ...] = (), *, insert: bool = True) -> Plan:
         """Have a batch planned after those announced before, and arrays brought to the device with it."""
-        given = self._streams.moment() if isinstance(keys, Tensor) and keys.is_cuda else None
-        with self._news:
-            plan = Plan(self._next_number(), keys, insert, arrays, given=given)
-            self._waiting.append(plan)
-            self._news.notify_all()
+        plan = Plan(keys, insert)
+        self._bringer.ask(plan, arrays)
         return plan
 
     def take(self, plan: Plan) -> Places:
@@ -72,7 +70,7 @@ class Planner:
             self._under_way.popleft().synchronize()
         with self._news:
             plan.is_taken = True
-            self._news.notify_all()  # it may now be worth planning
+            self._wake()
             while not plan.is_ready and plan.error is None:
                 self._news.wait()
         if plan.error is not None or plan.places is None:
@@ -96,13 +94,14 @@ class Planner:
         if plan.done is None:
             plan.done = self._streams.moment()
             self._under_way.append(plan.done)
-            with self._news:
-                self._news.notify_all()
+            if self._wants_room:
+                with self._news:
+                    self._news.notify_all()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Have the tier to oneself, with all moved that was on its way, and no rows that wait for their first batch."""
-        with self._turn:
+        with self._turn, self._bringer.turn:
             self._mover.wait()
             self._streams.wait_for_all()
             before = self._tier.generation
@@ -117,17 +116,33 @@ class Planner:
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """Have nothing planned or moved, and all as it is."""
-        with self._turn:
+        with self._turn, self._bringer.turn:
             self._mover.wait()
             self._streams.wait_for_all()
             yield
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
+        self._bringer.close()
         with self._news:
             self._closed = True
             self._news.notify_all()
         self._thread.join()
+
+    def _is_brought(self, plan: Plan) -> None:
+        """Have a batch planned whose keys are on their way."""
+        with self._news:
+            plan.number = self._next_number()
+            if plan.error is None:
+                self._waiting.append(plan)
+                self._wake()
+            else:
+                self._news.notify_all()
+
+    def _wake(self) -> None:
+        """Wake the planner where there is something to do: whenever it wakes, the other threads stand still."""
+        if self._is_worth_it():
+            self._news.notify_all()
 
     def _next_number(self) -> int:
         self._last_number += 1
@@ -169,9 +184,10 @@ class Planner:
 
     def _is_worth_it(self) -> bool:
         """Say whether to plan now: not where more batches can be planned at once before any is waited for."""
-        if not 0 < len(self._waiting) < MOST_TOGETHER or any(plan.is_taken for plan in self._waiting):
-            return bool(self._waiting)
-        return sum(not plan.is_taken for plan in self._in_use) < MOST_TOGETHER
+        if any(plan.is_taken for plan in self._waiting):
+            return True
+        num_ahead = sum(not plan.is_taken for plan in self._in_use)
+        return len(self._waiting) >= max(1, min(num_ahead, MOST_TOGETHER))
 
     def _plan_next(self) -> bool:
         """Plan the first batches that wait; False where the rows of the first do not fit beside those in use."""
@@ -245,6 +261,8 @@ class Planner:
         with self._news:
             done = next((plan.done for plan in self._in_use if plan.done is not None), None)
             if done is None and not self._closed:
+                self._wants_room = True
                 self._news.wait(PATIENCE_S)
+                self._wants_room = False
         if done is not None:
             done.synchronize()

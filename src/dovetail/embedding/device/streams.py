@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dovetail.embedding.errors import TableError
+
+ALIGNED = 512
+"""Arrays that are copied together begin at multiples of so many bytes, as those that are allocated do."""
 
 
 class Moment(Protocol):
@@ -38,12 +43,12 @@ class _Past:
 
 
 class Streams:
-    """Streams beside the one that computes: `planning` finds rows, `rising` and `sinking` move them."""
+    """Streams beside the one that computes: `bringing` has keys come, `planning` finds rows, two more move them."""
 
     def __init__(self, device: torch.device) -> None:
         """Make the streams of a device."""
         self.device, self.is_cuda = device, device.type == "cuda"
-        self.planning, self.rising, self.sinking = (self._stream() for _ in range(3))
+        self.bringing, self.planning, self.rising, self.sinking = (self._stream() for _ in range(4))
 
     def _stream(self) -> torch.cuda.Stream | None:
         """Return a stream whose small kernels go before the large ones that compute."""
@@ -81,13 +86,21 @@ class Streams:
             here = pinned.copy_(here)
         return here.to(self.device, non_blocking=True)
 
-    def up_together(self, arrays: list[NDArray[np.int64]]) -> Tensor:
-        """Return copies of several vectors on the device, one after the other, made with one copy."""
-        if len(arrays) == 1 or not self.is_cuda:
-            return self.up(np.concatenate(arrays))
-        pinned = torch.empty(sum(map(len, arrays)), dtype=torch.int64, pin_memory=True)
-        np.concatenate(arrays, out=pinned.numpy())
-        return pinned.to(self.device, non_blocking=True)
+    def up_together(self, arrays: Sequence[NDArray[np.generic]]) -> list[Tensor]:
+        """Return copies of several arrays on the device, made with one copy."""
+        if not self.is_cuda or not arrays:
+            return [self.up(array) for array in arrays]
+        sizes = [-(-array.nbytes // ALIGNED) * ALIGNED for array in arrays]
+        pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+        begin, here = 0, pinned.numpy()
+        for array, size in zip(arrays, sizes, strict=True):
+            np.copyto(here[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape), array)
+            begin += size
+        there = torch.split(pinned.to(self.device, non_blocking=True), sizes)
+        return [
+            part[: array.nbytes].view(_torch_type(array.dtype)).view(array.shape)
+            for part, array in zip(there, arrays, strict=True)
+        ]
 
     def down(self, tensor: Tensor) -> Tensor:
         """Return a copy in host memory, which is there once the current stream has come so far."""
@@ -99,6 +112,11 @@ class Streams:
     def host_rows(self, num_rows: int, row_width: int) -> Tensor:
         """Return room for rows in host memory from which they go up fast."""
         return torch.empty((num_rows, row_width), dtype=torch.float32, pin_memory=self.is_cuda)
+
+
+@lru_cache
+def _torch_type(dtype: np.dtype[np.generic]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def find_device(name: str) -> torch.device:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dovetail.embedding.device.grouping import Grouped
+from dovetail.embedding.device.grouping import MOST_TOGETHER, Grouped
 from dovetail.embedding.device.plan import LONG_ROW, Places, places_size
 from dovetail.embedding.slot_line import CHANGED, MOST_COUNTED
 
@@ -18,7 +18,7 @@ FIRST_FACTOR, SECOND_FACTOR = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 MIX_1, MIX_2 = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 """The numbers of `splitmix` as int64."""
-TOLD = 16
+TOLD = 4 * MOST_TOGETHER
 """Where keys begin in what the device tells the host of a search; before them are counts."""
 
 

@@ -10,7 +10,7 @@ from dovetail.runtime.coordinator.saving import Kept
 from dovetail.runtime.coordinator.staffing import Staffing
 from dovetail.runtime.coordinator.state import RunState
 from dovetail.runtime.coordinator.work import BeginAgain, GoBack, ServerLost, Wish, Work
-from dovetail.runtime.messages import Hello, Stop
+from dovetail.runtime.messages import Gone, Hello, Stop
 from dovetail.spec.run import RunWorker
 
 
@@ -35,6 +35,8 @@ class Arrivals:
         known, patience_s = self._roster.member(message.name), self._patience_s
         if known is not None and known.process_id == message.process_id and known.address == address:
             known.hear(now_s)  # it was asked twice
+            if message.missed == self._roster.generation and message.role == "worker" and state.is_working:
+                self._begin_with(message, now_s, state=state)
             return None
         if message.role == "server":
             if message.name not in self._roster.server_names:
@@ -88,7 +90,18 @@ class Arrivals:
         if state.is_working:
             self._work.join(worker, now_s)
 
+    def _begin_with(self, message: Hello, now_s: float, *, state: RunState) -> None:
+        """Tell a worker again that the generation began: a connection may have broken just then."""
+        worker = self._roster.workers[message.name]
+        self.forget_worker(worker.name, now_s, state=state)  # what it was given in this generation it has not taken
+        self._roster.workers[worker.name] = worker
+        self._decisions.send(worker, self._roster.reset(went_back=message.generation < self._roster.era))
+        self._work.join(worker, now_s)
+
     def forget_worker(self, name: str, now_s: float, *, state: RunState) -> None:
-        """Have others do a worker's tasks, where it was here."""
-        if self._roster.workers.pop(name, None) is not None and state.is_working:
+        """Have others do a worker's tasks, where it was here, and servers forget it."""
+        if self._roster.workers.pop(name, None) is None:
+            return
+        self._decisions.send_all(self._roster.servers.values(), Gone(worker=name))
+        if state.is_working:
             self._work.drop(name, now_s)

@@ -193,12 +193,12 @@ class HandOut:
             task = step.new_tail_task(worker.name, samples, now_s) if samples else None
         return task
 
-    def _grant(self, step: Step, worker: Worker, now_s: float, fetch_s: float = 0.0) -> int:
-        """Return how much of the tail a worker takes now; `fetch_s` is what it takes to get a piece ready."""
+    def _grant(self, step: Step, worker: Worker, now_s: float, own: StepTask | None = None) -> int:
+        """Return how much of the tail a worker takes now, which may still be at a task of its `own`."""
         if not step.tail_left:
             return 0
         shares = {share.name: share for share in shares_of(self._workers, balance=self._training.balance)}
-        return granted(step, worker, shares, self._roster, now_s, fetch_s)
+        return granted(step, worker, own, shares, self._roster, now_s)
 
     def _rescue(self, now_s: float) -> bool:
         """Have a lost worker's task done by one who waits for the next step, where nobody is free; True where one is.
@@ -237,6 +237,8 @@ class HandOut:
         """Answer who is about to run out of work: now, or later where that is in time."""
         if (step := self._steps.get(more.step)) is not None and more.task in step.tasks:
             step.tasks[more.task].is_at_last = True
+            if more.busy_s:
+                step.tasks[more.task].busy_until_s = now_s + more.busy_s
         if not (self._has_tail(more) and self._asking.can_wait(worker, more, now_s)):
             self._answer(worker, more, now_s)
 
@@ -266,9 +268,10 @@ class HandOut:
         generation = self._roster.generation
         # One that was closed stays so: its gradients may be with the servers already.
         if step is not None and task is not None and task.worker == worker.name and task.is_open:
-            samples = self._grant(step, worker, now_s, more.fetch_s)
+            samples = self._grant(step, worker, now_s, task)
             if samples:
                 first, last = step.extend(task, samples)
+                task.is_longer(worker.speed.piece_seconds(samples))
                 self._decisions.send(
                     worker,
                     Extend(generation=generation, step=step.number, task=task.number, first=first, last=last),

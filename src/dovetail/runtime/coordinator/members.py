@@ -82,7 +82,7 @@ class Worker(Member):
         if samples <= 0 or compute_s <= 0:
             self.speed.add(done.samples, done.compute_s, done.fixed_s, piece=True)
             return
-        self.speed.add(samples, compute_s, done.fixed_s)
+        self.speed.add(samples, compute_s, done.fixed_s, push_s=done.push_s)
         if done.num_pieces:
             in_main_s = done.piece_samples * compute_s / samples
             beyond_s = (max(0.0, done.piece_s - in_main_s) + done.piece_wait_s) / done.num_pieces

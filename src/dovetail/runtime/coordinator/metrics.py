@@ -38,6 +38,10 @@ class WorkerWindow:
     total_samples: int = 0
     total_busy_s: float = 0.0
     total_idle_s: float = 0.0
+    num_rows: int = 0
+    """Where it keeps rows: how many it looked up ahead, how many of them did not travel, and their bytes."""
+    num_kept: int = 0
+    kept_bytes: int = 0
 
     def add(self, done: Done) -> None:
         """Take in a task."""
@@ -49,6 +53,9 @@ class WorkerWindow:
         self.total_samples += done.samples
         self.total_busy_s += done.compute_s + done.fixed_s
         self.total_idle_s += wait_s
+        self.num_rows += done.num_rows
+        self.num_kept += done.num_kept
+        self.kept_bytes += done.kept_bytes
 
     def turn(self) -> None:
         """Begin the next second."""
@@ -61,6 +68,11 @@ class WorkerWindow:
         """Return the part of the time in which it waited."""
         total_s = sum(self.busy_s) + sum(self.idle_s)
         return sum(self.idle_s) / total_s if total_s else 0.0
+
+    @property
+    def kept(self) -> float:
+        """Return the part of its rows that did not travel."""
+        return self.num_kept / self.num_rows if self.num_rows else 0.0
 
     @property
     def samples_per_s(self) -> float:
@@ -180,6 +192,7 @@ class Metrics:
                     "share": round(sum(window.samples) / total, 4) if total else 0.0,
                     "samples_per_s": round(window.samples_per_s, 1),
                     "idle": round(window.idle, 4),
+                    **({"kept": round(window.kept, 4), "kept_bytes": window.kept_bytes} if window.num_rows else {}),
                 }
                 for name, window in self.workers.items()
             },
@@ -217,6 +230,7 @@ class Metrics:
             idle=window.idle,
             samples=window.total_samples,
             bits=bits,
+            kept=window.kept if window.num_rows else None,
         )
 
     def summary(self) -> dict[str, WorkerSummary]:
@@ -229,6 +243,9 @@ class Metrics:
                 busy_s=round(window.total_busy_s, 3),
                 idle_s=round(window.total_idle_s, 3),
                 idle=round(window.total_idle_s / max(1e-9, window.total_busy_s + window.total_idle_s), 4),
+                looked_up_rows=window.num_rows,
+                kept_rows=window.num_kept,
+                kept_bytes=window.kept_bytes,
             )
             for name, window in sorted(self.workers.items())
         }

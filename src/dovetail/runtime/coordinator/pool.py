@@ -124,6 +124,11 @@ class TaskPool:
             return True
         return self.clocks.get(worker, 0) <= min(self.clocks.values()) + staleness
 
+    def clocks_of(self, worker: str) -> dict[str, int]:
+        """Return how many tasks a worker has done, and the slowest: servers have applied that many of everyone."""
+        slowest = min(self.clocks.values(), default=0)
+        return {"clock": self.clocks.get(worker, slowest), "slowest": slowest}
+
     def join(self, worker: str) -> None:
         """Start a worker's clock with the slowest."""
         self.clocks.setdefault(worker, min(self.clocks.values(), default=0))

@@ -199,6 +199,7 @@ class PoolWork:
                 ranges=((first, first + task.num_positions),),
                 is_open=False,
                 factor=self._schedule(self.step),
+                **self._pool.clocks_of(worker.name),
             ),
         )
         return True

@@ -33,8 +33,15 @@ class StepTask:
     is_at_last: bool = False
     """Whether its worker has begun all that it was given, as far as is known."""
     has_given: bool = False
+    busy_until_s: float | None = None
+    """Until when its worker said, when it began the last of what it had, that it will be at it."""
     early: list[Accepted] = field(default_factory=list)
     """What came before the answer of a worker that gave something back."""
+
+    def is_longer(self, seconds: float | None) -> None:
+        """Note that it has become longer by so many seconds; None where nobody knows."""
+        if self.busy_until_s is not None:
+            self.busy_until_s = None if seconds is None else self.busy_until_s + seconds
 
     @property
     def num_positions(self) -> int:

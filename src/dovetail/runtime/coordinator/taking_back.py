@@ -12,7 +12,7 @@ from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.members import Worker
 from dovetail.runtime.coordinator.roster import Roster
 from dovetail.runtime.coordinator.steps import Step, StepTask
-from dovetail.runtime.dispatch import WorkerShare, grant, seconds_left
+from dovetail.runtime.dispatch import WorkerShare, grant
 from dovetail.runtime.messages import Extend, GaveBack, GiveBack, More
 
 AROUND = 2.0
@@ -22,22 +22,20 @@ WORTH = 2.0
 
 
 def granted(
-    step: Step, worker: Worker, shares: Mapping[str, WorkerShare], roster: Roster, now_s: float, fetch_s: float
+    step: Step, worker: Worker, own: StepTask | None, shares: Mapping[str, WorkerShare], roster: Roster, now_s: float
 ) -> int:
-    """Return how much of the tail a worker takes now; `fetch_s` is what it takes to get a piece ready."""
+    """Return how much of the tail a worker takes now, which may still be at a task of its `own`."""
     others = []
-    left_s = math.inf
     for task in step.open_tasks(roster.num_servers):
         other = roster.workers.get(task.worker)
-        if other is None or other.name == worker.name or not task.is_open:
-            continue
-        others.append((shares[other.name], max(0.0, _left_s(step, task, other, now_s))))
-    if others and not any(math.isinf(busy_s) for _, busy_s in others):
-        left_s = seconds_left(step.tail_left, others)
-    share = shares[worker.name]
-    fixed_s = share.fixed_s if share.piece_fixed_s is None else share.piece_fixed_s
-    share = replace(share, piece_fixed_s=fixed_s + AROUND * fetch_s)
-    return grant(share, step.tail_left, left_s, step_s=step.plan.step_s)
+        if other is not None and other.name != worker.name:
+            # One that will get no more is waited for, as one whose share is fixed.
+            share = shares[other.name] if task.is_open else replace(shares[other.name], share=0.0)
+            others.append((share, _left_s(step, task, other, now_s)))
+    if any(math.isinf(busy_s) for _, busy_s in others):
+        others = []  # nobody knows when those are free: whoever asks takes it
+    busy_s = max(0.0, own.busy_until_s - now_s) if own is not None and own.busy_until_s is not None else 0.0
+    return grant(shares[worker.name], step.tail_left, others, step_s=step.plan.step_s, busy_s=busy_s)
 
 
 class Asked(NamedTuple):
@@ -79,8 +77,6 @@ class TakingBack:
             if not task.is_open or task.is_at_last or task.is_asked_back:
                 continue
             left_s = _left_s(step, task, giver, now_s)
-            if left_s <= 0:
-                left_s = math.inf  # it should have ended, and is not even at its last micro-batch
             if left_s > WORTH * cost_s and (slow is None or left_s > slow[0]):
                 slow = (left_s, task, giver)
         if slow is None:
@@ -116,6 +112,7 @@ class TakingBack:
         task.is_at_last = False
         for first, last in _joined(ranges):
             task.ranges.append((first, last))
+            task.is_longer(taker.speed.piece_seconds(last - first))
             self._decisions.send(
                 taker,
                 Extend(generation=self._roster.generation, step=step.number, task=task.number, first=first, last=last),
@@ -133,9 +130,17 @@ class TakingBack:
 
 
 def _left_s(step: Step, task: StepTask, worker: Worker, now_s: float) -> float:
-    """Predict how long a worker is still at a task; infinite where that is not known."""
-    expected_s = worker.speed.seconds(task.num_positions) or math.inf
-    return max(task.handed_s, step.begun_s) + expected_s - now_s
+    """Predict how long a worker still computes for a task; infinite where that is not known.
+
+    What it said itself when it began the last of it counts more than how long its tasks take. One that should have
+    ended is late, and is taken to be so for as long again as predictions are off.
+    """
+    if task.busy_until_s is not None:
+        end_s = task.busy_until_s
+    else:
+        expected_s = worker.speed.seconds(task.num_positions) or math.inf
+        end_s = max(task.handed_s, step.begun_s) + expected_s - worker.speed.push_s
+    return max(end_s - now_s, worker.speed.error * (now_s - step.begun_s))
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

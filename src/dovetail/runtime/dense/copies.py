@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.codecs import codec_of, pack, unpack
+from dovetail.transport import name_in
 
 Floats = NDArray[np.float32]
 MOST_READERS = 64
@@ -36,6 +37,11 @@ class Copies:
         self._exact = exact
         self._copies: OrderedDict[bytes, Copy] = OrderedDict()
         self._last = 0
+
+    def forget(self, worker: str) -> None:
+        """Forget what the lines of a worker that is gone held."""
+        for reader in [reader for reader in self._copies if name_in(reader) == worker]:
+            del self._copies[reader]
 
     def answer(self, reader: bytes, values: Floats, *, base: int, bits: int) -> tuple[NDArray[Any], int]:
         """Return the array for a reader that holds `base`, and what it holds then."""

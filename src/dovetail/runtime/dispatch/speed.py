@@ -82,6 +82,7 @@ class WorkerSpeed:
         self._rate = Followed()
         self._fixed = Followed()
         self._piece_fixed = Followed()
+        self._push = Followed()
         self._waiting_samples = 0
         self._waiting_s = 0.0
         self._enough_samples = 0.0
@@ -90,10 +91,11 @@ class WorkerSpeed:
         self.num_tasks = 0
         self.error = FIRST_ERROR
 
-    def add(self, samples: int, compute_s: float, fixed_s: float, *, piece: bool = False) -> None:
+    def add(self, samples: int, compute_s: float, fixed_s: float, *, push_s: float = 0.0, piece: bool = False) -> None:
         """Take in a task; `piece` says that it was a small one from the tail of a step.
 
-        A task without samples, or with times that no clock shows, says nothing and is left out.
+        Of `fixed_s`, the task's last gradients were under way for `push_s`. A task without samples, or with times that
+        no clock shows, says nothing and is left out.
         """
         if samples <= 0 or not LEAST_S <= compute_s < math.inf or not 0 <= fixed_s < math.inf:
             return
@@ -103,6 +105,8 @@ class WorkerSpeed:
             off = min(abs((fixed_s + compute_s) / predicted_s - 1), MOST_ERROR)
             self.error += ERROR_FOLLOWED * (off - self.error)
         (self._piece_fixed if piece else self._fixed).add(fixed_s)
+        if not piece and 0 <= push_s < math.inf:
+            self._push.add(push_s)
         self._tasks_since_piece = 0 if piece else self._tasks_since_piece + 1
         self._waiting_samples += samples
         self._waiting_s += compute_s
@@ -137,6 +141,11 @@ class WorkerSpeed:
         return seen_s * FADED**self._tasks_since_piece
 
     @property
+    def push_s(self) -> float:
+        """Return how long a task's last gradients are under way; 0 while that is not known."""
+        return min(self.fixed_s, self._push.value or 0.0)
+
+    @property
     def sure_samples_per_s(self) -> float | None:
         """Return what the worker surely does: less than the fit where its last task was much slower."""
         doubted = self._rate.doubted
@@ -147,6 +156,10 @@ class WorkerSpeed:
         if self._rate.value is None:
             return None
         return self.fixed_s + samples / self._rate.value if samples > 0 else 0.0
+
+    def piece_seconds(self, samples: int) -> float | None:
+        """Predict how much longer a task takes with a piece of so many samples, or None while that is not known."""
+        return None if self._rate.value is None else self.piece_fixed_s + samples / self._rate.value
 
     def share(
         self,
@@ -166,6 +179,7 @@ class WorkerSpeed:
             piece_fixed_s=self.piece_fixed_s,
             sure_samples_per_s=self.sure_samples_per_s,
             error=self.error,
+            push_s=self.push_s,
         )
 
 

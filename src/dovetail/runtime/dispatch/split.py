@@ -24,7 +24,8 @@ class WorkerShare:
 
     The tail of a step asks more: a piece costs `piece_fixed_s` whatever its size (`fixed_s` where it is None); the
     worker surely does `sure_samples_per_s`, less than its speed where its last task was slow; and its predictions are
-    off by the part `error` on average.
+    off by the part `error` on average. After its last sample its gradients are under way for `push_s`, which is a part
+    of `fixed_s`.
     """
 
     name: str
@@ -35,6 +36,7 @@ class WorkerShare:
     piece_fixed_s: float | None = None
     sure_samples_per_s: float | None = None
     error: float | None = None
+    push_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what no worker is."""

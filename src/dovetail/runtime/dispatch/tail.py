@@ -5,8 +5,8 @@ missed: a worker that is done with its main task asks for a piece of the tail, a
 
 The driver of a step, whenever a worker is free and something remains:
 
-    left_s = seconds_left(remaining, [(other, seconds until it is free) for each other worker that is busy])
-    samples = grant(worker, remaining, left_s, step_s=plan.step_s)
+    others = [(other, seconds until it is free) for each other worker that is busy]
+    samples = grant(worker, remaining, others, step_s=plan.step_s)
 
 A worker that is granted nothing waits, and asks again when another one ends a task; of several that wait the fastest
 asks first, and those with pinned shares last. Whoever asks while nobody else is busy is never refused, so the batch is
@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dovetail.runtime.dispatch.split import WorkerShare, assumed, finish_s, split
+from dovetail.runtime.dispatch.split import ROUNDING, WorkerShare, assumed, finish_s, split
 
 FIRST_TAIL = 0.8
 """The part of a batch that is tail in a step where no speed is known: the main tasks only find the speeds out."""
@@ -27,12 +27,6 @@ MOST_TAIL = 0.3
 """The largest tail otherwise."""
 USUAL_ERROR = 0.04
 """How far predictions are off where nobody says: a tail of 6% where pieces cost nothing."""
-PIECE = 0.02
-"""The part of a step that one piece of the tail takes, at least."""
-PIECE_OF_LEFT = 0.25
-"""The part of the time that is left that one piece takes, at least."""
-PIECE_OF_FIXED = 3.0
-"""How many times its fixed cost a piece computes, at least."""
 LEAST = 16
 """The fewest samples worth a task."""
 
@@ -88,7 +82,7 @@ def tail_part(workers: Sequence[WorkerShare], *, step_s: float) -> float:
 
     The form is fitted to simulated steps of workers with speeds 8, 4, 2, 1: e from 0.01 to 0.1, c from 0.001 to 0.07.
     """
-    error = max(USUAL_ERROR if worker.error is None else worker.error for worker in workers)
+    error = max(_error(worker) for worker in workers)
     rates = [worker.samples_per_s or 0.0 for worker in assumed(workers)]
     costs_s = [_piece_fixed_s(worker) for worker in workers]
     cost = sum(rate * cost_s for rate, cost_s in zip(rates, costs_s, strict=True)) / sum(rates) / step_s
@@ -96,19 +90,19 @@ def tail_part(workers: Sequence[WorkerShare], *, step_s: float) -> float:
 
 
 def seconds_left(remaining: int, others: Sequence[tuple[WorkerShare, float]]) -> float:
-    """Predict when workers finish a tail among themselves, each with the seconds until it is free.
+    """Predict when servers have all of workers that finish a tail among themselves, each free after `busy` seconds.
 
-        t = max(max_i busy_i, the least t with sum_i s_i (t - busy_i - piece_i) = remaining)
+        t = max(max_i busy_i + push_i, the least t with sum_i s_i (t - busy_i - piece_i - push_i) = remaining)
 
     Pinned workers take no tail but are waited for. Infinite where nobody would take the tail.
     """
-    busiest_s = max((busy_s for _, busy_s in others), default=0.0)
+    busiest_s = max((busy_s + worker.push_s for worker, busy_s in others), default=0.0)
     takers = [(worker, busy_s) for worker, busy_s in others if worker.share is None]
     if remaining <= 0:
         return busiest_s
     if not takers:
         return math.inf
-    starts_s = [busy_s + _piece_fixed_s(worker) for worker, busy_s in takers]
+    starts_s = [busy_s + _piece_fixed_s(worker) + worker.push_s for worker, busy_s in takers]
     rates = [worker.samples_per_s or 1.0 for worker in assumed([worker for worker, _ in takers])]
     return max(busiest_s, finish_s(remaining, starts_s, rates, [remaining] * len(takers)))
 
@@ -116,37 +110,38 @@ def seconds_left(remaining: int, others: Sequence[tuple[WorkerShare, float]]) ->
 def grant(
     worker: WorkerShare,
     remaining: int,
-    seconds_left_of_others: float,
+    others: Sequence[tuple[WorkerShare, float]],
     *,
     step_s: float | None,
-    piece: float = PIECE,
+    busy_s: float = 0.0,
     least: int = LEAST,
 ) -> int:
-    """Return how many samples of the tail a free worker takes now; 0 means that it waits.
+    """Return how many samples of the tail a worker takes that is free after `busy_s`; 0 means that it waits.
 
-    A piece computes for the longest of: `piece` of the step, a quarter of the time that is left, three times its fixed
-    cost; in a step that began with no speed known it is at most an eighth of the rest. It is cut shorter, down to
-    `least` samples, where it would end later than the others finish everything without this worker, and it is none
-    where not even that is soon enough. `seconds_left_of_others` is infinite where nobody else would take the rest; then
-    it is never none.
+    Its share of the tail is what it does until all end, the `others` with it, each with the seconds until it is free:
+
+        share = s (t - busy - piece - push),    t = seconds_left(remaining, others and this worker)
+
+    It takes half of that, so that what comes to light until it asks again can still be evened out; all of it where a
+    prediction of so short a time is off by less than another piece would cost. Where its share is less than `least`
+    samples it is none. In a step that began with no speed known a piece is at most an eighth of the rest. Where nobody
+    else is busy it is never none.
     """
     least = min(least, remaining)
     most = remaining if step_s is not None else max(least, remaining // 8)
     if worker.most_samples is not None:
         most = min(most, worker.most_samples)
     rate = worker.sure_samples_per_s or worker.samples_per_s
-    needed = math.isinf(seconds_left_of_others)
-    if most <= 0 or (worker.share is not None and not needed):
+    if most <= 0 or (worker.share is not None and any(other.share is None for other, _ in others)):
         return 0
     if rate is None:
         return min(most, least)
-    fixed_s = _piece_fixed_s(worker)
-    in_time = (seconds_left_of_others - fixed_s) * rate
-    if in_time < least:
-        return 0
-    left_s = min(seconds_left_of_others, remaining / rate)
-    wanted = rate * max(piece * (step_s or 0.0), PIECE_OF_LEFT * left_s, PIECE_OF_FIXED * fixed_s)
-    return min(most, max(least, math.floor(min(wanted, in_time))))
+    alone = replace(worker, share=None)
+    share_s = seconds_left(remaining, [*others, (alone, busy_s)]) - busy_s - _piece_fixed_s(worker) - worker.push_s
+    if rate * share_s < least - ROUNDING:
+        return 0 if others else most
+    is_sure = _error(worker) * share_s <= _piece_fixed_s(worker)
+    return min(most, max(least, math.floor(rate * share_s * (1.0 if is_sure else 0.5) + ROUNDING)))
 
 
 def _step_s(parts: dict[str, int], workers: Sequence[WorkerShare]) -> float | None:
@@ -165,6 +160,11 @@ def _in_doubt(worker: WorkerShare, *, below: float) -> bool:
 def _surely_done(worker: WorkerShare, until_s: float) -> int:
     """Return how many samples a worker surely does in a time."""
     return max(0, math.floor((worker.sure_samples_per_s or 0.0) * (until_s - worker.fixed_s)))
+
+
+def _error(worker: WorkerShare) -> float:
+    """Return by which part predictions of a worker are off."""
+    return USUAL_ERROR if worker.error is None else worker.error
 
 
 def _piece_fixed_s(worker: WorkerShare) -> float:

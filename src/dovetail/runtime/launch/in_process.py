@@ -187,6 +187,7 @@ def answer_as(shard: Shard) -> Callable[[Letter], tuple[Any, Sequence[Any]]]:
             dense=brought.dense,
             last=message.last,
             wheres=brought.wheres,
+            first=message.first,
         )
         return Pushed(), ()
 

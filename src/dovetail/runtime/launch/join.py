@@ -28,7 +28,8 @@ from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.process import Process
 from dovetail.runtime.trust import check_trusted
 from dovetail.runtime.worker.loop import work
-from dovetail.spec.run import RunWorker, check_worker_name
+from dovetail.spec.run import RunWorker
+from dovetail.spec.run_workers import check_worker_name
 from dovetail.transport import drop_keys, make_keys
 
 LOOK_S = 0.5

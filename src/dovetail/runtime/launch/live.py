@@ -152,7 +152,9 @@ def _eta(report: Report) -> str:
 def _worker_table(report: Report) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     has_bits = any(worker.bits for worker in report.workers)
-    for heading in ("worker", "", "share", "samples/s", "idle", *(["bits"] if has_bits else [])):
+    has_kept = any(worker.kept is not None for worker in report.workers)
+    others = [*(["bits"] if has_bits else []), *(["rows kept"] if has_kept else [])]
+    for heading in ("worker", "", "share", "samples/s", "idle", *others):
         table.add_column(heading, justify="left" if heading in ("worker", "") else "right", no_wrap=True)
     for worker in report.workers:
         is_there = worker.state == "working"
@@ -163,6 +165,7 @@ def _worker_table(report: Report) -> Table:
             format_count(worker.samples_per_s),
             f"{worker.idle:.0%}",
             *([worker.bits] if has_bits else []),
+            *(["" if worker.kept is None else f"{worker.kept:.1%}"] if has_kept else []),
             style="" if is_there else "dim",
         )
     return table

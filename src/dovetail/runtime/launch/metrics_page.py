@@ -120,6 +120,10 @@ def page(report: Report, labels: dict[str, str]) -> str:
         found: list[Sample] = [({**labels, "worker": each.name}, getattr(each, field)) for each in report.workers]
         kind = counter if name.endswith("_total") else gauge
         parts.append(kind(f"dovetail_worker_{name}", help_, found))
+    kept: list[Sample] = [
+        ({**labels, "worker": each.name}, each.kept) for each in report.workers if each.kept is not None
+    ]
+    parts.append(gauge("dovetail_worker_rows_kept_ratio", "The part of its rows that did not travel.", kept))
     states = [({**labels, "worker": each.name, "state": each.state}, 1.0) for each in report.workers]
     parts.append(gauge("dovetail_worker_state", "What a worker does now.", states))
     return "".join(parts)

@@ -15,7 +15,7 @@ from dovetail.transport import KeyRing, KeyRingError, make_keys
 def portion_of(run: Run, samples: int, batch: int) -> Portion | None:
     """Return which of the data are this site's; None where there are no sites.
 
-    Its keys must be there, and the first site must be able to listen.
+    Its keys must be there, and a site with an address must be able to listen.
     """
     if not run.sites:
         return None
@@ -23,8 +23,9 @@ def portion_of(run: Run, samples: int, batch: int) -> Portion | None:
     if run.exchange.here is None:
         raise TrainingError(f"the run has the sites {', '.join(names)}", hint=f"say which this is: --site {names[0]}")
     _check_keys(run, names)
-    if run.exchange.here == names[0]:
-        _check_address(str(run.sites[0].address), run.servers.count)
+    address = run.sites[names.index(run.exchange.here)].address
+    if address is not None:
+        _check_address(run.exchange.here, address, run.servers.count)
     own = portions_of(run.sites, samples, batch)[names.index(run.exchange.here)]
     if not own.own_samples:
         raise TrainingError(
@@ -49,7 +50,7 @@ def _check_keys(run: Run, names: Sequence[str]) -> None:
         ) from None
 
 
-def _check_address(address: str, num_servers: int) -> None:
+def _check_address(name: str, address: str, num_servers: int) -> None:
     """Refuse to start where the other sites could not call: a server would find out again and again."""
     host, _, port = address.rpartition(":")
     for number in range(num_servers):
@@ -57,7 +58,7 @@ def _check_address(address: str, num_servers: int) -> None:
             socket.create_server((host, int(port) + number)).close()
         except (OSError, OverflowError) as error:
             raise TrainingError(
-                f"the first site cannot listen at {host}:{int(port) + number}: {error}",
+                f"site `{name}` cannot listen at {host}:{int(port) + number}: {error}",
                 hint="its address is one of this machine's, with a port that nobody has, for each server the next one",
             ) from None
 

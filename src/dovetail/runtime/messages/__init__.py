@@ -46,6 +46,7 @@ from dovetail.runtime.messages.serving import (
     Commit,
     Committed,
     CutLog,
+    Gone,
     Load,
     LogNote,
     Norm,
@@ -83,7 +84,7 @@ from dovetail.runtime.messages.working import (
 Message = (
     Hello | WhoAreYou | Alive | Stop | Leaves | Failed
     | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
-    | Save | SaveBegun | Saved | SaveFailed | CutLog | LogNote | ServerStats | Waits
+    | Save | SaveBegun | Saved | SaveFailed | CutLog | Gone | LogNote | ServerStats | Waits
     | Copy | Copied | CopyWanted | CopyIs | ReadCopy | CopyPart
     | Reset | Assign | More | RanOut | Extend | Close | Recall | GiveBack | GaveBack | Done
     | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
@@ -122,6 +123,7 @@ __all__ = [
     "Forward",
     "GaveBack",
     "GiveBack",
+    "Gone",
     "Hello",
     "Holds",
     "InRing",

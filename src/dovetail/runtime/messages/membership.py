@@ -24,6 +24,8 @@ class Hello(MessageKind, frozen=True):
     """Of a worker: samples whose task fits its free memory."""
     word: str = ""
     """Of a server that came back: what became of its redo log."""
+    missed: int = 0
+    """Of a worker: a generation in which it was told something, but not that it began; 0 where there is none."""
 
 
 class WhoAreYou(MessageKind, frozen=True):

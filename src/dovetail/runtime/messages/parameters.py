@@ -22,12 +22,17 @@ class Pull(MessageKind, frozen=True):
     dense_bits: int = 32
     base: int = -1
     """Which dense parameters the worker holds, as the server told it; -1 where it holds none."""
+    cached: bool = False
+    """Whether ages (`row_ages`) follow, an array for each one of keys: of rows that the worker keeps, few are sent."""
     number: int = -1
     """By which `Refresh` and `Push` name this pull, in the place of its keys; -1: they will not."""
 
 
 class Pulled(MessageKind, frozen=True):
-    """Arrays: the rows of each table, then the dense parameters."""
+    """Arrays: the rows of each table, then the dense parameters.
+
+    To a worker that keeps rows, of each table a bit for every key that says whether its row is sent, and those rows.
+    """
 
     parked_s: float = 0.0
     """How long the server waited for the step before it could answer."""
@@ -65,6 +70,7 @@ class Push(MessageKind, frozen=True):
     """Gradients of a task, summed over samples: for each table distinct keys and their gradients, then the dense ones.
 
     A task's gradients may come in several parts; the `last` part has the dense ones, and how many parts there were.
+    Dense ones may also come before, in slices, each a part of its own.
     """
 
     generation: int
@@ -84,6 +90,8 @@ class Push(MessageKind, frozen=True):
     """For each table the pull whose keys these are, in its order: they do not come again. -1: the keys are here."""
     places: tuple[int, ...] = ()
     """And which of that pull's tables."""
+    first: int = -1
+    """Of a slice: where it begins in the server's part of the dense gradients; -1: that is all of them."""
 
 
 class Pushed(MessageKind, frozen=True):

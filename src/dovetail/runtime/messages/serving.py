@@ -128,6 +128,12 @@ class CutLog(MessageKind, frozen=True):
     step: int
 
 
+class Gone(MessageKind, frozen=True):
+    """A worker is not there any more: nothing need be remembered for it."""
+
+    worker: str
+
+
 class LogNote(MessageKind, frozen=True):
     """What people should know of a server's redo log, and whether a checkpoint should come soon: it gets long."""
 

@@ -40,6 +40,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     samples: int
     bits: str = ""
     """Of its links, where their widths are chosen: the fewest there and back."""
+    kept: float | None = None
+    """Where it keeps rows of servers: the part of those that it looked up that did not travel."""
 
 
 class Report(MessageKind, frozen=True):

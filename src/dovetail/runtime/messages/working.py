@@ -36,6 +36,9 @@ class Assign(MessageKind, frozen=True):
     factor: float = 1.0
     batch: int = 0
     """In `sync`: positions of the whole step."""
+    clock: int = 0
+    """In `ssp`: how many tasks the worker has done, and the slowest one."""
+    slowest: int = 0
 
 
 class More(MessageKind, frozen=True):
@@ -142,3 +145,9 @@ class Done(MessageKind, frozen=True):
     spans: tuple[Span, ...] = ()
     piece_wait_s: float = 0.0
     """How long pieces of the tail were waited for, apart from their fetching."""
+    push_s: float = 0.0
+    """Of `fixed_s`, from when the last gradients were there until servers had them."""
+    num_rows: int = 0
+    """Where a worker keeps rows: how many it looked up ahead, how many of them did not travel, and their bytes."""
+    num_kept: int = 0
+    kept_bytes: int = 0

@@ -15,6 +15,8 @@ Keys = NDArray[np.int64]
 Floats = NDArray[np.float32]
 RowGradients = tuple[int, Keys, Floats]
 """The number of a table, keys, and the gradient of each key's row."""
+Slice = tuple[int, Floats]
+"""Where numbers of the dense gradient begin, and those."""
 AttemptKey = tuple[int, int, str]
 """Step (0 in ssp and async), task, and whose attempt it is."""
 
@@ -34,6 +36,8 @@ class TaskGradients:
     """Gradients of one attempt at a task."""
 
     rows: list[RowGradients] = field(default_factory=list)
+    slices: list[Slice] = field(default_factory=list)
+    """Of the dense gradient, where that comes in slices."""
     num_parts: int = 0
 
 
@@ -56,7 +60,9 @@ class Attempts:
         """Yield those under way."""
         return iter(self._open.items())
 
-    def add(self, key: AttemptKey, part: int, rows: Sequence[RowGradients]) -> TaskGradients:
+    def add(
+        self, key: AttemptKey, part: int, rows: Sequence[RowGradients], slices: Sequence[Slice] = ()
+    ) -> TaskGradients:
         """Add a part; with its first part an attempt begins anew. Return what there is of it."""
         if part == 0:
             self._open[key] = TaskGradients()
@@ -67,6 +73,7 @@ class Attempts:
             )
         gradients.num_parts += 1
         gradients.rows.extend(rows)
+        gradients.slices.extend(slices)
         return gradients
 
     def forget_task(self, step: int, task: int) -> None:

@@ -38,14 +38,26 @@ class DueRows:
         """Drop everything: the tables are others now."""
         self._sums, self.is_settled = [], True
 
-    def changed(self, position: int, keys: Keys) -> NDArray[np.int32] | None:
-        """Return which of a table's keys the step has changed; None where that is not known."""
-        return self._sums[position].changed(keys) if self._sums else None
+    def changed_since(self, position: int, keys: Keys, num_steps: int) -> NDArray[np.int32]:
+        """Return which of a table's keys the last so many steps may have changed: all, where that is not known."""
+        if num_steps <= 0:
+            return np.empty(0, dtype=np.int32)
+        if num_steps == 1 and self._sums:
+            return self._sums[position].changed(keys)
+        return np.arange(len(keys), dtype=np.int32)  # more than one step ago, or before the run went back
 
     def apply_of(self, position: int, keys: Keys) -> None:
         """Bring the rows of some keys up to date."""
         if not self.is_settled:
             self._apply(position, self._sums[position].take(keys))
+
+    def apply_changed(self, position: int, keys: Keys) -> NDArray[np.int32] | None:
+        """Bring the rows up to date that the step has changed; return which of the keys' they are, as `changed`."""
+        if not self._sums:
+            return None
+        positions, due = self._sums[position].take_changed(keys)
+        self._apply(position, due)
+        return positions
 
     def settle_some(self, most: int) -> None:
         """Apply some of what is due, so many rows a thread."""

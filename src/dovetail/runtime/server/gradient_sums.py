@@ -60,13 +60,25 @@ class GradientSums:
 
     def _at(self, places: NDArray[np.int32] | slice) -> Taken:
         """Return the sums at some places."""
-        where = None if self._as_of is None else Whereabouts(self._slots[places], self._as_of)
-        return Taken(self.keys[places], self.sums[places], where)
+        if isinstance(places, slice):
+            keys, sums, slots = self.keys[places], self.sums[places], self._slots[places]
+        else:
+            count = len(places)
+            keys, slots = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int32)
+            sums = np.empty((count, self._width), dtype=np.float32)
+            pick(places, self.keys, self.sums, self._slots, keys, sums, slots)
+        return Taken(keys, sums, None if self._as_of is None else Whereabouts(slots, self._as_of))
 
     def changed(self, keys: Keys) -> NDArray[np.int32]:
         """Return the positions of those of `keys` that have sums, taken or not."""
         positions = np.empty(len(keys), dtype=np.int32)
         return positions[: find_known(keys, self._heads, self.keys, positions)]
+
+    def take_changed(self, keys: Keys) -> tuple[NDArray[np.int32], Taken]:
+        """Return what `changed` does, and take those of them that were not taken yet."""
+        positions, places = np.empty((2, len(keys)), dtype=np.int32)
+        known, untaken = find_changed(keys, self._heads, self.keys, self.taken, positions, places)
+        return positions[:known], self._at(places[:untaken])
 
     def take_some(self, most: int) -> Taken:
         """Return up to `most` of the sums that were not taken yet; take them. None are left where none come."""
@@ -164,6 +176,34 @@ def find_known(keys, heads, known, positions):  # type: ignore[no-untyped-def]  
             positions[count] = i
             count += 1
     return count
+
+
+@njit(cache=True, nogil=True)
+def find_changed(keys, heads, known, taken, positions, places):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write which of the keys have sums, and where those lie that were not taken yet, which are then; return both."""
+    count = untaken = 0
+    for i in range(len(keys)):
+        place = place_of(keys[i], heads, known)
+        if place >= 0:
+            positions[count] = i
+            count += 1
+            if not taken[place]:
+                taken[place] = True
+                places[untaken] = place
+                untaken += 1
+    return count, untaken
+
+
+@njit(cache=True, nogil=True)
+def pick(places, known, sums, slots, picked_keys, picked_sums, picked_slots):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Copy what lies at some places."""
+    width = sums.shape[1]
+    for i in range(len(places)):
+        place = places[i]
+        picked_keys[i] = known[place]
+        picked_slots[i] = slots[place]
+        for j in range(width):
+            picked_sums[i, j] = sums[place, j]
 
 
 @njit(cache=True, nogil=True)

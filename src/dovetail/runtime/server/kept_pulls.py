@@ -63,6 +63,10 @@ class KeptPulls:
             for number in [number for number, (of_step, _) in pulls.items() if of_step < version]:
                 del pulls[number]
 
+    def forget_worker(self, worker: str) -> None:
+        """Forget the pulls of a worker that is gone."""
+        self._of_worker.pop(worker, None)
+
     def clear(self) -> None:
         """Forget all."""
         self._of_worker.clear()

@@ -22,6 +22,7 @@ from dovetail.runtime.messages import (
     CutLog,
     Failed,
     Forgotten,
+    Gone,
     Hello,
     Load,
     Norm,
@@ -39,6 +40,7 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.norm_calls import NormCalls
+from dovetail.runtime.server.parked import Parked, Waiting
 from dovetail.runtime.server.requests import accepted, gradients_in, residual_in
 from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
@@ -77,11 +79,10 @@ class ServerLoop:
         self._waits_in = -1
         """The generation of sums from a redo log that wait to be committed; nobody is served in it any more."""
         self._word = ""
-        self._parked: list[tuple[Letter, float]] = []
+        self._parked = Parked(self._shard, reads_ahead=self._site is None)
         self._saving = PartSaving(self._name, number, self._shard, self._redo)
         self._square = math.nan
-        self._busy_s = 0.0
-        self._last_beat_s = 0.0
+        self._busy_s = self._last_beat_s = 0.0
         self._clock = AwakeClock()
         self._heard_s = self._clock.now()
         self._stopped = False
@@ -97,7 +98,7 @@ class ServerLoop:
         try:
             while not self._stopped:
                 soon = self._saving.is_under_way or self._site
-                poller.poll(0 if not self._shard.is_settled else 20 if soon else 100)
+                poller.poll(0 if not (self._shard.is_settled and self._parked.is_read) else 20 if soon else 100)
                 self._beat()
                 # The coordinator first: a commit answers workers that wait.
                 while (letter := self._coordinator.receive(0)) is not None:
@@ -111,9 +112,12 @@ class ServerLoop:
                     self._busy_s += time.perf_counter() - start_s
                 if not self._shard.is_settled:
                     self._shard.settle_some()
+                self._parked.read_one()
                 self._safe.go_on()
                 if self._site is not None and self._site.go_on():
                     self._answer_parked()
+                if self._site is not None and (message := self._site.due_commit()) is not None:
+                    self._commit(message)
                 self._report_saving()
                 self._process.check_coordinator(self._clock.now() - self._heard_s)
         except (DovetailError, OSError) as problem:
@@ -126,12 +130,11 @@ class ServerLoop:
 
     def _say_hello(self) -> None:
         """Tell the coordinator what this server holds."""
-        hello = Hello(
+        self._coordinator.send(Hello(
             role="server", name=self._name, process_id=self._process.process_id,
             generation=max(self._generation, self._waits_in), era=self._era, word=self._word,
             version=self._shard.version if self._era >= 0 else -1,
-        )  # fmt: skip
-        self._coordinator.send(hello)
+        ))  # fmt: skip
 
     def _beat(self) -> None:
         """Send a sign of life, now and then."""
@@ -141,7 +144,7 @@ class ServerLoop:
         self._last_beat_s = now_s
         with suppress(PeerLost):  # the coordinator is away, and its queue full: it will hear of us when it is back
             self._coordinator.send(Alive(name=self._name))
-            self._send_stats()
+            self._coordinator.send(stats_of(self._name, self._shard, self._redo, self._busy_s))
             for news in () if self._site is None else self._site.news(self._name, self._generation):
                 self._coordinator.send(news)
             if (note := self._redo.note(self._name)) is not None:
@@ -149,14 +152,9 @@ class ServerLoop:
 
     def _report_saving(self) -> None:
         """Tell the coordinator when this server's part of a checkpoint is on disk."""
-        report = self._saving.finished()
-        if report is not None:
-            self._send_stats()  # the last ones, where this is the last checkpoint
-            self._coordinator.send(report)
-
-    def _send_stats(self) -> None:
-        """Tell the coordinator what this server holds and has done."""
-        self._coordinator.send(stats_of(self._name, self._shard, self._redo, self._busy_s))
+        if (report := self._saving.finished()) is not None:
+            for last in (stats_of(self._name, self._shard, self._redo, self._busy_s), report):
+                self._coordinator.send(last)
 
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
@@ -185,6 +183,8 @@ class ServerLoop:
             self._redo.kept(message.step)
             if self._site is not None:
                 self._site.is_kept(message.step)
+        elif isinstance(message, Gone):
+            self._wire.forget(message.worker, self._shard.kept)
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif isinstance(message, Stop):
@@ -194,9 +194,8 @@ class ServerLoop:
     def _become(self, generation: int) -> None:
         """Go on as a generation: whoever waits for an older one is told."""
         self._generation, self._waits_in, self._word = generation, -1, ""
-        for letter, _ in self._parked:
-            self._listener.reply(letter, Stale(generation=generation))
-        self._parked.clear()
+        for waiting in self._parked.take():
+            self._listener.reply(waiting.letter, Stale(generation=generation))
         if self._site is None or not self._site.is_over_held:
             version = self._shard.version
             self._coordinator.send(Ready(name=self._name, generation=generation, version=version, era=self._era))
@@ -212,21 +211,20 @@ class ServerLoop:
             self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
             self._busy_s += time.perf_counter() - start_s
             self._answer_parked()
-        if self._site is not None and self._site.is_over_held:
-            return  # it is asked again
-        generation, step = message.generation, message.step
-        self._safe.tell(Committed(name=self._name, generation=generation, step=step, square=self._square))
+        if self._site is not None and self._site.puts_off(message):
+            return
+        told = Committed(name=self._name, generation=message.generation, step=message.step, square=self._square)
+        self._safe.tell(told)
 
     def _answer_parked(self) -> None:
         """Answer those who wait, where what they wait for is here."""
-        parked, self._parked = self._parked, []
-        for letter, since_s in parked:
-            self._from_worker(letter, since_s)
+        for waiting in self._parked.take():
+            self._from_worker(waiting.letter, waiting)
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def _from_worker(self, letter: Letter, since_s: float | None = None) -> None:
-        """Answer a worker, that waits `since_s`; a request that makes no sense is its problem, not the run's."""
+    def _from_worker(self, letter: Letter, waited: Waiting | None = None) -> None:
+        """Answer a worker, who may have `waited`; a request that makes no sense is its problem, not the run's."""
         message = letter.message
         reason = self._senders.why_not_to_server(letter.owner, message)
         if reason is not None:
@@ -239,9 +237,9 @@ class ServerLoop:
             return
         try:
             if self._sync and isinstance(message, Push | AddUp) and message.step == self._shard.version + 1:
-                self._parked.append((letter, time.monotonic()))  # it was told of the last commit before we were
+                self._parked.add(letter, time.monotonic())  # it was told of the last commit before we were
             elif isinstance(message, Pull | Refresh):
-                self._pull(letter, message, time.monotonic() if since_s is None else since_s)
+                self._pull(letter, message, waited or Waiting(letter, time.monotonic()))
             elif isinstance(message, Residual):
                 kept = residual_in(message, letter.arrays, len(self._shard.values))
                 self._redo.take_back(kept, worker=message.worker, checkpoint=message.number)
@@ -253,16 +251,17 @@ class ServerLoop:
         except (DovetailError, ValueError, TypeError, IndexError) as error:
             self._listener.reply(letter, Refused(reason=f"{type(error).__name__}: {error}"))
 
-    def _pull(self, letter: Letter, message: Pull | Refresh, since_s: float) -> None:
+    def _pull(self, letter: Letter, message: Pull | Refresh, waited: Waiting) -> None:
         """Send parameters, or keep the request until the step it asks for is applied."""
-        shard = self._shard
         is_early = isinstance(message, Pull) and message.early
-        has_steps = message.version <= shard.version
+        has_steps = message.version <= self._shard.version
         if not (has_steps or is_early) or (has_steps and self._site is not None and self._site.is_held):
-            self._parked.append((letter, since_s))
+            self._parked.add(letter, waited.since_s)
             return
-        parked_s = time.monotonic() - since_s
-        self._listener.reply(letter, *self._wire.answer(letter, message, shard, parked_s, owner=letter.owner))
+        parked_s = time.monotonic() - waited.since_s
+        answer = self._wire.answer(letter, message, self._shard, parked_s, owner=letter.owner, rows=waited.rows)
+        if not self._listener.reply(letter, *answer):
+            self._wire.forget(letter.owner, self._shard.kept)
 
     def _push(self, letter: Letter, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
@@ -271,12 +270,12 @@ class ServerLoop:
             self._listener.reply(letter, Forgotten())
             return
         rows, wheres, dense = brought
-        self._shard.check(rows, dense)
+        self._shard.check(rows, dense, message.first)
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
             counts = not late and self._shard.push(
                 message.step, message.task, message.worker,
-                part=message.part, rows=rows, dense=dense, last=message.last, wheres=wheres,
+                part=message.part, rows=rows, dense=dense, last=message.last, wheres=wheres, first=message.first,
             )  # fmt: skip
         else:
             late = self._shard.counts(0, message.task)
@@ -286,11 +285,13 @@ class ServerLoop:
             )  # fmt: skip
         self._shard.kept.forget(letter.owner, message.pulls)
         self._listener.reply(letter, Pushed(counts=counts or not message.last))
-        if counts and self._sync:
-            self._redo.step_grew(generation=message.generation, positions=message.positions)
+        grew = counts and self._sync
+        is_whole = grew and self._redo.step_grew(generation=message.generation, positions=message.positions)
         self._norm_calls.pushed(message)
         if counts or (late and message.last):
             self._safe.tell(accepted(message, self._name))
+        if is_whole and self._shard.keeps_dense:
+            self._shard.norm_square()  # nobody waits for it while the coordinator decides
 
 
 def serve(process: Process) -> None:

@@ -175,13 +175,15 @@ class RedoLog:
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
-    def step_grew(self, *, generation: int, positions: int) -> None:
-        """Note that a task of so many positions is in the sums of the step; write them once all are."""
+    def step_grew(self, *, generation: int, positions: int) -> bool:
+        """Note that a task of so many positions is in the sums of the step; write them once all are, and say so."""
         self._generation = generation
         self._seen += positions
         self._is_written = self._is_written and not positions
-        if self.files and not self._is_written and self._seen >= self.step_positions(self._position):
+        is_whole = self._seen >= self.step_positions(self._position)
+        if self.files and not self._is_written and is_whole:
             self._write_sums(generation)
+        return is_whole
 
     def step_positions(self, position: int) -> int:
         """Return how many positions a step has that begins with one."""

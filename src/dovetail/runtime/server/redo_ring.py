@@ -46,9 +46,11 @@ SIZE = 32 << 20
 """Of a ring; more where records are large."""
 AMPLE = 4
 """How many times its size a ring wants to find free in shared memory, which others need as well."""
-WRITE_FROM = 1 << 20
-"""How much is written to the file at once, at least; a page that is not full stays in the ring anyway."""
-WRITE_MOST = 4 << 20
+WRITE_FROM = 8 << 20
+"""How much is written to the file at once, at least, where the ring is large: few large writes take less time."""
+PARTS = 4
+"""How many such writes a ring has room for, at least; a page that is not full stays in it anyway."""
+WRITE_MOST = 8 << 20
 
 
 class Ring:
@@ -70,6 +72,7 @@ class Ring:
         self._marks = np.frombuffer(self._map, dtype=np.uint64, count=PAGE // WORD)
         self._file = self._direct = -1
         self._in_file = self._end = 0
+        self._write_from = at_once(size)
         self._disk, self._news = Lock(), Condition()
         self._thread: Thread | None = None
         self._is_closing = False
@@ -95,8 +98,10 @@ class Ring:
         """Write everything to the file, whose length is then right; hold nothing."""
         self._raise_error()
         with self._disk:
+            pages = self._end // PAGE * PAGE
             while self._in_file < self._end:
-                self._write_some(self._file, self._end)
+                is_page = self._in_file < pages
+                self._write_some(*(self._direct, pages) if is_page else (self._file, self._end))
             os.ftruncate(self._file, self._end)
             set_length(self._file, self._end)
             os.pwrite(self._ring, _head("", 0), 0)
@@ -133,16 +138,14 @@ class Ring:
         """Write bytes at a place of the file, which is a whole number of words, and add them to checksums."""
         place = at % self.size // WORD
         for words in words_of(data):
-            before_end = len(self._words) - place
-            for some in (words[:before_end], words[before_end:]) if len(words) > before_end else (words,):
-                sums.add_copied(some, self._words[place : place + len(some)])
-                place = (place + len(some)) % len(self._words)
+            sums.add_copied(words, self._words, place)
+            place = (place + len(words)) % len(self._words)
 
     def note_end(self, end: int) -> None:
         """Note that everything up to there is whole: it survives the end of this process."""
         self._end = end
         self._mark(END, end)
-        if end - self._in_file >= WRITE_FROM:
+        if end - self._in_file >= self._write_from:
             with self._news:
                 self._news.notify()
             if self._thread is None:
@@ -174,7 +177,7 @@ class Ring:
         """Write whole pages to the file as they come."""
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._is_closing or self._end - self._in_file >= WRITE_FROM)
+                self._news.wait_for(lambda: self._is_closing or self._end - self._in_file >= self._write_from)
             if self._is_closing:
                 return
             try:
@@ -204,6 +207,11 @@ class Ring:
         if self._in_file == begin:
             raise OSError(errno.EIO, f"{written} of {size} bytes were written")
         self._mark(IN_FILE, self._in_file)
+
+
+def at_once(size: int) -> int:
+    """Return how much of a ring of a size waits before it is written to the file."""
+    return min(WRITE_FROM, size // PARTS)
 
 
 def make_ring(paths: Sequence[Path], size: int) -> Ring:

@@ -28,9 +28,9 @@ class WordSums:
         """Add words."""
         self._count_in(len(words), sum_words(words, self._count))
 
-    def add_copied(self, words: Words, to: Words) -> None:
-        """Copy words, and add them."""
-        self._count_in(len(words), copy_words(words, to, self._count))
+    def add_copied(self, words: Words, ring: Words, place: int) -> None:
+        """Copy words into a ring from a place on, and add them."""
+        self._count_in(len(words), copy_words(words, ring, place, self._count))
 
     def _count_in(self, count: int, sums: tuple[Any, Any]) -> None:
         """Note what words came to."""
@@ -76,8 +76,8 @@ def sum_words(words, before):  # type: ignore[no-untyped-def]  # pragma: no cove
 
 
 @njit(cache=True, nogil=True)
-def copy_words(words, to, before):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Return the same of words that are copied."""
+def copy_straight(words, to, before):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return the same of words that are copied one after the other."""
     plain = np.uint64(0)
     weighted = np.uint64(0)
     place = np.uint64(before)
@@ -88,3 +88,12 @@ def copy_words(words, to, before):  # type: ignore[no-untyped-def]  # pragma: no
         plain += word
         weighted += place * word
     return plain, weighted
+
+
+@njit(cache=True, nogil=True)
+def copy_words(words, ring, begin, before):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return the same of words that are copied into a ring, from a place on and round."""
+    until_end = min(len(words), len(ring) - begin)
+    plain, weighted = copy_straight(words[:until_end], ring[begin:], before)
+    more_plain, more_weighted = copy_straight(words[until_end:], ring, before + until_end)
+    return plain + more_plain, weighted + more_weighted

@@ -102,9 +102,9 @@ def residual_in(message: Residual, arrays: Sequence[Any], num_dense: int) -> Flo
 
 
 def check_gradients(
-    rows: Sequence[RowGradients], dense: Floats | None, specs: Sequence[TableSpec], *, num_dense: int
+    rows: Sequence[RowGradients], dense: Floats | None, specs: Sequence[TableSpec], *, num_dense: int, first: int = -1
 ) -> None:
-    """Refuse gradients that are not those of these tables and that many dense parameters."""
+    """Refuse gradients that are not those of these tables and that many dense parameters, or a slice from `first`."""
     for position, keys, values in rows:
         spec = _spec_of(position, specs)
         shape = (len(keys), spec.width)
@@ -114,7 +114,10 @@ def check_gradients(
                 hint=BUG,
             )
         _check_keys(position, keys, spec)
-    if dense is not None and (dense.dtype != np.float32 or dense.shape != (num_dense,)):
+    if dense is not None and first >= 0:
+        if dense.dtype != np.float32 or dense.ndim != 1 or first + len(dense) > num_dense:
+            raise TrainingError(f"a slice of dense gradients is {dense.dtype} {dense.shape} from {first}", hint=BUG)
+    elif dense is not None and (dense.dtype != np.float32 or dense.shape != (num_dense,)):
         raise TrainingError(
             f"the dense gradient is {dense.dtype} {dense.shape}, the parameters are ({num_dense},)", hint=BUG
         )

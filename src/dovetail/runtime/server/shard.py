@@ -30,13 +30,15 @@ from dovetail.runtime.checkpoint import (
 from dovetail.runtime.dense.exempt import exact_places
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.dense.kernels import sum_of_squares
+from dovetail.runtime.dense.slices import is_sliced
 from dovetail.runtime.server.apply_rows import apply_rows
 from dovetail.runtime.server.attempts import Attempts, BeforeApply, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.due_rows import DueRows
-from dovetail.runtime.server.kept_pulls import KeptKeys, KeptPulls, PullName
+from dovetail.runtime.server.kept_pulls import KeptPulls, PullName
 from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
 from dovetail.runtime.server.returned import Returned
+from dovetail.runtime.server.row_read import RowRead
 from dovetail.runtime.server.step_sums import StepSums, WholeStep
 from dovetail.runtime.server.tables import load_tables
 from dovetail.runtime.server.threads import threads_of
@@ -52,7 +54,7 @@ class Shard:
         self._slice = blueprint.dense_slice(number)
         self._optimizer = optimizer_of(blueprint, self._slice)
         size = self._slice.stop - self._slice.start
-        self.keeps_dense = blueprint.run.training.dense == "ps"
+        self.keeps_dense, self._sliced = blueprint.run.training.dense == "ps", is_sliced(blueprint)
         self.values = np.zeros(size if self.keeps_dense else 0, dtype=np.float32)
         self._state: dict[str, Floats] = {}
         self.exact = exact_places(blueprint.dense, self._slice)
@@ -104,7 +106,7 @@ class Shard:
             self._state = kept or self._optimizer.first_state(len(self.values))
         if self.norms is not None:
             self.norms.load(read_statistics(folder, checkpoint))
-        self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values))
+        self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values), sliced=self._sliced)
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
 
@@ -146,16 +148,13 @@ class Shard:
         found: list[Sendable] = []
         for position, wanted in zip(tables, keys, strict=True):
             shape = (len(wanted), self._blueprint.tables[position].width)
-            found.append(Unwritten(shape, self.values.dtype, partial(self._read, position, wanted, kept)))
+            read = RowRead(self.tables[position], self._due, position, wanted, kept)
+            found.append(Unwritten(shape, self.values.dtype, partial(self._write, read)))
         return [*found, self.values] if dense else found
 
-    def _read(self, position: int, wanted: Keys, kept: list[KeptKeys] | None, out: Floats) -> None:
+    def _write(self, read: RowRead, out: Floats) -> None:
         """Write rows as they are after the last step."""
-        self._due.apply_of(position, wanted)
-        _, where = self.tables[position].lookup_distinct(wanted, out)
-        self.pulled_keys += len(wanted)
-        if kept is not None:
-            kept.append(KeptKeys(position, wanted.copy(), where))
+        self.pulled_keys += read.write(out, self.version)
 
     def refresh(
         self, tables: Sequence[int], keys: Sequence[Keys], *, since: int, dense: bool
@@ -164,35 +163,37 @@ class Shard:
         check_wanted(tables, keys, self._blueprint.tables)
         found: list[NDArray[np.generic]] = []
         for position, wanted in zip(tables, keys, strict=True):
-            positions = self._due.changed(position, wanted) if since == self.version - 1 else None
-            if since >= self.version:
-                positions = np.empty(0, dtype=np.int32)
-            elif positions is None:  # more than one step ago, or before the run went back: all may have
-                positions = np.arange(len(wanted), dtype=np.int32)
+            positions = self.changed_since(position, wanted, since)
             found += [positions, *self.pull([position], [wanted[positions]], dense=False)]
         return [*found, self.values] if dense else found
+
+    def changed_since(self, position: int, keys: Keys, since: int) -> NDArray[np.int32]:
+        """Return which of a table's keys have rows that may have changed since so many steps."""
+        return self._due.changed_since(position, keys, self.version - since)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
     def push(
         self, step: int, task: int, worker: str, *, part: int, rows: Sequence[RowGradients],
-        dense: Floats | None, last: bool, wheres: Sequence[Whereabouts | None] = (),
+        dense: Floats | None, last: bool, wheres: Sequence[Whereabouts | None] = (), first: int = -1,
     ) -> bool:  # fmt: skip
         """Take in a part of a task's gradients for a step to come; True once the task counts, by its last part.
 
         A second attempt at a task that counts already changes nothing (and is not refused: its work is done). `wheres`
-        says of `rows` where they were when they were pulled.
+        says of `rows` where they were when they were pulled, `first` where a slice of the dense ones begins.
         """
         if (step, task) in self._accepted:
             return False
-        counts = self._step.push(step, task, worker, part=part, rows=rows, dense=dense, last=last, wheres=wheres)
+        counts = self._step.push(
+            step, task, worker, part=part, rows=rows, dense=dense, last=last, wheres=wheres, first=first
+        )
         if counts:
             self._accepted.add((step, task))
         return counts
 
-    def check(self, rows: Sequence[RowGradients], dense: Floats | None) -> None:
+    def check(self, rows: Sequence[RowGradients], dense: Floats | None, first: int = -1) -> None:
         """Refuse gradients that are not those of this shard's parameters."""
-        check_gradients(rows, dense, self._blueprint.tables, num_dense=len(self.values))
+        check_gradients(rows, dense, self._blueprint.tables, num_dense=len(self.values), first=first)
 
     def counts(self, step: int, task: int) -> bool:
         """Say whether a task counts already."""
@@ -200,6 +201,8 @@ class Shard:
 
     def norm_square(self) -> float:
         """Return the sum of squares of the step's dense gradient."""
+        if not self.returned.is_any:
+            return self._step.dense_square()
         return float(sum_of_squares(self.returned.with_gradient(self._step.dense)))
 
     def step_sums(self) -> WholeStep:

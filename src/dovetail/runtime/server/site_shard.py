@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -11,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint
-from dovetail.runtime.messages import LogNote, Message, Waits
+from dovetail.runtime.messages import Commit, LogNote, Message, Waits
 from dovetail.runtime.process import Process
 from dovetail.runtime.server.attempts import Floats, Keys
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.sites import saved
 from dovetail.runtime.sites.join import Joined, join
+
+LOOK_S = 0.01
+"""How often exchanges are seen to at most: every look takes a tenth of a millisecond."""
 
 
 class ShardRows:
@@ -47,6 +49,8 @@ class SiteShard(Shard):
         """What people should hear."""
         self._joined: Joined = join(process, number, self, self.exact, self.words.append)
         self._corrected_at = -1
+        self._put_off: Commit | None = None
+        self._seen_to_s = -LOOK_S
         """After which step an exchange has changed parameters."""
 
     # -- as the exchanges see it ---------------------------------------------------------------------------------------
@@ -78,9 +82,25 @@ class SiteShard(Shard):
         """Say whether the last step is applied, and the last exchange is not here yet."""
         return self.version >= self._joined.last_step and not self._joined.exchanger.is_finished
 
+    def puts_off(self, message: Commit) -> bool:
+        """Say whether a commit is answered later: that of the last step, once the last exchange is in."""
+        self._put_off = message if self.is_over_held else None
+        return self._put_off is not None
+
+    def due_commit(self) -> Commit | None:
+        """Return a commit that was put off and can be answered now, once."""
+        if self._put_off is None or self.is_over_held:
+            return None
+        message, self._put_off = self._put_off, None
+        return message
+
     def go_on(self) -> bool:
-        """See to the exchanges; True where workers that waited need not any more."""
-        return self.version >= 0 and self._joined.exchanger.go_on(time.monotonic())
+        """See to the exchanges, a few times in a step at most; True where workers that waited need not any more."""
+        now_s = time.monotonic()
+        if self.version < 0 or now_s - self._seen_to_s < LOOK_S:
+            return False
+        self._seen_to_s = now_s
+        return self._joined.exchanger.go_on(now_s)
 
     def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
         """Apply the step, and cut a round where it is time."""
@@ -89,18 +109,16 @@ class SiteShard(Shard):
         super().commit(scale=scale, dense_scale=dense_scale, factor=factor)
         self._joined.exchanger.after_step(time.monotonic())
 
-    def refresh(
-        self, tables: Sequence[int], keys: Sequence[Keys], *, since: int, dense: bool
-    ) -> list[NDArray[np.generic]]:
-        """Return which rows have changed; after an exchange, any may have."""
-        if since <= self._corrected_at:
-            since = -1
-        return super().refresh(tables, keys, since=since, dense=dense)
+    def changed_since(self, position: int, keys: Keys, since: int) -> NDArray[np.int32]:
+        """Return which rows may have changed; after an exchange, any may have."""
+        return super().changed_since(position, keys, -1 if since <= self._corrected_at else since)
 
     def load(self, folder: Path) -> None:
         """Take up the state of a checkpoint, and of the exchanges in it."""
         super().load(folder)
-        self._corrected_at = self.version
+        self._corrected_at, self._put_off = self.version, None
+        for table in self.tables:  # compiled now, and not when the first exchange comes
+            table.write(np.empty(0, dtype=np.int64), np.empty((0, table.width), dtype=np.float32))
         self._joined.forget()
         saved.load(folder, self._number, self._joined.exchanger, self._joined.shapes, **self._joined.facts())
 

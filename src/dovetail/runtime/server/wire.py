@@ -12,7 +12,8 @@ from dovetail.codecs.registry import WIDTHS
 from dovetail.runtime.dense.copies import Copies
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Forgotten, Pull, Pulled, Refresh, Refreshed
-from dovetail.runtime.server.kept_pulls import PullName
+from dovetail.runtime.server.cached_rows import answer_cached
+from dovetail.runtime.server.kept_pulls import KeptPulls, PullName
 from dovetail.runtime.server.requests import keys_of
 from dovetail.runtime.server.shard import Shard
 from dovetail.transport import Letter, Sendable, Unwritten
@@ -28,10 +29,25 @@ class AnswerWire:
         self._copies = Copies(exact)
         self._seed = 0
 
+    def forget(self, worker: str, kept: KeptPulls) -> None:
+        """Forget what a worker that is gone pulled and holds; one that is not gone says everything again."""
+        kept.forget_worker(worker)
+        self._copies.forget(worker)
+
     def answer(
-        self, letter: Letter, asked: Pull | Refresh, shard: Shard, parked_s: float, *, owner: str
+        self,
+        letter: Letter,
+        asked: Pull | Refresh,
+        shard: Shard,
+        parked_s: float,
+        *,
+        owner: str,
+        rows: Sequence[Sendable] | None = None,
     ) -> tuple[Pulled | Refreshed | Forgotten, list[Sendable]]:
-        """Return the answer to a worker that waited so long: dense parameters only where the steps it wants are in."""
+        """Return the answer to a worker that waited so long: dense parameters only where the steps it wants are in.
+
+        Its `rows` may be read already, as they were before the step that was waited for.
+        """
         if isinstance(asked, Refresh):
             keys = keys_of(asked, letter.arrays, owner, shard.kept)
             if keys is None:
@@ -41,7 +57,13 @@ class AnswerWire:
             return Refreshed(parked_s=parked_s, base=base), arrays
         dense = asked.dense and asked.version <= shard.version
         keep = PullName(owner, asked.number, asked.version) if asked.number >= 0 else None
-        found = shard.answer(asked.tables, letter.arrays, dense=dense, keep=keep)
+        found: Sequence[Sendable]
+        if asked.cached:
+            found = answer_cached(shard, asked, letter.arrays, dense=dense, keep=keep)
+        elif rows is not None:
+            found = [*rows, shard.values] if dense else rows
+        else:
+            found = shard.answer(asked.tables, letter.arrays, dense=dense, keep=keep)
         arrays, base = self.coded(letter.sender, asked, found, dense=dense)
         return Pulled(parked_s=parked_s, version=shard.version, base=base), arrays
 

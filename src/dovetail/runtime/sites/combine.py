@@ -24,6 +24,7 @@ import numpy as np
 
 from dovetail.runtime.sites.key_index import Keys
 from dovetail.runtime.sites.progress import Floats, RowDeltas
+from dovetail.runtime.sites.row_kernels import merge_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,9 @@ def combined_dense(parts: Sequence[Part], rule: Rule) -> Floats:
 def combined_rows(parts: Sequence[Part], table: int, rule: Rule) -> tuple[Keys, Floats]:
     """Return the change of a table: rising keys, and how much each row changes."""
     deltas = [part.tables[table] for part in parts]
-    keys = deltas[0].keys if len(deltas) == 1 else np.unique(np.concatenate([each.keys for each in deltas]))
-    total = np.zeros((len(keys), deltas[0].values.shape[1]), dtype=np.float32)
+    keys: Keys = deltas[0].keys[:0]
+    total: Floats = deltas[0].values[:0]
     scales = weights(parts, rule) if rule.linear_rows else [np.float32(1)] * len(parts)
     for each, scale in zip(deltas, scales, strict=True):
-        total[np.searchsorted(keys, each.keys)] += scale * each.values
+        keys, total = merge_rows(keys, total, each.keys, each.values, scale)
     return keys, total

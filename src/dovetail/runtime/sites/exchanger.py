@@ -75,7 +75,10 @@ class Exchanger:
         """Return at which step the next round is cut."""
         if (known := self._cuts.heads.get(self.next_round)) is not None:
             return known.step
-        return min(max(self.last_cut + self._line.every, self._later), self._terms.last_step)
+        last = self._terms.last_step
+        cut = max(self.last_cut + self._line.every, self._later)
+        # Two rounds right after each other would be in each other's way when everybody waits for the last.
+        return last if 2 * (last - cut) < self._line.every else cut
 
     def after_step(self, now_s: float) -> None:
         """Cut where it is time."""
@@ -202,10 +205,11 @@ class Exchanger:
                     f"exchange {exchange.number} has round {own.round} of this site, expected {mine.head.round}",
                     hint="a bug: report it",
                 )
-        parts = []
+        parts, all_arrays = [], []
         for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True):
             known = mine is not None and head.site == self._terms.site and not each
             parts.append(mine.part if known and mine is not None else self._read(head, each))
+            all_arrays.append(mine.arrays if known and mine is not None else each)
         rule = self._terms.rule
         for table, rows in enumerate(self.rows):
             change = combined_rows(parts, table, rule)
@@ -214,6 +218,7 @@ class Exchanger:
         outer = {"rate": self._terms.rate, "momentum": self._terms.momentum}
         self.dense.agree(combined_dense(parts, rule), own_dense, self._store.values, **outer)
         self.exchanges = exchange.number
+        self._line.applied(exchange, all_arrays)
         self._store.corrected()
         took_s = None if mine is None else now_s - mine.cut_s
         sites = [self._terms.names[head.site] for head in exchange.rounds]

@@ -66,6 +66,10 @@ class Hub(Generic[R]):
             latest += 1
         return latest
 
+    def last_rounds(self) -> list[tuple[int, R]]:
+        """Return the last rounds of sites that are here and in no exchange yet."""
+        return [(site, each) for site, rounds in self._here.items() for each in rounds.values() if each.last]
+
     def away(self, now_s: float) -> list[int]:
         """Return the sites that are not waited for, though they are not done."""
         return [site for site in self.unfinished if self.silent_s(site, now_s) >= self._wait_s]

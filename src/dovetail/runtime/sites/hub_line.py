@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
-from numpy.typing import NDArray
 
 from dovetail.runtime.sites.hub import Hub
-from dovetail.runtime.sites.kept import ExchangeLog, arrays_of
-from dovetail.runtime.sites.messages import Beat, Exchange, Heard, Offer, RoundHead
+from dovetail.runtime.sites.kept import ExchangeLog, left_for
+from dovetail.runtime.sites.messages import Beat, Early, Exchange, Heard, Offer, RoundHead
 from dovetail.runtime.sites.pace import steps_of_a_round
 from dovetail.runtime.sites.rounds import Arrays, Shapes, decode
 from dovetail.transport import Letter, Listener, WireError
@@ -50,6 +48,8 @@ class Other:
     """Where exchanges for it go."""
     sent: int = 0
     sent_s: dict[int, float] = field(default_factory=dict)
+    early: set[int] = field(default_factory=set)
+    """Sites whose last rounds were sent to it before they were in an exchange."""
     receive_s: float = 0.0
     is_away: bool = False
 
@@ -75,6 +75,7 @@ class HubLine:
         self._others = {site: Other() for site in range(1, len(names))}
         self._beat: Beat | None = None
         self._now_s = now_s
+        self._needed = 0
         self._made: dict[int, tuple[Exchange, Arrays]] = {}
 
     # -- as a line -----------------------------------------------------------------------------------------------------
@@ -89,6 +90,9 @@ class HubLine:
 
     def ask_again(self, number: int) -> None:
         """Do nothing: every look at an exchange is a new one."""
+
+    def applied(self, exchange: Exchange, arrays: Sequence[Arrays]) -> None:
+        """Do nothing: it is in the log since it was made."""
 
     def known_before(self) -> int:
         """Return 0: whoever makes the exchanges has its own journal."""
@@ -122,7 +126,8 @@ class HubLine:
             self._send(site, other, now_s)
         self._tell_of_away(now_s)
         kept = [beat.kept, *(0 if other.beat is None else other.beat.kept for other in self._others.values())]
-        self._log.drop_before(min(kept) + 1)
+        self._needed = min(kept) + 1
+        self._log.drop_before(self._needed)
 
     # -- the others ----------------------------------------------------------------------------------------------------
 
@@ -155,9 +160,12 @@ class HubLine:
             if (
                 other.beat is None
                 or message.has_own != other.beat.has_own
+                or message.exchanges < other.beat.exchanges  # nor does it get them from elsewhere
+                or message.lost != other.beat.lost
                 or (message.bulk and letter.sender != other.bulk)
             ):
                 other.sent = message.exchanges  # it came back, or went back: from there on
+                other.early.clear()
             for number in [each for each in other.sent_s if each <= message.exchanges]:
                 other.receive_s = now_s - other.sent_s.pop(number)
             if message.bulk:
@@ -168,7 +176,7 @@ class HubLine:
             return
         heard = Heard(
             life=self._life, exchanges=self._log.count, latest=self._hub.latest(site), every=self.every,
-            over=self._hub.is_over(now_s, self._end_wait_s),
+            over=self._hub.is_over(now_s, self._end_wait_s), needed=self._needed,
         )  # fmt: skip
         self._listener.reply(letter, heard)
 
@@ -202,23 +210,23 @@ class HubLine:
             return
         if other.sent_s and now_s - min(other.sent_s.values()) > AGAIN_S:
             other.sent, other.sent_s = other.beat.exchanges, {}
+            other.early.clear()
         while other.sent < min(self._log.count, other.beat.exchanges + AT_ONCE):
             number = other.sent + 1
-            if not self._listener.send(other.bulk, *self._for(site, number, other.beat.has_own)):
+            if not self._listener.send(other.bulk, *self._for(site, number, other.beat.has_own, other.early)):
                 other.bulk = b""
                 return
             other.sent, other.sent_s[number] = number, now_s
+        for origin, brought in self._hub.last_rounds():
+            if origin not in (site, *other.early) and other.sent == self._log.count:
+                if not self._listener.send(other.bulk, Early(head=brought.head), brought.arrays):
+                    other.bulk = b""
+                    return
+                other.early.add(origin)
 
-    def _for(self, site: int, number: int, has_own: int) -> tuple[Exchange, Arrays]:
-        """Return an exchange without the arrays that the reader has, for it sent them."""
-        exchange, arrays = self._made.get(number) or self._log.read(number)
-        heads: list[RoundHead] = []
-        left: list[NDArray[Any]] = []
-        for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True):
-            has_it = head.site == site and head.round >= has_own
-            heads.append(msgspec.structs.replace(head, num_arrays=0) if has_it else head)
-            left.extend([] if has_it else each)
-        return msgspec.structs.replace(exchange, rounds=tuple(heads)), tuple(left)
+    def _for(self, site: int, number: int, has_own: int, early: Collection[int] = ()) -> tuple[Exchange, Arrays]:
+        """Return an exchange without the arrays that the reader has, for it sent them, or got them before."""
+        return left_for(site, *(self._made.get(number) or self._log.read(number)), has_own=has_own, early=early)
 
     def _tell_of_away(self, now_s: float) -> None:
         """Say who is not waited for any more, and who is back."""

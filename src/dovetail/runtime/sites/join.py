@@ -16,12 +16,16 @@ from dovetail.runtime.process import Process
 from dovetail.runtime.sites.combine import Rule
 from dovetail.runtime.sites.exchanger import Exchanger
 from dovetail.runtime.sites.figures import Figures
+from dovetail.runtime.sites.giver import Giver
 from dovetail.runtime.sites.hub_line import HubLine
 from dovetail.runtime.sites.kept import Cuts, ExchangeLog
 from dovetail.runtime.sites.messages import SiteMessage
+from dovetail.runtime.sites.nearby import Nearby
 from dovetail.runtime.sites.remote_line import RemoteLine
 from dovetail.runtime.sites.rounds import Shapes
 from dovetail.runtime.sites.terms import Store, Terms
+from dovetail.runtime.sites.warm_up import warm_up
+from dovetail.spec.run_sites import RunSite
 from dovetail.transport import Caller, Codec, KeyRing, Listener
 
 FIRST_EVERY = 16
@@ -76,9 +80,8 @@ def join(process: Process, number: int, store: Store, exact: Places, tell: Calla
         ),
     )  # fmt: skip
     line: HubLine | RemoteLine
-    host, _, port = str(run.sites[0].address).rpartition(":")
     codec, keys, now_s = Codec(SiteMessage), KeyRing(Path(exchange.keys)), time.monotonic()
-    address = f"tcp://{host}:{int(port) + number}"
+    address = _address(run.sites[0], number)
     if site == 0:
         listener = Listener([address], codec=codec, keys=keys, name=names[0], log=process.log)
         line = HubLine(
@@ -91,7 +94,35 @@ def join(process: Process, number: int, store: Store, exact: Places, tell: Calla
             identity = f"{names[site]}/{number}{suffix}".encode()
             return Caller(address, codec=codec, keys=keys, name=names[site], peer=names[0], identity=identity)
 
-        line = RemoteLine(connect, every=every or FIRST_EVERY, now_s=now_s, tell=tell)
+        def to(other: RunSite) -> Callable[[], Caller]:
+            identity = f"{names[site]}/{number}/wants".encode()
+            return lambda: Caller(
+                _address(other, number), codec=codec, keys=keys, name=names[site], peer=other.name, identity=identity
+            )
+
+        giver = None
+        if run.sites[site].address is not None:
+            own = Listener(
+                [_address(run.sites[site], number)], codec=codec, keys=keys, name=names[site], log=process.log
+            )
+            giver = Giver(names, site, own, ExchangeLog(folder))
+        others = [each for each in run.sites[1:] if each.name != names[site] and each.address is not None]
+
+        def say(word: str) -> None:
+            process.log(word)
+            tell(word)
+
+        nearby = Nearby({each.name: to(each) for each in others}, say)
+        line = RemoteLine(
+            connect, site=site, every=every or FIRST_EVERY, now_s=now_s, tell=tell, giver=giver, nearby=nearby
+        )  # fmt: skip
+    warm_up(exchange.bits)
     figures = Figures(folder, process.log, tell)
     exchanger = Exchanger(terms, shapes, store, Cuts(folder), line, figures, tell)
     return Joined(exchanger, shapes, line, names, site, blueprint.num_servers, last_steps[site])
+
+
+def _address(site: RunSite, server: int) -> str:
+    """Return where a server of a site listens for the other sites."""
+    host, _, port = str(site.address).rpartition(":")
+    return f"tcp://{host}:{int(port) + server}"

@@ -1,7 +1,7 @@
 """What a site keeps on disk of its exchanges, beside its checkpoints.
 
     sites/server-0/cuts.jsonl             at which step each round was cut, written before the round goes anywhere
-    sites/server-0/exchange-00000012      at the first site: an exchange, as it went to the others
+    sites/server-0/exchange-00000012      an exchange, at the first site and at those with an address
 
 A site that goes back to a checkpoint cuts the same rounds at the same steps again, and takes the exchanges that came
 after the checkpoint from the first site: every sample counts once, whatever was lost. An exchange is kept until it is
@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from numpy.typing import NDArray
 
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.sealed import write_at_once
@@ -99,6 +102,12 @@ class ExchangeLog:
             ) from None
         return exchange, letter.arrays
 
+    def begin_at(self, number: int) -> None:
+        """Forget all, and go on with an exchange of this number."""
+        for path in self._folder.glob("exchange-????????"):
+            path.unlink(missing_ok=True)
+        self.first, self.count = number, number - 1
+
     def drop_before(self, number: int) -> None:
         """Remove exchanges that nobody needs any more; the last one stays, for it says how many there were."""
         while self.first < min(number, self.count):
@@ -115,3 +124,39 @@ def arrays_of(exchange: Exchange, arrays: Arrays) -> list[Arrays]:
     if at != len(arrays):
         raise WireError(f"exchange {exchange.number} has {len(arrays)} arrays, its rounds say {at}")
     return found
+
+
+def left_for(
+    site: int, exchange: Exchange, arrays: Arrays, *, has_own: int, early: Collection[int] = ()
+) -> tuple[Exchange, Arrays]:
+    """Return an exchange without the arrays that a site has.
+
+    That are its own, from round `has_own` on, and the last rounds of sites that it got `early`.
+    """
+    heads: list[RoundHead] = []
+    left: list[NDArray[Any]] = []
+    for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True):
+        has_it = head.round >= has_own if head.site == site else head.last and head.site in early
+        heads.append(msgspec.structs.replace(head, num_arrays=0) if has_it else head)
+        left.extend([] if has_it else each)
+    return msgspec.structs.replace(exchange, rounds=tuple(heads)), tuple(left)
+
+
+def whole(exchange: Exchange, arrays: Sequence[Arrays]) -> tuple[Exchange, Arrays]:
+    """Return an exchange with the arrays of every one of its rounds."""
+    heads = [
+        msgspec.structs.replace(head, num_arrays=len(each))
+        for head, each in zip(exchange.rounds, arrays, strict=True)
+    ]  # fmt: skip
+    return msgspec.structs.replace(exchange, rounds=tuple(heads)), tuple(array for each in arrays for array in each)
+
+
+def completed(
+    exchange: Exchange, arrays: Arrays, *, site: int, early: Mapping[tuple[int, int], Arrays]
+) -> tuple[Exchange, Arrays] | None:
+    """Return an exchange with the arrays that its reader, a site, got early by site and round; None where some lack."""
+    found = [each or early.get((head.site, head.round), ())
+             for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True)]  # fmt: skip
+    if not all(each or head.site == site for head, each in zip(exchange.rounds, found, strict=True)):
+        return None
+    return whole(exchange, found)

@@ -20,7 +20,7 @@ class RoundHead(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     bits: int
     last: bool = False
     num_arrays: int = 0
-    """In an exchange: how many of its arrays are this round's; 0 where the reader has them, for it sent them."""
+    """In an exchange: how many of its arrays are this round's; 0 where the reader has them already."""
 
     def __post_init__(self) -> None:
         """Refuse what no site counts."""
@@ -37,7 +37,7 @@ class Beat(MessageKind, frozen=True):
     """To the first site, now and then: I live."""
 
     exchanges: int
-    """How many are in the parameters here."""
+    """How many are in the parameters here, on this site's disk, or promised by another."""
     kept: int
     """How many are in the last whole checkpoint: those are never asked for again."""
     has_own: int
@@ -49,6 +49,8 @@ class Beat(MessageKind, frozen=True):
     send_s: float = 0.0
     done: bool = False
     """Whether the sender needs nothing more."""
+    lost: int = 0
+    """Exchanges that came without arrays which were sent early, and did not arrive."""
 
 
 class Heard(MessageKind, frozen=True):
@@ -63,6 +65,14 @@ class Heard(MessageKind, frozen=True):
     """How many steps the next rounds are to have."""
     over: bool
     """Whether these exchanges are all that there will be."""
+    needed: int = 0
+    """The first exchange that some site may still ask for."""
+
+
+class Early(MessageKind, frozen=True):
+    """From the first site: the last round of a site, before it is in an exchange; everybody waits for that one."""
+
+    head: RoundHead
 
 
 class Exchange(MessageKind, frozen=True):
@@ -75,4 +85,18 @@ class Exchange(MessageKind, frozen=True):
     """Of every site: the last round that counts then, and its step."""
 
 
-SiteMessage = Offer | Beat | Heard | Exchange
+class Want(MessageKind, frozen=True):
+    """To a site that keeps exchanges: the asker has missed one. Answered with it, or with what there is."""
+
+    number: int
+    has_own: int
+
+
+class Has(MessageKind, frozen=True):
+    """The answer of a site that has not the exchange that was wanted: it has these."""
+
+    first: int
+    count: int
+
+
+SiteMessage = Offer | Beat | Heard | Early | Exchange | Want | Has

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.runtime.sites.key_index import KeyIndex, Keys
+from dovetail.runtime.sites.row_kernels import agree_rows, merge_rows
 
 Floats = NDArray[np.float32]
 
@@ -94,25 +95,14 @@ class RowProgress:
     def agree(self, change: tuple[Keys, Floats], own: RowDeltas | None, rows: Rows) -> None:
         """Bring a change into the base, and with it what of it was `own`, which is not on its way any more."""
         keys, delta = change
-        if own is not None and not np.isin(own.keys, keys, assume_unique=True).all():
-            keys, delta = _with_keys(keys, delta, own.keys)
+        none = (keys[:0], delta[:0])
+        own_keys, own_values = none if own is None else (own.keys, own.values)
+        if own is not None:  # a change that is zero for them: they are looked at all the same
+            keys, delta = merge_rows(keys, delta, own_keys, np.zeros_like(own_values), np.float32(1))
         slots = self.index.find(keys)
         live = rows.read(keys)
-        known = slots >= 0
-        at = slots[known]
-        base = live.copy()
-        base[known] = self.base[at]
-        agreed = base + delta
-        live += agreed - base
-        self.base[at] = agreed[known]
-        if own is not None:
-            mine = self.index.find(own.keys)
-            live[np.searchsorted(keys, own.keys)] -= own.values
-            self.sent[mine] -= own.values
-            self.rounds[mine] -= 1
-        settled = ~known
-        settled[known] = (self.rounds[at] == 0) & ~self.touched[at]
-        live[settled] = agreed[settled]
+        known = (self.base, self.sent, self.rounds, self.touched)
+        agree_rows(keys, delta, slots, live, *known, own_keys, own_values)
         rows.write(keys, live)
         self._forget_settled()
 
@@ -164,11 +154,3 @@ class DenseProgress:
     def settle(self, live: Floats) -> None:
         """Put everything on the base: training is over, and nothing is on its way."""
         live[:] = self.base
-
-
-def _with_keys(keys: Keys, delta: Floats, more: Keys) -> tuple[Keys, Floats]:
-    """Return a change that has further keys too, which do not change."""
-    all_keys = np.union1d(keys, more)
-    all_delta = np.zeros((len(all_keys), delta.shape[1]), dtype=np.float32)
-    all_delta[np.searchsorted(all_keys, keys)] = delta
-    return all_keys, all_delta

@@ -58,6 +58,7 @@ def decode(head: RoundHead, arrays: Sequence[NDArray[Any]], shapes: Shapes, *, w
         gaps, large, values = arrays[1 + A_TABLE * position : 1 + A_TABLE * (position + 1)]
         keys = _keys(gaps, large, num_rows, who)
         rows = unpack(values, (len(keys), width), where=f"a round of {who}")
+        rows = rows if rows.flags.writeable else rows.copy()  # or kernels are compiled a second time
         tables.append(RowDeltas(keys, rows))
     if not all(np.isfinite(numbers).all() for numbers in (dense, *(each.values for each in tables))):
         raise WireError(f"a round of {who} has numbers that are not finite")

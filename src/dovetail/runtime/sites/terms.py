@@ -51,6 +51,10 @@ class Line(Protocol):
         """Drop an exchange that came without arrays which this site does not have any more."""
         ...
 
+    def applied(self, exchange: Exchange, arrays: Sequence[Arrays]) -> None:
+        """Hear that an exchange is in the parameters, with the arrays of each of its rounds."""
+        ...
+
     def known_before(self) -> int:
         """Return the last own round that the others had before it was sent from here."""
         ...

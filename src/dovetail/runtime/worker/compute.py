@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dovetail.data.batch import Batch
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.worker.host_memory import to_host
 from dovetail.runtime.worker.memory import saved_bytes
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import AheadRows, Fetch, Leaf
@@ -54,7 +55,7 @@ class Computer:
         rows.begin(ahead, fetch)
         device = self._model.device
         with self._model.computing():
-            loss, scores = self._forward(batch if device.type == "cpu" else batch.to(device), ahead)
+            loss, scores = self._forward(batch if device.type == "cpu" else batch.to(device, non_blocking=True), ahead)
         total = finite_loss(loss, where)
         if (scale := self._model.loss_scale) is not None:  # gradients are not final before they are divided by it
             scale.backward(loss, batch.num_samples, self._model.gradients, lambda: rows.leaves)
@@ -90,5 +91,7 @@ def finite(total: float, where: str) -> float:
 
 def gradients_of(leaves: Sequence[Leaf]) -> RowGradients:
     """Return the gradients of looked-up rows, of those that the loss depends on."""
-    found = [(leaf.wanted, leaf.gradients) for leaf in leaves]
-    return [(wanted, values) for wanted, values in found if values is not None]
+    found = [(leaf.wanted, leaf.tensor.grad) for leaf in leaves]
+    known = [(wanted, gradient) for wanted, gradient in found if gradient is not None]
+    values = to_host([gradient for _, gradient in known])
+    return [(wanted, each) for (wanted, _), each in zip(known, values, strict=True)]

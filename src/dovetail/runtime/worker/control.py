@@ -17,7 +17,7 @@ from dovetail.errors import DovetailError
 from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
-from dovetail.runtime.messages import Alive, Failed, Hello, Leaves, Message, Stop, WhoAreYou
+from dovetail.runtime.messages import Alive, AskResidual, Assign, Failed, Hello, Leaves, Message, Stop, WhoAreYou
 from dovetail.runtime.messages.membership import Role
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.worker.pulse import Pulse
@@ -124,6 +124,8 @@ class Control:
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif not isinstance(message, Alive):
+            if isinstance(message, Assign | AskResidual) and message.generation > self._generation():
+                self._say_hello(missed=message.generation)
             self._handle(message)
 
     def _say_alive(self) -> None:
@@ -137,8 +139,8 @@ class Control:
             )
         )
 
-    def _say_hello(self) -> None:
-        """Tell the coordinator who this is."""
+    def _say_hello(self, missed: int = 0) -> None:
+        """Tell the coordinator who this is, and of a generation whose beginning it was not told of."""
         self._line.send(
             Hello(
                 role=self._role,
@@ -146,5 +148,6 @@ class Control:
                 process_id=self._process.process_id,
                 generation=self._generation(),
                 most_samples=self._most_samples(),
+                missed=missed,
             )
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dovetail.runtime.messages import Message, Span
+from dovetail.runtime.worker.host_memory import to_host
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.task import Floats, Task
 
@@ -28,7 +29,11 @@ class DenseSync(Protocol):
         """Between tasks: take one's place for a generation that `is_current`, where the coordinator has called."""
         return
 
-    def begin_last(self) -> None:
+    def begin_task(self) -> None:
+        """Count gradients from zero: whatever an abandoned task left behind goes."""
+        return
+
+    def begin_last(self, task: Task | None = None) -> None:
         """Say that the backward pass that follows is the last of a task."""
         return
 
@@ -53,10 +58,16 @@ class ServerSync(DenseSync):
         self._gradients = model.gradients
         self.is_fetched = len(model.gradients) > 0
 
+    def begin_task(self) -> None:
+        """Count gradients from zero."""
+        self._gradients.zero_()
+
     def gradients_to_push(self) -> Floats | None:
         """Return the dense gradients, where there are any."""
         if not self.is_fetched:
             return None
-        gradients: Floats = self._gradients.cpu().numpy().copy()
+        (gradients,) = to_host([self._gradients])
+        if not self._gradients.is_cuda:
+            gradients = gradients.copy()
         self._gradients.zero_()
         return gradients

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
+from dovetail.data.batch import Batch
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.messages import Span
 from dovetail.runtime.samples import Samples
-from dovetail.runtime.worker.keys import look_up
+from dovetail.runtime.worker.incoming import CachedIncoming
+from dovetail.runtime.worker.keys import LookUp, look_up
 from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
+from dovetail.runtime.worker.read_ahead import ahead
+from dovetail.runtime.worker.row_cache import RowCache
 from dovetail.runtime.worker.task import Fetched, MicroBatch, Task
 
 AHEAD = 2
 """Micro-batches that are ready before they are needed."""
 LOOK_S = 0.1
 """How often a thread with a micro-batch that has no place yet looks whether it is still wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Samples of a micro-batch, and the rows that they need."""
+
+    micro_batch: MicroBatch
+    batch: Batch
+    look_ups: list[LookUp]
+    read_s: float
 
 
 class Fetcher:
@@ -34,11 +49,16 @@ class Fetcher:
         wanted: Callable[[Task], bool],
         dense: bool,
         rests: Callable[[], None] = lambda: None,
+        cache: RowCache | None = None,
     ) -> None:
         """Keep the lines, which `run` closes; with `dense`, a task begins with the servers' dense parameters.
 
-        `rests` is called when there is nothing to do.
+        `rests` is called when there is nothing to do. Rows that the `cache` keeps do not travel.
         """
+        self._memory = lines.memory
+        self._reads_ahead = self._memory.is_locked
+        """A GPU is so fast that reading the next samples must not wait for the rows of these."""
+        self._cache, self._widths = cache, [table.width for table in blueprint.tables]
         self._rests = rests
         self._samples, self._model, self._lines = samples, model, lines
         self._wanted, self._dense = wanted, dense
@@ -52,16 +72,33 @@ class Fetcher:
         with suppress(queue.Full):  # then it has something to look at already
             self.ready.put_nowait(None)
 
+    def forget(self) -> None:
+        """Have rows come again that are kept here; any thread may say so."""
+        if self._cache is not None:
+            self._cache.forget()
+
     def run(self) -> None:
         """Get micro-batches ready until there is None."""
+        all_read = ahead(self._all_read(), "dovetail-read") if self._reads_ahead else self._all_read()
         try:
-            while (micro_batch := self.micro_batches.get()) is not None:
-                if self._wanted(micro_batch.task) and micro_batch.number not in micro_batch.task.given_back:
+            for read in all_read:
+                if self._is_wanted(read.micro_batch):
                     with suppress(Abandoned):
-                        self._put(self.fetch(micro_batch))
+                        self._put(self.fetch(read))
                 self._rests()
         finally:
             self._lines.close()
+
+    def _all_read(self) -> Iterator[Read]:
+        """Yield micro-batches that are read, until there is None."""
+        while (micro_batch := self.micro_batches.get()) is not None:
+            read = self.read(micro_batch) if self._is_wanted(micro_batch) else None
+            self._rests()  # whoever has read something may have to wait until it is taken
+            if read is not None:
+                yield read
+
+    def _is_wanted(self, micro_batch: MicroBatch) -> bool:
+        return self._wanted(micro_batch.task) and micro_batch.number not in micro_batch.task.given_back
 
     def _put(self, fetched: Fetched) -> None:
         """Hand over a micro-batch, unless nobody wants it any more."""
@@ -74,12 +111,23 @@ class Fetcher:
             else:
                 return
 
-    def fetch(self, micro_batch: MicroBatch) -> Fetched:
-        """Read samples, then fetch the rows they need; with a task's first micro-batch, the dense parameters too."""
-        task, assign = micro_batch.task, micro_batch.task.assign
+    def read(self, micro_batch: MicroBatch) -> Read:
+        """Read samples, and sort out their keys."""
         start_s = time.perf_counter()
-        batch = self._samples.read(assign.epoch, micro_batch.first, micro_batch.last)
-        look_ups = [look_up(table, keys, self._num_servers) for table, keys in self._model.asked(batch)]
+        epoch = micro_batch.task.assign.epoch
+        batch = self._memory.lock_batch(self._samples.read(epoch, micro_batch.first, micro_batch.last))
+        asked = [look_up(table, keys, self._num_servers) for table, keys in self._model.asked(batch)]
+        look_ups = [self._memory.lock(each) for each in asked]
+        return Read(micro_batch, batch, look_ups, time.perf_counter() - start_s)
+
+    def fetch(self, read: Read) -> Fetched:
+        """Fetch the rows that samples need; with a task's first micro-batch, the dense parameters too."""
+        micro_batch, look_ups = read.micro_batch, read.look_ups
+        task, assign = micro_batch.task, micro_batch.task.assign
+        start_s = time.perf_counter() - read.read_s
+        incoming = (
+            None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign, self._memory)
+        )
         begin_s = now_s()
         answer = self._lines.pull(
             assign.generation,
@@ -88,7 +136,15 @@ class Fetcher:
             dense=self._dense and micro_batch.number == 0,
             wanted=lambda: self._wanted(task),
             keep=True,
+            incoming=incoming,
         )
+        if incoming is not None:
+            task.num_rows += incoming.num_rows
+            task.num_kept += incoming.num_kept
+            task.kept_bytes += incoming.kept_bytes
         task.spans.append(Span("fetch", begin_s + answer.parked_s, now_s(), assign.step))
-        seconds = time.perf_counter() - start_s - answer.parked_s
-        return Fetched(micro_batch, batch, list(zip(answer.look_ups, answer.rows, strict=True)), answer.dense, seconds)
+        end_s = time.perf_counter()
+        rows = list(zip(answer.look_ups, answer.rows, strict=True))
+        # What came before servers had to wait for a step was done while there was something else to wait for.
+        after_s = end_s - (answer.asked_s if answer.parked_s else start_s) - answer.parked_s
+        return Fetched(micro_batch, read.batch, rows, answer.dense, end_s - start_s - answer.parked_s, after_s)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import AddUp, Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Residual, Stale
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.host_memory import HostMemory
+from dovetail.runtime.worker.incoming import Incoming
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.runtime.worker.push_part import PushPart
 from dovetail.runtime.worker.wire import Wire
-from dovetail.transport import Channel, Letter, Refused
+from dovetail.transport import LOOK_EVERY_S, Channel, Flow, Letter, Refused
 
 Floats = NDArray[np.float32]
+NO_SLICES: Mapping[int, int] = {}
 LOOK_S = 0.05
 """How often a thread that waits for a server looks whether it should still wait."""
 
@@ -36,20 +40,33 @@ class Answer:
 
     look_ups: list[LookUp]
     """As the servers know them."""
-    rows: list[Floats]
+    rows: Sequence[Floats | Tensor]
     dense: Floats | None
     parked_s: float
+    asked_s: float = 0.0
+    """When the servers were asked last, on the clock of `time.perf_counter`."""
 
 
 class Lines:
     """One line to each server; one thread uses them. `wanted()` of a request says whether to go on waiting."""
 
-    def __init__(self, blueprint: Blueprint, channels: Sequence[Channel], wire: Wire | None = None) -> None:
-        """Keep a channel to each server, and what says in how many bits numbers travel."""
-        self._blueprint, self._channels = blueprint, channels
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        channels: Sequence[Channel],
+        wire: Wire | None = None,
+        memory: HostMemory | None = None,
+    ) -> None:
+        """Keep a channel to each server, what says in how many bits numbers travel, and memory for what comes."""
+        self._blueprint, self._channels, self.memory = blueprint, channels, memory or HostMemory()
         self._wire = wire or Wire(blueprint)
+        self._are_near = all(channel.is_near for channel in channels)
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
+        self._connections = [-1] * len(channels)
+        """By which each server answered last."""
+        self._flows: dict[int, Flow] = {}
+        """Of what is under way, where links are measured."""
         self._next_number = secrets.randbits(48)
         """Of pulls: no process has those of another, nor of one before it under the same name."""
         self._parked_s = self._exchange_s = 0.0
@@ -57,32 +74,36 @@ class Lines:
 
     def pull(
         self, generation: int, version: int, look_ups: Sequence[LookUp], *, dense: bool, wanted: Callable[[], bool],
-        keep: bool = False,
+        keep: bool = False, incoming: Incoming | None = None,
     ) -> Answer:  # fmt: skip
         """Return rows and dense parameters as they are after at least `version` steps.
 
-        With `keep`, servers remember the keys, and the push of their gradients does not bring them again.
-        Where servers have not applied them yet, and waiting for that takes longer than an exchange, rows are fetched
-        before, and those that a step changes again when it is applied.
+        With `keep`, servers remember the keys, and the push of their gradients does not bring them again. `incoming`
+        knows rows that need not come.
+        Where servers have not applied them yet, those on this host read rows into shared memory meanwhile, and again
+        those that the step changes. From others, where waiting takes longer than an exchange, rows are fetched before,
+        and those that a step changes again when it is applied.
         """
-        early = bool(look_ups) and self._parked_s > self._exchange_s
+        early = bool(look_ups) and self._parked_s > self._exchange_s and not self._are_near
         tables = tuple(each.table for each in look_ups)
         name = -1
         if keep and look_ups:
             name, self._next_number = self._next_number, self._next_number + 1
             look_ups = [replace(each, pull=name, place=place) for place, each in enumerate(look_ups)]
-        pull = Pull(generation=generation, version=version, tables=tables, dense=dense, early=early, number=name)
-        begun_s = time.perf_counter()
-        rows = [np.empty((len(each.keys), self._widths[each.table]), dtype=np.float32) for each in look_ups]
-        vector = np.empty(self._blueprint.dense_size, dtype=np.float32) if dense else None
+        rows = incoming or Incoming(look_ups, self._widths, self.memory)
+        pull = Pull(
+            generation=generation, version=version, tables=tables, dense=dense, early=early, number=name,
+            cached=rows.is_cached,
+        )  # fmt: skip
+        begun_s = asked_s = time.perf_counter()
+        vector = self.memory.floats(self._blueprint.dense_size) if dense else None
         missing: dict[int, int] = {}
         parked_s = 0.0
-        for number, letter in self._ask_all(pull, look_ups, range(len(self._channels)), wanted):
+        for number, letter in self._ask_all(pull, look_ups, range(len(self._channels)), wanted, rows.ages):
             pulled = letter.message
             if not isinstance(pulled, Pulled):
                 raise self._unexpected(number, letter)
-            for position, each in enumerate(look_ups):
-                self._write_rows(rows[position][each.of_server(number)], number, letter.arrays[position])
+            rows.take_rows(number, letter.arrays, self._wire)
             if pulled.version < version and early:
                 missing[number] = pulled.version
             elif vector is not None:
@@ -90,28 +111,29 @@ class Lines:
             parked_s = max(parked_s, pulled.parked_s)
         self._exchange_s = time.perf_counter() - begun_s - parked_s
         for since in sorted(set(missing.values())):
-            servers = [number for number in missing if missing[number] == since]
+            servers, asked_s = [number for number in missing if missing[number] == since], time.perf_counter()
             refresh = Refresh(
                 generation=generation, version=version, since=since, tables=tables, dense=dense, number=name
             )
             for number, letter in self._ask_all(refresh, look_ups, servers, wanted):
                 if not isinstance(letter.message, Refreshed):
                     raise self._unexpected(number, letter)
-                for position, each in enumerate(look_ups):
-                    places, changed = letter.arrays[2 * position : 2 * position + 2]
-                    shape = (len(places), self._widths[each.table])
-                    rows[position][each.of_server(number)][places] = self._wire.rows_down(number, changed, shape)
+                rows.take_changed(number, letter.arrays, self._wire)
                 if vector is not None:
                     base = letter.message.base
                     vector[self._slices[number]] = self._wire.dense_down(number, letter.arrays[-1], base)
                 parked_s = max(parked_s, letter.message.parked_s)
         self._parked_s = parked_s
-        return Answer(list(look_ups), rows, vector, parked_s)
+        return Answer(list(look_ups), rows.whole(), vector, parked_s, asked_s)
 
     def _ask_all(
-        self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool]
-    ) -> Iterator[tuple[int, Letter]]:
-        """Ask servers for what they have of look-ups, all at once; yield their answers in turn."""
+        self, message: Pull | Refresh, look_ups: Sequence[LookUp], servers: Sequence[int], wanted: Callable[[], bool],
+        ages: Callable[[int], Sequence[NDArray[Any]]] = lambda _: (),
+    ) -> Iterator[tuple[int, Letter]]:  # fmt: skip
+        """Ask servers for what they have of look-ups, all at once; yield their answers in turn.
+
+        `ages` says what a server is told of rows that are here.
+        """
         begun_s = time.perf_counter()
         is_named = isinstance(message, Refresh) and message.number >= 0
 
@@ -119,7 +141,8 @@ class Lines:
             wants = self._wire.wants(number)
             asked = msgspec.structs.replace(message, **wants) if wants else message
             keys = [] if named else [each.keys[each.of_server(number)] for each in look_ups]
-            return self._channels[number].ask(asked, keys)
+            self._watch(number, "down")
+            return self._channels[number].ask(asked, [*keys, *ages(number)])
 
         requests = {number: ask(number, named=is_named) for number in servers}
         for number, request in requests.items():
@@ -127,12 +150,10 @@ class Lines:
             if isinstance(letter.message, Forgotten) and is_named:
                 letter = self._await(number, ask(number, named=False), wanted)
             took_s = time.perf_counter() - begun_s
-            self._wire.answered(number, max(0.0, took_s - getattr(letter.message, "parked_s", 0.0)))
+            flow_s = self._flow_s(number)
+            took_s = max(0.0, took_s - getattr(letter.message, "parked_s", 0.0))
+            self._wire.answered(number, took_s if flow_s is None else min(took_s, flow_s))
             yield number, letter
-
-    def _write_rows(self, rows: Floats, server: int, array: NDArray[Any]) -> None:
-        """Write the rows of a server's answer where they belong."""
-        rows[:] = self._wire.rows_down(server, array, (rows.shape[0], rows.shape[1]))
 
     def push(
         self,
@@ -140,27 +161,42 @@ class Lines:
         gradients: Sequence[tuple[LookUp, Floats]],
         dense: Floats | None,
         wanted: Callable[[], bool],
+        slices: Mapping[int, int] = NO_SLICES,
     ) -> None:
-        """Send gradients to the servers that own them, and wait until they have them."""
+        """Send gradients to the servers that own them, and wait until they have them; so many `slices` went before."""
         begun_s = time.perf_counter()
         if dense is not None:
             self._wire.begin(message.step)
         parts = [self._part_of(number, gradients, dense) for number in range(len(self._channels))]
-        requests = [part.ask(channel, message) for part, channel in zip(parts, self._channels, strict=True)]
+        for number in range(len(parts)):
+            self._watch(number, "up")
+        messages = [_after_slices(message, slices.get(number, 0)) for number in range(len(parts))]
+        requests = [parts[number].ask(self._channels[number], messages[number]) for number in range(len(parts))]
         try:
             for number, request in enumerate(requests):
                 letter = self._await(number, request, wanted)
                 if isinstance(letter.message, Forgotten):
-                    again = parts[number].ask(self._channels[number], message, with_keys=True)
+                    again = parts[number].ask(self._channels[number], messages[number], with_keys=True)
                     letter = self._await(number, again, wanted)
                 if not isinstance(letter.message, Pushed):
                     raise self._unexpected(number, letter)
                 took_s = time.perf_counter() - begun_s
+                flow_s = self._flow_s(number)
+                took_s = took_s if flow_s is None else min(took_s, flow_s)
                 self._wire.acknowledged(number, took_s, counts=letter.message.counts, dense=dense is not None)
         except Abandoned:
             if dense is not None:
                 self._wire.abandoned()
             raise
+
+    def push_slice(
+        self, message: Push, server: int, numbers: Floats, wanted: Callable[[], bool], slices: Mapping[int, int]
+    ) -> None:
+        """Send a slice of dense gradients to its server, after those that went before, and wait until it has it."""
+        message = _after_slices(message, slices.get(server, 0))
+        letter = self._await(server, self._channels[server].ask(message, [numbers]), wanted)
+        if not isinstance(letter.message, Pushed):
+            raise self._unexpected(server, letter)
 
     def _part_of(self, number: int, gradients: Sequence[tuple[LookUp, Floats]], dense: Floats | None) -> PushPart:
         """Return what a server owns of gradients, packed once: what is kept back of them is known then."""
@@ -192,17 +228,31 @@ class Lines:
         """Return the answer to a request, which has no deadline of its own: the coordinator watches the servers."""
         channel = self._channels[number]
         while True:
-            letter = channel.receive(LOOK_S)
+            letter = channel.receive(LOOK_EVERY_S if self._flows else LOOK_S)
+            for flow in self._flows.values():
+                flow.look()
             # A server that cannot even read a letter's number refuses it under none.
             if letter is not None and (letter.request == request or isinstance(letter.message, Refused)):
                 if isinstance(letter.message, Stale):
                     raise self._abandoned()
+                self._connections[number] = letter.connection
                 return letter
             if not wanted():
                 raise self._abandoned()
 
+    def _watch(self, number: int, way: Literal["up", "down"]) -> None:
+        """Look at what goes to a server or comes from it from now on, where that is to be measured."""
+        if self._wire.measures and self._connections[number] >= 0:
+            self._flows[number] = Flow(self._connections[number], way)
+
+    def _flow_s(self, number: int) -> float | None:
+        """Return how long what was watched was on its way, where anybody knows."""
+        flow = self._flows.pop(number, None)
+        return None if flow is None else flow.seconds()
+
     def _abandoned(self) -> Abandoned:
         """Let go of all requests under way: answers that still come go nowhere."""
+        self._flows.clear()
         for channel in self._channels:
             channel.abandon()
         return Abandoned()
@@ -221,14 +271,19 @@ class Lines:
             channel.close()
 
 
-def lines_of(process: Process, purpose: str, wire: Wire | None = None) -> Lines:
+def lines_of(process: Process, purpose: str, wire: Wire | None = None, memory: HostMemory | None = None) -> Lines:
     """Return the lines of one of a worker's threads; `purpose` tells them from those of the others."""
     blueprint = process.blueprint
     widest = max([16, *(table.width for table in blueprint.tables)])
     rows_bytes = blueprint.run.training.micro_batch * 64 * widest * 4
     lane_bytes = 4 * blueprint.dense_size // blueprint.num_servers + rows_bytes + (1 << 20)
     channels = [process.call(spec, suffix=f"/{purpose}", lane_bytes=lane_bytes) for spec in blueprint.servers]
-    return Lines(blueprint, channels, wire)
+    return Lines(blueprint, channels, wire, memory)
+
+
+def _after_slices(message: Push, slices: int) -> Push:
+    """Return a push as one more part, after so many slices."""
+    return msgspec.structs.replace(message, part=message.part + slices) if slices else message
 
 
 def now_s() -> float:

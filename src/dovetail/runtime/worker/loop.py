@@ -22,6 +22,7 @@ from dovetail.data.source import Source
 from dovetail.data.streams import stream_number
 from dovetail.errors import DovetailError
 from dovetail.models.layer_graph import LayerGraph
+from dovetail.runtime.dense.slices import slices_of
 from dovetail.runtime.messages import Message, Reset, Span, Staff
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed, read_newest_statistics
@@ -32,8 +33,9 @@ from dovetail.runtime.samples import Samples
 from dovetail.runtime.worker.compiled import can_compile
 from dovetail.runtime.worker.compute import Computer
 from dovetail.runtime.worker.control import Control
-from dovetail.runtime.worker.dense_sync import DenseSync, ServerSync
+from dovetail.runtime.worker.dense_sync import DenseSync
 from dovetail.runtime.worker.fetch import Fetcher
+from dovetail.runtime.worker.host_memory import HostMemory
 from dovetail.runtime.worker.idle_time import IdleTime
 from dovetail.runtime.worker.inbox import Inbox
 from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
@@ -44,9 +46,11 @@ from dovetail.runtime.worker.passing import Passing
 from dovetail.runtime.worker.pipeline import Pipeline
 from dovetail.runtime.worker.residual import ResidualKeeper
 from dovetail.runtime.worker.ring_sync import RingSync
+from dovetail.runtime.worker.row_cache import cache_of
 from dovetail.runtime.worker.row_source import Fetch, Rows
 from dovetail.runtime.worker.score_counts import counts_of
 from dovetail.runtime.worker.send import Sender
+from dovetail.runtime.worker.sliced_push import through_servers
 from dovetail.runtime.worker.staged_work import StagedWork
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
 from dovetail.runtime.worker.whole_norms import WholeNorms
@@ -101,21 +105,7 @@ class WorkerLoop:
         self._idle, self._pace = IdleTime(), Pace()
         self._inbox = Inbox(room.most_at_once, undivided=whole_norms, pace=self._pace)
         self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples, leaves)
-        self._dense: DenseSync = (
-            RingSync(process, self._model, self._control.tell, part=cut.dense if cut is not None else None)
-            if has_ring and (cut is None or len(self._model.values))
-            else ServerSync(self._model)
-        )
         self._wire = Wire(blueprint, name=process.name, is_slow=process.lanes is None)
-        self._fetcher = Fetcher(
-            blueprint,
-            Samples(blueprint, source),
-            self._model,
-            lines_of(process, "fetch", self._wire),
-            wanted=self._wanted,
-            dense=self._dense.is_fetched,
-            rests=self._control.pulse.rest,
-        )
         self._sender = Sender(
             process.name,
             f"{process.name}/{process.process_id}",
@@ -124,17 +114,27 @@ class WorkerLoop:
             tell=self._control.tell,
             rests=self._control.pulse.rest,
         )
+        self._dense: DenseSync = (
+            RingSync(process, self._model, self._control.tell, part=cut.dense if cut is not None else None)
+            if has_ring and (cut is None or len(self._model.values))
+            else through_servers(self._model, slices_of(blueprint), self._sender)
+        )
+        self._fetcher = Fetcher(
+            blueprint,
+            Samples(blueprint, source),
+            self._model,
+            lines_of(process, "fetch", self._wire, HostMemory(device)),
+            wanted=self._wanted,
+            dense=self._dense.is_fetched,
+            rests=self._control.pulse.rest,
+            cache=cache_of(blueprint, settings, device),
+        )
         self._residual = ResidualKeeper(process, self._wire, self._sender, self._control.tell, self._is_now, leaves)
         self._lines = lines_of(process, "compute", self._wire)
         self._norms = WholeNorms(self._model, self._lines, process, self._wanted) if whole_norms else None
         scores = counts_of(blueprint.metrics, lambda: statistics_vector(model), has_own=self._norms is None)
         self._passing = Passing(
-            self._inbox,
-            self._sender,
-            self._dense,
-            scores,
-            self._idle,
-            self._pace,
+            *(self._inbox, self._sender, self._dense, scores, self._idle, self._pace),
             pipeline=self._pipeline,
             tell=self._control.tell,
             wanted=self._wanted,
@@ -186,6 +186,7 @@ class WorkerLoop:
         news = self._inbox.handle(message)
         if isinstance(message, Reset):
             self._dense.reset(message.generation)
+            self._fetcher.forget()
         for micro_batch in news.micro_batches:
             self._fetcher.micro_batches.put(micro_batch)
         for answer in (news.answer, news.more):
@@ -240,7 +241,7 @@ class WorkerLoop:
             self._passing.finish_whole()
             return
         if fetched.micro_batch.number == 0:
-            self._model.gradients.zero_()  # whatever an abandoned task left behind
+            self._dense.begin_task()
         self._passing.account(fetched, begin_s, waited_s)
         self._compute(fetched)
 
@@ -250,7 +251,7 @@ class WorkerLoop:
         start_s, begin_s = time.perf_counter(), now_s()
         self._sender.release(task)
         if fetched.dense is not None:
-            self._model.values.copy_(torch.from_numpy(fetched.dense))
+            self._model.values.copy_(torch.from_numpy(fetched.dense), non_blocking=True)
             task.fixed_s += time.perf_counter() - start_s
             start_s = time.perf_counter()
         if self._inbox.should_ask_for_more(fetched.micro_batch):
@@ -275,7 +276,7 @@ class WorkerLoop:
             fetched.rows,
             self._fetch_for(task),
             where=f"on {self._process.name} at step {assign.step}",
-            before_backward=lambda: self._dense.begin_last() if self._inbox.is_last(task) else None,
+            before_backward=lambda: self._dense.begin_last(task) if self._inbox.is_last(task) else None,
         )
         self._passing.count(fetched, computed)
         return computed.rows
@@ -289,11 +290,8 @@ class WorkerLoop:
 
 
 def work(
-    process: Process,
-    settings: RunWorker,
-    source: Source,
-    own: nn.Module | None = None,
+    process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None,
     leaves: Callable[[], bool] = lambda: False,
-) -> None:
+) -> None:  # fmt: skip
     """Run a worker until the run is over, or until `leaves` returns True."""
     WorkerLoop(process, settings, source, own, leaves).run()

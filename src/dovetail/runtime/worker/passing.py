@@ -36,10 +36,11 @@ class Passing:
         self._inbox, self._sender, self._dense, self._scores = inbox, sender, dense, scores
         self._idle, self._pace, self._pipeline = idle, pace, pipeline
         self._tell, self._wanted = tell, wanted
+        sender.were_under_way = idle.add_own
 
     def account(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
         """Tell waiting for others from waiting for one's own fetch."""
-        task, own_s = fetched.micro_batch.task, min(waited_s, fetched.fetch_s)
+        task, own_s = fetched.micro_batch.task, min(waited_s, fetched.after_s)
         if fetched.micro_batch.number == 0:
             task.fixed_s += own_s
         else:

@@ -41,7 +41,7 @@ class RingSync(DenseSync):
         self, process: Process, model: ServedModel, tell: Tell, *, part: slice | None = None, stage: int = 0
     ) -> None:
         """Watch the model's gradients; those of a stage are a `part` of the whole model's."""
-        self._name, self._tell = process.name, tell
+        self._name, self._tell, self._gradients = process.name, tell, model.gradients
         whole = slice(0, process.blueprint.dense_size)
         self._ring = Ring(process, model.values, model.gradients, part=part or whole, number=stage)
         self._ring.watch(model.dense)
@@ -124,7 +124,11 @@ class RingSync(DenseSync):
         """Close the meeting place, where this worker keeps one."""
         self._ring.close()
 
-    def begin_last(self) -> None:
+    def begin_task(self) -> None:
+        """Count gradients from zero."""
+        self._gradients.zero_()
+
+    def begin_last(self, task: Task | None = None) -> None:
         """Have gradients summed while the backward pass that follows goes on."""
         self._ring.overlap()
 

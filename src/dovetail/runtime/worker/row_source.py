@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from dovetail.runtime.worker.host_memory import to_device
 from dovetail.runtime.worker.keys import Keys, LookUp, look_up
 
 Floats = NDArray[np.float32]
-Fetch = Callable[[LookUp], Floats]
-AheadRows = list[tuple[LookUp, Floats]]
+Fetch = Callable[[LookUp], Floats | Tensor]
+AheadRows = list[tuple[LookUp, Floats | Tensor]]
 """Rows of look-ups that were known before the model asked for them."""
 Limit = tuple[float, float]
 """The most that the norm of a row may be, and which norm: 2 is the length."""
@@ -35,21 +36,15 @@ class RowSource(Protocol):
 
 
 class Leaf:
-    """Rows of one look-up, as the model sees them; after the backward pass `gradients` is theirs."""
+    """Rows of one look-up, as the model sees them; after the backward pass `tensor.grad` is theirs."""
 
-    def __init__(self, wanted: LookUp, rows: Floats, device: torch.device, limit: Limit | None = None) -> None:
+    def __init__(self, wanted: LookUp, rows: Floats | Tensor, device: torch.device, limit: Limit | None = None) -> None:
         """Make the tensor, of rows no longer than the `limit`."""
-        self.wanted = wanted
-        tensor = torch.from_numpy(rows).to(device)
+        self.wanted, self._kept = wanted, rows
+        tensor = rows.to(device) if isinstance(rows, Tensor) else to_device(rows, device)
         if limit is not None:
             tensor = _limited(tensor, *limit)
         self.tensor = tensor.requires_grad_(torch.is_grad_enabled())
-
-    @property
-    def gradients(self) -> Floats | None:
-        """Return the sum of each row's gradients over the samples, or None where the loss does not depend on it."""
-        gradient = self.tensor.grad
-        return None if gradient is None else gradient.detach().cpu().contiguous().numpy()
 
 
 class Rows:
@@ -80,16 +75,16 @@ class Rows:
         """Return one table as a model's `row_source`."""
         return RemoteRows(table, self, num_rows=num_rows, refuse=refuse)
 
-    def leaf(self, table: int, keys: Keys) -> Leaf:
+    def leaf(self, table: int, keys: Tensor) -> Leaf:
         """Return the rows of some keys."""
         waiting = self._ahead.get(table, [])
-        found = next((pair for pair in waiting if np.array_equal(pair[0].asked, keys)), None)
+        found = next((pair for pair in waiting if _are(keys, pair[0].asked)), None)
         if found is not None:
             self._ahead[table] = [pair for pair in waiting if pair is not found]
         else:
             if self._fetch is None:
                 raise RuntimeError("rows are looked up outside of a micro-batch")
-            wanted = look_up(table, keys, self.num_servers)
+            wanted = look_up(table, _numpy(keys), self.num_servers)
             found = (wanted, self._fetch(wanted))
         leaf = Leaf(*found, self.device, self._limits.get(table))
         self.leaves.append(leaf)
@@ -106,7 +101,7 @@ class RemoteRows:
         self._table, self._rows = table, rows
         self._num_rows, self._refuse = num_rows, refuse
 
-    def _leaf(self, keys: Keys) -> Leaf:
+    def _leaf(self, keys: Tensor) -> Leaf:
         """Return the rows of some keys, all of which the table has."""
         if self._num_rows is not None and self._refuse is not None and len(keys):
             low, high = int(keys.min()), int(keys.max())
@@ -116,19 +111,19 @@ class RemoteRows:
 
     def look_up(self, keys: Tensor, offsets: Tensor, mode: str) -> Tensor:
         """Return one pooled vector a bag."""
-        leaf = self._leaf(_numpy(keys))
+        leaf = self._leaf(keys)
         if leaf.tensor.device.type == "cpu":
             pooled: Tensor = _Pool.apply(leaf.tensor, leaf.wanted.places, _numpy(offsets), mode == "mean")  # type: ignore[no-untyped-call]
             return pooled
-        places = torch.from_numpy(leaf.wanted.places).to(leaf.tensor.device, torch.int64)
+        places = to_device(leaf.wanted.places, leaf.tensor.device).long()
         return functional.embedding_bag(
             places, leaf.tensor, offsets.to(leaf.tensor.device), mode=mode, include_last_offset=True
         )
 
     def rows(self, keys: Tensor) -> Tensor:
         """Return one vector a key, whatever the shape of `keys`."""
-        leaf = self._leaf(_numpy(keys.reshape(-1)))
-        places = torch.from_numpy(leaf.wanted.places).to(leaf.tensor.device, torch.int64)
+        leaf = self._leaf(keys.reshape(-1))
+        places = to_device(leaf.wanted.places, leaf.tensor.device).long()
         return functional.embedding(places.view(keys.shape), leaf.tensor)
 
 
@@ -192,6 +187,15 @@ def _limited(rows: Tensor, max_norm: float, norm_type: float) -> Tensor:
     """Return rows that are scaled down where their norm is above a limit, as `torch.embedding_renorm_` does."""
     norms = torch.linalg.vector_norm(rows, norm_type, dim=1, keepdim=True)
     return rows * torch.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0)
+
+
+def _are(keys: Tensor, asked: Keys) -> bool:
+    """Say whether keys are those that were asked for; on a GPU, without bringing them back."""
+    if keys.numel() != len(asked):
+        return False
+    if keys.is_cuda:
+        return torch.equal(keys.long(), to_device(asked, keys.device))
+    return np.array_equal(_numpy(keys), asked)
 
 
 def _numpy(tensor: Tensor) -> Keys:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from dovetail.runtime.dense.slices import DenseSlice
 from dovetail.runtime.messages import Done, Push, Span
 from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
 from dovetail.runtime.worker.score_counts import Counts
@@ -22,6 +23,8 @@ class Gradients:
     dense: Floats | None = None
     last: bool = False
     counts: Counts = ()
+    put_s: float = 0.0
+    """When the last ones were there to be sent."""
 
 
 Errand = Callable[[], None]
@@ -47,10 +50,14 @@ class Sender:
         """
         self.task_done: Callable[[float], None] = lambda _: None
         """Hears how long a task was computed."""
+        self.were_under_way: Callable[[float, float], None] = lambda *_: None
+        """Hears from when to when the last gradients of a task were on their way."""
         self._name, self._attempt, self.lines = name, attempt, lines
         self._wanted, self._tell, self._rests = wanted, tell, rests
         self._queue: queue.SimpleQueue[Gradients | Errand | None] = queue.SimpleQueue()
         self._held: tuple[Task, RowGradients] | None = None
+        self.is_at_work = True
+        """Whether what is put here will be sent, if it is wanted."""
 
     def put(self, task: Task, rows: RowGradients) -> None:
         """Have gradients sent that are not the last of their task."""
@@ -68,7 +75,21 @@ class Sender:
     def put_last(self, task: Task, rows: RowGradients | None, dense: Floats | None, counts: Counts) -> None:
         """Have the last gradients of a task sent, those that were held where `rows` is None; then report it."""
         rows = self._take_held(task) if rows is None else rows
-        self._queue.put(Gradients(task, rows, dense, last=True, counts=counts))
+        self._queue.put(Gradients(task, rows, dense, last=True, counts=counts, put_s=now_s()))
+
+    def put_slice(self, task: Task, where: DenseSlice, numbers: Floats, then: Errand) -> None:
+        """Have a slice of dense gradients sent; `then` is called when it was, or is not wanted any more."""
+
+        def send() -> None:
+            try:
+                if self._wanted(task):
+                    message, before = self._message(task, dense=True, first=where.begins), task.slices_pushed
+                    self.lines.push_slice(message, where.server, numbers, lambda: self._wanted(task), before)
+                    task.slices_pushed[where.server] = task.slices_pushed.get(where.server, 0) + 1
+            finally:
+                then()
+
+        self._queue.put(send)
 
     def run_errand(self, errand: Errand) -> None:
         """Have something done by this thread, after all that waits to be sent."""
@@ -94,40 +115,47 @@ class Sender:
                         self._send(gradients)
                 self._rests()
         finally:
+            self.is_at_work = False
             self.lines.close()
 
     def _send(self, gradients: Gradients) -> None:
         """Push to every server; after a task's last gradients, report it."""
         task, assign = gradients.task, gradients.task.assign
         start_s = now_s()
-        self.lines.push(
-            Push(
-                generation=assign.generation,
-                step=assign.step,
-                task=assign.task,
-                worker=self._attempt,
-                part=task.num_pushed,
-                tables=tuple(wanted.table for wanted, _ in gradients.rows),
-                dense=gradients.dense is not None,
-                last=gradients.last,
-                positions=task.num_positions,
-                samples=task.samples,
-                loss=task.loss,
-                factor=assign.factor,
-            ),
-            gradients.rows,
-            gradients.dense,
-            lambda: self._wanted(task),
-        )
+        tables = tuple(wanted.table for wanted, _ in gradients.rows)
+        message = self._message(task, tables=tables, dense=gradients.dense is not None, last=gradients.last)
+        self.lines.push(message, gradients.rows, gradients.dense, lambda: self._wanted(task), task.slices_pushed)
         task.num_pushed += 1
         end_s = now_s()
         task.spans.append(Span("send", start_s, end_s, assign.step))
         if gradients.last:
-            self._tell(self._done(task, end_s - start_s), gradients.counts)
+            self.were_under_way(gradients.put_s, end_s)
+            self._tell(self._done(task, max(0.0, end_s - gradients.put_s)), gradients.counts)
             self.task_done(task.compute_s)
 
+    def _message(
+        self, task: Task, *, dense: bool, tables: tuple[int, ...] = (), last: bool = False, first: int = -1
+    ) -> Push:
+        """Return what servers are told of gradients of a task."""
+        assign = task.assign
+        return Push(
+            generation=assign.generation,
+            step=assign.step,
+            task=assign.task,
+            worker=self._attempt,
+            part=task.num_pushed,
+            tables=tables,
+            dense=dense,
+            last=last,
+            positions=task.num_positions,
+            samples=task.samples,
+            loss=task.loss,
+            factor=assign.factor,
+            first=first,
+        )
+
     def _done(self, task: Task, last_push_s: float) -> Done:
-        """Return the report of a task that is pushed to all servers."""
+        """Return the report of a task that is pushed to all servers, the last gradients in `last_push_s`."""
         # Where later stages compute, exchanges with servers take longer than a worker's own layers, and vary: shares by
         # them would go astray, those by its layers are right.
         is_staged = len(task.stages_s) > 0
@@ -147,4 +175,8 @@ class Sender:
             piece_wait_s=task.piece_wait_s,
             stages_s=task.stages_s,
             spans=tuple(task.spans),
+            push_s=0.0 if is_staged else last_push_s,
+            num_rows=task.num_rows,
+            num_kept=task.num_kept,
+            kept_bytes=task.kept_bytes,
         )

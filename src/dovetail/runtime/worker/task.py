@@ -28,6 +28,8 @@ class Task:
     num_known: int = 0
     num_computed: int = 0
     num_pushed: int = 0
+    slices_pushed: dict[int, int] = field(default_factory=dict)
+    """By server: slices of dense gradients that went there before the last push."""
     num_assigned: int = 0
     """Those that the task began with; what comes later are pieces of the step's tail."""
     num_positions: int = 0
@@ -55,6 +57,10 @@ class Task:
     stages_s: tuple[float, ...] = ()
     """How long each stage of a run computed for it."""
     spans: list[Span] = field(default_factory=list)
+    num_rows: int = 0
+    """Where rows are kept: how many were looked up ahead, how many of them did not travel, and their bytes."""
+    num_kept: int = 0
+    kept_bytes: int = 0
 
     def add(self, number: int, samples: int, seconds: float) -> None:
         """Count a micro-batch that was computed."""
@@ -89,6 +95,8 @@ class Fetched:
     rows: AheadRows
     dense: Floats | None
     fetch_s: float
+    after_s: float = 0.0
+    """Of that, what could not be done before the servers had the step that it waited for."""
 
 
 def divide(first: int, last: int, most: int, *, smaller_first: int | None = None) -> Iterator[tuple[int, int]]:

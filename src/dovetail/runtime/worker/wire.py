@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from dovetail.codecs import Codec, TopK, codec_of, pack, unpack
 from dovetail.codecs.chooser import Chooser, Decision, Observation
+from dovetail.codecs.coding_time import coding_s
 from dovetail.codecs.feedback import Feedback
 from dovetail.codecs.noise import Noise, sampled
 from dovetail.data.streams import stream_number
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.dense.exempt import exact_places
+from dovetail.runtime.worker.link_rest import Rest
 
 Floats = NDArray[np.float32]
 Tell = Callable[[str, Decision], None]
@@ -42,7 +44,7 @@ class Direction:
     seconds: float = 0.0
     noise: Noise = field(default_factory=Noise)
 
-    def observed(self, compute_s: float) -> Decision | None:
+    def observed(self, compute_s: float, step_s: float) -> Decision | None:
         """End a task: have the width chosen, where it is not fixed."""
         seen = Observation(
             sent_bytes=self.sent_bytes,
@@ -50,15 +52,20 @@ class Direction:
             transfer_s=self.seconds,
             compute_s=compute_s,
             noise=self.noise.part,
+            step_s=step_s,
         )
-        self.sent_bytes = self.plain_bytes = 0
-        self.seconds = 0.0
+        self.forget()
         if self.chooser is None:
             return None
         decision = self.chooser.observe(seen)
         if self.bits != self.chooser.bits:
             self.bits, self.noise = self.chooser.bits, Noise()
         return decision
+
+    def forget(self) -> None:
+        """Begin another task."""
+        self.sent_bytes = self.plain_bytes = 0
+        self.seconds = 0.0
 
 
 @dataclass(slots=True)
@@ -89,6 +96,7 @@ class Wire:
         self._names = [spec.name for spec in blueprint.servers]
         self._top_k: Codec | None = TopK(settings.topk) if settings.topk is not None else None
         self._is_auto, self._is_sync = settings.bits == "auto" and is_slow, mode == "sync"
+        self.rest = Rest()
         bits = settings.bits if isinstance(settings.bits, int) else 32
         up, down = (32, 8) if self._top_k is not None else (bits, bits)
         self._links = [
@@ -103,7 +111,14 @@ class Wire:
 
     def _direction(self, bits: int, mode: str) -> Direction:
         """Return a direction of a link, whose width is chosen or fixed."""
-        return Direction(bits, Chooser(AUTO_WIDTHS, hidden_part=HIDDEN_PART[mode]) if self._is_auto else None)
+        if not self._is_auto:
+            return Direction(bits)
+        return Direction(bits, Chooser(AUTO_WIDTHS, hidden_part=HIDDEN_PART[mode], coding_s=coding_s))
+
+    @property
+    def measures(self) -> bool:
+        """Say whether it matters how long transfers take."""
+        return self._is_auto and not self.rest.is_now
 
     def _next_seed(self) -> int:
         """Return a seed that no other array has."""
@@ -237,9 +252,15 @@ class Wire:
         """Choose widths by what the task took, where they are not fixed."""
         if not self._is_auto:
             return
+        is_resting, directions = self.rest.is_now, [way for link in self._links for way in (link.up, link.down)]
+        step_s = self.rest.task_done(is_quiet=all(each.chooser is None or each.chooser.is_quiet for each in directions))
+        if is_resting:
+            for each in directions:
+                each.forget()
+            return
         for name, link in zip(self._names, self._links, strict=True):
             for words, direction in ((f"to {name}", link.up), (f"from {name}", link.down)):
-                decision = direction.observed(compute_s)
+                decision = direction.observed(compute_s, step_s)
                 if decision is not None and self.tell is not None:
                     self.tell(words, decision)
 

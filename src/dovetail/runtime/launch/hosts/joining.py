@@ -20,7 +20,8 @@ from dovetail.runtime.launch.lock import owner_of
 from dovetail.runtime.launch.reach import ask_how_it_goes
 from dovetail.runtime.process import Process
 from dovetail.runtime.trust import check_trusted
-from dovetail.spec.run import RunWorker, check_worker_name
+from dovetail.spec.run import RunWorker
+from dovetail.spec.run_workers import check_worker_name
 
 LOOK_S = 0.1
 LEAVE_S = 10.0

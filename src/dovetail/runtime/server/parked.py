@@ -1,0 +1,72 @@
+"""Requests that wait for a step; while they do, the rows that they ask for are read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dovetail.errors import DovetailError
+from dovetail.runtime.messages import Message, Pull
+from dovetail.runtime.server.kept_pulls import PullName
+from dovetail.runtime.server.shard import Shard
+from dovetail.transport import Letter, Sendable, Unwritten
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A letter, since when it waits, and the rows of its answer where they are read already."""
+
+    letter: Letter
+    since_s: float
+    rows: list[Sendable] | None = None
+
+
+class Parked:
+    """The letters that wait, in the order in which they came."""
+
+    def __init__(self, shard: Shard, *, reads_ahead: bool) -> None:
+        """Start with none; without `reads_ahead` rows are read when a letter is answered."""
+        self._shard, self._reads_ahead = shard, reads_ahead
+        self._letters: list[Waiting] = []
+        self._unread: list[Waiting] = []
+
+    def add(self, letter: Letter, since_s: float) -> None:
+        """Have a letter wait."""
+        waiting = Waiting(letter, since_s)
+        self._letters.append(waiting)
+        if self._reads_ahead and letter.lane is not None and is_plain(letter.message):
+            self._unread.append(waiting)
+
+    def take(self) -> list[Waiting]:
+        """Return those that wait, who do not from then on."""
+        taken, self._letters = self._letters, []
+        self._unread.clear()
+        return taken
+
+    @property
+    def is_read(self) -> bool:
+        """Say whether there is nothing to be read ahead."""
+        return not self._unread
+
+    def read_one(self) -> None:
+        """Read the rows of one letter to where its answer goes; the step will change some of them.
+
+        A request that makes no sense is refused when it is answered.
+        """
+        if not (self._unread and self._shard.is_settled):
+            return
+        waiting, shard = self._unread.pop(0), self._shard
+        letter, asked = waiting.letter, waiting.letter.message
+        keep = PullName(letter.owner, asked.number, asked.version) if asked.number >= 0 else None
+        with suppress(DovetailError, ValueError, TypeError, IndexError):
+            rows = shard.answer(asked.tables, letter.arrays, dense=False, keep=keep)
+            dense = Unwritten(shard.values.shape, shard.values.dtype, lambda _: None)
+            if letter.lane.place([*rows, dense] if asked.dense else rows) is not None:
+                waiting.rows = rows
+
+
+def is_plain(asked: Message) -> bool:
+    """Say whether rows are asked for as they are: all of them, in all their bits."""
+    if not isinstance(asked, Pull) or asked.cached or not asked.tables:
+        return False
+    return asked.row_bits == asked.dense_bits == 32

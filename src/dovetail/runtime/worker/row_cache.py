@@ -1,0 +1,187 @@
+"""Rows of servers that a worker keeps, on its device, so that they need not travel again.
+
+In `sync` a row is kept with the step it is as of, and servers say whether a step has changed it since: what comes of it
+is what would have come without. In `ssp` a row is kept with how many tasks every worker had done when it was fetched,
+and is used as long as a worker's own tasks are at most `staleness` more: what holds for rows that come from servers.
+
+One thread's; another may say `forget`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dovetail.runtime.blueprint import Blueprint, TableSpec
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.messages import Assign
+from dovetail.runtime.messages.row_ages import MOST_STEPS
+from dovetail.runtime.worker import row_cache_kernels as kernels
+from dovetail.runtime.worker.keys import Keys
+from dovetail.spec.run import RunWorker
+from dovetail.units import format_bytes
+
+Floats = NDArray[np.float32]
+Places = NDArray[np.int64]
+SLOT_BYTES = 4 * 8 + 4 * 4
+"""Of a slot beside its row: its line, and its part of the index, at most."""
+
+
+class Moment(NamedTuple):
+    """What rows that come now are as of, and of when kept ones may be."""
+
+    stamp: int
+    oldest: int
+
+
+class Kept(NamedTuple):
+    """Of the keys of a look-up: the slots of rows, -1 where there is none, and what a server is told of them."""
+
+    slots: NDArray[np.int32]
+    ages: NDArray[np.uint8]
+
+
+class Shelf:
+    """Rows of one width: numbers on the device, in slots; which row is where, in host memory."""
+
+    def __init__(self, width: int, size: int, device: torch.device) -> None:
+        """Take the memory for `size` rows."""
+        self.rows = torch.empty((size, width), dtype=torch.float32, device=device)
+        self._heads = np.full(1 << (2 * size - 1).bit_length(), kernels.FREE, dtype=np.int32)
+        self._lines = np.zeros((size, 4), dtype=np.int64)
+        self._counts = np.zeros(2, dtype=np.int64)
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._heads[:] = kernels.FREE
+        self._counts[:] = 0
+
+    def find(self, table: int, keys: Keys, moment: Moment, *, exact: bool) -> Kept:
+        """Return what is kept of distinct keys."""
+        kept = Kept(np.empty(len(keys), dtype=np.int32), np.empty(len(keys), dtype=np.uint8))
+        kernels.find(table, keys, self._heads, self._lines, moment.oldest, moment.stamp, exact, *kept)
+        return kept
+
+    def stay(self, slots: NDArray[np.int32], moment: Moment, turn: int, *, exact: bool) -> None:
+        """Have rows that are used stay through a turn; exact ones are as of now from now on."""
+        kernels.stay(self._lines, slots, turn, moment.stamp, exact)
+
+    def place(self, table: int, keys: Keys, moment: Moment, turn: int) -> NDArray[np.int32]:
+        """Return slots for rows of distinct keys that have come, -1 for those that find none."""
+        slots = np.empty(len(keys), dtype=np.int32)
+        kernels.place(
+            table, keys, self._heads, self._lines, turn, moment.stamp, moment.oldest, self._counts, slots
+        )  # fmt: skip
+        return slots
+
+
+class RowCache:
+    """What a worker keeps of the servers' rows, within a budget."""
+
+    def __init__(
+        self, tables: Sequence[TableSpec], budget_bytes: int, device: torch.device, *, staleness: int | None
+    ) -> None:
+        """Share the budget among tables by what their rows take; without a `staleness`, every row is exact."""
+        self._staleness, self._device = staleness, device
+        self._tables = tables
+        self._shelves = {width: Shelf(width, size, device) for width, size in _sizes(tables, budget_bytes).items()}
+        self._turn = 0
+        self._is_of: tuple[int, int] | None = None
+        """The generation and the count of times that `forget` was said, of what is kept."""
+        self._num_forgotten = 0
+        self._newest = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether servers say what still is good, and kept rows are what would have come."""
+        return self._staleness is None
+
+    def forget(self) -> None:
+        """Have everything dropped before rows are asked for next; any thread may say so."""
+        self._num_forgotten += 1
+
+    def begin(self, assign: Assign) -> Moment:
+        """Begin to ask for rows of a task; drop what is of another generation, or of clocks that began anew."""
+        now = (assign.generation, self._num_forgotten)
+        stamp = assign.step if self._staleness is None else assign.slowest
+        if now != self._is_of or (not self.is_exact and stamp < self._newest):
+            for shelf in self._shelves.values():
+                shelf.clear()
+            self._is_of = now
+        self._newest = stamp
+        self._turn += 1
+        if self._staleness is None:
+            return Moment(stamp, stamp - MOST_STEPS)
+        return Moment(stamp, assign.clock - self._staleness)
+
+    def find(self, table: int, keys: Keys, moment: Moment) -> Kept:
+        """Return what is kept of distinct keys of a table."""
+        shelf = self._shelves.get(self._tables[table].width)
+        if shelf is None:
+            return Kept(np.full(len(keys), kernels.LEFT_OUT, dtype=np.int32), np.zeros(len(keys), dtype=np.uint8))
+        return shelf.find(table, keys, moment, exact=self.is_exact)
+
+    def whole(
+        self, table: int, rows: Floats, came: Places, kept: Places, slots: NDArray[np.int32], moment: Moment
+    ) -> Tensor:
+        """Return all rows of a look-up on the device: those that `came`, as they are in `rows`, and those in slots.
+
+        Those in slots still are good: exact ones are from now on as of now.
+        """
+        shelf = self._shelves.get(self._tables[table].width)
+        values = torch.from_numpy(rows)
+        if self._device.type != "cpu":
+            values = torch.empty(rows.shape, dtype=torch.float32, device=self._device)
+            some = rows if len(came) == len(rows) else rows[came]
+            values.index_copy_(0, self._on_device(came), torch.from_numpy(some).to(self._device))
+        if len(kept) and shelf is not None:
+            found = shelf.rows.index_select(0, self._on_device(slots))
+            values.index_copy_(0, self._on_device(kept), found)
+            shelf.stay(slots, moment, self._turn, exact=self.is_exact)
+        return values
+
+    def put(self, table: int, keys: Keys, values: Tensor, came: Places, moment: Moment) -> None:
+        """Keep those rows of a look-up that came."""
+        shelf = self._shelves.get(self._tables[table].width)
+        if shelf is None or not len(came):
+            return
+        slots = shelf.place(table, keys[came], moment, self._turn)
+        found = slots != kernels.LEFT_OUT
+        if not found.all():
+            slots, came = slots[found], came[found]
+        shelf.rows.index_copy_(0, self._on_device(slots), values.index_select(0, self._on_device(came)))
+
+    def _on_device(self, numbers: NDArray[np.int32] | Places) -> Tensor:
+        """Return positions as tensors are indexed by."""
+        return torch.from_numpy(numbers.astype(np.int64, copy=False)).to(self._device)
+
+
+def cache_of(blueprint: Blueprint, settings: RunWorker, device: torch.device) -> RowCache | None:
+    """Return the cache that a worker's settings ask for, if they do."""
+    training = blueprint.run.training
+    if not settings.cache_bytes or not blueprint.tables or training.mode == "async":
+        return None
+    staleness = training.staleness if training.mode == "ssp" else None
+    try:
+        return RowCache(blueprint.tables, settings.cache_bytes, device, staleness=staleness)
+    except (RuntimeError, MemoryError):  # torch has one error for all that can go wrong, with memory as with all else
+        raise TrainingError(
+            f"worker.cache_bytes is {settings.cache_bytes}, and {device} has no room for "
+            f"{format_bytes(settings.cache_bytes)}",
+            hint="lower cache_bytes, or leave it away",
+        ) from None
+
+
+def _sizes(tables: Iterable[TableSpec], budget_bytes: int) -> dict[int, int]:
+    """Return how many rows of each width fit the budget, which widths share by the bytes of all their rows."""
+    rows: dict[int, int] = {}
+    for table in tables:
+        rows[table.width] = rows.get(table.width, 0) + table.num_rows
+    bytes_of = {width: count * (4 * width + SLOT_BYTES) for width, count in rows.items()}
+    part = min(1.0, budget_bytes / max(1, sum(bytes_of.values())))
+    return {width: min(int(count * part), (1 << 31) - 1) for width, count in rows.items() if count * part >= 1}

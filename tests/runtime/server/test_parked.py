@@ -1,0 +1,114 @@
+"""Pulls that wait for a step: their rows are read before it, into shared memory, and are those after it."""
+
+import numpy as np
+import pytest
+
+from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.messages import Pull
+from dovetail.runtime.server.parked import Parked
+from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.wire import AnswerWire
+from dovetail.transport import Letter
+from dovetail.transport.lanes import make_lane, open_lane
+from tests.runtime.runs import NUM_ROWS, make_run
+
+
+@pytest.fixture
+def shard(tmp_path):
+    blueprint = prepare(make_run(), tmp_path / "run")
+    shard = Shard(blueprint, 0, tmp_path / "run" / "rows")
+    shard.load(checkpoints.newest(tmp_path / "run"))
+    yield shard
+    shard.close()
+
+
+@pytest.fixture
+def lane(tmp_path):
+    (tmp_path / "lanes").mkdir()
+    mine = make_lane(tmp_path / "lanes", "worker-0", 1 << 20)
+    return open_lane(tmp_path / "lanes", mine.name)
+
+
+def pull_of(keys, version, lane, *, number=7, dense=True):
+    """Return the letter of a worker that wants rows after so many steps."""
+    pull = Pull(generation=1, version=version, tables=(0,), dense=dense, number=number)
+    return Letter(b"worker-0", 3, pull, (keys,), lane, "worker-0")
+
+
+def step(shard, number, keys, draw):
+    """Have the shard apply a step that changes some rows and all dense parameters."""
+    gradients = draw.normal(size=(len(keys), shard.tables[0].width)).astype(np.float32)
+    dense = draw.normal(size=len(shard.values)).astype(np.float32)
+    shard.push(number, 0, "worker-0", part=0, rows=[(0, keys, gradients)], dense=dense, last=True)
+    shard.commit(scale=1.0, dense_scale=1.0, factor=1.0)
+
+
+def answer_of(shard, waiting):
+    """Return the arrays of an answer, in the lane, as the one who asked sees them."""
+    letter, asked = waiting.letter, waiting.letter.message
+    _, arrays = AnswerWire(shard.exact).answer(letter, asked, shard, 0.0, owner=letter.owner, rows=waiting.rows)
+    offsets = letter.lane.place(arrays)
+    memory = letter.lane.memory()
+    ends = [offset + array.nbytes for offset, array in zip(offsets, arrays, strict=True)]
+    return [memory[begin:end].view(np.float32) for begin, end in zip(offsets, ends, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_were_read_before_the_step_are_those_after_it(shard, lane, seed):
+    draw = np.random.default_rng(seed)
+    parked = Parked(shard, reads_ahead=True)
+    for number in range(5):
+        wanted = draw.permutation(NUM_ROWS)[: draw.integers(1, NUM_ROWS)].astype(np.int64)
+        parked.add(pull_of(wanted, number + 1, lane, number=number), 0.0)
+        parked.read_one()
+        assert parked.is_read == shard.is_settled  # rows that are due come first
+        shard.settle()
+        parked.read_one()
+        assert parked.is_read
+        pulled = shard.pulled_keys
+        step(shard, number, draw.choice(NUM_ROWS, size=25, replace=False), draw)
+        for _ in range(draw.integers(0, 3)):
+            shard.settle_some(7)  # some of it is applied when the answer goes, or all of it
+
+        (waiting,) = parked.take()
+        rows, dense = answer_of(shard, waiting)
+
+        assert waiting.rows is not None
+        assert shard.pulled_keys == pulled  # nothing was looked up again
+        np.testing.assert_array_equal(dense, shard.values)
+        np.testing.assert_array_equal(rows.reshape(len(wanted), -1), shard.pull((0,), (wanted,), dense=False)[0])
+        (kept,) = shard.kept.find("worker-0", number)
+        np.testing.assert_array_equal(kept.keys, wanted)
+
+
+def test_an_answer_that_cannot_go_where_it_was_read_to_is_read_again(shard, lane, tmp_path):
+    draw, wanted = np.random.default_rng(0), np.arange(40)
+    parked = Parked(shard, reads_ahead=True)
+    parked.add(pull_of(wanted, 1, lane), 0.0)
+    parked.read_one()
+    step(shard, 0, np.arange(0, 40, 3), draw)
+
+    (waiting,) = parked.take()
+    elsewhere = waiting.rows[0].written()
+
+    np.testing.assert_array_equal(elsewhere, shard.pull((0,), (wanted,), dense=False)[0])
+    assert len(shard.kept.find("worker-0", 7)) == 1
+
+
+def test_what_makes_no_sense_is_left_to_who_answers(shard, lane):
+    parked = Parked(shard, reads_ahead=True)
+    parked.add(pull_of(np.array([NUM_ROWS + 1]), 1, lane), 0.0)
+
+    parked.read_one()
+
+    assert parked.take()[0].rows is None
+
+
+def test_without_shared_memory_nothing_is_read_ahead(shard):
+    parked = Parked(shard, reads_ahead=True)
+
+    parked.add(pull_of(np.arange(3), 1, None), 0.0)
+
+    assert parked.is_read
+    assert len(parked.take()) == 1
