@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from dovetail.catalogue import load_catalogue
 from dovetail.cli.main import app
-from dovetail.cli.planned import problem_of, run_as_planned
+from dovetail.cli.planned import problem_of, rows_found, run_as_planned
 from dovetail.cli.run_file import says_dense
 from dovetail.errors import PlanError
-from dovetail.runtime.folder import Summary
+from dovetail.runtime.folder import Summary, TableSummary
 from dovetail.runtime.launch.from_plan import Machine, check_memory, place, planned_run, with_plan_of
 from dovetail.runtime.launch.plan_speed import in_sync, predict
 from dovetail.runtime.launch.plan_units import PlanUnit, units_of
@@ -292,6 +292,29 @@ def test_a_policy_learns_from_runs_of_its_plans_on_what_a_run_measured(tmp_path)
     assert found["measured_samples_per_s"] > 0
     assert found["stages"][0]["kind"] == "cpu"
     assert f"ran {found['stages'][0]['units']} x cpu:" in planned.stderr
+
+
+def test_what_was_foretold_of_rows_is_set_beside_what_was_found(tmp_path, capsys):
+    stage = Stage(
+        resource="gpu", first_layer=0, last_layer=9, units=1, row_budgets={"rows": 3e8}, row_hits={"rows": 0.8}
+    )
+    plan = Plan(
+        method="exact", stages=(stage,), samples_per_s=1.0, cost_per_hour=1.0, cost=1.0, lower_bound=1.0,
+        optimal=True, seconds=0.0,
+    )  # fmt: skip
+    table = TableSummary(device_rows=1, host_rows=2, disk_rows=0, hit_ratio=0.75, lifted=3, lowered=4)
+    summary = Summary(
+        step=1, samples=1, seconds=1.0, loss=0.5, auc=0.5, metrics={}, workers={}, servers={}, imbalance=1.0,
+        checkpoint="c", tables=(table,),
+    )  # fmt: skip
+    summary.write(tmp_path)
+    found = rows_found(plan, tmp_path)
+    said = capsys.readouterr().err
+    msgspec.structs.replace(summary, tables=()).write(tmp_path)
+
+    assert found == {"row_hits": {"foretold": {"rows": 0.8}, "measured": {"rows": 0.75}}}
+    assert "rows of `rows` on the device: 80.0% of look-ups foretold, 75.0% found" in said
+    assert rows_found(plan, tmp_path) == {}
 
 
 def test_a_plan_of_one_gpu_that_keeps_some_rows_is_a_run_in_one_process():

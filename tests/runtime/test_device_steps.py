@@ -3,15 +3,19 @@
 Without a GPU a captured step is done again from its own memory, as a CUDA graph would: the same code but for the graph.
 """
 
+import threading
+
 import msgspec
 import pytest
 import torch
 from torch import nn
 
+from dovetail.data.errors import DataError
 from dovetail.errors import SpecError
 from dovetail.models.load import load_whole
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch import on_device
+from dovetail.runtime.launch.batches_ahead import THREAD_NAME
 from dovetail.runtime.launch.device_steps import FreeSteps, KnownSteps
 from dovetail.runtime.launch.hosts.fleet import Fleet
 from dovetail.runtime.launch.in_process import InProcess
@@ -200,6 +204,32 @@ def test_bfloat16_stays_close_to_float32_and_is_not_it(tmp_path):
 
     assert (low.dense != full.dense).any()
     assert abs(low.dense - full.dense).mean() < 0.1 * abs(full.dense).mean()
+
+
+class Broken:
+    """Data that cannot be read from some sample on."""
+
+    def __init__(self, source):
+        self._source, self.broken_from = source, source.num_samples
+        self.schema, self.num_samples = source.schema, source.num_samples
+
+    def read(self, first, last):
+        if last > self.broken_from:
+            raise DataError("the disk is gone", hint="bring it back")
+        return self._source.read(first, last)
+
+
+def test_data_that_cannot_be_read_end_the_run_and_its_reader(tmp_path):
+    run = run_on_device(checkpoint=RunSaving(every_steps=1))
+    run = msgspec.structs.replace(run, data=msgspec.structs.replace(run.data, shuffle=False))
+    source = Broken(clicks(**(FLAT | {"num_samples": 1020})))
+    prepare(run, tmp_path / "run", source=source)
+    source.broken_from = 700
+    with DeviceRun(tmp_path / "run", source=source) as alone, pytest.raises(DataError, match="the disk is gone"):
+        alone.wait()
+
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]
+    assert 1 <= last_state(tmp_path / "run").manifest.step <= 14
 
 
 def test_a_run_that_does_not_get_better_stops_early(tmp_path):

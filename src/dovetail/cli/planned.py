@@ -132,6 +132,24 @@ def _check_fits(plan: Plan, problem: Problem, path: Path) -> None:
             )
 
 
+def rows_found(plan: Plan, folder: Path) -> dict[str, dict[str, dict[str, float]]]:
+    """Return which part of look-ups a plan foretold to find their rows on the device, and which did, by layer; say it.
+
+    Nothing is returned where the plan foretold nothing, or the run had its rows elsewhere.
+    """
+    from dovetail.runtime.folder import Summary
+
+    foretold = {name: part for stage in plan.stages for name, part in (stage.row_hits or {}).items()}
+    tables = Summary.read(folder).tables
+    if not foretold or len(foretold) != len(tables):
+        return {}
+    measured = {name: table.hit_ratio for name, table in zip(foretold, tables, strict=True)}
+    for name, part in foretold.items():
+        found = f"{measured[name]:.1%} found from the start on"
+        say(f"rows of `{name}` on the device: {part:.1%} of look-ups foretold, {found}")
+    return {"row_hits": {"foretold": foretold, "measured": measured}}
+
+
 def show_places(planned: PlannedRun) -> None:
     """Say what the plan asks for, what this machine has, what each stage runs on here, and how fast that should be."""
     from rich.box import SIMPLE_HEAD

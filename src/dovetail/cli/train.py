@@ -185,11 +185,13 @@ def train(
             if planned is None:
                 result = train_once(run, resume is not None)
             else:
+                from dovetail.cli.planned import rows_found
                 from dovetail.cli.replanning import ReplanRule, train_planned
 
                 rule = ReplanRule(above=replan_above, steps=replan_steps) if replan else None
                 found = train_planned(planned, folder, train_once, resumed=resume is not None, rule=rule)
-                result, run, facts = found.result, found.planned.run, {"replans": found.replans}
+                result, run = found.result, found.planned.run
+                facts = {"replans": found.replans, **rows_found(found.planned.plan, folder)}
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
         _show(run, result, facts, as_json=as_json)

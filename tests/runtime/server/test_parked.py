@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.launch.prepare import prepare
@@ -112,3 +113,32 @@ def test_without_shared_memory_nothing_is_read_ahead(shard):
 
     assert parked.is_read
     assert len(parked.take()) == 1
+
+
+def test_rows_are_answered_before_the_dense_parameters_are_stepped_and_slices_as_they_are(tmp_path):
+    blueprint = prepare(make_run(slice_bytes=400), tmp_path / "run")
+    shard = Shard(blueprint, 0, tmp_path / "run" / "rows")
+    shard.load(checkpoints.newest(tmp_path / "run"))
+    wire, answers = AnswerWire(shard.exact), []
+
+    def answer(letter, waiting):
+        _, arrays = wire.answer(letter, letter.message, shard, 0.0, owner="worker-0", rows=waiting.rows)
+        answers.append((letter.request, [np.array(getattr(each, "written", lambda e=each: e)()) for each in arrays]))
+
+    parked, size, draw = Parked(shard, answer, reads_ahead=True), len(shard.values), np.random.default_rng(1)
+    plain = Pull(generation=1, version=1, tables=(), dense=True)
+    bounds = [(100, 200), (0, 100), (size - 10, size)]
+    for number, (first, last) in enumerate(bounds):
+        parked.add(Letter(b"worker-0", number, replace(plain, first=first, last=last), owner="worker-0"), 0.0)
+    parked.add(Letter(b"worker-1", 8, plain, owner="worker-1"), 0.0)  # wants all in one piece
+    parked.add(Letter(b"worker-0", 9, replace(plain, dense=False, tables=(0,)), (np.arange(5),), owner="worker-0"), 0.0)
+
+    step(shard, 0, np.arange(5), draw)
+
+    assert [number for number, _ in answers] == [9, 1, 0, 2]
+    for number, (first, last) in enumerate(bounds):
+        (found,) = dict(answers)[number]
+        np.testing.assert_array_equal(found, shard.values[first:last])
+    np.testing.assert_array_equal(dict(answers)[9][0], shard.pull((0,), (np.arange(5),), dense=False)[0])
+    assert [waiting.letter.request for waiting in parked.take()] == [8]
+    shard.close()

@@ -14,6 +14,7 @@ from dovetail.runtime.worker.incoming import CachedIncoming
 from dovetail.runtime.worker.keys import look_up
 from dovetail.runtime.worker.lines import Lines
 from dovetail.runtime.worker.row_cache import RowCache
+from dovetail.runtime.worker.row_source import Rows
 from dovetail.transport import DirectCaller, Letter
 from tests.runtime.runs import NUM_ROWS
 from tests.runtime.worker.makers import assign
@@ -154,3 +155,25 @@ def test_a_server_that_leaves_out_what_is_not_kept_is_told_apart_from_one_that_i
         pull(np.arange(4))
     assert [message.cached for message in calls] == [False, True]
     assert not any(isinstance(message, Refresh) for message in calls)
+
+
+def test_rows_that_are_kept_stay_as_servers_have_them_where_a_table_limits_norms(make_bench):
+    # The limit is on what a model sees: a kept row that was scaled down would be scaled down again, or be pushed so.
+    bench = make_bench()
+    width = bench.blueprint.tables[0].width
+    keeps, wanted = Side(bench, budget_bytes=1 << 20), look_up(0, np.arange(20), 1)
+    rows = Rows(1, torch.device("cpu"))
+    rows.limit(0, 0.01, 2.0)
+    seen = []
+    for _ in range(2):
+        (_, (found,)) = keeps.pull(0, [wanted.asked])
+        rows.begin([(wanted, torch.from_numpy(found))], lambda _: np.empty(0))
+        seen.append((found.copy(), rows.leaf(0, torch.from_numpy(wanted.asked)).tensor.detach().numpy()))
+
+    (first, shown), (again, shown_again) = seen
+    assert keeps.num_kept == 20
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(shown, shown_again)
+    assert np.linalg.norm(first, axis=1).min() > 0.011
+    np.testing.assert_allclose(np.linalg.norm(shown, axis=1), np.full(20, 0.01), rtol=1e-3)
+    assert first.shape == (20, width)

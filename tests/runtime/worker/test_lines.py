@@ -5,8 +5,9 @@ import pytest
 
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Stale
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.keys import look_up
-from dovetail.runtime.worker.lines import Abandoned, Lines
+from dovetail.runtime.worker.lines import Lines
 from dovetail.transport import DirectCaller, Letter, Refused
 from tests.runtime.worker.makers import Bench
 

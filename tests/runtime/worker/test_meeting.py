@@ -14,7 +14,7 @@ import zmq
 
 from dovetail.runtime.folder import KEYS
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.lines import Abandoned
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.meeting import (
     CODEC,
     MOST_BYTES,

@@ -41,7 +41,11 @@ class DeviceSteps(Protocol):
         """How long look-ups have waited for rows."""
         ...
 
-    def announce(self, batch: Batch) -> None:
+    def prepare(self, batch: Batch) -> Any:
+        """Return what is announced of a batch; any thread may ask."""
+        ...
+
+    def announce(self, prepared: Any) -> None:
         """Have the rows of a batch to come brought to the device."""
         ...
 
@@ -64,9 +68,13 @@ class FreeSteps:
         """How long look-ups have waited for rows."""
         return self._rows.waited_s
 
-    def announce(self, batch: Batch) -> None:
+    def prepare(self, batch: Batch) -> Batch:
+        """Return the batch: what it looks up is known only while the model runs."""
+        return batch
+
+    def announce(self, prepared: Batch) -> None:
         """Have the rows of a batch to come brought to the device, those that are known."""
-        self._rows.announce(self._model.asked(batch))
+        self._rows.announce(self._model.asked(prepared))
 
     def compute(self, batch: Batch, *, scale: float, factor: float) -> tuple[Tensor, Any]:
         """Compute a batch and step its rows."""
@@ -86,6 +94,10 @@ class _Asked:
 
     spans: tuple[slice, ...]
     bags: tuple[Tensor | None, ...]
+    keys: tuple[NDArray[np.int64], ...] = ()
+    """Of each table."""
+    arrays: tuple[NDArray[Any], ...] = ()
+    """What else of the batch is wanted on the device."""
 
     @property
     def is_flat(self) -> bool:
@@ -124,8 +136,8 @@ class KnownSteps:
         for number, look_up in enumerate(look_ups):
             look_up.take_from(self._values_of(number))
 
-    def announce(self, batch: Batch) -> None:
-        """Have the rows of a batch brought to the device, and what the layers read of it."""
+    def prepare(self, batch: Batch) -> _Asked:
+        """Return what a batch looks up, and what the layers read of it."""
         keys: list[list[NDArray[np.int64]]] = [[] for _ in self._tables]
         spans, all_bags = [], []
         for look_up in self._look_ups:
@@ -134,11 +146,15 @@ class KnownSteps:
             keys[look_up.table].append(mine)
             spans.append(slice(begin, begin + len(mine)))
             all_bags.append(bags)
-        self._asked.append(_Asked(tuple(spans), tuple(all_bags)))
-        arrays = [_as_array(tensor) for tensor in self._read(batch).values()]
-        arrays += [_as_array(bags) for bags in all_bags if bags is not None]
-        for number, table in enumerate(self._tables):
-            table.announce(np.concatenate(keys[number]), *([] if number else arrays))
+        read = [*self._read(batch).values(), *(bags for bags in all_bags if bags is not None)]
+        joined = tuple(each[0] if len(each) == 1 else np.concatenate(each) for each in keys)
+        return _Asked(tuple(spans), tuple(all_bags), joined, tuple(map(_as_array, read)))
+
+    def announce(self, prepared: _Asked) -> None:
+        """Have the rows of a batch brought to the device, and the rest with those of the first table."""
+        for number, (table, keys) in enumerate(zip(self._tables, prepared.keys, strict=True)):
+            table.announce(keys, *(() if number else prepared.arrays))
+        self._asked.append(replace(prepared, keys=(), arrays=()))
 
     def compute(self, batch: Batch, *, scale: float, factor: float) -> tuple[Tensor, Any]:
         """Compute the next batch announced and step its rows."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -34,6 +33,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import TableSummary, rows_of
 from dovetail.runtime.launch.alone_figures import AloneFigures
+from dovetail.runtime.launch.batches_ahead import BatchesAhead
 from dovetail.runtime.launch.device_steps import DeviceSteps, FreeSteps, KnownSteps
 from dovetail.runtime.launch.devices import check_device
 from dovetail.runtime.launch.late_losses import LateLosses
@@ -130,8 +130,9 @@ class DeviceRun:
             *(folder, self._blueprint, self._schedule), step=self._manifest.step, position=self._manifest.position
         )
         self._steps = self._steps_by(rows, doors, look_ups)
-        self._ahead: deque[tuple[Batch, int]] = deque()
-        self._read_to = self._manifest.position
+        self._ahead = BatchesAhead(
+            self._blueprint, self._samples, self._steps, first=self._manifest.position, depth=run.table.look_ahead
+        )
 
     def _steps_by(
         self, rows: DeviceRows, doors: Sequence[OnDevice], look_ups: Sequence[KnownLookUp] | str
@@ -172,7 +173,7 @@ class DeviceRun:
         saved_step, newest = -1, self.folder
         due = Due(run.checkpoint, run.validation, self._blueprint.samples)
         due.begun(step, position, time.monotonic())
-        while (found := self._next()) is not None and not stop():
+        while (found := self._ahead.take()) is not None and not stop():
             batch, position = found
             waited_s = self._steps.waited_s
             self._step(step, batch)
@@ -190,18 +191,6 @@ class DeviceRun:
         if on_report is not None:
             on_report(report)
         return report
-
-    def _next(self) -> tuple[Batch, int] | None:
-        """Return the next batch and the position after it, with those after it announced; None at the end."""
-        run, samples = self._blueprint.run, self._blueprint.samples
-        while len(self._ahead) <= run.table.look_ahead and self._read_to < samples * run.training.epochs:
-            epoch, first = divmod(self._read_to, samples)
-            last = min(samples, first + self._blueprint.batch)
-            batch = self._samples.read(epoch, first, last)
-            self._steps.announce(batch)
-            self._read_to += last - first
-            self._ahead.append((batch, self._read_to))
-        return self._ahead.popleft() if self._ahead else None
 
     def _step(self, step: int, batch: Batch) -> None:
         """Train on one batch."""
@@ -260,6 +249,7 @@ class DeviceRun:
 
     def close(self) -> None:
         """Give back memory and files."""
+        self._ahead.close()
         self._figures.close()
         for table in self._tables:
             table.close()

@@ -26,6 +26,9 @@ class Pull(MessageKind, frozen=True):
     """Whether ages (`row_ages`) follow, an array for each one of keys: of rows that the worker keeps, few are sent."""
     number: int = -1
     """By which `Refresh` and `Push` name this pull, in the place of its keys; -1: they will not."""
+    first: int = -1
+    """Of a slice of the server's dense parameters: where it begins and ends; -1: all of them."""
+    last: int = -1
 
 
 class Pulled(MessageKind, frozen=True):

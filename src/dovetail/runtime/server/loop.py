@@ -45,7 +45,7 @@ from dovetail.runtime.server.requests import accepted, gradients_in, residual_in
 from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
-from dovetail.runtime.server.site_shard import SiteShard
+from dovetail.runtime.server.site_shard import SiteShard, rest
 from dovetail.runtime.server.stats import stats_of
 from dovetail.runtime.server.wire import AnswerWire
 from dovetail.transport import Letter, Listener, PeerLost, Refused
@@ -79,7 +79,7 @@ class ServerLoop:
         self._waits_in = -1
         """The generation of sums from a redo log that wait to be committed; nobody is served in it any more."""
         self._word = ""
-        self._parked = Parked(self._shard, reads_ahead=self._site is None)
+        self._parked = Parked(self._shard, self._from_worker, reads_ahead=self._site is None)
         self._saving = PartSaving(self._name, number, self._shard, self._redo)
         self._square = math.nan
         self._busy_s = self._last_beat_s = 0.0
@@ -97,8 +97,8 @@ class ServerLoop:
         self._say_hello()
         try:
             while not self._stopped:
-                soon = self._saving.is_under_way or self._site
-                poller.poll(0 if not (self._shard.is_settled and self._parked.is_read) else 20 if soon else 100)
+                is_idle = self._shard.is_settled and self._parked.is_read
+                poller.poll(0 if not is_idle else 20 if self._saving.is_under_way else rest(self._site))
                 self._beat()
                 # The coordinator first: a commit answers workers that wait.
                 while (letter := self._coordinator.receive(0)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from dovetail.runtime.server.shard import Shard
 from dovetail.transport import Letter, Sendable, Unwritten
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Waiting:
     """A letter, since when it waits, and the rows of its answer where they are read already."""
 
@@ -24,9 +25,16 @@ class Waiting:
 class Parked:
     """The letters that wait, in the order in which they came."""
 
-    def __init__(self, shard: Shard, *, reads_ahead: bool) -> None:
-        """Start with none; without `reads_ahead` rows are read when a letter is answered."""
-        self._shard, self._reads_ahead = shard, reads_ahead
+    def __init__(
+        self, shard: Shard, answer: Callable[[Letter, Waiting], None] | None = None, *, reads_ahead: bool
+    ) -> None:
+        """Start with none; without `reads_ahead` rows are read when a letter is answered.
+
+        Where dense parameters go in slices, who waits gets an `answer` as soon as what it asks for is stepped.
+        """
+        self._shard, self._answer, self._reads_ahead = shard, answer, reads_ahead
+        if shard.sliced and answer is not None:
+            shard.after_slice = self._stepped
         self._letters: list[Waiting] = []
         self._unread: list[Waiting] = []
 
@@ -42,6 +50,15 @@ class Parked:
         taken, self._letters = self._letters, []
         self._unread.clear()
         return taken
+
+    def _stepped(self, end: int) -> None:
+        """Answer those who wait for rows of the step that is being committed, or for slices up to where it has come."""
+        version = self._shard.version
+        ready = [each for each in self._letters if _is_ready(each.letter.message, version, end)]
+        self._letters = [each for each in self._letters if each not in ready]
+        self._unread = [each for each in self._unread if each not in ready]
+        for waiting in ready if self._answer is not None else ():
+            self._answer(waiting.letter, waiting)  # type: ignore[misc]
 
     @property
     def is_read(self) -> bool:
@@ -70,3 +87,10 @@ def is_plain(asked: Message) -> bool:
     if not isinstance(asked, Pull) or asked.cached or not asked.tables:
         return False
     return asked.row_bits == asked.dense_bits == 32
+
+
+def _is_ready(asked: Message, version: int, end: int) -> bool:
+    """Say whether rows alone are asked for, or a slice that ends before a place, of the state after so many steps."""
+    if not isinstance(asked, Pull) or asked.version != version:
+        return False
+    return asked.last <= end if asked.first >= 0 else not asked.dense

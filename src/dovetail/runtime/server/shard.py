@@ -8,7 +8,7 @@ No sockets and no clock: `loop` brings messages here. One thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from dovetail.runtime.checkpoint import (
 from dovetail.runtime.dense.exempt import exact_places
 from dovetail.runtime.dense.groups import optimizer_of
 from dovetail.runtime.dense.kernels import sum_of_squares
-from dovetail.runtime.dense.slices import is_sliced
+from dovetail.runtime.dense.slices import is_sliced, slice_size, stepper
 from dovetail.runtime.server.apply_rows import apply_rows
 from dovetail.runtime.server.attempts import Attempts, BeforeApply, Floats, Keys, RowGradients, copied
 from dovetail.runtime.server.due_rows import DueRows
@@ -54,7 +54,7 @@ class Shard:
         self._slice = blueprint.dense_slice(number)
         self._optimizer = optimizer_of(blueprint, self._slice)
         size = self._slice.stop - self._slice.start
-        self.keeps_dense, self._sliced = blueprint.run.training.dense == "ps", is_sliced(blueprint)
+        self.keeps_dense, self.sliced = blueprint.run.training.dense == "ps", is_sliced(blueprint)
         self.values = np.zeros(size if self.keeps_dense else 0, dtype=np.float32)
         self._state: dict[str, Floats] = {}
         self.exact = exact_places(blueprint.dense, self._slice)
@@ -62,8 +62,7 @@ class Shard:
         self.returned = Returned(len(self.values))
         self.tables: list[Table] = []
         self.version = -1
-        self._dense_steps = 0
-        self._all_before = 0
+        self._dense_steps = self._all_before = 0
         """In ssp and async: tasks below this number are applied."""
         self._accepted: set[tuple[int, int]] = set()
         """(step, task) in sync, (0, task) else: what counts already."""
@@ -76,12 +75,12 @@ class Shard:
         """Sums of the step that was committed last, those that are not applied yet."""
         self.before_apply: BeforeApply | None = None
         """In ssp and async: told of every task that is about to be applied."""
+        self.after_slice: Callable[[int], None] | None = None
+        """In sync, where there are slices: told up to where the dense parameters have the step that is committed."""
         self.kept = KeptPulls()
-        is_keeper = number == 0 and blueprint.run.training.batch_norm == "global"
-        self.norms = NormSums() if is_keeper else None
+        self.norms = NormSums() if number == 0 and blueprint.run.training.batch_norm == "global" else None
         """Batch norms over whole batches, on the first server."""
-        self.pulled_keys = 0
-        self._applied_keys = 0
+        self.pulled_keys = self._applied_keys = 0
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -106,7 +105,7 @@ class Shard:
             self._state = kept or self._optimizer.first_state(len(self.values))
         if self.norms is not None:
             self.norms.load(read_statistics(folder, checkpoint))
-        self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values), sliced=self._sliced)
+        self._step = StepSums([spec.width for spec in self._blueprint.tables], len(self.values), sliced=self.sliced)
         self._dense_steps = checkpoint.dense_steps
         self.version = checkpoint.step
 
@@ -221,6 +220,7 @@ class Shard:
         """Apply the step: dense parameters now, rows when they are asked for or there is time."""
         self.settle()
         self._due.begin(self.tables, self._step.take_rows(self._due.spare()), scale=scale, factor=factor)
+        self.version += 1
         if self.keeps_dense and len(self.values):
             self.returned.put_into(self._step.dense)
             self._update_dense(self._step.dense, scale=dense_scale, factor=factor)
@@ -228,7 +228,6 @@ class Shard:
         if self.norms is not None:
             self.norms.commit()
         self._accepted.clear()
-        self.version += 1
         self.kept.forget_before(self.version)
 
     @property
@@ -277,7 +276,8 @@ class Shard:
         """Step the dense parameters by their gradients times `scale`."""
         self._dense_steps += 1
         parts, clip_value = (self.values, gradients, self._state), self._blueprint.run.optimizer.clip_value
-        self._optimizer.step(*parts, step_number=self._dense_steps, scale=scale, factor=factor, clip_value=clip_value)
+        step = stepper(self._optimizer, slice_size(self._blueprint), self.after_slice)
+        step(*parts, step_number=self._dense_steps, scale=scale, factor=factor, clip_value=clip_value)
 
     def discard(self) -> None:
         """Throw away gradients that were not committed; in ssp and async what is applied stays applied."""

@@ -17,7 +17,7 @@ from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.sites import saved
 from dovetail.runtime.sites.join import Joined, join
 
-LOOK_S = 0.01
+LOOK_S, HELD_LOOK_S = 0.01, 0.002
 """How often exchanges are seen to at most: every look takes a tenth of a millisecond."""
 
 
@@ -82,6 +82,11 @@ class SiteShard(Shard):
         """Say whether the last step is applied, and the last exchange is not here yet."""
         return self.version >= self._joined.last_step and not self._joined.exchanger.is_finished
 
+    @property
+    def look_s(self) -> float:
+        """Return how long exchanges may be left alone: hardly, while somebody waits for them."""
+        return HELD_LOOK_S if self.is_held or self.is_over_held else LOOK_S
+
     def puts_off(self, message: Commit) -> bool:
         """Say whether a commit is answered later: that of the last step, once the last exchange is in."""
         self._put_off = message if self.is_over_held else None
@@ -97,7 +102,7 @@ class SiteShard(Shard):
     def go_on(self) -> bool:
         """See to the exchanges, a few times in a step at most; True where workers that waited need not any more."""
         now_s = time.monotonic()
-        if self.version < 0 or now_s - self._seen_to_s < LOOK_S:
+        if self.version < 0 or now_s - self._seen_to_s < self.look_s:
             return False
         self._seen_to_s = now_s
         return self._joined.exchanger.go_on(now_s)
@@ -136,3 +141,8 @@ class SiteShard(Shard):
         """Give back memory and files, and hang up."""
         super().close()
         self._joined.close()
+
+
+def rest(site: SiteShard | None) -> int:
+    """Return for how many milliseconds a server may wait for letters, which has sites to see to or not."""
+    return 100 if site is None else round(2000 * site.look_s)

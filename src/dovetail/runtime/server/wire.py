@@ -60,6 +60,8 @@ class AnswerWire:
         found: Sequence[Sendable]
         if asked.cached:
             found = answer_cached(shard, asked, letter.arrays, dense=dense, keep=keep)
+        elif asked.first >= 0:
+            found = slice_of(asked, shard)
         elif rows is not None:
             found = [*rows, shard.values] if dense else rows
         else:
@@ -86,3 +88,10 @@ class AnswerWire:
             return answer, -1
         last, base = self._copies.answer(reader, arrays[-1], base=asked.base, bits=asked.dense_bits)
         return [*answer, last], base
+
+
+def slice_of(asked: Pull, shard: Shard) -> list[Sendable]:
+    """Return the slice of the dense parameters that is asked for."""
+    if not 0 <= asked.first < asked.last <= len(shard.values) or asked.tables:
+        raise TrainingError(f"there is no slice {asked.first} to {asked.last} of parameters", hint="a bug: report it")
+    return [shard.values[asked.first : asked.last]]

@@ -176,6 +176,7 @@ class Exchanger:
             self._store.corrected()
             self._tell(f"all {over} exchanges are in: {self._figures.in_all()}")
             self.is_finished = True
+            self._line.go_on(now_s, self._beat())  # now, for the others wait for it, and this process may end soon
         elif self._line.silent_s(now_s) >= self._terms.end_wait_s:
             self._tell(
                 f"{self._terms.names[0]} has been silent for {self._terms.end_wait_s:.0f} s: this site ends without "

@@ -16,7 +16,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from dovetail.runtime.worker.lines import Abandoned
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.ring_coder import RingCoder
 
 dist: Any = torch.distributed

@@ -12,12 +12,14 @@ from dovetail.data.batch import Batch
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.messages import Span
 from dovetail.runtime.samples import Samples
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.incoming import CachedIncoming
 from dovetail.runtime.worker.keys import LookUp, look_up
-from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
+from dovetail.runtime.worker.lines import Lines, now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.read_ahead import ahead
 from dovetail.runtime.worker.row_cache import RowCache
+from dovetail.runtime.worker.sliced_pull import SlicedPull
 from dovetail.runtime.worker.task import Fetched, MicroBatch, Task
 
 AHEAD = 2
@@ -50,16 +52,18 @@ class Fetcher:
         dense: bool,
         rests: Callable[[], None] = lambda: None,
         cache: RowCache | None = None,
+        slices: SlicedPull | None = None,
     ) -> None:
         """Keep the lines, which `run` closes; with `dense`, a task begins with the servers' dense parameters.
 
-        `rests` is called when there is nothing to do. Rows that the `cache` keeps do not travel.
+        `rests` is called when there is nothing to do. Rows that the `cache` keeps do not travel. Where there are
+        `slices`, the dense parameters come in these, and later.
         """
         self._memory = lines.memory
         self._reads_ahead = self._memory.is_locked
         """A GPU is so fast that reading the next samples must not wait for the rows of these."""
         self._cache, self._widths = cache, [table.width for table in blueprint.tables]
-        self._rests = rests
+        self._rests, self._slices = rests, slices
         self._samples, self._model, self._lines = samples, model, lines
         self._wanted, self._dense = wanted, dense
         self._sync, self._num_servers = blueprint.run.training.mode == "sync", blueprint.num_servers
@@ -125,15 +129,14 @@ class Fetcher:
         micro_batch, look_ups = read.micro_batch, read.look_ups
         task, assign = micro_batch.task, micro_batch.task.assign
         start_s = time.perf_counter() - read.read_s
-        incoming = (
-            None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign, self._memory)
-        )
+        incoming = None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign)
+        arriving = self._slices.ask(task) if self._slices is not None and micro_batch.number == 0 else None
         begin_s = now_s()
         answer = self._lines.pull(
             assign.generation,
             assign.step if self._sync else 0,
             look_ups,
-            dense=self._dense and micro_batch.number == 0,
+            dense=self._dense and micro_batch.number == 0 and arriving is None,
             wanted=lambda: self._wanted(task),
             keep=True,
             incoming=incoming,
@@ -147,4 +150,5 @@ class Fetcher:
         rows = list(zip(answer.look_ups, answer.rows, strict=True))
         # What came before servers had to wait for a step was done while there was something else to wait for.
         after_s = end_s - (answer.asked_s if answer.parked_s else start_s) - answer.parked_s
-        return Fetched(micro_batch, read.batch, rows, answer.dense, end_s - start_s - answer.parked_s, after_s)
+        fetch_s = end_s - start_s - answer.parked_s
+        return Fetched(micro_batch, read.batch, rows, answer.dense, fetch_s, after_s, arriving)

@@ -56,16 +56,9 @@ class Incoming:
 class CachedIncoming(Incoming):
     """Those that a worker keeps come only where they have changed."""
 
-    def __init__(
-        self,
-        look_ups: Sequence[LookUp],
-        widths: Sequence[int],
-        cache: RowCache,
-        assign: Assign,
-        memory: HostMemory | None = None,
-    ) -> None:
-        """Look what is kept, for a task."""
-        super().__init__(look_ups, widths, memory)
+    def __init__(self, look_ups: Sequence[LookUp], widths: Sequence[int], cache: RowCache, assign: Assign) -> None:
+        """Look what is kept, for a task. Rows that come are no more than a stop on the way: any memory will do."""
+        super().__init__(look_ups, widths)
         self._cache, self._moment = cache, cache.begin(assign)
         self._kept = [cache.find(each.table, each.keys, self._moment) for each in look_ups]
         self.is_cached = any(kept.ages.any() for kept in self._kept)

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,24 +14,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import AddUp, Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Residual, Stale
+from dovetail.runtime.dense.slices import DenseSlice
+from dovetail.runtime.messages import (
+    Assign,
+    Forgotten,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Refresh,
+    Refreshed,
+    Residual,
+)
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.asking import Abandoned, Asking
 from dovetail.runtime.worker.host_memory import HostMemory
 from dovetail.runtime.worker.incoming import Incoming
 from dovetail.runtime.worker.keys import LookUp
 from dovetail.runtime.worker.push_part import PushPart
 from dovetail.runtime.worker.wire import Wire
-from dovetail.transport import LOOK_EVERY_S, Channel, Flow, Letter, Refused
+from dovetail.transport import Channel, Letter
 
 Floats = NDArray[np.float32]
 NO_SLICES: Mapping[int, int] = {}
-LOOK_S = 0.05
-"""How often a thread that waits for a server looks whether it should still wait."""
-
-
-class Abandoned(Exception):  # noqa: N818 - nothing went wrong: the run goes on elsewhere
-    """The request is not wanted any more: the run has gone back, or ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,8 @@ class Answer:
     """When the servers were asked last, on the clock of `time.perf_counter`."""
 
 
-class Lines:
-    """One line to each server; one thread uses them. `wanted()` of a request says whether to go on waiting."""
+class Lines(Asking):
+    """What goes over the lines to all servers."""
 
     def __init__(
         self,
@@ -58,15 +63,11 @@ class Lines:
         memory: HostMemory | None = None,
     ) -> None:
         """Keep a channel to each server, what says in how many bits numbers travel, and memory for what comes."""
-        self._blueprint, self._channels, self.memory = blueprint, channels, memory or HostMemory()
-        self._wire = wire or Wire(blueprint)
+        super().__init__(blueprint, channels, wire or Wire(blueprint))
+        self.memory = memory or HostMemory()
         self._are_near = all(channel.is_near for channel in channels)
         self._widths = [table.width for table in blueprint.tables]
         self._slices = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
-        self._connections = [-1] * len(channels)
-        """By which each server answered last."""
-        self._flows: dict[int, Flow] = {}
-        """Of what is under way, where links are measured."""
         self._next_number = secrets.randbits(48)
         """Of pulls: no process has those of another, nor of one before it under the same name."""
         self._parked_s = self._exchange_s = 0.0
@@ -189,6 +190,23 @@ class Lines:
                 self._wire.abandoned()
             raise
 
+    def pull_slices(
+        self, assign: Assign, pieces: Sequence[DenseSlice], vector: Floats, wanted: Callable[[], bool]
+    ) -> None:
+        """Write slices of dense parameters, one a server, as they are before the step of a task."""
+        pull = Pull(generation=assign.generation, version=assign.step, tables=(), dense=True)
+        requests = [
+            self._channels[each.server].ask(
+                msgspec.structs.replace(pull, first=each.begins, last=each.begins + each.last - each.first)
+            )
+            for each in pieces
+        ]
+        for each, request in zip(pieces, requests, strict=True):
+            letter = self._await(each.server, request, wanted)
+            if not isinstance(letter.message, Pulled):
+                raise self._unexpected(each.server, letter)
+            vector[each.first : each.last] = letter.arrays[0]
+
     def push_slice(
         self, message: Push, server: int, numbers: Floats, wanted: Callable[[], bool], slices: Mapping[int, int]
     ) -> None:
@@ -217,58 +235,6 @@ class Lines:
             letter = self._await(number, request, wanted)
             if not isinstance(letter.message, Pushed):
                 raise self._unexpected(number, letter)
-
-    def ask_one(
-        self, number: int, message: AddUp, arrays: Sequence[NDArray[np.generic]], wanted: Callable[[], bool]
-    ) -> Letter:
-        """Return what one server answers."""
-        return self._await(number, self._channels[number].ask(message, arrays), wanted)
-
-    def _await(self, number: int, request: int, wanted: Callable[[], bool]) -> Letter:
-        """Return the answer to a request, which has no deadline of its own: the coordinator watches the servers."""
-        channel = self._channels[number]
-        while True:
-            letter = channel.receive(LOOK_EVERY_S if self._flows else LOOK_S)
-            for flow in self._flows.values():
-                flow.look()
-            # A server that cannot even read a letter's number refuses it under none.
-            if letter is not None and (letter.request == request or isinstance(letter.message, Refused)):
-                if isinstance(letter.message, Stale):
-                    raise self._abandoned()
-                self._connections[number] = letter.connection
-                return letter
-            if not wanted():
-                raise self._abandoned()
-
-    def _watch(self, number: int, way: Literal["up", "down"]) -> None:
-        """Look at what goes to a server or comes from it from now on, where that is to be measured."""
-        if self._wire.measures and self._connections[number] >= 0:
-            self._flows[number] = Flow(self._connections[number], way)
-
-    def _flow_s(self, number: int) -> float | None:
-        """Return how long what was watched was on its way, where anybody knows."""
-        flow = self._flows.pop(number, None)
-        return None if flow is None else flow.seconds()
-
-    def _abandoned(self) -> Abandoned:
-        """Let go of all requests under way: answers that still come go nowhere."""
-        self._flows.clear()
-        for channel in self._channels:
-            channel.abandon()
-        return Abandoned()
-
-    def _unexpected(self, number: int, letter: Letter) -> TrainingError:
-        """Return the complaint about an answer that makes no sense."""
-        reason = letter.message.reason if isinstance(letter.message, Refused) else type(letter.message).__name__
-        return TrainingError(
-            f"{self._blueprint.servers[number].name} refused a request: {reason}",
-            hint="all processes of a run must have the same version of Dovetail",
-        )
-
-    def close(self) -> None:
-        """Close the lines."""
-        for channel in self._channels:
-            channel.close()
 
 
 def lines_of(process: Process, purpose: str, wire: Wire | None = None, memory: HostMemory | None = None) -> Lines:

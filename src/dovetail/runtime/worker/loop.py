@@ -30,6 +30,7 @@ from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.model.stages import cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.compiled import can_compile
 from dovetail.runtime.worker.compute import Computer
 from dovetail.runtime.worker.control import Control
@@ -38,7 +39,7 @@ from dovetail.runtime.worker.fetch import Fetcher
 from dovetail.runtime.worker.host_memory import HostMemory
 from dovetail.runtime.worker.idle_time import IdleTime
 from dovetail.runtime.worker.inbox import Inbox
-from dovetail.runtime.worker.lines import Abandoned, lines_of, now_s
+from dovetail.runtime.worker.lines import lines_of, now_s
 from dovetail.runtime.worker.memory import Room
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.pace import Pace
@@ -50,6 +51,7 @@ from dovetail.runtime.worker.row_cache import cache_of
 from dovetail.runtime.worker.row_source import Fetch, Rows
 from dovetail.runtime.worker.score_counts import counts_of
 from dovetail.runtime.worker.send import Sender
+from dovetail.runtime.worker.sliced_pull import Gate, SlicedPull
 from dovetail.runtime.worker.sliced_push import through_servers
 from dovetail.runtime.worker.staged_work import StagedWork
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task
@@ -89,9 +91,7 @@ class WorkerLoop:
         cut = cuts_of(model, blueprint)[0] if blueprint.stages and isinstance(model, LayerGraph) else None
         has_ring = training.dense == "ring"
         self._model = ServedModel(
-            model.train(),
-            Rows(blueprint.num_servers, device),
-            device,
+            *(model.train(), Rows(blueprint.num_servers, device), device),
             schema=source.schema,
             only=cut.names if cut is not None and has_ring else None,
             last=cut.last if cut is not None else None,
@@ -107,9 +107,7 @@ class WorkerLoop:
         self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples, leaves)
         self._wire = Wire(blueprint, name=process.name, is_slow=process.lanes is None)
         self._sender = Sender(
-            process.name,
-            f"{process.name}/{process.process_id}",
-            lines_of(process, "send", self._wire),
+            *(process.name, f"{process.name}/{process.process_id}", lines_of(process, "send", self._wire)),
             wanted=self._wanted,
             tell=self._control.tell,
             rests=self._control.pulse.rest,
@@ -119,15 +117,17 @@ class WorkerLoop:
             if has_ring and (cut is None or len(self._model.values))
             else through_servers(self._model, slices_of(blueprint), self._sender)
         )
+        slices = slices_of(blueprint) if self._dense.is_fetched else ()
+        lines = lines_of(process, "dense", memory=HostMemory(device)) if slices else None
+        self._gate, self._slices = Gate(self._model, slices), SlicedPull(slices, lines, self._wanted)
         self._fetcher = Fetcher(
-            blueprint,
-            Samples(blueprint, source),
-            self._model,
+            *(blueprint, Samples(blueprint, source), self._model),
             lines_of(process, "fetch", self._wire, HostMemory(device)),
             wanted=self._wanted,
             dense=self._dense.is_fetched,
             rests=self._control.pulse.rest,
             cache=cache_of(blueprint, settings, device),
+            slices=self._slices,
         )
         self._residual = ResidualKeeper(process, self._wire, self._sender, self._control.tell, self._is_now, leaves)
         self._lines = lines_of(process, "compute", self._wire)
@@ -145,9 +145,10 @@ class WorkerLoop:
 
     def run(self) -> None:
         """Compute until told to stop."""
+        works = (self._control.run, self._fetcher.run, self._slices.run, self._sender.run)
         threads = [
-            threading.Thread(target=self._guarded, args=(part.run,), name=f"dovetail-{name}")
-            for name, part in (("control", self._control), ("fetch", self._fetcher), ("send", self._sender))
+            threading.Thread(target=self._guarded, args=(work,), name=f"dovetail-{name}")
+            for name, work in zip(("control", "fetch", "dense", "send"), works, strict=True)
         ]
         for thread in threads:
             thread.start()
@@ -156,6 +157,7 @@ class WorkerLoop:
         finally:  # whatever ended it: a thread that lives on would keep the process, and its tasks
             self._control.stopped.set()
             self._fetcher.micro_batches.put(None)
+            self._slices.stop()
             self._residual.leave()
             self._sender.stop()
             for thread in threads:
@@ -189,9 +191,8 @@ class WorkerLoop:
             self._fetcher.forget()
         for micro_batch in news.micro_batches:
             self._fetcher.micro_batches.put(micro_batch)
-        for answer in (news.answer, news.more):
-            if answer is not None:
-                self._control.tell(answer)
+        for answer in [each for each in (news.answer, news.more) if each is not None]:
+            self._control.tell(answer)
         if news.may_be_whole:
             self._fetcher.nudge()
 
@@ -250,6 +251,7 @@ class WorkerLoop:
         task, samples = fetched.micro_batch.task, fetched.batch.num_samples
         start_s, begin_s = time.perf_counter(), now_s()
         self._sender.release(task)
+        self._gate.begin(fetched.arriving, lambda: self._wanted(task))
         if fetched.dense is not None:
             self._model.values.copy_(torch.from_numpy(fetched.dense), non_blocking=True)
             task.fixed_s += time.perf_counter() - start_s
@@ -262,7 +264,8 @@ class WorkerLoop:
         if self._norms is not None:
             self._norms.begin(task, has_samples=samples > 0)
         gradients = self._gradients(fetched) if samples else []
-        seconds = time.perf_counter() - start_s - (self._norms.end() if self._norms is not None else 0.0)
+        waited_s = self._gate.end() + (self._norms.end() if self._norms is not None else 0.0)
+        seconds = time.perf_counter() - start_s - waited_s
         self._pace.add(samples=samples, compute_s=seconds, fetch_s=fetched.fetch_s)
         task.add(fetched.micro_batch.number, samples, seconds)
         task.spans.append(Span("compute", begin_s, now_s(), task.assign.step))

@@ -17,7 +17,7 @@ import msgspec
 import torch.distributed
 
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.lines import Abandoned
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.transport import Caller, Codec, KeyRingError, Letter, Listener, ListenError, PeerLost, WireError
 
 LOOK_S = 0.01

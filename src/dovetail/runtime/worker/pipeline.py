@@ -17,10 +17,11 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Collect, Collected, Forward, Returned, Span
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.calls import Call, Calls, is_stale
 from dovetail.runtime.worker.compute import Computed, gradients_of
 from dovetail.runtime.worker.keys import look_up
-from dovetail.runtime.worker.lines import Abandoned, now_s
+from dovetail.runtime.worker.lines import now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.row_source import Fetch, Leaf
 from dovetail.runtime.worker.task import Fetched, RowGradients, Task

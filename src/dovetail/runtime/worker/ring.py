@@ -23,8 +23,8 @@ from dovetail.runtime.dense.kernels import sum_of_squares
 from dovetail.runtime.dense.on_device import from_device, step_on_device, to_device
 from dovetail.runtime.messages import Apply, JoinRing
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.collective import Collective
-from dovetail.runtime.worker.lines import Abandoned
 from dovetail.runtime.worker.meeting import Meeting, MeetingPlace, MeetingStore
 from dovetail.runtime.worker.ring_coder import ring_coder
 

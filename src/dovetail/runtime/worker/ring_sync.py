@@ -25,8 +25,9 @@ from dovetail.runtime.messages import (
     SumUp,
 )
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.dense_sync import DenseSync
-from dovetail.runtime.worker.lines import Abandoned, now_s
+from dovetail.runtime.worker.lines import now_s
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.ring import Ring
 from dovetail.runtime.worker.task import Task

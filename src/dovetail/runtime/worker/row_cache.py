@@ -10,7 +10,7 @@ One thread's; another may say `forget`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -137,10 +137,9 @@ class RowCache:
         values = torch.from_numpy(rows)
         if self._device.type != "cpu":
             values = torch.empty(rows.shape, dtype=torch.float32, device=self._device)
-            some = rows if len(came) == len(rows) else rows[came]
-            values.index_copy_(0, self._on_device(came), torch.from_numpy(some).to(self._device))
+            values.index_copy_(0, self._on_device(came), self._on_device(rows[came]))
         if len(kept) and shelf is not None:
-            found = shelf.rows.index_select(0, self._on_device(slots))
+            found = shelf.rows.index_select(0, self._on_device(_positions(slots)))
             values.index_copy_(0, self._on_device(kept), found)
             shelf.stay(slots, moment, self._turn, exact=self.is_exact)
         return values
@@ -154,11 +153,21 @@ class RowCache:
         found = slots != kernels.LEFT_OUT
         if not found.all():
             slots, came = slots[found], came[found]
-        shelf.rows.index_copy_(0, self._on_device(slots), values.index_select(0, self._on_device(came)))
+        shelf.rows.index_copy_(
+            0, self._on_device(_positions(slots)), values.index_select(0, self._on_device(came))
+        )  # fmt: skip
 
-    def _on_device(self, numbers: NDArray[np.int32] | Places) -> Tensor:
-        """Return positions as tensors are indexed by."""
-        return torch.from_numpy(numbers.astype(np.int64, copy=False)).to(self._device)
+    def _on_device(self, numbers: NDArray[Any]) -> Tensor:
+        """Return numbers on the device, in its order of things: whoever asks does not wait for what it does now.
+
+        They are read before this returns, since their memory is not page-locked.
+        """
+        return torch.from_numpy(numbers).to(self._device, non_blocking=True)
+
+
+def _positions(slots: NDArray[np.int32]) -> Places:
+    """Return slots as tensors are indexed by."""
+    return slots.astype(np.int64)
 
 
 def cache_of(blueprint: Blueprint, settings: RunWorker, device: torch.device) -> RowCache | None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from dovetail.runtime.dense.slices import DenseSlice
 from dovetail.runtime.messages import Done, Push, Span
-from dovetail.runtime.worker.lines import Abandoned, Lines, now_s
+from dovetail.runtime.worker.asking import Abandoned
+from dovetail.runtime.worker.lines import Lines, now_s
 from dovetail.runtime.worker.score_counts import Counts
 from dovetail.runtime.worker.task import Floats, RowGradients, Task
 

@@ -74,7 +74,7 @@ class SlicedPush(ServerSync):
         numbers: Floats = self._gradients[each.first : each.last].numpy()
         self._sender.put_slice(task, each, numbers, self._under_way.release)
 
-    def begin_last(self, task: Task) -> None:
+    def begin_last(self, task: Task | None = None) -> None:
         """Say that the backward pass that follows is the last of a task."""
         with self._lock:
             self._task, self._sent = task, set()

@@ -25,9 +25,10 @@ from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.fixed import read_fixed
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.asking import Abandoned
 from dovetail.runtime.worker.calls import Calls, is_stale
 from dovetail.runtime.worker.control import Control
-from dovetail.runtime.worker.lines import Abandoned, lines_of
+from dovetail.runtime.worker.lines import lines_of
 from dovetail.runtime.worker.model import ServedModel
 from dovetail.runtime.worker.ring_sync import RingSync
 from dovetail.runtime.worker.row_source import Rows

@@ -6,7 +6,8 @@ import queue
 from collections.abc import Callable
 from contextlib import suppress
 
-from dovetail.runtime.worker.lines import Abandoned, now_s
+from dovetail.runtime.worker.asking import Abandoned
+from dovetail.runtime.worker.lines import now_s
 from dovetail.runtime.worker.passing import Passing
 from dovetail.runtime.worker.pipeline import Pipeline
 from dovetail.runtime.worker.row_source import Fetch

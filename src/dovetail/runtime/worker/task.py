@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -87,6 +88,14 @@ class MicroBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Arriving:
+    """Dense parameters on their way here, slice by slice; an event each."""
+
+    vector: Floats
+    came: list[threading.Event]
+
+
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """A micro-batch with all that is needed to compute it."""
 
@@ -97,6 +106,8 @@ class Fetched:
     fetch_s: float
     after_s: float = 0.0
     """Of that, what could not be done before the servers had the step that it waited for."""
+    arriving: Arriving | None = None
+    """The dense parameters, where they come in slices."""
 
 
 def divide(first: int, last: int, most: int, *, smaller_first: int | None = None) -> Iterator[tuple[int, int]]:
