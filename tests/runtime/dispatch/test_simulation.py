@@ -61,6 +61,48 @@ def test_without_noise_hardly_anything_is_lost():
     assert slowness < 1.01
 
 
+def unlike(*, in_s=0.01, fixed=0.006, piece=0.004):
+    """Return machines that everything costs more by as much as they are slower, as with a part of a core."""
+    return [
+        Machine(f"w{quota}", 20_000 * quota, fixed_s=in_s + fixed / quota, piece_fixed_s=piece / quota)
+        for quota in QUOTAS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("batch", "noise", "most_idle", "most_slowness"),
+    # A step of 16,384 samples takes 0.57 s and one of 4,096 takes 0.16 s, of which 0.07 s are the slowest one's costs.
+    [(16_384, 0.03, 0.025, 1.03), (16_384, 0.1, 0.04, 1.06), (4_096, 0.03, 0.025, 1.03), (4_096, 0.1, 0.07, 1.07)],
+)
+def test_those_who_pay_more_for_every_task_end_with_the_others(batch, noise, most_idle, most_slowness):
+    idle, slowness = settled(unlike, batch=batch, noise=noise)
+
+    assert idle < most_idle
+    assert slowness < most_slowness
+
+
+def test_teams_of_all_kinds_lose_less_with_a_tail_than_without():
+    pick = random.Random(11)
+    with_tail, without = [], []
+    for _ in range(12):
+        speeds = [10 ** pick.uniform(3, 5) for _ in range(pick.randint(2, 8))]
+        costs = [(pick.uniform(0.0, 0.03), pick.uniform(0.0, 0.005)) for _ in speeds]
+        noise = pick.uniform(0.02, 0.2)
+
+        def team(speeds=speeds, costs=costs):
+            return [
+                Machine(f"w{i}", speed, fixed_s=fixed_s, piece_fixed_s=piece_s)
+                for i, (speed, (fixed_s, piece_s)) in enumerate(zip(speeds, costs, strict=True))
+            ]
+
+        how = {"steps": 8, "noise": noise, "batch": int(sum(speeds) / 2)}
+        with_tail.append(settled(team, **how))
+        without.append(settled(team, tail=0, **how))
+
+    assert mean(idle for idle, _ in with_tail) < 0.6 * mean(idle for idle, _ in without)
+    assert mean(slowness for _, slowness in with_tail) < mean(slowness for _, slowness in without)
+
+
 @pytest.mark.parametrize(
     "costs",
     [{"fixed_s": 0.1}, {"fixed_s": 0.0, "piece_fixed_s": 0.0}, {"piece_fixed_s": 0.02}, {"piece_fixed_s": 0.1}],
