@@ -2,17 +2,22 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dovetail.models.load import load_model
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.dense.slices import is_sliced, slices_of
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.server.step_sums import StepSums
 from dovetail.spec.run import RunWorker
+from dovetail.spec.run_keeping import RunSaving
 from dovetail.spec.run_optimizer import RunOptimizer
+from tests.runtime.chaos import Chaos
+from tests.runtime.many_kills import ADAM, counting_run, went_back
 from tests.runtime.one_process import OneProcess
-from tests.runtime.runs import clicks, make_run, train
+from tests.runtime.runs import assert_same_state, clicks, last_state, make_run, train
 from tests.runtime.test_equality import assert_equals
 
 UNEVEN = [RunWorker(name="a", share=0.7), RunWorker(name="b")]
@@ -105,3 +110,22 @@ def test_slices_that_are_not_all_of_it_are_refused():
         push(sums, 0, "a", 1, None, -1, last=True)
     with pytest.raises(TrainingError, match="in one piece"):
         push(sums_of(sliced=False), 0, "a", 0, [1, 1, 1], 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_under_kills_a_run_in_slices_is_bit_equal_to_one_without_kills(tmp_path):
+    over = tmp_path / "over"
+    how = {"servers": 1, "samples": 6000, "optimizer": ADAM, "slice_bytes": 4, "checkpoint": RunSaving(every_s=2.0)}
+    options = {"until": over, "seconds": 60}
+    chaos = Chaos(kills=4, seed=3, names=["server-0", "worker-0", "worker-1"], pause_s=1.5, over=over)
+    run = counting_run(**how, **options)
+    run = replace(run, model=replace(run.model, options=run.model.options | {"has_middle": True}))
+
+    local = train(run, tmp_path / "killed", meanwhile=chaos, timeout_s=300)
+    train(run, tmp_path / "whole")
+
+    assert is_sliced(Blueprint.read(tmp_path / "whole"))
+    assert len(chaos.killed) == 4
+    assert went_back(local) == []
+    assert_same_state(last_state(tmp_path / "killed"), last_state(tmp_path / "whole"))
