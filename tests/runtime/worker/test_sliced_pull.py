@@ -35,7 +35,7 @@ def test_parameters_in_slices_are_those_of_one_piece(make_bench, servers):
     gate = Gate(bench.model, slices)
 
     with running(pull.run):
-        fetched = fetcher.fetch(micro_batch(0, 60))
+        fetched = fetcher.fetch(fetcher.read(micro_batch(0, 60)))
         assert fetched.dense is None
         gate.begin(fetched.arriving, lambda: True)
         loss = loss_of(bench, fetched)
