@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dovetail.manifests.yaml import documents, yaml_of
@@ -33,6 +33,7 @@ VALUES = st.recursive(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(TEXT, VALUES, max_size=4))
+@example({"": "\x1b\n"})  # a line that begins with what cannot be printed
 def test_any_mapping_is_read_back_as_it_was(value: dict[str, object]) -> None:
     assert (yaml.safe_load(yaml_of(value)) or {}) == value
 

@@ -10,7 +10,7 @@ from typing import Any
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _WORDS = re.compile(r"(?i)true|false|yes|no|on|off|y|n|null")
 """What readers take for something else than text."""
-_LINES = re.compile(r"\S[^\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff\t]*\n")
+_LINES = re.compile(r"(?=\S)[^\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff\t]*\n")
 """Text that can stand as it is, below `|`."""
 
 
