@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dovetail.cli.main import app
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.sites import portion_of
+from dovetail.runtime.launch.sites import check_address, portion_of
 from dovetail.spec.files import read_struct
 from dovetail.spec.run import Run
 from dovetail.spec.run_settings import with_settings
@@ -83,7 +83,7 @@ def test_a_first_site_that_cannot_listen_is_refused_before_anything_starts(run_f
         for address in (taken, "192.0.2.1:7411"):  # another's port, another machine's address
             run_file.write_text(re.sub(r'address = "[^"]*"', f'address = "{address}"', run_file.read_text()))
             with pytest.raises(TrainingError, match=f"cannot listen at {address}") as caught:
-                portion_of(at(run_file, "a"), 1000, 100)
+                check_address(at(run_file, "a"))
             assert "a port that nobody has" in caught.value.hint
 
 

@@ -20,6 +20,7 @@ from dovetail.embedding import (
 )
 from dovetail.embedding.device.grouping import MOST_TOGETHER
 from tests.embedding.twins import DictTable, assert_same
+from tests.waiting import wait_until
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 WIDTH = 6
@@ -153,9 +154,11 @@ def test_as_many_batches_as_are_planned_at_once_are_a_dict(device, tmp_path):
     with make(device, tmp_path, device_rows=2000) as table:
         for _ in range(3):
             ahead = [rng.integers(0, 3000, size=rng.integers(1, 60)) for _ in range(3 * MOST_TOGETHER)]
-            with table.on_device.quiet():  # all wait together
+            planner = table.on_device._planner
+            with planner._turn:
                 for keys in ahead:
                     table.on_device.announce(keys)
+                wait_until(lambda waiting=planner._waiting: len(waiting) == 3 * MOST_TOGETHER)
             for keys in ahead:
                 gradients = gradients_of(rng, len(keys))
                 batch = table.on_device.look_up(keys)

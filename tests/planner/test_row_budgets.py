@@ -243,6 +243,20 @@ def test_out_of_time_the_bound_is_honest():
     assert not evaluate(problem, plan.stages).violations
 
 
+@pytest.mark.parametrize("num_looks", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_out_of_time_nothing_faster_is_excluded_that_there_is(seed, num_looks):
+    problem = two_tables(seed)
+    best = fastest_plan(problem, Demands(), clock=time.perf_counter)
+    times = iter([0.0] * num_looks + [1e6] * 10_000)
+    try:
+        plan = fastest_plan(problem, Demands(time_limit_s=30.0), clock=lambda: next(times))
+    except PlanError:
+        return  # no time for any plan
+
+    assert not plan.optimal or plan.samples_per_s >= best.samples_per_s * (1 - 1e-3)
+
+
 def test_more_memory_is_given_to_rows_where_that_makes_it_faster():
     problem = problem_of(miss_s=40.0)
     small, large = (

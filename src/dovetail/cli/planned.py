@@ -139,7 +139,9 @@ def rows_found(plan: Plan, folder: Path) -> dict[str, dict[str, dict[str, float]
     """
     from dovetail.runtime.folder import Summary
 
-    foretold = {name: part for stage in plan.stages for name, part in (stage.row_hits or {}).items()}
+    hits = {name: part for stage in plan.stages for name, part in (stage.row_hits or {}).items()}
+    layers = [name for stage in plan.stages for name in stage.layers or ()]  # tables are in their order
+    foretold = {name: hits[name] for name in layers if name in hits} or hits
     tables = Summary.read(folder).tables
     if not foretold or len(foretold) != len(tables):
         return {}

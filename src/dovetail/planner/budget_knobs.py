@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.planner.budget_fill import least_of
@@ -40,7 +40,7 @@ class Knob:
             turned -= part
         return given
 
-    def turned_for(self, places: set[Place], total: float) -> float:
+    def turned_for(self, places: Sequence[Place], total: float) -> float:
         """Return how far it can be turned until some embeddings have so many bytes together."""
         low, high = 0.0, self.most
         if sum(held for place, held in self.budgets(high).items() if place in places) <= total:

@@ -167,7 +167,9 @@ class BudgetSearch:
             return []
         return [{**choices, widest: Between(choice.low, end)}, {**choices, widest: Between(end, choice.high)}]
 
-    def _full(self, stage: Stage, knob: Knob, places: set[Place], knobs: Sequence[Knob], choices: Choices) -> float:
+    def _full(
+        self, stage: Stage, knob: Knob, places: Sequence[Place], knobs: Sequence[Knob], choices: Choices
+    ) -> float:
         """Return how far a knob can be turned until a unit of a stage is just not full any more, but more."""
         others = 0.0
         names = [self._problem.layers[at].name for at, _ in places]
@@ -203,11 +205,11 @@ class BudgetSearch:
         return self._best is not None and not self._is_better(plan, self._best)
 
 
-def _in(stage: Stage, knob: Knob) -> set[Place]:
-    """Return the embeddings of a stage that a knob sets."""
+def _in(stage: Stage, knob: Knob) -> list[Place]:
+    """Return the embeddings of a stage that a knob sets, in the order of the layers."""
     if stage.resource != knob.resource:
-        return set()
-    return {place for place in knob.caches if stage.first_layer <= place[0] <= stage.last_layer}
+        return []
+    return sorted(place for place in knob.caches if stage.first_layer <= place[0] <= stage.last_layer)
 
 
 def _on(layer: Layer, resource: str, **changes: RowCache | float | None) -> Layer:

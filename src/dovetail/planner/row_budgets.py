@@ -57,7 +57,9 @@ def best_of_budgets(
         raise _refused(problem, demands, plan_one, NO_PLAN)
     best, bounds = trimmed(problem, found.best, demands), list(found.bounds)
     if fastest:
-        bounds = [plan for plan in bounds if plan.samples_per_s > best.samples_per_s * (1 - SAME_SPEED)]
+        # One without a bound of its own (time ran out) excludes nothing, however slow it is.
+        least = best.samples_per_s * (1 - SAME_SPEED)
+        bounds = [plan for plan in bounds if plan.lower_bound <= 0 or plan.samples_per_s > least]
     bound = min([best.cost, *(plan.lower_bound for plan in bounds)])
     if fastest and any(plan.samples_per_s > best.samples_per_s * (1 + OPTIMAL_WITHIN) for plan in bounds):
         bound = 0.0  # something faster is not excluded

@@ -11,7 +11,7 @@ from dovetail.errors import SpecError
 from dovetail.spec.checks import check_number
 
 
-class RowCache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RowCache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What keeping only some rows on a unit of a type costs, by the memory given to them."""
 
     hits: Annotated[

@@ -13,6 +13,17 @@ FAST = WorkerShare(name="fast", samples_per_s=1000.0, piece_fixed_s=0.001)
 SLOW = WorkerShare(name="slow", samples_per_s=100.0, piece_fixed_s=0.001)
 
 
+@pytest.mark.parametrize("remaining", [1, 10, 16, 18, 40])
+@pytest.mark.parametrize("others_s", [[], [0.0], [0.005, 0.02]])
+def test_whoever_is_left_to_take_the_tail_is_never_refused(remaining, others_s):
+    doubted = WorkerShare(name="a", samples_per_s=1000.0, sure_samples_per_s=840.0, piece_fixed_s=0.001)
+    closed = [(WorkerShare(name="b", samples_per_s=1000.0, share=0.0), busy_s) for busy_s in others_s]
+    while remaining:
+        taken = grant(doubted, remaining, closed, step_s=1.0, busy_s=0.01)
+        assert taken > 0
+        remaining -= taken
+
+
 def test_the_tail_is_cut_from_everybody():
     plan = plan_step(1000, workers(3.0, 1.0), tail=0.2)
 

@@ -53,7 +53,7 @@ class Place:
 
     def look(self, have: int = 0, *, first_has: int | None = COUNT, first_s: float = FAR, has_own: int = 1) -> None:
         self.giver.go_on()
-        self.now_s += 0.1
+        self.now_s += 0.01
         self.nearby.go_on(self.now_s, have, has_own=has_own, first_has=first_has, first_s=first_s)
         time.sleep(0.002)
 

@@ -27,7 +27,8 @@ def test_parameters_in_slices_are_those_of_one_piece(make_bench, servers):
     expected = compute(bench, fetched_by(bench, 0, 60))
     whole = bench.model.values.clone()
     bench.model.values.fill_(7.0)
-    pull = SlicedPull(slices, bench.lines(), lambda task: True)
+    rested = threading.Event()
+    pull = SlicedPull(slices, bench.lines(), lambda task: True, rested.set)
     fetcher = Fetcher(
         *(bench.blueprint, bench.samples, bench.model, bench.lines()),
         wanted=lambda task: True, dense=True, slices=pull,
@@ -42,6 +43,7 @@ def test_parameters_in_slices_are_those_of_one_piece(make_bench, servers):
         gate.end()
         pull.stop()
 
+    assert rested.is_set()  # else it would count as standing still from then on
     assert loss == expected.loss
     torch.testing.assert_close(bench.model.values, whole, rtol=0, atol=0)
 

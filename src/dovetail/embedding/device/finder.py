@@ -89,8 +89,10 @@ class Finder:
     def _find_nothing(self, plans: list[Plan]) -> bool:
         """Plan batches without a key."""
         for plan in plans:
+            self._streams.wait_for(plan.given)
             numbers = torch.zeros(places_size(0), dtype=torch.int32, device=self._tier.device)
-            plan.places, plan.generation, plan.planned = Places(numbers, 0, 0), self._tier.generation, plan.given
+            plan.places, plan.generation = Places(numbers, 0, 0), self._tier.generation
+            plan.planned = self._streams.moment()
         self.num_batches += len(plans)
         self._mover.ask(Rising(plans, np.empty(0, np.int64), np.empty(0, np.int32), torch.empty(0, dtype=torch.int32)))
         return True

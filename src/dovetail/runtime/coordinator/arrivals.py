@@ -95,7 +95,8 @@ class Arrivals:
         worker = self._roster.workers[message.name]
         self.forget_worker(worker.name, now_s, state=state)  # what it was given in this generation it has not taken
         self._roster.workers[worker.name] = worker
-        self._decisions.send(worker, self._roster.reset(went_back=message.generation < self._roster.era))
+        went_back = message.generation < self._roster.era
+        self._decisions.send(worker, self._roster.reset(self._roster.began_at, went_back=went_back))
         self._work.join(worker, now_s)
 
     def forget_worker(self, name: str, now_s: float, *, state: RunState) -> None:

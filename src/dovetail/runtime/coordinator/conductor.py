@@ -268,7 +268,7 @@ class Conductor:
         self.state = RunState.RUNNING
         self._attendance.began(now_s)
         workers = [*self.roster.stage_workers.values(), *self.roster.workers.values()]
-        self.decisions.send_all(workers, self.roster.reset(self.work.step, went_back=past is None))
+        self.decisions.send_all(workers, self.roster.begin(self.work.step, went_back=past is None))
         self._standstill.moved(now_s)
         self.work.begin(now_s)
         self._saving.is_wanted = self._asked_to_stop

@@ -29,6 +29,8 @@ class Roster:
     The state of a server or of a ring's member is told by its era and its steps: two of one era and as many steps hold
     the same.
     """
+    began_at: int = -1
+    """The step at which the generation began."""
     servers: dict[str, Server] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     stages: Sequence[Sequence[str]] = ()
@@ -75,6 +77,11 @@ class Roster:
     def reset(self, step: int = -1, *, went_back: bool = False) -> Reset:
         """Return what begins a generation at a step, that of a checkpoint where the run `went_back`."""
         return Reset(generation=self.generation, stages=self.staff, step=step, went_back=went_back)
+
+    def begin(self, step: int, *, went_back: bool) -> Reset:
+        """Begin the generation at a step; return what all workers are told."""
+        self.began_at = step
+        return self.reset(step, went_back=went_back)
 
     def member(self, name: str) -> Member | None:
         """Return who has a name."""

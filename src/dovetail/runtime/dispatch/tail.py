@@ -125,7 +125,7 @@ def grant(
     It takes half of that, so that what comes to light until it asks again can still be evened out; all of it where a
     prediction of so short a time is off by less than another piece would cost. Where its share is less than `least`
     samples it is none. In a step that began with no speed known a piece is at most an eighth of the rest. Where nobody
-    else is busy it is never none.
+    else will take any it is never none.
     """
     least = min(least, remaining)
     most = remaining if step_s is not None else max(least, remaining // 8)
@@ -139,7 +139,7 @@ def grant(
     alone = replace(worker, share=None)
     share_s = seconds_left(remaining, [*others, (alone, busy_s)]) - busy_s - _piece_fixed_s(worker) - worker.push_s
     if rate * share_s < least - ROUNDING:
-        return 0 if others else most
+        return 0 if any(other.share is None for other, _ in others) else most
     is_sure = _error(worker) * share_s <= _piece_fixed_s(worker)
     return min(most, max(least, math.floor(rate * share_s * (1.0 if is_sure else 0.5) + ROUNDING)))
 

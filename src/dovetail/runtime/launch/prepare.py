@@ -42,6 +42,7 @@ from dovetail.runtime.folder import (
 from dovetail.runtime.launch.devices import check_device
 from dovetail.runtime.launch.hosts.placing import Elsewhere
 from dovetail.runtime.launch.lock import RunLock
+from dovetail.runtime.launch.sites import check_address
 from dovetail.runtime.launch.warm_start import Known, Start, fill_first, fixed_from, known_from
 from dovetail.runtime.launch.work_out import COORDINATOR, copied, work_out
 from dovetail.runtime.messages.senders import LAUNCHER
@@ -96,6 +97,7 @@ def prepare(
             elsewhere = elsewhere or Elsewhere()
             for name, worker in (each for each in run.each_worker() if each[0] not in elsewhere.workers):
                 check_device(worker.device, f'device = "{worker.device}" of worker `{name}`')
+            check_address(run)
             data = load_source(run, source)
             shown = data if source is None else copied(data)
             built = build_model(run, data.schema, model)

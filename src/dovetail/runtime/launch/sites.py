@@ -13,19 +13,13 @@ from dovetail.transport import KeyRing, KeyRingError, make_keys
 
 
 def portion_of(run: Run, samples: int, batch: int) -> Portion | None:
-    """Return which of the data are this site's; None where there are no sites.
-
-    Its keys must be there, and a site with an address must be able to listen.
-    """
+    """Return which of the data are this site's; None where there are no sites. Its keys must be there."""
     if not run.sites:
         return None
     names = [site.name for site in run.sites]
     if run.exchange.here is None:
         raise TrainingError(f"the run has the sites {', '.join(names)}", hint=f"say which this is: --site {names[0]}")
     _check_keys(run, names)
-    address = run.sites[names.index(run.exchange.here)].address
-    if address is not None:
-        _check_address(run.exchange.here, address, run.servers.count)
     own = portions_of(run.sites, samples, batch)[names.index(run.exchange.here)]
     if not own.own_samples:
         raise TrainingError(
@@ -50,8 +44,12 @@ def _check_keys(run: Run, names: Sequence[str]) -> None:
         ) from None
 
 
-def _check_address(name: str, address: str, num_servers: int) -> None:
+def check_address(run: Run) -> None:
     """Refuse to start where the other sites could not call: a server would find out again and again."""
+    name, num_servers = run.exchange.here, run.servers.count
+    address = next((site.address for site in run.sites if site.name == name), None)
+    if address is None:
+        return
     host, _, port = address.rpartition(":")
     for number in range(num_servers):
         try:

@@ -166,6 +166,7 @@ class HubLine:
             ):
                 other.sent = message.exchanges  # it came back, or went back: from there on
                 other.early.clear()
+            other.sent = max(other.sent, message.exchanges)  # what it gets from elsewhere need not go
             for number in [each for each in other.sent_s if each <= message.exchanges]:
                 other.receive_s = now_s - other.sent_s.pop(number)
             if message.bulk:

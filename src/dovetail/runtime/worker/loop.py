@@ -83,13 +83,12 @@ class WorkerLoop:
         torch.set_num_threads(settings.threads)
         self._process, blueprint = process, process.blueprint
         training, device = blueprint.run.training, torch.device(settings.device)
-        self._sync = training.mode == "sync"
         torch.manual_seed(stream_number(training.seed, f"worker/{process.name}") >> 1)
         model = build_model(blueprint.run, source.schema, own)
         read_fixed(model, process.folder, blueprint.fixed)
         read_newest_statistics(model, process.folder)
         cut = cuts_of(model, blueprint)[0] if blueprint.stages and isinstance(model, LayerGraph) else None
-        has_ring = training.dense == "ring"
+        self._sync, has_ring = training.mode == "sync", training.dense == "ring"
         self._model = ServedModel(
             *(model.train(), Rows(blueprint.num_servers, device), device),
             schema=source.schema,
@@ -119,7 +118,8 @@ class WorkerLoop:
         )
         slices = slices_of(blueprint) if self._dense.is_fetched else ()
         lines = lines_of(process, "dense", memory=HostMemory(device)) if slices else None
-        self._gate, self._slices = Gate(self._model, slices), SlicedPull(slices, lines, self._wanted)
+        self._gate = Gate(self._model, slices)
+        self._slices = SlicedPull(slices, lines, self._wanted, self._control.pulse.rest)
         self._fetcher = Fetcher(
             *(blueprint, Samples(blueprint, source), self._model),
             lines_of(process, "fetch", self._wire, HostMemory(device)),

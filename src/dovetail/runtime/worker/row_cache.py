@@ -162,7 +162,7 @@ class RowCache:
 
         They are read before this returns, since their memory is not page-locked.
         """
-        return torch.from_numpy(numbers).to(self._device, non_blocking=True)
+        return torch.from_numpy(numbers).to(self._device, non_blocking=self._device.type == "cuda")
 
 
 def _positions(slots: NDArray[np.int32]) -> Places:

@@ -34,9 +34,18 @@ LOOK_S = 0.05
 class SlicedPull:
     """Gets the slices of one task after the other; `run` is the thread."""
 
-    def __init__(self, slices: Sequence[DenseSlice], lines: Lines | None, wanted: Callable[[Task], bool]) -> None:
-        """Keep the lines, which `run` closes; none where there are no slices, and nothing is to be done."""
-        self._slices, self._lines, self._wanted = slices, lines, wanted
+    def __init__(
+        self,
+        slices: Sequence[DenseSlice],
+        lines: Lines | None,
+        wanted: Callable[[Task], bool],
+        rests: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Keep the lines, which `run` closes; none where there are no slices, and nothing is to be done.
+
+        `rests` is called when there is nothing to do.
+        """
+        self._slices, self._lines, self._wanted, self._rests = slices, lines, wanted, rests
         of_servers = [
             [number for number, each in enumerate(slices) if each.server == server]
             for server in sorted({each.server for each in slices})
@@ -64,6 +73,7 @@ class SlicedPull:
             while (asked := self._queue.get()) is not None:
                 with suppress(Abandoned):
                     self._fetch(*asked)
+                self._rests()
         finally:
             if self._lines is not None:
                 self._lines.close()
@@ -85,6 +95,8 @@ class Gate:
         """Watch the layers of a model; where it is compiled, or computes with copies, it waits for all at once."""
         self._values, self._slices = model.values, slices
         self._arriving: Arriving | None = None
+        self._kept: Arriving | None = None
+        """The last one, which a device may still copy from."""
         self._wanted: Callable[[], bool] = lambda: True
         self._left: set[int] = set()
         self._waited_s = 0.0
@@ -130,6 +142,7 @@ class Gate:
     def end(self) -> float:
         """Take all that no layer has waited for; return how long was waited in all."""
         self._take(self._left)
+        self._kept = self._arriving or self._kept
         self._arriving, waited_s, self._waited_s = None, self._waited_s, 0.0
         return waited_s
 
