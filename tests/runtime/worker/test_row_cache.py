@@ -9,7 +9,7 @@ from dovetail.runtime.coordinator.pool import TaskPool
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages.row_ages import NEW_ENOUGH, NOT_KEPT
 from dovetail.runtime.worker.keys import look_up
-from dovetail.runtime.worker.row_cache import SLOT_BYTES, RowCache, cache_of
+from dovetail.runtime.worker.row_cache import SLOT_BYTES, RowCache
 from dovetail.spec.run import RunWorker
 from tests.runtime.worker.makers import assign
 
@@ -30,7 +30,7 @@ def make_cache(specs, rows, *, device="cpu", staleness=None):
 
 def test_a_budget_without_room_for_a_row_is_refused_with_what_a_row_takes(make_bench):
     with pytest.raises(TrainingError, match="cache_bytes is 10, which has no room for a row") as caught:
-        cache_of(make_bench().blueprint, RunWorker(cache_bytes=10), torch.device("cpu"))
+        make_bench(workers=[RunWorker(cache_bytes=10)])
     assert "bytes for each row" in caught.value.hint
 
 

@@ -50,6 +50,7 @@ from dovetail.runtime.model.build import Model, build_model
 from dovetail.runtime.model.fixed import check_fixed, tensors_in, write_fixed
 from dovetail.runtime.model.parameters import dense_values, statistics_vector
 from dovetail.runtime.private_folder import remove_private_folder
+from dovetail.runtime.worker.row_cache import check_caches
 from dovetail.spec.run import Run
 from dovetail.transport import make_keys
 
@@ -102,6 +103,7 @@ def prepare(
             shown = data if source is None else copied(data)
             built = build_model(run, data.schema, model)
             blueprint, private = work_out(run, built, shown, timeline=timeline, bare=bare, elsewhere=elsewhere)
+            check_caches(blueprint)
             known = None if start_from is None or resume else known_from(start_from)
             return _prepare(blueprint, folder, built, private, known=known, resume=resume, tell=tell)
         except BaseException:

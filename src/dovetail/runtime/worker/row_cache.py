@@ -170,18 +170,23 @@ def _positions(slots: NDArray[np.int32]) -> Places:
     return slots.astype(np.int64)
 
 
+def check_caches(blueprint: Blueprint) -> None:
+    """Refuse a budget that no row fits, before anything starts."""
+    for _, worker in blueprint.run.each_worker():
+        if worker.cache_bytes and blueprint.tables and not _sizes(blueprint.tables, worker.cache_bytes):
+            row_bytes = max(4 * table.width for table in blueprint.tables) + SLOT_BYTES
+            raise TrainingError(
+                f"worker.cache_bytes is {worker.cache_bytes}, which has no room for a row",
+                hint=f"give {row_bytes} bytes for each row that should stay, or leave it away",
+            )
+
+
 def cache_of(blueprint: Blueprint, settings: RunWorker, device: torch.device) -> RowCache | None:
     """Return the cache that a worker's settings ask for, if they do."""
     training = blueprint.run.training
     if not settings.cache_bytes or not blueprint.tables or training.mode == "async":
         return None
     staleness = training.staleness if training.mode == "ssp" else None
-    if not _sizes(blueprint.tables, settings.cache_bytes):
-        row_bytes = max(4 * table.width for table in blueprint.tables) + SLOT_BYTES
-        raise TrainingError(
-            f"worker.cache_bytes is {settings.cache_bytes}, which has no room for a row",
-            hint=f"give {row_bytes} bytes for each row that should stay, or leave it away",
-        )
     try:
         return RowCache(blueprint.tables, settings.cache_bytes, device, staleness=staleness)
     except (RuntimeError, MemoryError):  # torch has one error for all that can go wrong, with memory as with all else
