@@ -17,6 +17,7 @@ from dovetail.runtime.launch.prepare import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
 from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.one_process import OneProcess
+from tests.runtime.runs import ADAM
 
 NUM_DENSE, NUM_SLOTS, ROWS = 3, 2, 20
 
@@ -73,7 +74,7 @@ def make_run(
         model=RunModel(name="tests.Own", loss=loss),
         data=RunData(name="tests.Data", block_samples=64),
         training=RunTraining(**({"batch": 100, "seed": 3} | training)),
-        optimizer=optimizer or RunOptimizer(name="adam", learning_rate=0.01),
+        optimizer=optimizer or ADAM,
         servers=RunServers(count=servers, host_bytes=1 << 24),
         workers=[RunWorker(count=workers)],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,14 @@ from dovetail.spec.run import Run
 from tests.embedding.twins import step_row
 
 DENSE = {
-    "sgd": lambda p, rate: torch.optim.SGD(p, lr=rate),
-    "momentum": lambda p, rate: torch.optim.SGD(p, lr=rate, momentum=0.9),
-    "adagrad": lambda p, rate: torch.optim.Adagrad(p, lr=rate),
-    "adam": lambda p, rate: torch.optim.Adam(p, lr=rate),
-    "adamw": lambda p, rate: torch.optim.AdamW(p, lr=rate),
+    "sgd": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
 }
+SETTINGS = {"epsilon": "eps"}
+"""What PyTorch calls the settings of dense optimizers that tests set."""
 STATE = {
     "sgd": {},
     "momentum": {"velocity": "momentum_buffer"},
@@ -57,6 +60,7 @@ class OneProcess:
         self._row_optimizer = make_row_optimizer(
             run.optimizer.rows or {"momentum": "sgd", "adamw": "adam"}.get(self._optimizer_name, self._optimizer_name),
             learning_rate=run.optimizer.rows_learning_rate or rate,
+            **run.optimizer.rows_settings,
         )
         self.tables = [self._first_rows(number, weight) for number, weight in enumerate(sparse_weights(graph))]
         for module in graph.modules():
@@ -65,7 +69,10 @@ class OneProcess:
                     module.weight[module.padding_idx] = 0.0
         sparse = {id(table.weight) for table in self.tables}
         self._dense = [p for p in graph.parameters() if id(p) not in sparse and p.requires_grad]
-        self._optimizer = DENSE[self._optimizer_name](self._dense or [nn.Parameter(torch.zeros(0))], rate)
+        settings = {SETTINGS[name]: value for name, value in run.optimizer.settings.items()}
+        self._optimizer = DENSE[self._optimizer_name](
+            self._dense or [nn.Parameter(torch.zeros(0))], lr=rate, **settings
+        )
         self._rate = rate
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
         self.step = 0

@@ -15,13 +15,10 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.server.shard import Shard
 from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.one_process import OneProcess
-from tests.runtime.runs import assert_same_state, clicks, last_state, make_run, state_in, train, train_until
+from tests.runtime.runs import ADAM, assert_same_state, clicks, last_state, make_run, state_in, train, train_until
 from tests.runtime.test_equality import assert_equals
-
-ADAM = RunOptimizer(name="adam", learning_rate=0.01)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from dovetail.spec.run import RunModel, RunWorker
 from dovetail.spec.run_keeping import RunSaving, RunValidation
 from dovetail.spec.run_optimizer import RunOptimizer, RunSchedule
 from dovetail.spec.run_table import RunTable
-from tests.runtime.runs import DATA, assert_same_state, clicks, cut, last_state, make_run
+from tests.runtime.runs import ADAGRAD, DATA, assert_same_state, clicks, cut, last_state, make_run
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EXACTLY = 0.0 if DEVICE == "cpu" else 1e-3
@@ -94,7 +94,7 @@ def test_captured_steps_end_with_the_bits_of_others(tmp_path, replays, model, pr
 
 
 def test_with_several_ids_a_slot_steps_are_not_captured_and_end_as_with_servers(tmp_path, replays):
-    run = run_on_device(data=DATA, optimizer=RunOptimizer(name="adagrad", learning_rate=0.05, schedule=SCHEDULE))
+    run = run_on_device(data=DATA, optimizer=msgspec.structs.replace(ADAGRAD, schedule=SCHEDULE))
     finish(run, tmp_path / "device")
     with_servers = msgspec.structs.replace(run, table=RunTable())
     prepare(with_servers, tmp_path / "servers")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from dovetail.data.load import load_data
@@ -10,15 +11,15 @@ from dovetail.models.load import as_graph, load_model
 from dovetail.spec.run import RunModel, RunWorker
 from dovetail.spec.run_optimizer import RunOptimizer, RunSchedule
 from tests.runtime.one_process import OneProcess
-from tests.runtime.runs import clicks, last_state, make_run, train
+from tests.runtime.runs import ADAGRAD, ADAM, STEADY, clicks, last_state, make_run, train
 
 SLOW = pytest.mark.slow  # the others cover the same, and every run takes seconds
 UNEVEN = [RunWorker(name="a", share=0.55), RunWorker(name="b", share=0.1), RunWorker(name="c")]
 TWO_UNEVEN = [RunWorker(name="a", share=0.7), RunWorker(name="b")]
-MOMENTUM = RunOptimizer(name="momentum", learning_rate=0.1, rows="row-wise-adagrad")
-CLIPPED = RunOptimizer(
-    name="adagrad",
-    learning_rate=0.05,
+MOMENTUM = RunOptimizer(name="momentum", learning_rate=0.1, rows="row-wise-adagrad", rows_settings=STEADY)
+ADAMW = RunOptimizer(name="adamw", learning_rate=0.01, settings=STEADY, rows="ftrl")
+CLIPPED = replace(
+    ADAGRAD,
     clip_norm=0.05,
     schedule=RunSchedule(name="cosine", warmup_steps=3, total_steps=20, floor=0.1),
 )
@@ -42,13 +43,13 @@ def assert_equals(folder, alone, *, rtol=2e-5, atol=2e-6):
     ("dense", "servers", "workers", "optimizer", "training"),
     [
         pytest.param("ps", 1, 1, RunOptimizer(name="sgd", learning_rate=0.5), {"micro_batch": 37}, marks=SLOW),
-        ("ps", 3, UNEVEN, RunOptimizer(name="adam", learning_rate=0.01), {"micro_batch": 50, "tail": 0.3}),
+        ("ps", 3, UNEVEN, ADAM, {"micro_batch": 50, "tail": 0.3}),
         ("ps", 2, 3, CLIPPED, {"tail": 0.1}),
-        ("ps", 1, TWO_UNEVEN, RunOptimizer(name="adamw", learning_rate=0.01, rows="ftrl"), {"balance": False}),
+        ("ps", 1, TWO_UNEVEN, ADAMW, {"balance": False}),
         pytest.param("ps", 1, 2, MOMENTUM, {"tail": 0.0}, marks=SLOW),
-        ("ring", 1, TWO_UNEVEN, RunOptimizer(name="adam", learning_rate=0.01), {"tail": 0.3, "micro_batch": 50}),
+        ("ring", 1, TWO_UNEVEN, ADAM, {"tail": 0.3, "micro_batch": 50}),
         ("ring", 3, 3, CLIPPED, {"tail": 0.1}),
-        pytest.param("ring", 1, 1, RunOptimizer(name="adagrad", learning_rate=0.05), {}, marks=SLOW),
+        pytest.param("ring", 1, 1, ADAGRAD, {}, marks=SLOW),
     ],
     ids=lambda value: str(value) if isinstance(value, str | int) else "",
 )

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from dovetail.models import ModelError
@@ -11,22 +12,22 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.in_process import InProcess
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.spec.run_optimizer import RunOptimizer
-from tests.runtime.runs import assert_same_state, clicks, last_state, make_run, train
+from tests.runtime.runs import ADAM, assert_same_state, clicks, last_state, make_run, train
 
-ADAM = RunOptimizer(name="adam", learning_rate=0.01, clip_norm=0.1)
+CLIPPED = replace(ADAM, clip_norm=0.1)
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     """The folder of a run in many processes: two servers, two workers, five steps."""
     folder = tmp_path_factory.mktemp("many") / "run"
-    train(make_run(samples=1000, servers=2, optimizer=ADAM), folder)
+    train(make_run(samples=1000, servers=2, optimizer=CLIPPED), folder)
     return folder
 
 
 def run_alone(folder, *, resume=False, on_step=None, **how):
     """Run to the end in this process."""
-    prepare(make_run(samples=1000, optimizer=ADAM, **how), folder, resume=resume)
+    prepare(make_run(samples=1000, optimizer=CLIPPED, **how), folder, resume=resume)
     alone = InProcess(folder)
     alone.run(on_step)
     alone.close()

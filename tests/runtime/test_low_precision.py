@@ -41,7 +41,7 @@ def made(kind, **options):
 def with_masters(run, model, source):
     """Train as people do in PyTorch: the model in low precision, its masters and the optimizer in float32."""
     masters = [parameter.detach().float().requires_grad_() for parameter in model.parameters()]
-    optimizer = torch.optim.Adam(masters, lr=run.optimizer.learning_rate)
+    optimizer = torch.optim.Adam(masters, lr=run.optimizer.learning_rate, eps=run.optimizer.settings["epsilon"])
     loader = Loader(
         source, batch_size=run.training.batch, seed=run.training.seed, epoch=0, block_samples=64, prefetch=0
     )

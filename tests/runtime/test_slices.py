@@ -13,10 +13,10 @@ from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.server.step_sums import StepSums
 from dovetail.spec.run import RunWorker
 from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.chaos import Chaos
 from tests.runtime.many_kills import ADAM, counting_run, went_back
 from tests.runtime.one_process import OneProcess
+from tests.runtime.runs import ADAM as STEADY_ADAM
 from tests.runtime.runs import assert_same_state, clicks, last_state, make_run, train
 from tests.runtime.test_equality import assert_equals
 
@@ -32,7 +32,7 @@ def test_a_run_in_slices_ends_where_one_process_ends(tmp_path, servers, workers,
         samples=1950,
         servers=servers,
         workers=workers,
-        optimizer=RunOptimizer(name="adam", learning_rate=0.01),
+        optimizer=STEADY_ADAM,
         slice_bytes=100,
         **training,
     )

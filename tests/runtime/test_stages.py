@@ -18,15 +18,12 @@ from dovetail.runtime.messages import Report
 from dovetail.runtime.model.items import items_for
 from dovetail.spec.run import Run, RunModel
 from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.one_process import OneProcess
-from tests.runtime.runs import clicks, cut, kill, make_run, train
+from tests.runtime.runs import ADAM, clicks, cut, kill, make_run, train
 from tests.runtime.test_equality import OwnModel, assert_equals
 
 pytestmark = pytest.mark.processes
-
-ADAM = RunOptimizer(name="adam", learning_rate=0.01)
 
 
 CLICKS = {"num_slots": 4, "num_multi_valued": 1, "num_dense": 3, "rows_per_slot": 60}

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional
 
@@ -15,11 +16,10 @@ from dovetail.runtime import restore_into, train
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
 from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run_optimizer import RunOptimizer
 from dovetail.spec.run_settings import with_settings
 from tests.runtime.any_model import NUM_SLOTS, ROWS, Labelled, by_pytorch, clicked, make_run, train_here
 from tests.runtime.one_process import OneProcess
-from tests.runtime.runs import cut
+from tests.runtime.runs import ADAGRAD, cut
 from tests.runtime.runs import train as train_cut
 from tests.runtime.test_equality import assert_equals
 
@@ -72,6 +72,9 @@ CASES = {
 }
 
 
+FAST = replace(ADAGRAD, learning_rate=0.1)
+
+
 def made(case):
     kind, options = CASES[case]
     torch.manual_seed(4)
@@ -81,7 +84,7 @@ def made(case):
 @pytest.mark.parametrize("case", list(CASES))
 def test_rows_end_where_those_of_pytorch_end(tmp_path, case):
     model, source = made(case), Labelled(clicked)
-    run = make_run(optimizer=RunOptimizer(name="adagrad", learning_rate=0.1))
+    run = make_run(optimizer=FAST)
 
     train_here(run, tmp_path / "run", copy.deepcopy(model), source)
 
@@ -95,7 +98,7 @@ def test_rows_end_where_those_of_pytorch_end(tmp_path, case):
 
 def test_spread_over_workers_they_end_there_too(tmp_path):
     model, source = made("limited-and-padded"), Labelled(clicked)
-    run = make_run(optimizer=RunOptimizer(name="adagrad", learning_rate=0.1), micro_batch=33)
+    run = make_run(optimizer=FAST, micro_batch=33)
 
     train(copy.deepcopy(model), source, run=run, folder=tmp_path / "run", workers=2)
 
@@ -131,7 +134,7 @@ class Looks(nn.Module):
 def test_cut_into_stages_they_end_there_too(tmp_path):
     torch.manual_seed(4)
     model, source = nn.Sequential(Looks(), nn.Linear(4 * NUM_SLOTS, 1)), Labelled(clicked)
-    run = cut(make_run(optimizer=RunOptimizer(name="adagrad", learning_rate=0.1)), 0, 2, workers=(1, 1))
+    run = cut(make_run(optimizer=FAST), 0, 2, workers=(1, 1))
 
     train_cut(run, tmp_path / "run", model=copy.deepcopy(model), source=source)
 
@@ -142,7 +145,7 @@ def test_cut_into_stages_they_end_there_too(tmp_path):
 
 def test_the_padding_of_rows_on_a_device_is_zeros_too(tmp_path):
     model, source = made("padded"), Labelled(clicked)
-    run = make_run(optimizer=RunOptimizer(name="adagrad", learning_rate=0.1))
+    run = make_run(optimizer=FAST)
     device = with_settings(run, {"table.place": "device", "table.device": "cpu"}, place="test")
 
     prepare(on_one_device(device), tmp_path / "run", model=copy.deepcopy(model), source=source)

@@ -10,13 +10,11 @@ from dovetail.profiler.request import ProfileRequest
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.prepare import prepare
 from dovetail.spec.run import RunModel
-from dovetail.spec.run_optimizer import RunOptimizer
 from tests.runtime.one_process import OneProcess
-from tests.runtime.runs import clicks, cut, make_run, train
+from tests.runtime.runs import ADAM, clicks, cut, make_run, train
 from tests.runtime.test_equality import assert_equals
 
 NUM_DENSE = 3
-ADAM = RunOptimizer(name="adam", learning_rate=0.01)
 
 
 def tied():

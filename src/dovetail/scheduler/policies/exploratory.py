@@ -56,9 +56,13 @@ class Exploratory:
     def _next_size(self, view: ClusterView, row: int, now_s: float) -> int:
         """Return the size a job should try now, or 0 when it has tried all it may use."""
         stage = self._tried.get(row, 0)
+        held = int(view.type[row])
         while stage < len(SIZES):
             size = SIZES[stage]
-            may_use = size < view.speed.shape[2] and bool((view.speed[row, :, size] > 0).any())
+            fits = view.capacity >= size  # a job that waited for a size no type has would wait for ever
+            if held >= 0:
+                fits &= np.arange(len(fits)) == held
+            may_use = size < view.speed.shape[2] and bool((view.speed[row, fits, size] > 0).any())
             on_trial = int(view.workers[row]) == size
             if may_use and not (on_trial and now_s >= view.started_s[row] + view.restart_s[row] + TRIAL_S):
                 break
