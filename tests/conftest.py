@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 # Two of us share the cores: threads that wait for each other would only turn round and round.
@@ -15,8 +17,14 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 # Virtual machines say that they have tiles (AMX), and do not let oneDNN use them for products in bfloat16.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+import hypothesis
 import pytest
 from numba.core.caching import IndexDataCacheFile
+
+# Examples are drawn anew with `make slow` alone: whether the suite passes is nobody's luck.
+hypothesis.settings.register_profile("same", derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("anew", print_blob=True)
+hypothesis.settings.load_profile("same")
 
 PROCESSES = (
     "benchmarks/",
@@ -58,11 +66,26 @@ Where some file of a folder stands here and others do not, the others are for th
 """
 
 
+COMPARES = re.compile(r"allclose|approx\(|array_equal|assert_close|assert_equals|assert_same_state|torch\.equal")
+"""How tests compare numbers that were computed."""
+WITHOUT_KERNELS = ("catalogue/", "charts/", "cost/", "planner/", "scheduler/", "simulator/", "spec/")
+"""Folders of tests whose numbers come from plain Python or Numba: they need no kernels of a maker."""
+
+
+@functools.cache
+def _compares_numbers(path: Path) -> bool:
+    """Say whether a file compares numbers that the kernels of a maker may have computed."""
+    below = path.relative_to(Path(__file__).parent).as_posix()
+    return not below.startswith(WITHOUT_KERNELS) and COMPARES.search(path.read_text()) is not None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the list."""
+    """Mark the tests of the list, and those of files that compare numbers."""
     for item in items:
         if item.nodeid.removeprefix("tests/").startswith(PROCESSES):
             item.add_marker(pytest.mark.processes)
+        if _compares_numbers(item.path):
+            item.add_marker(pytest.mark.numbers)
 
 
 _started: list[str] = []

@@ -80,7 +80,7 @@ def test_a_run_moves_from_a_device_to_servers_and_back(tmp_path):
 
 
 @pytest.mark.processes
-def test_a_run_that_is_killed_goes_on_to_the_same_bits(tmp_path):
+def test_a_run_that_is_killed_goes_on_to_the_same_end(tmp_path):
     endless = run_on_device(epochs=100_000, checkpoint=RunSaving(every_steps=2, keep=2))  # no kill comes too late
     file, told = tmp_path / "run.json", tmp_path / "told.txt"
     file.write_bytes(msgspec.json.encode(endless))
@@ -103,9 +103,10 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(tmp_path):
     finish(seldom, tmp_path / "run", resume=True, last_step=last_step)
     finish(seldom, tmp_path / "whole", last_step=last_step)
 
-    exactly = 0.0 if DEVICE == "cpu" else 1e-3  # matrix products of a GPU need not have the same bits twice
+    # A product of matrices need not have the same bits in two processes: MKL's loops go by where in memory they lie.
+    rtol, atol = (1e-5, 1e-6) if DEVICE == "cpu" else (1e-3, 1e-3)
     assert last_state(tmp_path / "run").manifest.step == last_step
-    assert_same_state(last_state(tmp_path / "run"), last_state(tmp_path / "whole"), rtol=exactly, atol=exactly)
+    assert_same_state(last_state(tmp_path / "run"), last_state(tmp_path / "whole"), rtol=rtol, atol=atol)
 
 
 def _has_step(folder, step):
