@@ -22,6 +22,12 @@ def test_capacity_holds_work_is_conserved_and_no_job_is_in_two_places(name, seed
     replay(seed, name)
 
 
+@pytest.mark.parametrize("seed", [27303])
+def test_a_size_that_the_cluster_cannot_hold_is_not_tried_and_nobody_waits_for_it(seed):
+    # Drawn once: a job that held one worker was to try a size that no type had room for, and never ran again.
+    replay(seed, "exploratory")
+
+
 @pytest.mark.parametrize("name", ["dovetail", "optimus", "goodput"])
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**9))
