@@ -42,6 +42,8 @@ class Exploratory:
                 rows.append(row)
                 types.append(kind)
                 workers.append(size)
+            else:
+                others.append(row)  # no room for its trial now: it works on what is left until there is
             if room.sum() <= 0:
                 break
         seats = np.array(others[: int(room.sum())], np.int64)
@@ -56,13 +58,11 @@ class Exploratory:
     def _next_size(self, view: ClusterView, row: int, now_s: float) -> int:
         """Return the size a job should try now, or 0 when it has tried all it may use."""
         stage = self._tried.get(row, 0)
-        held = int(view.type[row])
         while stage < len(SIZES):
             size = SIZES[stage]
-            fits = view.capacity >= size  # a job that waited for a size no type has would wait for ever
-            if held >= 0:
-                fits &= np.arange(len(fits)) == held
-            may_use = size < view.speed.shape[2] and bool((view.speed[row, fits, size] > 0).any())
+            may_use = size < view.speed.shape[2] and bool(
+                ((view.speed[row, :, size] > 0) & (view.capacity >= size)).any()
+            )
             on_trial = int(view.workers[row]) == size
             if may_use and not (on_trial and now_s >= view.started_s[row] + view.restart_s[row] + TRIAL_S):
                 break
@@ -73,9 +73,9 @@ class Exploratory:
     def _type_for(
         self, view: ClusterView, row: int, size: int, room: np.ndarray[tuple[int], np.dtype[np.int64]]
     ) -> int:
-        """Return the type a trial runs on: the one the job holds, else its fastest with room; -1 where none has."""
+        """Return the type a trial runs on: the one the job holds where it can, else its fastest with room; -1: none."""
         speeds = np.where(room >= size, view.speed[row, :, size], 0.0)
         held = int(view.type[row])
-        if held >= 0:
-            return held if speeds[held] > 0 else -1
+        if held >= 0 and speeds[held] > 0:
+            return held
         return int(np.argmax(speeds)) if speeds.max() > 0 else -1
