@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dovetail.embedding import SGD, Adagrad, DamagedFileError, Table
-from dovetail.embedding.disk_tier import DiskTier
-from dovetail.embedding.record import RecordLayout
+from dovetail.embedding.tiers.disk.record import RecordLayout
+from dovetail.embedding.tiers.disk.tier import DiskTier
 from tests.embedding.tiers import read, write
 from tests.embedding.twins import DictTable, assert_same
 
@@ -90,8 +90,8 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from dovetail.embedding import log_kernels
-from dovetail.embedding.disk_tier import DiskTier
-from dovetail.embedding.record import RecordLayout
+from dovetail.embedding.tiers.disk.tier import DiskTier
+from dovetail.embedding.tiers.disk.record import RecordLayout
 
 disk = DiskTier(Path(sys.argv[1]), RecordLayout(width=2, state_width=0), 1 << 20)
 keys = np.arange(9000)

@@ -11,8 +11,8 @@ from dovetail.models import ModelError, SlotEmbedding, as_whole
 from dovetail.runtime import restore_into, restore_model, train
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.result import Summary
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.any_model import (
     NUM_DENSE,
     NUM_SLOTS,
