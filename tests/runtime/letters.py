@@ -116,7 +116,7 @@ def mutated(random: Random, frames: list[bytes]) -> list[bytes]:
 
 
 def random_letter(random: Random, own: str, kinds: tuple[Any, ...] = KINDS) -> list[bytes]:
-    """Return the frames of a envelope."""
+    """Return the frames of an envelope."""
     kind, arrays = random.choice(kinds), random_arrays(random)
     claims = [[str(array.dtype), array.shape] for array in arrays]
     header = msgspec.msgpack.encode(

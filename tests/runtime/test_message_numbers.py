@@ -1,4 +1,4 @@
-"""Numbers that nothing has are refused where a envelope is read."""
+"""Numbers that nothing has are refused where an envelope is read."""
 
 from __future__ import annotations
 

@@ -116,5 +116,5 @@ def serving(listener: Listener, handler: Callable[[Envelope], Any] = echo) -> It
 
 
 def is_refused(envelope: Envelope, words: str) -> bool:
-    """Return whether a envelope is a refusal that says this."""
+    """Return whether an envelope is a refusal that says this."""
     return isinstance(envelope.message, Refused) and words in envelope.message.reason

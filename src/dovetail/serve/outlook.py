@@ -14,7 +14,7 @@ from dovetail.scheduler.job_table import job_table
 from dovetail.serve.progress import JobProgress
 from dovetail.serve.settings import DaemonSettings
 from dovetail.serve.store import JobRecord
-from dovetail.spec.job import JobRecord as JobSpec
+from dovetail.spec.job import Job as JobSpec
 from dovetail.spec.job import LossCurve
 from dovetail.spec.workload import Workload
 

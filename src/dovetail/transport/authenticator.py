@@ -148,8 +148,8 @@ class Authenticator:
         self._guarded.disable_monitor()
         self._stop_here.send(b"")
         self._thread.join()
-        for socket in (self._zap, self._monitor, self._stop_here, self._stop_there):
-            socket.close(linger=0)
+        for each in (self._zap, self._monitor, self._stop_here, self._stop_there):
+            each.close(linger=0)
         for visitor in self._visitors.values():
             visitor.close()
         self._visitors.clear()
@@ -157,8 +157,8 @@ class Authenticator:
     def _run(self) -> None:
         """Answer and watch until told to stop."""
         poller = zmq.Poller()
-        for socket in (self._zap, self._monitor, self._stop_there):
-            poller.register(socket, zmq.POLLIN)
+        for each in (self._zap, self._monitor, self._stop_there):
+            poller.register(each, zmq.POLLIN)
         while True:
             ready = dict(poller.poll())
             if self._stop_there in ready:

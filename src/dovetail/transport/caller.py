@@ -70,8 +70,8 @@ class Caller:
     """Calls the listener of process `peer`; one thread uses it.
 
     With `lanes`, a folder of mode 0700 that both sides see, large arrays go through shared memory: one request at a
-    time, so a second one that is sent before the answer came goes through the socket. Views in a envelope hold until the
-    next `ask`. Every request is answered once; whoever stops waiting says so with `abandon`.
+    time, so a second one that is sent before the answer came goes through the socket. Views in an envelope hold until
+    the next `ask`. Every request is answered once; whoever stops waiting says so with `abandon`.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Caller:
     def _put(
         self, request: int, message: Any, arrays: Sequence[Sendable], lane: SharedMemoryReference | None = None
     ) -> None:
-        """Hand a envelope to the socket."""
+        """Hand an envelope to the socket."""
         try:
             self.socket.send_multipart(self._codec.pack(request, message, arrays, lane=lane), zmq.NOBLOCK)
         except zmq.Again:

@@ -25,13 +25,13 @@ MAX_FRAME_BYTES = 1 << 30
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """The answer to a envelope that nobody could make sense of; part of every union of messages."""
+    """The answer to an envelope that nobody could make sense of; part of every union of messages."""
 
     reason: str
 
 
 class SharedMemoryReference(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where in shared memory the arrays of a envelope are, and where those of its answer may go."""
+    """Where in shared memory the arrays of an envelope are, and where those of its answer may go."""
 
     name: str
     offsets: Annotated[list[Length], msgspec.Meta(max_length=MOST_ARRAYS)] | None = None
@@ -101,7 +101,7 @@ class EnvelopeCodec:
     def pack(
         self, request: int, message: Any, arrays: Sequence[Sendable] = (), *, lane: SharedMemoryReference | None = None
     ) -> list[Buffer]:
-        """Return the frames of a envelope; arrays that lie in a lane need none."""
+        """Return the frames of an envelope; arrays that lie in a lane need none."""
         claims = claims_of(arrays, self.max_frame_bytes) if arrays else []
         frames: list[Buffer] = [PREFIX + self._encode(self._envelope(request, message, claims, lane))]
         if lane is None or lane.offsets is None:
@@ -117,7 +117,7 @@ class EnvelopeCodec:
         `lanes` finds the shared memory of a name.
         """
         if not frames:
-            raise WireError("a envelope without frames")
+            raise WireError("an envelope without frames")
         envelope = self._open(memoryview(frames[0]))
         try:
             reference = envelope.lane
@@ -126,11 +126,11 @@ class EnvelopeCodec:
                 arrays = self._inline(envelope.arrays, frames)
             elif lane is None:
                 raise WireError(
-                    "the arrays of a envelope are in shared memory, which is not set up here",
+                    "the arrays of an envelope are in shared memory, which is not set up here",
                     hint="give both sides the same folder for lanes, or none",
                 )
             elif len(frames) != 1:
-                raise WireError(f"a envelope with arrays in shared memory has {len(frames)} frames, expected 1")
+                raise WireError(f"an envelope with arrays in shared memory has {len(frames)} frames, expected 1")
             else:
                 arrays = lane.views(envelope.arrays, reference.offsets)
         except WireError as error:
@@ -141,10 +141,10 @@ class EnvelopeCodec:
     def _open(self, header: memoryview) -> Any:
         """Return the envelope in a header frame."""
         if bytes(header[:4]) != MAGIC:
-            raise WireError(f"a envelope starts with {bytes(header[:4])!r}, expected {MAGIC!r}")
+            raise WireError(f"an envelope starts with {bytes(header[:4])!r}, expected {MAGIC!r}")
         if len(header) < len(PREFIX) or header[4] != PROTOCOL_VERSION:
             version = header[4] if len(header) > 4 else "none"
-            raise WireError(f"a envelope has protocol version {version}, expected {PROTOCOL_VERSION}")
+            raise WireError(f"an envelope has protocol version {version}, expected {PROTOCOL_VERSION}")
         try:
             return self._decode(header[5:])
         except (msgspec.DecodeError, RecursionError, ValueError, TypeError) as error:
@@ -162,7 +162,7 @@ class EnvelopeCodec:
         """Return views over the frames after the header."""
         if len(frames) != 1 + len(claims):
             raise WireError(
-                f"a envelope with {len(claims)} arrays has {len(frames)} frames, expected {1 + len(claims)}"
+                f"an envelope with {len(claims)} arrays has {len(frames)} frames, expected {1 + len(claims)}"
             )
         if not claims:
             return ()

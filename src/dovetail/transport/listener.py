@@ -97,7 +97,7 @@ class Listener:
         return self._send(to, self._codec.pack(request, message, arrays))
 
     def reply(self, envelope: Envelope, message: Any, arrays: Sequence[Sendable] = ()) -> bool:
-        """Answer a envelope, through its own lane where it has one; its views are void afterwards."""
+        """Answer an envelope, through its own lane where it has one; its views are void afterwards."""
         reference = None
         if envelope.lane is not None and arrays and sum(array.nbytes for array in arrays) >= SMALLEST_BYTES:
             offsets = envelope.lane.place(arrays)
@@ -142,13 +142,13 @@ class Listener:
         return envelope
 
     def refuse(self, envelope: Envelope, reason: str) -> None:
-        """Tell the sender of a envelope why nobody does what it says, and write it down."""
+        """Tell the sender of an envelope why nobody does what it says, and write it down."""
         self._refuse(envelope.sender, envelope.owner, reason, envelope.request)
 
     def _refuse(self, sender: bytes, owner: str, reason: str, request: int) -> None:
         """Answer a bad envelope."""
         reason = printable(reason)
-        text = f"refused a envelope of {shown(sender)} (key of {owner}): {reason}"
+        text = f"refused an envelope of {shown(sender)} (key of {owner}): {reason}"
         self._log.say("bad envelope", (owner, reason[:60]), text)
         self.send(sender, Refused(reason), request=request)
 

@@ -1,6 +1,6 @@
 """Shared memory for the arrays of one caller: a mapped file, its first half for requests, its second for answers.
 
-The caller makes, owns, locks and removes the file; the listener maps it when a envelope first refers to it. Pages are
+The caller makes, owns, locks and removes the file; the listener maps it when an envelope first refers to it. Pages are
 reserved before they are written (a full file system is then an error, not a SIGBUS) and only as far as they are used.
 """
 
@@ -71,7 +71,7 @@ class SharedMemoryFile:
     def views(self, claims: Sequence[ArrayClaim], offsets: Sequence[int]) -> tuple[Array, ...]:
         """Return read-only views of what the other side wrote, or raise `WireError` where it cannot be there."""
         if len(claims) != len(offsets):
-            raise WireError(f"a envelope has {len(claims)} arrays and {len(offsets)} places in shared memory")
+            raise WireError(f"an envelope has {len(claims)} arrays and {len(offsets)} places in shared memory")
         if not self._is_whole():
             raise WireError(f"the lane {self.name} was cut short")
         last = self._reads_at + self._half_bytes
@@ -177,7 +177,7 @@ class SharedMemoryFiles:
         return lane
 
     def close(self) -> None:
-        """Let go of all lanes; a envelope that is still held keeps its own."""
+        """Let go of all lanes; an envelope that is still held keeps its own."""
         self._lanes.clear()
 
 

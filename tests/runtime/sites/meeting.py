@@ -1,4 +1,4 @@
-"""Sites without sockets and clocks: plain dictionaries for tables, and one `Aggregation` that they all reach directly."""
+"""Sites without sockets and clocks: plain dictionaries for tables, and one `Aggregation` that all reach directly."""
 
 from __future__ import annotations
 

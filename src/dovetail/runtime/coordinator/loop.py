@@ -301,7 +301,7 @@ class CoordinatorLoop:
 
 
 def why_not_counts(envelope: Envelope) -> str | None:
-    """Return why the arrays of a envelope are not what comes with its message, or None where they are."""
+    """Return why the arrays of an envelope are not what comes with its message, or None where they are."""
     expected = "two arrays of counts, one of sums and one of statistics, or none"
     expected = expected if isinstance(envelope.message, Done) else "none"
     if not envelope.arrays:

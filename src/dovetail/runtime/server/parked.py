@@ -15,7 +15,7 @@ from dovetail.transport import Envelope, Sendable, Unwritten
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A envelope, since when it waits, and the rows of its answer where they are read already."""
+    """An envelope, since when it waits, and the rows of its answer where they are read already."""
 
     envelope: Envelope
     since_s: float
@@ -28,7 +28,7 @@ class Parked:
     def __init__(
         self, shard: Shard, answer: Callable[[Envelope, Waiting], None] | None = None, *, reads_ahead: bool
     ) -> None:
-        """Start with none; without `reads_ahead` rows are read when a envelope is answered.
+        """Start with none; without `reads_ahead` rows are read when an envelope is answered.
 
         Where dense parameters go in slices, who waits gets an `answer` as soon as what it asks for is stepped.
         """
@@ -39,7 +39,7 @@ class Parked:
         self._unread: list[Waiting] = []
 
     def add(self, envelope: Envelope, since_s: float) -> None:
-        """Have a envelope wait."""
+        """Have an envelope wait."""
         waiting = Waiting(envelope, since_s)
         self._envelopes.append(waiting)
         if self._reads_ahead and envelope.lane is not None and is_plain(envelope.message):

@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import (
-    carray,  # type: ignore[attr-defined]
-    njit,
-    types,
-)
+from numba import carray, njit, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from dovetail.embedding.kernels.raw_memory import AHEAD, LINE_BYTES, fetch_soon, words_at

@@ -107,7 +107,7 @@ class CopyKeeper:
         self._folder = folder
 
     def answer(self, envelope: Envelope) -> tuple[Any, list[NDArray[np.uint8]]] | None:
-        """Return the answer to a server, with its arrays; None where a envelope is about something else."""
+        """Return the answer to a server, with its arrays; None where an envelope is about something else."""
         message = envelope.message
         if not isinstance(message, Copy | CopyWanted | ReadCopy):
             return None

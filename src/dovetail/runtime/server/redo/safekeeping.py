@@ -67,7 +67,7 @@ class Safekeeping:
             self._listener.reply(envelope, Stale(generation=0))
 
     def handle(self, envelope: Envelope) -> bool:
-        """Answer a server that keeps its copy here; False where a envelope is about something else."""
+        """Answer a server that keeps its copy here; False where an envelope is about something else."""
         answer = self._keeper.answer(envelope)
         if answer is not None:
             self._listener.reply(envelope, *answer)

@@ -68,7 +68,7 @@ class ServerChannels:
             envelope = channel.receive(LOOK_EVERY_S if self._flows else LOOK_S)
             for flow in self._flows.values():
                 flow.look()
-            # A server that cannot even read a envelope's number refuses it under none.
+            # A server that cannot even read an envelope's number refuses it under none.
             if envelope is not None and (envelope.request == request or isinstance(envelope.message, Refused)):
                 if isinstance(envelope.message, Stale):
                     raise self._abandoned()

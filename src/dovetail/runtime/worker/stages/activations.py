@@ -1,4 +1,4 @@
-"""Tensors between stages: from where a stage computes into a envelope, and out of it again, with as few copies as can be.
+"""Tensors between stages: from where a stage computes into a message, and out of it again, with few copies.
 
 A GPU reads envelopes straight from shared memory, which is pinned when it is first seen, on a stream of its own while
 others are being computed; what it sends is written straight into shared memory.
@@ -38,7 +38,7 @@ class ActivationTransport:
         self._answers: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
 
     def pack(self, tensor: Tensor, *, exact: bool = False) -> Sendable:
-        """Return a tensor, as it will be computed by then, as it goes into a envelope; `exact` numbers stay as they are.
+        """Return a tensor, as it will be computed by then, as it goes into a message; `exact` numbers stay as they are.
 
         A GPU writes it when what was handed out so far is done, whatever is handed out after.
         """
@@ -76,9 +76,9 @@ class ActivationTransport:
             return float(tensor.detach().to("cpu"))
 
     def unpack(self, array: Any) -> Tensor:
-        """Return an array of a envelope on the device; in host memory it is that of the envelope, and as short-lived."""
+        """Return an array of a message on the device; in host memory it is that of the message, and as short-lived."""
         if self._codec is not None and array.dtype == np.uint8:
-            array = unpack(array, where="a envelope from another stage")
+            array = unpack(array, where="an envelope from another stage")
         is_half = array.dtype == np.uint16
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # it cannot be written; nobody does
@@ -92,7 +92,7 @@ class ActivationTransport:
         return tensor.view(HALF).float() if is_half else tensor
 
     def unpack_all(self, arrays: Sequence[Any]) -> list[Tensor]:
-        """Return arrays of a envelope on the device, to be used at once."""
+        """Return arrays of an envelope on the device, to be used at once."""
         tensors = [self.unpack(array) for array in arrays]
         self.await_copies()
         return tensors

@@ -49,7 +49,7 @@ class StageComputer:
         travel: ActivationTransport,
         keeps_spans: bool,
     ) -> None:
-        """Keep the model, and the lines to servers and later stages; `reply` answers a envelope."""
+        """Keep the model, and the lines to servers and later stages; `reply` answers an envelope."""
         self._name, self._graph, self._cut, self._model = name, graph, cut, model
         self._lines, self._calls, self._is_last = lines, calls, is_last
         self._reply, self._wanted, self._dense, self._travel = reply, wanted, dense, travel
