@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dovetail.embedding import Adam, Table, TableError
-from dovetail.embedding import thread_pool
+from dovetail.embedding import Adam, Table, TableError, thread_pool
 from dovetail.embedding.thread_pool import RowThreads
 
 
