@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from dovetail.planner.compile import compile_kernels
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.single.in_process import InProcess
 from dovetail.scheduler.registry import POLICIES, make_policy
 from dovetail.simulator import simulate
 from dovetail.simulator.traces.make import make_workload

@@ -20,10 +20,9 @@ from dovetail.data.load import load_data
 from dovetail.models.load import load_model
 from dovetail.profiler.layers import measure_layers
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
-from dovetail.spec.run_stage import RunStage
+from dovetail.spec.run_sections import RunOptimizer, RunStage
 from prediction_stages import look
 
 OPTIONS = {"num_rows": 26 * 1000, "width": 4, "hidden": [512] * 9}

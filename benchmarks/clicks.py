@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dovetail.data import Clicks, Loader
 from dovetail.data.clicks.popularity import MEAN_TABLE_LOOKUPS
-from dovetail.data.clicks.truth import FAMILIES
+from dovetail.data.clicks.source import FAMILIES
 from dovetail.models import load_model, make_optimizer, train_step
 
 REAL_ROWS_PER_TABLE = 128_435_723 / 856

@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from dovetail.cost.speed import SpeedModel
-from dovetail.simulator.traces.arrivals import Pattern, arrivals_s
-from dovetail.simulator.traces.kinds import KINDS
-from dovetail.simulator.traces.make import loss_curve, make_job
+from dovetail.simulator.traces.make import KINDS, Pattern, arrivals_s, loss_curve, make_job
 from dovetail.simulator.traces.nodes import parse_nodes
 from dovetail.spec.job import Job
 from dovetail.spec.workload import Failure, Workload

@@ -28,12 +28,11 @@ from dovetail.charts.convergence import draw_convergence
 from dovetail.charts.figure import save_figure
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.finished.evaluate import evaluate_run
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.runtime.worker.wire import Wire
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.single.in_process import InProcess
+from dovetail.runtime.worker.links.compression import LinkCompression
 from dovetail.spec.run import Run, RunData, RunModel, RunTraining
-from dovetail.spec.run_compression import RunCompression
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunCompression, RunOptimizer
 
 BYTES_PER_S, COMPUTE_S = 12.5e6, 0.06
 """Of the made-up link, and how long a worker computes beside it for a task."""
@@ -60,7 +59,7 @@ SHAPES = {
 }
 
 
-class MadeUpLink(Wire):
+class MadeUpLink(LinkCompression):
     """The links of the only worker, as slow as said."""
 
     def acknowledged(self, server: int, seconds: float, *, counts: bool, dense: bool) -> None:

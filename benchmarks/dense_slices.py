@@ -51,9 +51,9 @@ def rate(data: Path, slice_bytes: int, arguments: argparse.Namespace) -> float:
     from memory_source import MemorySource
 
     from dovetail.runtime.launch.local import LocalRun
-    from dovetail.runtime.launch.prepare import prepare
+    from dovetail.runtime.prepare.run_folder import prepare
     from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-    from dovetail.spec.run_optimizer import RunOptimizer
+    from dovetail.spec.run_sections import RunOptimizer
     from processor_time import samples_of, wait_for
 
     source, batch = MemorySource(data), arguments.batch

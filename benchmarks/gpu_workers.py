@@ -29,9 +29,9 @@ from torch import nn
 from torch.nn import functional
 
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 
 NUM_SLOTS, ROWS_PER_SLOT, WIDTH, HIDDEN, BATCH, RATE = 26, 1_000_000, 16, 1024, 8192, 0.01
 NUM_ROWS = NUM_SLOTS * ROWS_PER_SLOT

@@ -31,10 +31,9 @@ from dovetail.data import Batch, Clicks
 from dovetail.models.embedding import rows_elsewhere
 from dovetail.models.load import load_model
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
-from dovetail.spec.run_stage import RunStage
+from dovetail.spec.run_sections import RunOptimizer, RunStage
 
 NUM_SLOTS, ROWS_PER_SLOT, WIDTH, HIDDEN, BATCH, RATE = 26, 8_000_000, 16, 1024, 8192, 0.01
 NUM_ROWS = NUM_SLOTS * ROWS_PER_SLOT

@@ -18,11 +18,10 @@ import msgspec
 
 import dovetail
 from dovetail.runtime.launch.entry import EnterHost
-from dovetail.runtime.launch.hosts.fleet import Fleet
-from dovetail.runtime.launch.hosts.open import fleet_of, over_ssh
+from dovetail.runtime.launch.hosts.fleet import Fleet, fleet_of, over_ssh
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Report
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.hosts import Host, HostsFile
 from dovetail.spec.run import Run
 from dovetail.testbed import Hosts, RayNodes, enter, inside

@@ -27,13 +27,13 @@ from make_data import make_data
 from memory_source import MemorySource
 
 from dovetail.runtime import checkpoint
-from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Commit
-from dovetail.runtime.server.redo import RedoLog
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.server.redo.log import RedoLog
 from dovetail.runtime.server.shard import Shard
-from dovetail.runtime.worker.keys import look_up
+from dovetail.runtime.worker.rows.keys import look_up
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 from server_step import pulled
 
 NUM_SAMPLES = 131_072

@@ -27,7 +27,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # as Ray sets it for what it starts: the sa
 
 from dovetail.runtime.messages import Report
 from dovetail.spec.run import Run, RunData, RunFaults, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 from dovetail.testbed import Hosts
 from host_sides import NAMES, SIDES, LosesHosts, opened
 

@@ -29,15 +29,14 @@ import psutil
 import torch
 from scipy.stats import kendalltau
 
-from dovetail.cost.sync_step import StageShare, sync_step_seconds
+from dovetail.cost.pipeline import StageShare, sync_step_seconds
 from dovetail.data.load import load_data
 from dovetail.models.load import load_model
 from dovetail.profiler.layers import measure_layers
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
-from dovetail.spec.run_stage import RunStage
+from dovetail.spec.run_sections import RunOptimizer, RunStage
 
 ROWS = 26 * 10_000
 SAMPLES = 200_000

@@ -79,9 +79,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     from memory_source import MemorySource
 
     from dovetail.runtime.launch.local import LocalRun
-    from dovetail.runtime.launch.prepare import prepare
+    from dovetail.runtime.prepare.run_folder import prepare
     from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-    from dovetail.spec.run_optimizer import RunOptimizer
+    from dovetail.spec.run_sections import RunOptimizer
 
     source, optimizer = MemorySource(arguments.data), arguments.optimizer
     run = Run(

@@ -33,11 +33,9 @@ from memory_source import MemorySource
 from rates import others_s
 
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_faults import RunFaults
-from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunFaults, RunOptimizer, RunSaving
 
 NUM_SAMPLES = 131_072
 MOST_WAITED_S = 120.0

@@ -36,16 +36,15 @@ import torch
 
 from dovetail.runtime.blueprint import TableSpec
 from dovetail.runtime.finished.evaluate import evaluate_run
-from dovetail.runtime.folder import Summary
+from dovetail.runtime.folder import RunSummary
 from dovetail.runtime.launch.entry import EnterHost
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Assign
-from dovetail.runtime.messages.row_ages import NEW_ENOUGH, NOT_KEPT
-from dovetail.runtime.worker.row_cache import RowCache
+from dovetail.runtime.messages.parameters import NEW_ENOUGH, NOT_KEPT
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.worker.rows.row_cache import RowCache
 from dovetail.spec.run import Run, RunData, RunModel, RunNetwork, RunTraining, RunWorker
-from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer, RunSaving
 from dovetail.testbed import Hosts, enter
 from dovetail.testbed.namespaces import inside
 from zipf_keys import make_batches
@@ -109,7 +108,7 @@ def measure(arguments: argparse.Namespace, mode: str, cache_bytes: int, seed: in
             down, up = (sum(each) for each in zip(*(counted_bytes(hosts.namespace(n)) for n in NAMES), strict=True))
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         begun = next(line for line in lines if line["samples"] > 0)
-        workers = Summary.read(folder).workers.values()
+        workers = RunSummary.read(folder).workers.values()
         return {
             "down": down,
             "up": up,

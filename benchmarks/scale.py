@@ -39,10 +39,10 @@ from dovetail.scheduler.view import ClusterView
 from dovetail.serve.client import Client
 from dovetail.serve.controller import Controller
 from dovetail.serve.local import LOCK, LocalLauncher
-from dovetail.serve.outlook import Seen, outlook
+from dovetail.serve.outlook import SeenJob, outlook
 from dovetail.serve.progress import PROGRESS
-from dovetail.serve.settings import Settings
-from dovetail.serve.store import Store
+from dovetail.serve.settings import DaemonSettings
+from dovetail.serve.store import JobStore
 from dovetail.serve.submission import Submission
 from dovetail.simulator.traces.make import make_workload
 from dovetail.spec.workload import NodeGroup
@@ -136,7 +136,7 @@ def submission(number: int, *, most: int | None = 16, kinds: int = 20) -> Submis
 
 def measure_store(folder: Path, num_jobs: int) -> None:
     """Print what the store does a second, and with many jobs in it."""
-    store = Store(folder / "state.sqlite")
+    store = JobStore(folder / "state.sqlite")
     count = 500
     took_s = seconds(lambda: [store.submit(submission(number)) for number in range(count)])
     print(f"submissions to the store, each synced to the disk: {count / took_s:,.0f} a second")
@@ -156,7 +156,7 @@ def measure_outlook(folder: Path, sizes: list[int]) -> None:
     """Print how long the daemon takes to work out what a policy is told."""
     for num_nodes in sizes:
         num_jobs, nodes = num_nodes * JOBS_A_NODE, nodes_of(num_nodes)
-        store = Store(folder / f"outlook-{num_nodes}.sqlite")
+        store = JobStore(folder / f"outlook-{num_nodes}.sqlite")
         with store.change() as db:
             db.executemany(
                 "INSERT INTO jobs (id, user, state, submission, submitted_s, since_s, type, workers, attempt) "
@@ -176,7 +176,7 @@ def measure_outlook(folder: Path, sizes: list[int]) -> None:
                 ],
             )
         jobs = store.jobs(("running", "queued"))
-        seen = Seen(speeds=[(str(n % 20), "v100", 1 + n % 8, 10.0 + n % 7) for n in range(2000)])
+        seen = SeenJob(speeds=[(str(n % 20), "v100", 1 + n % 8, 10.0 + n % 7) for n in range(2000)])
         took_s = seconds(functools.partial(outlook, nodes, jobs, {}, seen, 2e9, taken={}))
         print(
             f"a view of {num_jobs:,} jobs on {num_nodes:,} nodes, {num_nodes:,} of them running: {took_s:.2f} s",
@@ -188,8 +188,8 @@ def measure_outlook(folder: Path, sizes: list[int]) -> None:
 def measure_looks(folder: Path, count: int = 500) -> None:
     """Print what one look at each running job takes."""
     (folder / "looks").mkdir()
-    store = Store(folder / "looks" / "state.sqlite")
-    settings = Settings(nodes=(NodeGroup(type="cpu", workers=count * 2, count=1),), policy="fifo")
+    store = JobStore(folder / "looks" / "state.sqlite")
+    settings = DaemonSettings(nodes=(NodeGroup(type="cpu", workers=count * 2, count=1),), policy="fifo")
     controller = Controller(folder / "looks", store, LocalLauncher(), make_policy("fifo"), settings)
     held = []
     for number in range(count):

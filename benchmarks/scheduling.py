@@ -37,17 +37,17 @@ import numpy as np
 import clusters
 from dovetail.charts.figure import save_figure
 from dovetail.charts.policies import draw_knob
+from dovetail.scheduler.baselines.max_min import MaxMin
 from dovetail.scheduler.cluster import Cluster
+from dovetail.scheduler.default import values as weighing
+from dovetail.scheduler.default.policy import DEFAULT_KNOB
 from dovetail.scheduler.job_table import JobTable, job_table
-from dovetail.scheduler.policies.dovetail import DEFAULT_KNOB
-from dovetail.scheduler.policies.max_min import MaxMin
 from dovetail.scheduler.policy import Policy
 from dovetail.scheduler.registry import POLICIES, make_policy
-from dovetail.scheduler.value import weights as weighing
 from dovetail.scheduler.view import Allocation, ClusterView, FloatArray
 from dovetail.simulator import Outcome, simulate
 from dovetail.simulator.knowledge import KnowledgeName, Truth
-from dovetail.simulator.progress import Progress
+from dovetail.simulator.progress import VirtualJobs
 from dovetail.simulator.rounds import OnlyInRounds
 from dovetail.simulator.traces.gavel import read_gavel
 from dovetail.simulator.traces.make import CONTENTIONS, make_workload
@@ -494,7 +494,7 @@ def _remaining_s(table: JobTable, name: str) -> float:
     cluster = Cluster(table)
     for row in range(len(table.jobs)):
         cluster.arrive(row)
-    view = cluster.view(Truth(Progress(cluster)))
+    view = cluster.view(Truth(VirtualJobs(cluster)))
     chosen = make_policy(name).decide(view, 0.0)
     return float((table.work[chosen.rows] / table.speed[chosen.rows, chosen.types, chosen.workers]).sum())
 

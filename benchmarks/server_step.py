@@ -71,11 +71,11 @@ def measure(arguments: argparse.Namespace) -> float:
     from memory_source import MemorySource
 
     from dovetail.runtime import checkpoint
-    from dovetail.runtime.launch.prepare import prepare
+    from dovetail.runtime.prepare.run_folder import prepare
     from dovetail.runtime.server.shard import Shard
-    from dovetail.runtime.worker.keys import look_up
+    from dovetail.runtime.worker.rows.keys import look_up
     from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-    from dovetail.spec.run_optimizer import RunOptimizer
+    from dovetail.spec.run_sections import RunOptimizer
 
     batch, source, threads = arguments.batch, MemorySource(arguments.data), arguments.side
     run = Run(
@@ -125,7 +125,7 @@ def pulled(shard, worker: int, step: int, keys, out):
     if not hasattr(shard, "answer"):
         out[:] = shard.pull((0,), (keys,), dense=False)[0]
         return None
-    from dovetail.runtime.server.kept_pulls import PullName
+    from dovetail.runtime.server.key_set_cache import PullName
 
     shard.answer((0,), (keys,), dense=False, keep=PullName(f"w{worker}", step, step))[0].write(out)
     return shard.kept.find(f"w{worker}", step)[0].where

@@ -42,9 +42,16 @@ from dovetail.models.load import load_model
 from dovetail.models.metrics import make_metric
 from dovetail.runtime.blueprint import table_seed
 from dovetail.runtime.dense.optimizer import make_dense_optimizer
-from dovetail.runtime.sites.combine import Part, Rule, combined_dense, combined_rows
+from dovetail.runtime.sites.changes import (
+    DenseProgress,
+    Floats,
+    RowProgress,
+    Rule,
+    SiteChange,
+    combined_dense,
+    combined_rows,
+)
 from dovetail.runtime.sites.messages import RoundHead
-from dovetail.runtime.sites.progress import DenseProgress, Floats, RowProgress
 from dovetail.runtime.sites.rounds import Shapes, decode, encode
 
 NUM_SLOTS, WIDTH, HIDDEN, EVALUATED = 26, 10, [400, 400, 400], 4096
@@ -165,7 +172,7 @@ def train(task: Task, side: Side, num_sites: int, *, every: int, bits: int) -> f
         site.table = sites[0].table if side.one_table else site.table
         site.dense = sites[0].dense if side.one_dense else site.dense
     num_steps = -(-task.samples // task.batch)
-    on_their_way: list[tuple[Part, NDArray[np.int64]]] = []
+    on_their_way: list[tuple[SiteChange, NDArray[np.int64]]] = []
     for step in range(1, num_steps + 1):
         first, last = (step - 1) * task.batch, min(step * task.batch, task.samples)
         bounds = [first + (last - first) * number // num_sites for number in range(num_sites + 1)]
@@ -215,7 +222,7 @@ def step_dense(task: Task, site: SiteCopy, gradients: Floats, number: int, sampl
 
 def cut(
     task: Task, side: Side, site: SiteCopy, number: int, step: int, bits: int
-) -> tuple[Part, NDArray[np.int64]]:  # fmt: skip
+) -> tuple[SiteChange, NDArray[np.int64]]:  # fmt: skip
     """Cut a round; return it as others read it, and how often each row was touched."""
     dense = np.zeros_like(site.dense) if side.one_dense else site.dense_ahead.rest(site.dense)
     arrays = encode(dense, [site.rows_ahead.rest(site.table)], task.shapes, bits=bits, seed=(number << 40) + step)
@@ -227,7 +234,7 @@ def cut(
     return part, touches
 
 
-def agree(side: Side, sites: Sequence[SiteCopy], brought: Sequence[tuple[Part, NDArray[np.int64]]]) -> None:
+def agree(side: Side, sites: Sequence[SiteCopy], brought: Sequence[tuple[SiteChange, NDArray[np.int64]]]) -> None:
     """Bring an exchange into the parameters of all sites."""
     parts = [part for part, _ in brought]
     keys, change = combined_rows(parts, 0, Rule(linear_rows=side.rows == "mean", sums=False))

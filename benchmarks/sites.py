@@ -42,12 +42,11 @@ import msgspec
 from dovetail.runtime.finished.evaluate import evaluate_run
 from dovetail.runtime.launch.entry import EnterHost
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.runtime.launch.sites import make_site_keys
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.prepare.sites import make_site_keys
 from dovetail.runtime.sites.figures import read_facts
 from dovetail.spec.run import Run, RunData, RunFaults, RunModel, RunNetwork, RunTraining, RunWorker
-from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer, RunSaving
 from dovetail.spec.run_sites import RunExchange, RunSite
 from dovetail.testbed import Hosts, enter
 from dovetail.testbed.namespaces import inside

@@ -34,11 +34,9 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
 from dovetail.runtime.finished.evaluate import evaluate_run
 from dovetail.runtime.launch.entry import EnterHost
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunNetwork, RunTraining, RunWorker
-from dovetail.spec.run_compression import RunCompression
-from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunCompression, RunOptimizer, RunSaving
 from dovetail.testbed import Hosts, enter
 from dovetail.testbed.namespaces import inside
 

@@ -29,10 +29,10 @@ from tests.runtime.runs import kill, make_run
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Report
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run
-from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_sections import RunSaving
 
 MODES = [{"mode": "sync"}, {"mode": "sync", "dense": "ring"}, {"mode": "ssp"}, {"mode": "async"}]
 SAMPLES = 6000

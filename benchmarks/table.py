@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 
 from dovetail.data.clicks.popularity import FITTED, row_shares
 from dovetail.embedding import Adagrad, Table
-from dovetail.embedding.record import RecordLayout
-from dovetail.embedding.row_kernels import adagrad
+from dovetail.embedding.row_optimizer import adagrad
+from dovetail.embedding.tiers.disk.record import RecordLayout
 from dovetail.units import format_bytes
 from table_engines import ENGINES, GROUPS, Engine, can_confine, confine, forget_pages
 

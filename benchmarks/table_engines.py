@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import Adagrad
-from dovetail.embedding.batch_kernels import add_at
-from dovetail.embedding.row_kernels import adagrad
+from dovetail.embedding.kernels.batches import add_at
+from dovetail.embedding.row_optimizer import adagrad
 
 Keys = NDArray[np.int64]
 EngineStep = Callable[[Keys, NDArray[np.float32]], None]

@@ -33,10 +33,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from stock_tables import StockModel, dense_layers, run_stock
 
 from dovetail.embedding import Adagrad, Table
-from dovetail.embedding.device.fused import FusedStep
-from dovetail.embedding.device.moved import Moved
-from dovetail.embedding.device_budget import slot_bytes
-from dovetail.embedding.hit_ratio import hit_ratio
+from dovetail.embedding.tiers.device.budget import slot_bytes
+from dovetail.embedding.tiers.device.captured_step import FusedStep
+from dovetail.embedding.tiers.device.table import Moved
+from dovetail.embedding.tiers.hit_ratio import hit_ratio
 from dovetail.units import format_bytes
 from zipf_keys import Batches, make_batches, rows_by_count
 

@@ -31,9 +31,9 @@ from rates import others_s
 from side import run_side
 
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 
 CORES = {"eighty": 0.8, "forty": 0.4, "twenty": 0.2, "ten": 0.1}
 EPOCH = 262_144

@@ -21,9 +21,9 @@ from memory_source import MemorySource
 from rates import MOST_OTHERS, WINDOW_S, Window, add_options, others_s, print_result
 
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 
 LONGEST_S = 60.0
 """How much longer than the warm-up the first epoch may take."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dovetail.models import as_whole
-from dovetail.runtime.model.first_look import first_look
+from dovetail.runtime.model.dry_run import dry_run
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from architectures import CLASSES, Images, Sequences, architectures
@@ -18,7 +18,7 @@ CLASSIFIERS = ("ResNet-like", "MLP-mixer")
 
 @pytest.mark.parametrize("each", architectures(), ids=lambda each: each.name)
 def test_the_task_of_an_architecture_is_found(each):
-    task = first_look(as_whole(each.build()), each.source, samples=2000, loss=None)
+    task = dry_run(as_whole(each.build()), each.source, samples=2000, loss=None)
 
     expected = ("cross-entropy", ("accuracy",)) if each.name in CLASSIFIERS else ("logistic", ("auc",))
     assert (task.loss, task.metrics) == expected

@@ -3,7 +3,7 @@
 import json
 
 from dovetail.charts.chrome import cluster_trace, run_trace
-from dovetail.charts.timeline import Span
+from dovetail.charts.timeline import TimelineSpan
 
 
 def bars(trace):
@@ -21,9 +21,9 @@ def names(trace):
 def test_a_workers_own_time_and_what_goes_on_beside_have_a_row_each():
     trace = run_trace(
         [
-            Span("second", "fetch", 100.0, 100.5, 3),
-            Span("first", "compute", 100.25, 101.0, 3),
-            Span("second", "compute", 100.5, 101.5, 3),
+            TimelineSpan("second", "fetch", 100.0, 100.5, 3),
+            TimelineSpan("first", "compute", 100.25, 101.0, 3),
+            TimelineSpan("second", "compute", 100.5, 101.5, 3),
         ],
         name="runs/a",
     )

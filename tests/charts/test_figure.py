@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from dovetail.charts import save_figure
 from dovetail.charts.figure import axes_in_inches, new_figure, write_title
-from dovetail.charts.labels import write
+from dovetail.charts.style import write
 from dovetail.errors import DovetailError
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.charts.labels import shorten, shorten_to, spread_apart, text_width_inches
+from dovetail.charts.style import shorten, shorten_to, spread_apart, text_width_inches
 
 
 def test_a_long_name_keeps_both_its_ends():

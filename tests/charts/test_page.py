@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dovetail.charts import FactTable, save_figure
-from dovetail.charts.palette import INK, PAPER
+from dovetail.charts.style import INK, PAPER
 from tests.charts.test_figure import make_figure
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.charts.palette import ink_on, type_colour
+from dovetail.charts.style import ink_on, type_colour
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
 VISION = {

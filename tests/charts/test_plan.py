@@ -13,8 +13,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from dovetail.charts import draw_plan, plan_facts, save_figure
-from dovetail.charts.palette import type_colour
 from dovetail.charts.plan import optimality
+from dovetail.charts.style import type_colour
 from dovetail.cost import evaluate
 from dovetail.errors import PlanError
 from dovetail.spec import Layer, LayerTime, Link, Plan, Problem, ResourceType, Stage, Training

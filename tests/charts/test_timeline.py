@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from dovetail.charts.figure import save_figure
-from dovetail.charts.timeline import KINDS, Span, binned, draw_timeline, read_spans, timeline_facts
+from dovetail.charts.timeline import KINDS, TimelineSpan, binned, draw_timeline, read_spans, timeline_facts
 from dovetail.errors import DovetailError
 
 SPANS = [
-    Span("fast", "compute", 100.0, 101.0, 0),
-    Span("fast", "send", 101.0, 101.5, 0),
-    Span("fast", "wait", 101.0, 102.0, 0),
-    Span("slow", "fetch", 100.0, 100.5, 0),
-    Span("slow", "compute", 100.5, 102.0, 0),
+    TimelineSpan("fast", "compute", 100.0, 101.0, 0),
+    TimelineSpan("fast", "send", 101.0, 101.5, 0),
+    TimelineSpan("fast", "wait", 101.0, 102.0, 0),
+    TimelineSpan("slow", "fetch", 100.0, 100.5, 0),
+    TimelineSpan("slow", "compute", 100.5, 102.0, 0),
 ]
 
 
@@ -52,7 +52,7 @@ def test_a_run_without_a_timeline_says_how_to_get_one(tmp_path):
 
 
 def test_a_bin_holds_the_part_of_it_that_spans_cover():
-    spans = [Span("a", "compute", 0.25, 1.5, 0), Span("a", "compute", 1.75, 2.0, 1)]
+    spans = [TimelineSpan("a", "compute", 0.25, 1.5, 0), TimelineSpan("a", "compute", 1.75, 2.0, 1)]
 
     parts = binned(spans, np.array([0.0, 1.0, 2.0, 3.0]))
 
@@ -103,4 +103,4 @@ def test_a_page_names_the_colours_and_the_workers(tmp_path):
 
 
 def test_a_single_instant_can_be_drawn():
-    assert draw_timeline([Span("only", "compute", 5.0, 5.0, 0)]).axes
+    assert draw_timeline([TimelineSpan("only", "compute", 5.0, 5.0, 0)]).axes

@@ -13,14 +13,12 @@ from dovetail.cli.main import app
 from dovetail.cli.planned import problem_of, rows_found, run_as_planned
 from dovetail.cli.run_file import says_dense
 from dovetail.errors import PlanError
-from dovetail.runtime.folder import Summary, TableSummary
-from dovetail.runtime.launch.from_plan import Machine, check_memory, place, planned_run, with_plan_of
-from dovetail.runtime.launch.plan_speed import in_sync, predict
-from dovetail.runtime.launch.plan_units import PlanUnit, units_of
+from dovetail.runtime.folder import RunSummary, TableSummary
+from dovetail.runtime.planned.from_plan import Machine, check_memory, in_sync, place, planned_run, predict, with_plan_of
+from dovetail.runtime.planned.units import PlanUnit, units_of
 from dovetail.spec import Plan, read_problem, write_problem
 from dovetail.spec.plan import Stage
-from dovetail.spec.run import Run, RunModel
-from dovetail.spec.run_settings import with_settings
+from dovetail.spec.run import Run, RunModel, with_settings
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages
 
 SMALL = ["--set", "model.options.hidden=[8]", "--set", "model.options.width=4", "--set", "model.options.num_rows=26000"]
@@ -229,7 +227,7 @@ def test_a_plan_is_trained_as_planned(tmp_path):
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run"), "--json"])
 
     assert result.exit_code == 0, result.output
-    stages = Summary.read(tmp_path / "run").stages
+    stages = RunSummary.read(tmp_path / "run").stages
     assert [(stage.first_layer, stage.last_layer, stage.samples) for stage in stages] == [(0, 1, 2000), (2, 5, 2000)]
     measured = read_problem(tmp_path / "run" / "measured-problem.json")
     for stage in stages:  # one worker in each: what it took for a batch is what its layers take, all alike
@@ -303,7 +301,7 @@ def test_what_was_foretold_of_rows_is_set_beside_what_was_found(tmp_path, capsys
         optimal=True, seconds=0.0,
     )  # fmt: skip
     table = TableSummary(device_rows=1, host_rows=2, disk_rows=0, hit_ratio=0.75, lifted=3, lowered=4)
-    summary = Summary(
+    summary = RunSummary(
         step=1, samples=1, seconds=1.0, loss=0.5, auc=0.5, metrics={}, workers={}, servers={}, imbalance=1.0,
         checkpoint="c", tables=(table,),
     )  # fmt: skip

@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 
 from dovetail.cli.main import app
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.sites import check_address, portion_of
+from dovetail.runtime.prepare.sites import check_address, portion_of
 from dovetail.spec.files import read_struct
-from dovetail.spec.run import Run
-from dovetail.spec.run_settings import with_settings
+from dovetail.spec.run import Run, with_settings
 
 RUNNER = CliRunner()
 SITES = """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.cost.cut import crossing_bytes, cut_seconds
+from dovetail.cost.plan import crossing_bytes, cut_seconds
 from tests.makers import make_layer, make_link, make_problem
 
 

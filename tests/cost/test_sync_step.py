@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from dovetail.cost.sync_step import StageShare, sync_step_seconds
+from dovetail.cost.pipeline import StageShare, sync_step_seconds
 
 
 def played(stages: list[StageShare], micro_batches: int) -> float:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from dovetail.data import DataError, Loader, as_source, load_data
 from dovetail.data.errors import DataWarning
 from dovetail.data.load import how_made
-from dovetail.spec.run_settings import parse_value
+from dovetail.spec.run import parse_value
 
 
 class Squares(Dataset):

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from dovetail.data import Clicks, DataError, concatenate
-from dovetail.data.clicks.best import best_auc
 from dovetail.data.clicks.popularity import MEAN_TABLE_LOOKUPS, rank_table, row_shares
-from dovetail.data.clicks.truth import FAMILIES
+from dovetail.data.clicks.source import FAMILIES, best_auc
 from tests.data.makers import same
 
 DATA = os.environ.get("DOVETAIL_DATA", "")

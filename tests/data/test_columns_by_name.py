@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from dovetail.data import DataError, Schema, Slot, hashed, load_data
-from dovetail.data.by_name import by_name
 from dovetail.data.load import options_known
+from dovetail.data.transforms import by_name
 from tests.data.makers import bags_of, make_batch
 
 TEXT = "label,a,b,c,user,tags\n1,1,2,0,ann,x|y\n0,3,4,0,bob,z\n1,5,6,0,cid,\n"

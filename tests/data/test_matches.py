@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dovetail.data import DataError, Matches, concatenate, items_of, load_data
-from dovetail.data.clicks.topics import row_chances
+from dovetail.data.clicks.matches import row_chances
 from tests.data.makers import bags_of, same
 
 

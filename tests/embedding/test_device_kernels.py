@@ -7,12 +7,18 @@ import pytest
 import torch
 
 from dovetail.embedding import first_values
-from dovetail.embedding.device import torch_kernels
-from dovetail.embedding.device.grouping import MOST_TOGETHER, group, layout_of
-from dovetail.embedding.device.plan import LONG_ROW, Places, places_size
-from dovetail.embedding.device.torch_kernels import TOLD
-from dovetail.embedding.device_tier import kernels_for
-from dovetail.embedding.slot_line import CHANGED
+from dovetail.embedding.row_metadata import CHANGED
+from dovetail.embedding.tiers.device import torch_kernels
+from dovetail.embedding.tiers.device.prefetched_batch import (
+    LONG_ROW,
+    MOST_TOGETHER,
+    BatchPlaces,
+    group,
+    layout_of,
+    places_size,
+)
+from dovetail.embedding.tiers.device.tier import kernels_for
+from dovetail.embedding.tiers.device.torch_kernels import TOLD
 from dovetail.splitmix import GOLDEN_NUMBER, mix
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
@@ -129,7 +135,7 @@ def test_batches_are_found_together_as_one_by_one(device, sizes):
     out = torch.zeros(sum(map(places_size, sizes)), dtype=torch.int32, device=device)
     kernels.place(grouped, slots, 99, out)
     for keys, part in zip(batches, out.cpu().split(list(map(places_size, sizes))), strict=True):
-        places = Places(part, len(keys), len(set(keys.tolist())))
+        places = BatchPlaces(part, len(keys), len(set(keys.tolist())))
         by_key = {key: [i for i in range(len(keys)) if keys[i] == key] for key in sorted(set(keys.tolist()))}
         assert places.slots.tolist() == [slot_of[key] for key in keys.tolist()]
         assert places.order.tolist() == [i for asking in by_key.values() for i in asking]
@@ -157,7 +163,7 @@ def test_rows_are_stepped_by_sums_as_torch_does_it(device, name, width):
     settings = torch.tensor([0.05, 0.9, 0.99, 1e-6])
     outcomes = []
     for where, kernels in (("cpu", torch_kernels), (device, kernels_for(torch.device(device)))):
-        places = Places(numbers.to(where), 400, num_unique)
+        places = BatchPlaces(numbers.to(where), 400, num_unique)
         mine, states = rows.clone().to(where), torch.zeros(num_unique + 1, dtype=torch.int8, device=where)
         kernels.step_sums(
             *(name, mine, states, places.unique[:num_unique], places, places.order),

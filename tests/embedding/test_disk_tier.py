@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dovetail.embedding import SGD, Adagrad, DamagedFileError, Table
-from dovetail.embedding.disk_tier import DiskTier
-from dovetail.embedding.record import RecordLayout
+from dovetail.embedding.tiers.disk.record import RecordLayout
+from dovetail.embedding.tiers.disk.tier import DiskTier
 from tests.embedding.tiers import read, write
 from tests.embedding.twins import DictTable, assert_same
 
@@ -89,9 +89,9 @@ CUT_WHILE_READ = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from dovetail.embedding import log_kernels
-from dovetail.embedding.disk_tier import DiskTier
-from dovetail.embedding.record import RecordLayout
+from dovetail.embedding.tiers.disk import reads
+from dovetail.embedding.tiers.disk.tier import DiskTier
+from dovetail.embedding.tiers.disk.record import RecordLayout
 
 disk = DiskTier(Path(sys.argv[1]), RecordLayout(width=2, state_width=0), 1 << 20)
 keys = np.arange(9000)
@@ -103,10 +103,10 @@ if not addresses.any():
 os.truncate(disk.segments.path(0), 9000)
 rows, slots = np.zeros((9000, 2), dtype=np.float32), np.arange(9000, dtype=np.int32)
 how = (places, keys, rows, slots, 2, 2, 0, disk._factors)
-failed, why, _ = log_kernels.read_rows(
+failed, why, _ = reads.read_rows(
     disk.segments.descriptors, addresses, disk.segment_records, np.empty(9000, dtype=np.int32), *how
 )
-print(failed * disk.record_bytes, why == log_kernels.DAMAGED, flush=True)
+print(failed * disk.record_bytes, why == reads.DAMAGED, flush=True)
 import mmap, tempfile
 file = tempfile.TemporaryFile()
 file.write(bytes(8192))

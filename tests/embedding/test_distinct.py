@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from dovetail.embedding import Adam, Table, TableError, crew
-from dovetail.embedding.crew import Crew
+from dovetail.embedding import Adam, Table, TableError
+from dovetail.embedding import thread_pool as crew
+from dovetail.embedding.thread_pool import RowThreads
 
 
 @pytest.mark.parametrize("host_rows", [None, 3000])
@@ -65,7 +66,7 @@ def test_what_one_of_a_crew_raises_comes_out_when_all_have_ended(monkeypatch):
             raise ValueError("the third")
         done.append((first, last))
 
-    four = Crew(4)
+    four = RowThreads(4)
     with pytest.raises(ValueError, match="the third"):
         four.share(4, work)
     four.close()

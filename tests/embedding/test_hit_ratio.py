@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dovetail.embedding import Table
-from dovetail.embedding.hit_ratio import by_parts, hit_ratio, least_rows
+from dovetail.embedding.tiers.hit_ratio import by_parts, hit_ratio, least_rows
 
 
 def test_nothing_seen_foretells_nothing():

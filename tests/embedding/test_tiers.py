@@ -6,10 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.embedding import host_tier
-from dovetail.embedding.device_tier import DeviceTier
-from dovetail.embedding.disk_tier import DiskTier
-from dovetail.embedding.host_tier import HostTier
 from dovetail.embedding.places import (
     MOST_RECORDS,
     MOST_SLOTS,
@@ -24,8 +20,12 @@ from dovetail.embedding.places import (
     record_at,
     slot_at,
 )
-from dovetail.embedding.record import RecordLayout
-from dovetail.embedding.tier import Tier
+from dovetail.embedding.tiers import host as host_tier
+from dovetail.embedding.tiers.device.tier import DeviceTier
+from dovetail.embedding.tiers.disk.record import RecordLayout
+from dovetail.embedding.tiers.disk.tier import DiskTier
+from dovetail.embedding.tiers.host import HostTier
+from dovetail.embedding.tiers.tier import Tier
 from tests.embedding.tiers import read, write
 
 ROW_WIDTH = 5

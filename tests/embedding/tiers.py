@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding.tier import Tier
+from dovetail.embedding.tiers.tier import Tier
 
 
 def write(tier: Tier, keys: NDArray[np.int64], rows: NDArray[np.float32]) -> NDArray[np.int32]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dovetail.catalogue import load_catalogue
-from dovetail.manifests.fleet import Fleet, fleet_of
+from dovetail.manifests.nodes import PlannedNodes, fleet_of
 from dovetail.spec.plan import Plan, Stage
 from dovetail.spec.run import Run, RunModel, RunServers
 
@@ -28,7 +28,7 @@ def make_plan(*stages: tuple[str, int, int, int]) -> Plan:
     )
 
 
-def make_fleet(*stages: tuple[str, int, int, int], **more: Any) -> Fleet:
+def make_fleet(*stages: tuple[str, int, int, int], **more: Any) -> PlannedNodes:
     """Return 23 CPU cores on nodes of 8, and two instances with a GPU each, unless told otherwise."""
     known: dict[str, Any] = {
         "plan_text": '{"method": "exact"}\n',

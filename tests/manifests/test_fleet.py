@@ -3,7 +3,7 @@
 import pytest
 
 from dovetail.errors import SpecError
-from dovetail.manifests.fleet import name_of, parse_per_node
+from dovetail.manifests.nodes import name_of, parse_per_node
 from tests.manifests.makers import make_fleet
 
 

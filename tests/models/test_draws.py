@@ -6,8 +6,8 @@ import torch
 
 from dovetail.models import ModelError, SampleDropout
 from dovetail.models.draws import sample_sixteenths, sample_units, sample_words, signed_stream
-from dovetail.models.matchnet import Negatives
-from dovetail.models.nce import LogUniform
+from dovetail.models.zoo.matchnet import Negatives
+from dovetail.models.zoo.nce import LogUniform
 from dovetail.splitmix import mix
 
 

@@ -233,7 +233,7 @@ def test_what_is_no_metric_and_what_is_not_installed_are_refused(monkeypatch):
     with pytest.raises(ModelError, match="could not be made: TypeError"):
         make_metric("torch.nn:Linear")
     monkeypatch.setitem(__import__("sys").modules, "torchmetrics", None)
-    monkeypatch.setattr("dovetail.models.foreign_metric._is_installed", lambda package: False)
+    monkeypatch.setattr("dovetail.models.metrics._is_installed", lambda package: False)
     with pytest.raises(MissingExtraError, match="torchmetrics is not installed"):
         make_metric("torchmetrics:CohenKappa")
 

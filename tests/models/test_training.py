@@ -5,8 +5,8 @@ import torch
 
 from dovetail.data import Clicks, Loader, Matches, load_data
 from dovetail.models import Auc, LayerGraph, RecallAt, evaluate, load_model, make_optimizer, make_schedule, train_step
-from dovetail.models.matchnet import item_scores
-from dovetail.models.nce import next_scores
+from dovetail.models.zoo.matchnet import item_scores
+from dovetail.models.zoo.nce import next_scores
 
 torch.set_num_threads(1)
 HELD_OUT = 10_000_000  # samples from here on are never trained on

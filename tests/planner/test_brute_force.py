@@ -8,7 +8,7 @@ import pytest
 from dovetail.cost import evaluate
 from dovetail.errors import PlanError
 from dovetail.planner.arrays import as_arrays
-from dovetail.planner.brute_force import cheapest_of_all
+from dovetail.planner.baselines.brute_force import cheapest_of_all
 from dovetail.spec import Layer, LayerTime, Problem, ResourceType, Stage, Training
 from dovetail.spec.synthetic import synthetic_problem
 

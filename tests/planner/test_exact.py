@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dovetail.cost import evaluate
 from dovetail.errors import NoPlanError
 from dovetail.planner.arrays import as_arrays
-from dovetail.planner.brute_force import cheapest_of_all
+from dovetail.planner.baselines.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import plan_with
 from dovetail.spec import Layer, LayerTime, Problem, ResourceType, Training

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from dovetail.cost import evaluate
 from dovetail.errors import PlanError
 from dovetail.planner.arrays import as_arrays
+from dovetail.planner.baselines.score import Proposal, Scorer
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import METHODS, SEARCHES, Options, plan_with
-from dovetail.planner.score import Proposal, Scorer
 from dovetail.spec import Layer, LayerTime, Plan, Problem, ResourceType, Training, read_problem
 from dovetail.spec.synthetic import synthetic_problem
 

@@ -11,7 +11,7 @@ import pytest
 from dovetail.cost import evaluate
 from dovetail.errors import NoPlanError, PlanError
 from dovetail.planner.arrays import as_arrays
-from dovetail.planner.brute_force import cheapest_of_all
+from dovetail.planner.baselines.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.plan import cheapest_plan, fastest_plan, pareto_plans
 from dovetail.spec import Layer, LayerTime, Link, Problem, ResourceType, Training

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from dovetail.errors import DovetailError
+from dovetail.planner.baselines.heterps_network import KINDS, NUM_POSITIONS, PolicyNetwork, Shape, layer_features
+from dovetail.planner.baselines.search import SearchRound
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import Options, plan_with
-from dovetail.planner.policy import KINDS, NUM_POSITIONS, Policy, Shape, layer_features
-from dovetail.planner.search import Round
 from dovetail.spec import Layer, LayerTime, Plan, Problem, ResourceType, Stage, Training
 from dovetail.spec.synthetic import synthetic_problem
 
@@ -25,7 +25,7 @@ def make_plan(method: str, problem: Problem = PROBLEM, **options: object) -> Pla
 
 @pytest.mark.parametrize("method", ["rl", "rl-rnn", "rl-joint"])
 def test_cost_falls_over_the_rounds_and_ends_below_the_random_start(method: str) -> None:
-    rounds: list[Round] = []
+    rounds: list[SearchRound] = []
     plan = make_plan(method, rounds=120, progress=rounds.append)
     first = np.mean([turn.mean_rate for turn in rounds[:5]])
     last = np.mean([turn.mean_rate for turn in rounds[-5:]])
@@ -48,8 +48,8 @@ def test_a_warm_start_from_other_problems_starts_lower_than_a_cold_one(tmp_path:
     policy = tmp_path / "policy.safetensors"
     # Problems of one family: the same machines and layers, another amount of work and another floor.
     make_plan("rl", PROBLEM.with_floor(20_000.0), rounds=120, save_policy=policy)
-    cold: list[Round] = []
-    warm: list[Round] = []
+    cold: list[SearchRound] = []
+    warm: list[SearchRound] = []
     make_plan("rl", rounds=5, progress=cold.append)
     make_plan("rl", rounds=5, load_policy=policy, progress=warm.append)
 
@@ -68,7 +68,7 @@ def test_policies_of_one_seed_are_equal_and_leave_the_global_generator_alone() -
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    one, two = (Policy(Shape("lstm", 3, False), seed=9) for _ in range(2))
+    one, two = (PolicyNetwork(Shape("lstm", 3, False), seed=9) for _ in range(2))
 
     assert torch.rand(1) == expected
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))

@@ -12,7 +12,7 @@ from dovetail.errors import NoPlanError, PlanError, SpecError
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import plan_with
 from dovetail.planner.plan import cheapest_plan, fastest_plan, pareto_plans
-from dovetail.spec import Layer, LayerTime, Problem, ResourceType, RowCache, Stage, Training
+from dovetail.spec import Layer, LayerTime, Problem, ResourceType, RowCacheCurve, Stage, Training
 
 CURVE = ((100.0, 0.5), (200.0, 0.8), (400.0, 0.9))
 
@@ -21,7 +21,7 @@ def problem_of(*, memory_bytes=1000.0, miss_s=4.0, floor=0.0, curve=CURVE, seed=
     """Return rows of 10 kB and a dense layer, on a small fast type and a slow large one."""
     draw = random.Random(seed) if seed is not None else None
     by = draw.uniform if draw is not None else lambda low, high: (low + high) / 2
-    cache = RowCache(hits=curve, miss_s=miss_s)
+    cache = RowCacheCurve(hits=curve, miss_s=miss_s)
     rows = Layer(
         name="rows",
         kind="embedding",
@@ -77,7 +77,7 @@ def test_misses_cost_communication_that_units_share_and_memory_is_the_budget():
 
 
 def test_between_two_points_the_curve_is_straight():
-    cache = RowCache(hits=CURVE, miss_s=1.0)
+    cache = RowCacheCurve(hits=CURVE, miss_s=1.0)
 
     assert [cache.hit_ratio(held) for held in (0, 50, 100, 150, 400, 9999)] == pytest.approx(
         [0.0, 0.25, 0.5, 0.65, 0.9, 0.9]
@@ -155,7 +155,7 @@ def two_tables(seed, *, curve=BENT, floor=0.0):
     problem = problem_of(seed=seed, memory_bytes=random.Random(seed).uniform(250.0, 900.0), floor=floor)
     draw = random.Random(1000 + seed)
     rows, dense = problem.layers
-    other = RowCache(hits=curve, miss_s=draw.uniform(2.0, 6.0))
+    other = RowCacheCurve(hits=curve, miss_s=draw.uniform(2.0, 6.0))
     on = {
         "gpu": LayerTime(compute_s=0.3, comm_s=0.1, compute_parallel=1.0, comm_parallel=0.5, cache=other),
         "cpu": LayerTime(compute_s=draw.uniform(4, 8), comm_s=0.0, compute_parallel=0.9, comm_parallel=1.0),
@@ -215,7 +215,7 @@ def with_rows(stage, budget):
 def test_no_embedding_gets_less_than_a_batch_needs(least):
     problem = problem_of(memory_bytes=500.0, miss_s=0.01)
     rows = problem.layers[0]
-    cache = RowCache(hits=CURVE, miss_s=0.01, least_bytes=least)
+    cache = RowCacheCurve(hits=CURVE, miss_s=0.01, least_bytes=least)
     on = {"gpu": msgspec.structs.replace(rows.on["gpu"], cache=cache)}  # it cannot run elsewhere
     problem = msgspec.structs.replace(problem, layers=(msgspec.structs.replace(rows, on=on), *problem.layers[1:]))
     if least > 500.0:
@@ -287,7 +287,7 @@ def test_where_all_rows_fit_they_are_kept():
 )
 def test_a_curve_that_cannot_be_is_refused(curve):
     with pytest.raises(SpecError):
-        RowCache(hits=curve, miss_s=1.0)
+        RowCacheCurve(hits=curve, miss_s=1.0)
 
 
 def test_a_budget_for_a_layer_without_a_curve_is_refused():

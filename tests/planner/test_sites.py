@@ -16,7 +16,7 @@ from dovetail.cli.main import app
 from dovetail.cost import evaluate
 from dovetail.errors import NoPlanError, PlanError
 from dovetail.planner.arrays import as_arrays
-from dovetail.planner.brute_force import cheapest_of_all
+from dovetail.planner.baselines.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import METHODS, Options, plan_with
 from dovetail.planner.plan import fastest_plan, pareto_plans

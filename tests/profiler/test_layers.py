@@ -7,12 +7,10 @@ from hypothesis import strategies as st
 
 from dovetail.data import load_data
 from dovetail.models import load_model, make_optimizer
-from dovetail.profiler.fit import fit_amdahl
-from dovetail.profiler.layers import _block_by_block, _scaled, measure_layers
+from dovetail.profiler.layers import WallClock, _block_by_block, _scaled, measure_layers
+from dovetail.profiler.profile import estimate_layer, fit_amdahl
 from dovetail.profiler.request import ProfileRequest
-from dovetail.profiler.roofline import estimate_layer
 from dovetail.profiler.sizes import measure_sizes
-from dovetail.profiler.stopwatch import WallClock
 from dovetail.profiler.workers import measure_side_by_side
 from dovetail.spec import ResourceType
 

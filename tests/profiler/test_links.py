@@ -17,8 +17,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.main import app
-from dovetail.profiler.link_wire import HEADER, MAGIC, MOST_BYTES, VERSION
 from dovetail.profiler.links import (
+    HEADER,
+    MAGIC,
+    MOST_BYTES,
+    VERSION,
     LinkError,
     LinkSpeed,
     fit_line,

@@ -4,7 +4,7 @@ import pytest
 
 from dovetail.cli.profile import _types_elsewhere
 from dovetail.errors import DovetailError
-from dovetail.profiler.roofline import CPU_OVERHEAD_S, CPU_PEAK_SHARE, estimate_layer
+from dovetail.profiler.profile import CPU_OVERHEAD_S, CPU_PEAK_SHARE, estimate_layer
 from dovetail.profiler.sizes import LayerSizes
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dovetail.data import load_data
-from dovetail.embedding.device_budget import bytes_for
+from dovetail.embedding.tiers.device.budget import bytes_for
 from dovetail.models import load_model
 from dovetail.profiler.profile import profile
 from dovetail.profiler.request import ProfileRequest

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from dovetail.data import Batch, Clicks, Schema, Slot
 from dovetail.data.source import Source
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.single.in_process import InProcess
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import ADAM
 

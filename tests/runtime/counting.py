@@ -20,7 +20,7 @@ from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.recipe import Recipe
 from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.spec.run import RunModel
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.runs import NUM_ROWS, last_state
 
 COUNTING = RunModel(name="tests.runtime.counting:counting_model")

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from dovetail.runtime.messages import Message
-from dovetail.transport import Codec
+from dovetail.transport import EnvelopeCodec
 from dovetail.transport.envelope import PREFIX
 
-CODEC = Codec(Message)
+CODEC = EnvelopeCodec(Message)
 KINDS: tuple[Any, ...] = get_args(Message)
 NOW = {"generation": 1, "step": 0, "version": 0}
 """What a run that has just begun stands at."""
@@ -118,7 +118,7 @@ def mutated(random: Random, frames: list[bytes]) -> list[bytes]:
 
 
 def random_letter(random: Random, own: str, kinds: tuple[Any, ...] = KINDS) -> list[bytes]:
-    """Return the frames of a letter."""
+    """Return the frames of an envelope."""
     kind, arrays = random.choice(kinds), random_arrays(random)
     claims = [[str(array.dtype), array.shape] for array in arrays]
     header = msgspec.msgpack.encode(

@@ -9,8 +9,7 @@ from typing import Any
 
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.spec.run import Run
-from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer, RunSaving
 from tests.runtime.chaos import Chaos
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import assert_same_state, last_state, make_run, train

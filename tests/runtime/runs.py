@@ -21,13 +21,10 @@ from dovetail.embedding import Table
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Report
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunFaults, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_compression import RunCompression
-from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
-from dovetail.spec.run_stage import RunStage
+from dovetail.spec.run_sections import RunCompression, RunOptimizer, RunSaving, RunStage
 
 DATA = {"num_slots": 4, "num_multi_valued": 1, "num_dense": 3, "rows_per_slot": 60}
 NUM_ROWS = 240
@@ -124,7 +121,7 @@ def train_until(run: Run, folder: Path, step: int, *, timeout_s: float = 200.0, 
 class State:
     """What a checkpoint holds: dense parameters and their state, the rows of each table by rising key."""
 
-    manifest: checkpoints.Manifest
+    manifest: checkpoints.RunManifest
     dense: np.ndarray
     dense_state: dict[str, np.ndarray]
     keys: list[np.ndarray]
@@ -134,7 +131,7 @@ class State:
 
 def state_in(folder: Path) -> State:
     """Return what the checkpoint in a folder holds."""
-    manifest = checkpoints.Manifest.read(folder)
+    manifest = checkpoints.RunManifest.read(folder)
     dense, dense_state = checkpoints.load_dense(folder, manifest)
     all_keys, all_rows = [], []
     for place in sorted(folder.glob("table-*")):

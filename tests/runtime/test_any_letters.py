@@ -20,7 +20,7 @@ from dovetail.runtime.folder import KEYS
 from dovetail.runtime.messages import Died, Failed, Hello, Pull, Pulled, Report, SaveNow, Status
 from dovetail.runtime.process import Process
 from dovetail.runtime.server.loop import ServerLoop
-from dovetail.transport import KeyRing, Letter
+from dovetail.transport import Envelope, KeyRing
 from tests.runtime.letters import CODEC, KINDS, random_letter
 from tests.runtime.worker.makers import Bench
 
@@ -70,14 +70,14 @@ class Scene:
             client.connect(spec.local_address)
             yield client
 
-    def ask(self, client: zmq.Socket[bytes], message: Any, arrays: Any = ()) -> Letter:
+    def ask(self, client: zmq.Socket[bytes], message: Any, arrays: Any = ()) -> Envelope:
         """Return the answer to a good request; what else came is thrown away."""
         client.send_multipart(CODEC.pack(MINE, message, arrays))
         deadline_s = time.monotonic() + 60
         while client.poll(max(0, int(1000 * (deadline_s - time.monotonic())))):
-            letter = CODEC.unpack([frame.buffer for frame in client.recv_multipart(copy=False)])
-            if letter.request == MINE:
-                return letter
+            envelope = CODEC.unpack([frame.buffer for frame in client.recv_multipart(copy=False)])
+            if envelope.request == MINE:
+                return envelope
         raise AssertionError(f"no answer to {message}; ended by {self.problems}")
 
 
@@ -142,10 +142,10 @@ def test_a_server_goes_on_and_its_rows_stay_whatever_it_is_asked(tmp_path, mode,
             assert time.monotonic() < deadline_s
 
         def look() -> None:
-            letter = made.ask(client, pull, [keys])
-            assert isinstance(letter.message, Pulled), letter.message
+            envelope = made.ask(client, pull, [keys])
+            assert isinstance(envelope.message, Pulled), envelope.message
             if mode == "sync":  # nothing is committed; in async whatever makes sense is applied
-                np.testing.assert_array_equal(letter.arrays[0], before.arrays[0])
+                np.testing.assert_array_equal(envelope.arrays[0], before.arrays[0])
 
         flood(made, client, "worker-0", 2, num_letters, look)
         assert made.server._shard.tables[0].keys().max() < made.bench.blueprint.tables[0].num_rows

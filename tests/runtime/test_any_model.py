@@ -10,9 +10,9 @@ from torch.nn import functional
 from dovetail.models import ModelError, SlotEmbedding, as_whole
 from dovetail.runtime import restore_into, restore_model, train
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.result import Summary
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.runtime.finished.result import RunSummary
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.any_model import (
     NUM_DENSE,
     NUM_SLOTS,
@@ -325,4 +325,4 @@ def test_what_a_run_is_judged_by_follows_its_task_or_its_keys(tmp_path):
     assert set(result.metrics) == {"accuracy", "log-loss"}
     assert 0.15 < result.metrics["accuracy"] < 0.5  # five classes that numbers do not tell apart
     assert result.metrics["log-loss"] == pytest.approx(result.loss, rel=0.05)
-    assert Summary.read(tmp_path / "run").metrics == pytest.approx(result.metrics)
+    assert RunSummary.read(tmp_path / "run").metrics == pytest.approx(result.metrics)

@@ -11,7 +11,7 @@ from dovetail.data import Clicks
 from dovetail.errors import DovetailError
 from dovetail.models import SlotEmbedding
 from dovetail.runtime import TrainingError, resume, train
-from dovetail.runtime.finished.result import Pace
+from dovetail.runtime.finished.result import RunPace
 from dovetail.runtime.messages import Report
 from dovetail.spec.run import Run, RunModel, RunTraining
 
@@ -168,7 +168,7 @@ def test_the_example_of_an_own_model_trains_over_workers_to_within_a_hundredth_o
 def test_the_pace_leaves_out_what_came_before_the_first_step(monkeypatch):
     now_s = iter([10.0, 20.0, 21.0, 22.0, 30.0])
     monkeypatch.setattr("dovetail.runtime.finished.result.time.monotonic", lambda: next(now_s))
-    pace = Pace()
+    pace = RunPace()
 
     for samples in (0, 0, 100, 200, 200):  # a wait of ten seconds, two steps of one second, a wait of eight
         pace.add(report_of(samples))

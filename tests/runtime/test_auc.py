@@ -7,8 +7,7 @@ from dovetail.models.metrics import Auc
 from dovetail.models.step import evaluate
 from dovetail.runtime.finished.restore import restore_model
 from dovetail.spec.run import RunModel
-from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer, RunSaving
 from tests.runtime.chaos import Chaos
 from tests.runtime.runs import clicks, make_run, train
 

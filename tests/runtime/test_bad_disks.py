@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from dovetail.cli.main import app
 from dovetail.runtime import train
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import Manifest, newest
+from dovetail.runtime.checkpoint import RunManifest, newest
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from tests.runtime.runs import make_run
 from tests.runtime.test_checkpoint import small_disk
 
@@ -126,6 +126,6 @@ def test_a_run_that_cannot_write_its_summary_ends_all_the_same_with_its_figures(
 
     assert (folder / "summary.json").is_dir()
     assert result.is_complete
-    assert result.samples == Manifest.read(newest(folder)).position == 400
+    assert result.samples == RunManifest.read(newest(folder)).position == 400
     assert result.checkpoint == newest(folder)
     assert set(result.workers) == {"worker-0", "worker-1"}

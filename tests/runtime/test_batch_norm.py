@@ -13,10 +13,9 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime import restore_into
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.evaluate import evaluate_run
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run import RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
-from dovetail.spec.run_settings import with_settings
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.spec.run import RunWorker, with_settings
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.any_model import NUM_DENSE, Labelled, by_pytorch, clicked, make_run, train_here
 from tests.runtime.runs import kill, last_state, train
 from tests.runtime.test_equality import assert_equals

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from dovetail.cli.main import app
 from dovetail.models.load import MODELS
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel
 from tests.runtime.runs import DATA
 

@@ -12,9 +12,9 @@ from dovetail.models.load import load_model
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.server.shard import Shard
-from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_sections import RunSaving
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import ADAM, assert_same_state, clicks, last_state, make_run, state_in, train, train_until
@@ -73,7 +73,7 @@ def test_a_run_that_was_cut_and_resumed_elsewhere_ends_where_one_process_ends(
     copied, dense, servers, workers, tmp_path
 ):
     # Resumed under another number of servers and workers, and with dense parameters in another place.
-    begun = checkpoints.Manifest.read(checkpoints.newest(copied)).step
+    begun = checkpoints.RunManifest.read(checkpoints.newest(copied)).step
     run = make_run(samples=3000, servers=servers, workers=workers, optimizer=ADAM, batch=30, dense=dense)
 
     train(run, copied, resume=True)
@@ -98,13 +98,13 @@ def test_a_damaged_file_is_named_and_its_checkpoint_skipped(copied):
         for bad in (good[:-1], flipped, b""):
             path.write_bytes(bad)
             with pytest.raises(TrainingError, match=path.name):
-                checkpoints.Manifest.read(newest).check_files(newest)
+                checkpoints.RunManifest.read(newest).check_files(newest)
             assert checkpoints.newest(copied) == before
         path.write_bytes(good)
         assert checkpoints.newest(copied) == newest
         path.unlink()
         with pytest.raises(TrainingError, match=f"{path.name} is missing"):
-            checkpoints.Manifest.read(newest).check_files(newest)
+            checkpoints.RunManifest.read(newest).check_files(newest)
         path.write_bytes(good)
     (newest / checkpoints.MANIFEST).write_bytes(b"{")
     assert checkpoints.newest(copied) == before

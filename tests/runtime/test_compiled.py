@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.runtime.worker.compiled import can_compile
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.worker.compute.compiled import can_compile
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.any_model import NUM_DENSE, NUM_SLOTS, ROWS, Labelled, by_pytorch, clicked, make_run
 from tests.runtime.runs import cut, log_of, train
 from tests.runtime.test_equality import assert_equals

@@ -6,11 +6,10 @@ import pytest
 
 from dovetail.errors import SpecError
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.single.in_process import InProcess
 from dovetail.spec.run import RunModel
-from dovetail.spec.run_compression import RunCompression
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunCompression, RunOptimizer
 from tests.runtime.runs import cut, last_state, make_run, train
 
 WIDE = RunModel(name="ctr-dnn", options={"num_rows": 240, "width": 8, "hidden": [64, 32]})
@@ -58,7 +57,7 @@ def test_every_width_learns_as_32_bits_do(plain_losses, tmp_path, compression, l
 
 def residual_in(folder):
     newest = checkpoints.newest(folder)
-    return checkpoints.load_vectors(newest, checkpoints.Manifest.read(newest))[1].get(checkpoints.RESIDUAL)
+    return checkpoints.load_vectors(newest, checkpoints.RunManifest.read(newest))[1].get(checkpoints.RESIDUAL)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

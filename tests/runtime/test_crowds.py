@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 START = """
 import pathlib, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
-from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_sections import RunSaving
 from tests.runtime.counting import PLAIN, slow_counting
 from tests.runtime.runs import make_run, train
 run = make_run(

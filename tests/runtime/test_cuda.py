@@ -6,7 +6,7 @@ import torch
 
 from dovetail.models.load import load_model
 from dovetail.spec.run import RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.runs import assert_same_state, clicks, cut, last_state, make_run, train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

@@ -13,35 +13,37 @@ import pytest
 from dovetail.errors import DovetailError
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import Manifest
-from dovetail.runtime.coordinator.journal import CommitLine, Journal, Line, Start
+from dovetail.runtime.checkpoint import RunManifest
+from dovetail.runtime.coordinator.journal import CommitLine, Journal, JournalLine, StartLine
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.finished.restore import table_rows
-from dovetail.runtime.folder import Summary, WorkerSummary
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.folder import RunSummary, WorkerSummary
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.sealed import checksum_of_value
 from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.single.in_process import InProcess
 from dovetail.spec.files import read_struct
 from dovetail.spec.run import Run
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 from dovetail.transport.keys import KeyRing
 from tests.runtime.runs import make_run
 
 ADAM = RunOptimizer(name="adam", learning_rate=0.01)
-SUMMARY = Summary(
+SUMMARY = RunSummary(
     step=5, samples=1000, seconds=1.5, loss=0.25, auc=None, servers={}, imbalance=1.0, checkpoint="step-0000000010",
     workers={"worker-0": WorkerSummary(samples=1000, share=1.0, busy_s=1.0, idle_s=0.5, idle=0.3)},
 )  # fmt: skip
 LINES = [
-    Line(start=Start(generation=2, era=1, step=5, position=1000, tasks=((3, 0, 10), (4, 10, 20)), next_task=5)),
+    JournalLine(
+        start=StartLine(generation=2, era=1, step=5, position=1000, tasks=((3, 0, 10), (4, 10, 20)), next_task=5)
+    ),
     *(
-        Line(commit=CommitLine(step=step, position=200 * step + 200, scale=0.005, dense_scale=0.005, factor=0.1))
+        JournalLine(commit=CommitLine(step=step, position=200 * step + 200, scale=0.005, dense_scale=0.005, factor=0.1))
         for step in range(5, 9)
     ),
-    Line(task=(5, 20, 30)),
-    Line(done=3),
+    JournalLine(task=(5, 20, 30)),
+    JournalLine(done=3),
 ]
 RUN_FILE = """
 [model]
@@ -96,7 +98,7 @@ def loaded(read: Callable[[], Any]) -> Any:
 
 def parameters_in(folder: Path, blueprint: Blueprint) -> list[bytes]:
     """Return all that a checkpoint holds, bit for bit."""
-    manifest = Manifest.read(folder)
+    manifest = RunManifest.read(folder)
     values, state = checkpoints.load_dense(folder, manifest)
     rows = [table_rows(blueprint, manifest, folder, position) for position in range(len(blueprint.tables))]
     where = msgspec.json.encode([manifest.step, manifest.position, manifest.dense_steps, manifest.samples])
@@ -120,7 +122,7 @@ class Known:
     def check(self) -> None:
         """Read everything; whatever loads must be what was written."""
         self._says(lambda: Blueprint.read(self.folder), self.blueprint)
-        self._says(lambda: Summary.read(self.folder), SUMMARY)
+        self._says(lambda: RunSummary.read(self.folder), SUMMARY)
         assert self._past() in (None, self.past)
         newest = loaded(lambda: checkpoints.newest(self.folder, fits=Fingerprint.of(self.blueprint)))
         if newest is not REFUSED:
@@ -152,7 +154,7 @@ def test_a_changed_number_in_the_manifest_is_found_and_the_checkpoint_before_is_
     set_key(newest / checkpoints.MANIFEST, [key], value)
 
     with pytest.raises(TrainingError, match="checksum is wrong"):
-        Manifest.read(newest)
+        RunManifest.read(newest)
     said: list[str] = []
     assert checkpoints.newest(copied, tell=said.append) == before
     assert newest.name in said[0]
@@ -210,7 +212,7 @@ def test_a_stray_newer_part_in_a_tables_folder_is_not_loaded(copied, name, tmp_p
     keys = np.sort(shard.tables[0].keys())
     held = shard.tables[0].rows(keys)[:, : blueprint.tables[0].width]
     shard.close()
-    assert held.tobytes() == table_rows(blueprint, Manifest.read(newest), newest, 0)[keys].tobytes()
+    assert held.tobytes() == table_rows(blueprint, RunManifest.read(newest), newest, 0)[keys].tobytes()
 
 
 def test_a_stray_slice_of_dense_parameters_is_not_loaded(copied):
@@ -223,7 +225,7 @@ def test_a_stray_slice_of_dense_parameters_is_not_loaded(copied):
 
 def test_a_checkpoint_that_lists_no_files_is_not_whole(copied):
     *_, before, newest = checkpoints.all_in(copied)
-    manifest = Manifest.read(newest)
+    manifest = RunManifest.read(newest)
     rows = {name: checksum for name, checksum in manifest.files.items() if not name.startswith("table-0/server-1")}
 
     for files in ({}, rows):
@@ -236,7 +238,7 @@ def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(copied):
 
     newest.rename(newest.with_name("step-0000000011"))
 
-    assert Manifest.read(checkpoints.newest(copied)).step == 5
+    assert RunManifest.read(checkpoints.newest(copied)).step == 5
 
 
 def test_a_flipped_bit_in_any_byte_of_the_journal_means_to_go_back_to_the_checkpoint(copied):
@@ -280,7 +282,7 @@ def test_the_journal_of_another_start_is_nothing_to_go_by(copied):
 def test_a_journal_goes_on_where_it_was_closed(copied):
     known = Known(copied)
     journal = Journal(copied, root=known.root)
-    journal.write(Line(done=4))
+    journal.write(JournalLine(done=4))
     journal.close()
 
     again = Journal(copied, root=known.root)

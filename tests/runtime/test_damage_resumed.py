@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from dovetail.cli.main import app
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.single.in_process import InProcess
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.runs import make_run
 from tests.runtime.test_damage import harms, parameters_in
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.runtime.deadline import Deadline
+from dovetail.runtime.clocks import Deadline
 
 
 def after(durations, **how):

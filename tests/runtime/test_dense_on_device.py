@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.runtime.dense.groups import GroupedOptimizer, Part
-from dovetail.runtime.dense.on_device import from_device, step_on_device, to_device
-from dovetail.runtime.dense.optimizer import DENSE_OPTIMIZERS, make_dense_optimizer
+from dovetail.runtime.dense.optimizer import DENSE_OPTIMIZERS, GroupedOptimizer, ParameterGroup, make_dense_optimizer
+from dovetail.runtime.dense.torch_optimizer import from_device, step_on_device, to_device
 
 SIZE = 1037
 CPU = torch.device("cpu")
@@ -19,7 +18,9 @@ def vector(seed):
 def grouped(name):
     """Return an optimizer that has other rates in some parts."""
     bounds = ((0, 10, 0.01), (10, 600, 0.05), (600, SIZE, 0.002))
-    return GroupedOptimizer([Part(a, b, make_dense_optimizer(name, learning_rate=rate)) for a, b, rate in bounds])
+    return GroupedOptimizer(
+        [ParameterGroup(a, b, make_dense_optimizer(name, learning_rate=rate)) for a, b, rate in bounds]
+    )
 
 
 @pytest.mark.parametrize("name", DENSE_OPTIMIZERS)
@@ -44,7 +45,7 @@ def test_twenty_steps_are_those_of_the_kernels(name, clip_value, has_groups):
 
 
 def test_a_clipped_step_is_another_and_what_is_not_of_a_part_stays():
-    part = GroupedOptimizer([Part(2, 4, make_dense_optimizer("sgd", learning_rate=1.0))])
+    part = GroupedOptimizer([ParameterGroup(2, 4, make_dense_optimizer("sgd", learning_rate=1.0))])
     values, gradients = torch.zeros(6), torch.tensor([5.0, 5.0, 5.0, -0.1, 5.0, 5.0])
     step_on_device(part, values, gradients, {}, step_number=1, scale=2.0, factor=1.0, clip_value=1.0)
 

@@ -14,21 +14,16 @@ from dovetail.data.errors import DataError
 from dovetail.errors import SpecError
 from dovetail.models.load import load_whole
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch import on_device
-from dovetail.runtime.launch.batches_ahead import THREAD_NAME
-from dovetail.runtime.launch.device_steps import FreeSteps, KnownSteps
 from dovetail.runtime.launch.hosts.fleet import Fleet
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
-from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.launch.start import start
-from dovetail.runtime.launch.step_graph import cuda_graph
-from dovetail.runtime.launch.table_bytes import bytes_by_table
-from dovetail.runtime.worker.known_look_ups import known_look_ups
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.single import device_run as on_device
+from dovetail.runtime.single.device_run import THREAD_NAME, DeviceRun, bytes_by_table, on_one_device
+from dovetail.runtime.single.device_steps import FreeSteps, KnownSteps, cuda_graph
+from dovetail.runtime.single.in_process import InProcess
+from dovetail.runtime.worker.rows.prefetch import prefetchable_look_ups
 from dovetail.spec.run import RunModel, RunWorker
-from dovetail.spec.run_keeping import RunSaving, RunValidation
-from dovetail.spec.run_optimizer import RunOptimizer, RunSchedule
-from dovetail.spec.run_table import RunTable
+from dovetail.spec.run_sections import RunOptimizer, RunSaving, RunSchedule, RunTable, RunValidation
 from tests.runtime.runs import ADAGRAD, DATA, assert_same_state, clicks, cut, last_state, make_run
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -169,8 +164,8 @@ def test_a_run_that_goes_on_draws_what_it_would_have_drawn(tmp_path):
 
 def test_look_ups_that_are_known_are_told_from_others():
     schema = clicks(num_samples=10).schema
-    known = known_look_ups(load_whole("2emb", schema=schema, num_rows=240, width=4, hidden=[8]))
-    candidates = known_look_ups(load_whole("nce"))
+    known = prefetchable_look_ups(load_whole("2emb", schema=schema, num_rows=240, width=4, hidden=[8]))
+    candidates = prefetchable_look_ups(load_whole("nce"))
 
     assert [each.table for each in known] == [0, 1]
     assert isinstance(candidates, str)

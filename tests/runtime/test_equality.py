@@ -9,7 +9,7 @@ from torch import nn
 from dovetail.data.load import load_data
 from dovetail.models.load import as_graph, load_model
 from dovetail.spec.run import RunModel, RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer, RunSchedule
+from dovetail.spec.run_sections import RunOptimizer, RunSchedule
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import ADAGRAD, ADAM, STEADY, clicks, last_state, make_run, train
 

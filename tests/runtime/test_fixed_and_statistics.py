@@ -11,12 +11,12 @@ from torch import nn
 from dovetail.runtime import TrainingError, restore_into
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import STATISTICS, Manifest
-from dovetail.runtime.coordinator.shelf import FolderShelf
+from dovetail.runtime.checkpoint import STATISTICS, RunManifest
+from dovetail.runtime.coordinator.checkpoints import FolderCheckpointStore
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import FIXED
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.single.in_process import InProcess
 from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import RunModel
 from tests.runtime.any_model import Labelled, clicked, make_run, train_here
@@ -94,7 +94,7 @@ def test_statistics_are_those_of_their_checkpoint(trained):
 
     go_on(folder, Half())
 
-    assert STATISTICS in Manifest.read(first).files
+    assert STATISTICS in RunManifest.read(first).files
     assert not torch.equal(restore_into(Half(), folder).norm.running_mean, before)
     assert torch.equal(restore_into(Half(), folder, checkpoint=first).norm.running_mean, before)
 
@@ -106,7 +106,7 @@ def test_damaged_statistics_are_refused_and_unlisted_ones_not_read(trained):
 
     with pytest.raises(TrainingError, match=r"statistics\.safetensors has a wrong checksum"):
         restore_into(Half(), folder, checkpoint=newest)
-    manifest = Manifest.read(newest)
+    manifest = RunManifest.read(newest)
     files = {name: checksum for name, checksum in manifest.files.items() if name != STATISTICS}
     msgspec.structs.replace(manifest, files=files).write(newest)
     assert torch.equal(restore_into(Half(), folder).norm.running_mean, torch.zeros(4))
@@ -114,7 +114,7 @@ def test_damaged_statistics_are_refused_and_unlisted_ones_not_read(trained):
 
 def test_a_checkpoint_before_anyone_told_statistics_keeps_those_before(trained):
     folder, _ = trained
-    shelf = FolderShelf(folder, keep=3, fingerprint=Fingerprint.of(Blueprint.read(folder)), tell=print)
+    shelf = FolderCheckpointStore(folder, keep=3, fingerprint=Fingerprint.of(Blueprint.read(folder)), tell=print)
     kept = shelf.newest()
     partial = shelf.begin(kept.manifest.step + 1, 1)
 

@@ -11,16 +11,15 @@ import pytest
 
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, table_seed
-from dovetail.runtime.checkpoint import Manifest
+from dovetail.runtime.checkpoint import RunManifest
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.finished.restore import restore_model, table_rows
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.server.shard import Shard
-from dovetail.spec.run import Run, RunModel
-from dovetail.spec.run_optimizer import RunOptimizer
-from dovetail.spec.run_settings import with_settings
+from dovetail.runtime.single.in_process import InProcess
+from dovetail.spec.run import Run, RunModel, with_settings
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.runs import DATA, MODEL, clicks, make_run
 
 ADAM = RunOptimizer(name="adam", learning_rate=0.01)
@@ -54,7 +53,7 @@ def halfway(at_the_end, tmp_path) -> Path:
     """The same, as if its last checkpoint were in the middle of the epoch."""
     folder = Path(shutil.copytree(at_the_end, tmp_path / "halfway"))
     newest = checkpoints.newest(folder)
-    msgspec.structs.replace(Manifest.read(newest), position=600).write(newest)
+    msgspec.structs.replace(RunManifest.read(newest), position=600).write(newest)
     return folder
 
 
@@ -203,7 +202,7 @@ def test_a_checkpoint_of_another_run_is_refused_in_a_runs_folder(ended, tmp_path
     alone.run()
     alone.close()
     stranger = checkpoints.newest(foreign)
-    manifest = msgspec.structs.replace(Manifest.read(stranger), step=99)
+    manifest = msgspec.structs.replace(RunManifest.read(stranger), step=99)
     shutil.copytree(stranger, ended / "checkpoints" / "step-0000000099")
     manifest.write(ended / "checkpoints" / "step-0000000099")
 
@@ -226,12 +225,12 @@ def test_a_model_is_not_filled_from_a_checkpoint_of_another_run(ended, tmp_path)
 def test_rows_that_nobody_used_keep_their_first_values_when_the_order_gets_another_seed(ended, tmp_path):
     # A server makes a row at the first look from (seed, table, key): by the seed that the run began with.
     newest = checkpoints.newest(ended)
-    before = table_rows(Blueprint.read(ended), Manifest.read(newest), newest, 0)
+    before = table_rows(Blueprint.read(ended), RunManifest.read(newest), newest, 0)
 
     blueprint = prepare(other(training__seed=4, training__epochs=2), ended, resume=True)
 
     assert blueprint.run.training.seed == 4
-    assert table_rows(blueprint, Manifest.read(newest), newest, 0).tobytes() == before.tobytes()
+    assert table_rows(blueprint, RunManifest.read(newest), newest, 0).tobytes() == before.tobytes()
     shard = Shard(blueprint, 0, tmp_path / "rows")
     shard.load(newest)
     unused = np.setdiff1d(np.arange(240), shard.tables[0].keys())
@@ -250,7 +249,7 @@ def test_a_run_of_two_epochs_with_another_order_in_the_second_can_go_on_again(en
     said: list[str] = []
     blueprint = prepare(other(training__seed=4, training__epochs=3), ended, resume=True, tell=said.append)
 
-    assert Manifest.read(checkpoints.newest(ended)).position == 2000
+    assert RunManifest.read(checkpoints.newest(ended)).position == 2000
     assert said == []
     assert blueprint.values_seed == 3
 

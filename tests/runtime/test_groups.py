@@ -7,8 +7,8 @@ from torch import nn
 
 from dovetail.runtime import TrainingError, train
 from dovetail.runtime.blueprint import DenseEntry
-from dovetail.runtime.dense.groups import optimizer_of
-from dovetail.spec.run_optimizer import RunGroup, RunOptimizer
+from dovetail.runtime.dense.optimizer import optimizer_of
+from dovetail.spec.run_sections import RunGroup, RunOptimizer
 from tests.runtime.coordinator.blueprints import make_blueprint
 from tests.runtime.test_validation import Line, slope
 

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from dovetail.runtime.held_ports import hold_port, let_go
 from dovetail.runtime.launch.hosts.keeper import Keeper
-from dovetail.runtime.launch.hosts.requests import AskPorts
-from dovetail.runtime.private_folder import make_private_folder, remove_private_folder
+from dovetail.runtime.launch.hosts.protocol import AskPorts
+from dovetail.runtime.private_folder import hold_port, let_go, make_private_folder, remove_private_folder
 
 HOST = "127.0.0.1"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems have other rules")

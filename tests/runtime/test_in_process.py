@@ -9,9 +9,9 @@ from torch import nn
 
 from dovetail.models import ModelError
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.single.in_process import InProcess
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.runs import ADAM, assert_same_state, clicks, last_state, make_run, train
 
 CLIPPED = replace(ADAM, clip_norm=0.1)

@@ -15,9 +15,9 @@ from dovetail.errors import SpecError
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.join import join
-from dovetail.runtime.launch.lock import owner_of
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.runtime.looks import look_at, unlike
+from dovetail.runtime.prepare.lock import owner_of
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.prepare.source_fingerprint import source_fingerprint, unlike
 from dovetail.spec.run import RunData, RunModel
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import clicks, make_run, train
@@ -197,7 +197,7 @@ def test_a_model_of_another_shape_is_refused_with_the_difference(tmp_path):
 
 def test_data_of_the_same_size_that_are_others_are_told_apart():
     run = make_run(samples=400)
-    one, same, other = (look_at(run, clicks(num_samples=400, seed=seed), 400) for seed in (0, 0, 1))
+    one, same, other = (source_fingerprint(run, clicks(num_samples=400, seed=seed), 400) for seed in (0, 0, 1))
 
     assert list(unlike(one, same)) == []
     assert [words.partition(":")[0] for words in unlike(one, other)] == ["the data are as many here, but other ones"]
@@ -207,10 +207,10 @@ def test_code_that_changed_is_told(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "changing_model.py").write_text("def build():\n    return None\n")
     run = make_run(model=RunModel(name="changing_model:build"))
-    before = look_at(run, clicks(num_samples=400), 400)
+    before = source_fingerprint(run, clicks(num_samples=400), 400)
     (tmp_path / "changing_model.py").write_text("def build():\n    return 1\n")
 
-    after = look_at(run, clicks(num_samples=400), 400)
+    after = source_fingerprint(run, clicks(num_samples=400), 400)
 
     assert list(unlike(before, after)) == ["the file that `changing_model:build` is in is another one here"]
 

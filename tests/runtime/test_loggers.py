@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from dovetail.runtime import MLflow, TrainingError, WandB
-from dovetail.runtime.finished.validated import Validated
-from dovetail.runtime.launch.loggers import Logging, TensorBoard, flat
+from dovetail.runtime.finished.result import Validated
+from dovetail.runtime.monitor.loggers import Logging, TensorBoard, flat
 from dovetail.spec.run import Run, RunModel
 
 WANDB = """

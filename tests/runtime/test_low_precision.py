@@ -11,10 +11,9 @@ from torch.nn import functional
 from dovetail.data.loader import Loader
 from dovetail.runtime import restore_into, train
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.runtime.worker.low_precision import FIRST_SCALE, LossScale
-from dovetail.spec.run import RunModel
-from dovetail.spec.run_settings import with_settings
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.worker.compute.low_precision import FIRST_SCALE, LossScale
+from dovetail.spec.run import RunModel, with_settings
 from tests.runtime.any_model import NUM_DENSE, NUM_SLOTS, ROWS, Labelled, clicked, make_run, train_here
 from tests.runtime.runs import cut, last_state
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dovetail.spec.run import RunModel, RunWorker
-from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_sections import RunSaving
 from dovetail.testbed import available
 from tests.runtime.counting import COUNTING, PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import kill, make_run, train

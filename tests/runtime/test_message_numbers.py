@@ -1,4 +1,4 @@
-"""Numbers that nothing has are refused where a letter is read."""
+"""Numbers that nothing has are refused where an envelope is read."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from dovetail.runtime.messages import Alive, Done, Message, Pull, Report, Span
-from dovetail.transport import Codec, WireError
+from dovetail.transport import EnvelopeCodec, WireError
 from dovetail.transport.envelope import PREFIX
 
-CODEC = Codec(Message)
+CODEC = EnvelopeCodec(Message)
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ def test_a_report_before_the_first_loss_travels():
         state="running", generation=1, step=0, epoch=0, samples=0, total_samples=1, samples_per_s=0.0,
         loss=float("nan"), auc=float("nan"), checkpoint_step=0, workers=(), servers=(), events=(), next_event=0,
     )  # fmt: skip
-    letter = CODEC.unpack(CODEC.pack(1, report))
-    assert letter.message.loss != letter.message.loss
+    envelope = CODEC.unpack(CODEC.pack(1, report))
+    assert envelope.message.loss != envelope.message.loss

@@ -17,13 +17,13 @@ from dovetail.errors import SpecError
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import PROMETHEUS
-from dovetail.runtime.launch.metrics_page import MetricsPage
-from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Report
 from dovetail.runtime.messages.watching import WorkerStatus
+from dovetail.runtime.monitor.metrics_page import MetricsPage
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.spec.run import Run
-from dovetail.spec.run_log import RunLog
+from dovetail.spec.run_sections import RunLog
 from tests.runtime.counting import PLAIN, slow_counting
 from tests.runtime.runs import make_run
 

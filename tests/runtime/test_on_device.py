@@ -15,14 +15,13 @@ import torch
 from dovetail.embedding import TableError
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import Summary
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.folder import RunSummary
 from dovetail.runtime.launch.start import start
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.single.device_run import DeviceRun, on_one_device
+from dovetail.runtime.single.in_process import InProcess
 from dovetail.spec.run import RunModel
-from dovetail.spec.run_keeping import RunSaving, RunValidation
-from dovetail.spec.run_table import RunTable
+from dovetail.spec.run_sections import RunSaving, RunTable, RunValidation
 from tests.runtime.runs import ADAGRAD, ADAM, assert_same_state, cut, last_state, make_run
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -143,7 +142,7 @@ def test_a_run_on_a_device_is_watched_tried_and_summed_up_like_any_other(tmp_pat
     trials = RunValidation(every_steps=10, options={"seed": 5}, samples=200)
     run = msgspec.structs.replace(run_on_device(samples=samples, epochs=2), validation=trials)
     result = start(run, tmp_path / "run", on_report=reports.append)
-    summary = Summary.read(tmp_path / "run")
+    summary = RunSummary.read(tmp_path / "run")
     lines = [msgspec.json.decode(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
 
     assert result.is_complete

@@ -13,8 +13,8 @@ from dovetail.models.task import infer_loss
 from dovetail.runtime import predict_run, train
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.evaluate import evaluate_run
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.any_model import NUM_DENSE, Labelled, both, by_pytorch, clicked, make_run, train_here, uneven
 from tests.runtime.runs import assert_same_state, last_state, state_in
 from tests.runtime.test_equality import assert_equals

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dovetail.errors import DovetailError
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.private_folder import (
     hold,
     make_private_folder,
@@ -114,7 +114,7 @@ import sys, pathlib
 import dovetail.runtime.private_folder as places
 places._memory = lambda: pathlib.Path(sys.argv[1])
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from tests.runtime.counting import PLAIN, slow_counting
 from tests.runtime.runs import make_run
 folder = pathlib.Path(sys.argv[2])

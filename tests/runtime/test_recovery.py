@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.runtime.server.redo_content import BEGIN
-from dovetail.runtime.server.redo_ring import PAGE
-from dovetail.spec.run_keeping import RunSaving
+from dovetail.runtime.server.redo.records import BEGIN
+from dovetail.runtime.server.redo.ring import PAGE
+from dovetail.spec.run_sections import RunSaving
 from tests.runtime.chaos import Chaos
 from tests.runtime.counting import assert_each_sample_counts_once
 from tests.runtime.many_kills import ADAM, counting_run, train_under_kills, went_back

@@ -11,11 +11,11 @@ from dovetail.models import SlotEmbedding, as_graph
 from dovetail.runtime import TrainingError, restore_into, restore_model
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import table_seed
-from dovetail.runtime.checkpoint import Manifest
+from dovetail.runtime.checkpoint import RunManifest
 from dovetail.runtime.fingerprint import Fingerprint
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 
 DATA = Clicks(truth="logistic", num_slots=3, num_multi_valued=1, num_dense=2, rows_per_slot=10)
 OPTIONS = {"truth": "logistic", "num_slots": 3, "num_multi_valued": 1, "num_dense": 2, "rows_per_slot": 10}
@@ -46,7 +46,7 @@ def make_run(num_servers, name="ctr-dnn"):
 def train_a_step(folder, blueprint):
     """Write the checkpoint of servers that took one step by gradients of one."""
     first = checkpoints.newest(folder)
-    values, _ = checkpoints.load_dense(first, Manifest.read(first))
+    values, _ = checkpoints.load_dense(first, RunManifest.read(first))
     partial = checkpoints.begin(folder, 1)
     keys = np.array([0, 7, 11, 29])
     for server in range(blueprint.num_servers):
@@ -68,7 +68,7 @@ def train_a_step(folder, blueprint):
             table.save(partial / checkpoints.table_folder(position, server))
             table.close()
     files = checkpoints.checksums_in(partial, only="**/*")
-    manifest = Manifest(
+    manifest = RunManifest(
         step=1,
         position=4,
         dense_steps=1,

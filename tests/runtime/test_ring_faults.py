@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_sections import RunSaving
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import assert_nothing_left, kill, make_run, train
 

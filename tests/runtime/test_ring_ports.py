@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunNetwork, RunWorker
 from dovetail.testbed import Hosts, available
 from dovetail.testbed.namespaces import inside

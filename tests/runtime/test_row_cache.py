@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dovetail.errors import SpecError
-from dovetail.runtime.folder import Summary
+from dovetail.runtime.folder import RunSummary
 from dovetail.spec.run import RunWorker
 from tests.runtime.chaos import Chaos
 from tests.runtime.choosy import choosy
@@ -17,7 +17,7 @@ CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available
 
 def counted(folder):
     """Return how many rows workers looked up, and how many of them did not travel."""
-    workers = Summary.read(folder).workers.values()
+    workers = RunSummary.read(folder).workers.values()
     return sum(each.looked_up_rows for each in workers), sum(each.kept_rows for each in workers)
 
 

@@ -29,7 +29,7 @@ from dovetail.runtime.messages import (
     Status,
     Stop,
 )
-from dovetail.transport import Codec, KeyRing, Refused
+from dovetail.transport import EnvelopeCodec, KeyRing, Refused
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import make_run, train
 
@@ -118,7 +118,7 @@ def line_of(folder, name, spec, identity):
 
 def lie(local):
     """Do with the key of a worker what would end the run, or lead it astray; return what is answered to each."""
-    codec, blueprint = Codec(Message), local.blueprint
+    codec, blueprint = EnvelopeCodec(Message), local.blueprint
     server = local.report.generation
     worker = local.children["worker-1"].process_id
     done = Done(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run_keeping import RunSaving
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.spec.run_sections import RunSaving
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import assert_nothing_left, kill, make_run, train
 

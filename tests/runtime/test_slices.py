@@ -6,13 +6,13 @@ from msgspec.structs import replace
 
 from dovetail.models.load import load_model
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.dense.slices import is_sliced, slices_of
+from dovetail.runtime.dense.buckets import buckets_of, is_bucketed
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.private_folder import remove_private_folder
-from dovetail.runtime.server.step_sums import StepSums
+from dovetail.runtime.server.gradients import StepSums
 from dovetail.spec.run import RunWorker
-from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_sections import RunSaving
 from tests.runtime.chaos import Chaos
 from tests.runtime.many_kills import ADAM, counting_run, went_back
 from tests.runtime.one_process import OneProcess
@@ -49,7 +49,7 @@ def test_a_run_in_slices_ends_where_one_process_ends(tmp_path, servers, workers,
 def test_slices_are_all_of_every_servers_part(tmp_path, servers):
     blueprint = prepare(make_run(servers=servers, slice_bytes=64), tmp_path)
     remove_private_folder(blueprint.private_folder)
-    found = slices_of(blueprint)
+    found = buckets_of(blueprint)
 
     assert [each.first for each in found[1:]] == [each.last for each in found[:-1]]
     assert (found[0].first, found[-1].last) == (0, blueprint.dense_size)
@@ -64,8 +64,8 @@ def test_what_does_not_pay_goes_in_one_piece(tmp_path, how):
     blueprint = prepare(make_run(**how), tmp_path)
     remove_private_folder(blueprint.private_folder)
 
-    assert not is_sliced(blueprint)
-    assert not slices_of(blueprint)
+    assert not is_bucketed(blueprint)
+    assert not buckets_of(blueprint)
 
 
 def sums_of(*, sliced=True):
@@ -125,7 +125,7 @@ def test_under_kills_a_run_in_slices_is_bit_equal_to_one_without_kills(tmp_path)
     local = train(run, tmp_path / "killed", meanwhile=chaos, timeout_s=300)
     train(run, tmp_path / "whole")
 
-    assert is_sliced(Blueprint.read(tmp_path / "whole"))
+    assert is_bucketed(Blueprint.read(tmp_path / "whole"))
     assert len(chaos.killed) == 4
     assert went_back(local) == []
     assert_same_state(last_state(tmp_path / "killed"), last_state(tmp_path / "whole"))

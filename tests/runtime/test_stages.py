@@ -15,9 +15,9 @@ from dovetail.models.load import as_graph, load_model
 from dovetail.runtime.finished.restore import restore_into
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.messages import Report
-from dovetail.runtime.model.items import items_for
+from dovetail.runtime.model.build import items_for
 from dovetail.spec.run import Run, RunModel
-from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_sections import RunSaving
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import ADAM, clicks, cut, kill, make_run, train

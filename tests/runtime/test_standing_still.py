@@ -10,15 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dovetail.runtime.awake import AwakeClock
+from dovetail.runtime.clocks import AwakeClock
 from tests.runtime.counting import assert_each_sample_counts_once
 from tests.waiting import wait_until
 
 START = """
 import sys, pathlib
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run_keeping import RunSaving
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.spec.run_sections import RunSaving
 from tests.runtime.counting import PLAIN, slow_counting
 from tests.runtime.runs import make_run
 folder = pathlib.Path(sys.argv[1])

@@ -11,7 +11,7 @@ import zmq
 
 from dovetail.runtime.folder import KEYS
 from dovetail.runtime.messages import Message, Pull, Push
-from dovetail.transport import Codec, KeyRing, Refused, make_keys
+from dovetail.transport import EnvelopeCodec, KeyRing, Refused, make_keys
 from dovetail.transport.envelope import PREFIX
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import log_of, make_run, train
@@ -72,7 +72,7 @@ def visit(folder, name, address):
 
 def misuse(client):
     """Send what can be read and makes no sense to a server."""
-    codec = Codec(Message)
+    codec = EnvelopeCodec(Message)
     keys, values = np.arange(3, dtype=np.int64), np.ones((3, 1), dtype=np.float32)
 
     def push(tables, arrays, *, dense=False, task=10**6, part=0):

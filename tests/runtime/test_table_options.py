@@ -14,9 +14,9 @@ from dovetail.embedding import Table, make_row_optimizer
 from dovetail.models import as_graph
 from dovetail.runtime import restore_into, train
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.spec.run_settings import with_settings
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.single.device_run import DeviceRun, on_one_device
+from dovetail.spec.run import with_settings
 from tests.runtime.any_model import NUM_SLOTS, ROWS, Labelled, by_pytorch, clicked, make_run, train_here
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import ADAGRAD, cut

@@ -20,7 +20,7 @@ from dovetail.runtime.finished.restore import restore_model
 from dovetail.runtime.launch.join import join
 from dovetail.runtime.trust import check_trusted, why_not_ours
 from dovetail.spec.run import RunData, RunModel
-from dovetail.spec.run_keeping import RunValidation
+from dovetail.spec.run_sections import RunValidation
 from tests.runtime.runs import NUM_ROWS, make_run, train
 
 CODE = """

@@ -8,7 +8,7 @@ from dovetail.models import as_graph
 from dovetail.models.errors import ModelError
 from dovetail.profiler.request import ProfileRequest
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunModel
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import ADAM, clicks, cut, make_run, train

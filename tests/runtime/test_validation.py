@@ -12,9 +12,9 @@ from torch.utils.data import TensorDataset
 
 from dovetail.data import DataError
 from dovetail.runtime import Callback, TrainingError, restore_into, train
-from dovetail.runtime.finished.validated import is_better, read_validated
+from dovetail.runtime.finished.result import is_better, read_validated
 from dovetail.runtime.launch.validation import Validator
-from dovetail.spec.run_keeping import RunValidation
+from dovetail.spec.run_sections import RunValidation
 
 
 class Line(nn.Module):
@@ -159,7 +159,7 @@ def test_metrics_know_which_way_is_better():
     ],
 )
 def test_a_run_stops_after_so_many_trials_that_are_not_the_best(bests, patience, stops):
-    from dovetail.runtime.finished.validated import Validated
+    from dovetail.runtime.finished.result import Validated
 
     validator = Validator.__new__(Validator)
     validator._settings = RunValidation(patience=patience)

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 from dovetail.embedding import Table
 from dovetail.models import SlotEmbedding
 from dovetail.runtime import TrainingError, restore_model, resume, train
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from tests.runtime.runs import clicks, last_state, make_run
 from tests.runtime.runs import train as run_to_end
 from tests.runtime.test_validation import SMALL, Line, slope

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import DovetailError
-from dovetail.scheduler.allocate import Options, best, best_choice
+from dovetail.scheduler.allocate import JobOptions, best, best_choice
+from dovetail.scheduler.allocate.best import solve_milp
 from dovetail.scheduler.allocate.bound import price_workers
-from dovetail.scheduler.allocate.milp import solve_milp
 
 
 def drawn_options(seed, *, num_jobs, num_types, max_workers):
@@ -26,7 +26,7 @@ def drawn_options(seed, *, num_jobs, num_types, max_workers):
                     workers.append(size)
                     values.append(scale * size ** draw.uniform(0.3, 1.0) * draw.uniform(0.8, 1.2))
         first.append(len(types))
-    return Options(
+    return JobOptions(
         first=np.array(first),
         types=np.array(types, np.int64),
         workers=np.array(workers, np.int64),
@@ -114,6 +114,6 @@ def test_required_jobs_are_all_served_or_it_says_so():
 
 def test_no_jobs_need_no_choice():
     empty = np.empty(0, np.int64)
-    options = Options(first=np.zeros(1, np.int64), types=empty, workers=empty, values=np.empty(0))
+    options = JobOptions(first=np.zeros(1, np.int64), types=empty, workers=empty, values=np.empty(0))
 
     assert len(best_choice(options, np.array([4]))) == 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import DovetailError
-from dovetail.scheduler.cluster import Cluster, Start
+from dovetail.scheduler.cluster import Cluster, JobStart
 from dovetail.scheduler.estimate.watching import Watching
 from dovetail.scheduler.job_table import job_table
 from dovetail.scheduler.registry import make_policy
@@ -27,18 +27,18 @@ def wanted(*entries):
 
 def test_an_allocation_stops_what_it_leaves_out_and_starts_what_it_changes():
     cluster = two_jobs()
-    cluster.hold(Start(row=0, kind=0, workers=4, batch=-1), 10.0)
+    cluster.hold(JobStart(row=0, kind=0, workers=4, batch=-1), 10.0)
 
     assert cluster.changes(wanted((0, 0, 4))) == ([], [])
-    assert cluster.changes(wanted((1, 0, 8))) == ([0], [Start(row=1, kind=0, workers=8, batch=-1)])
+    assert cluster.changes(wanted((1, 0, 8))) == ([0], [JobStart(row=1, kind=0, workers=8, batch=-1)])
 
 
 def test_what_was_held_is_counted_in_worker_seconds_over_all_starts():
     cluster = two_jobs()
-    cluster.hold(Start(row=0, kind=0, workers=4, batch=-1), 10.0)
+    cluster.hold(JobStart(row=0, kind=0, workers=4, batch=-1), 10.0)
     cluster.advance(20.0)
     cluster.let_go(0, 20.0)
-    cluster.hold(Start(row=0, kind=0, workers=2, batch=-1), 30.0)
+    cluster.hold(JobStart(row=0, kind=0, workers=2, batch=-1), 30.0)
     cluster.advance(35.0)
 
     assert cluster.attained.tolist() == [50.0, 0.0]

@@ -5,11 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from dovetail.scheduler.policies.dovetail import Dovetail
-from dovetail.scheduler.value.changes import change_values
-from dovetail.scheduler.value.costate import costates, last_first
-from dovetail.scheduler.value.offers import is_sensible, offers_of
-from dovetail.scheduler.value.prices import priced_costates
+from dovetail.scheduler.default.costates import costates, last_first, priced_costates
+from dovetail.scheduler.default.offers import is_sensible, offers_of
+from dovetail.scheduler.default.policy import Dovetail
+from dovetail.scheduler.default.values import change_values
 from dovetail.simulator import simulate
 from tests.scheduler.exhaustive import least_sum_of_completions
 from tests.scheduler.makers import CURVE, make_view, sizes

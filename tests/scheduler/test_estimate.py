@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dovetail.scheduler.estimate.history import SizeHistory
 from dovetail.scheduler.estimate.loss_curve import fit_loss
 from dovetail.scheduler.estimate.speed_fit import Measured, first_prior, fit_speed, learn_prior
+from dovetail.scheduler.estimate.watching import SizeHistory
 
 
 def losses(works, *, noise=0.0, seed=0):

@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
+from dovetail.scheduler.baselines.doubling import Doubling
+from dovetail.scheduler.baselines.fifo import Fifo
+from dovetail.scheduler.baselines.fixed import Fixed
+from dovetail.scheduler.cluster import FoundJob, cluster_as_found
+from dovetail.scheduler.default.policy import Dovetail
 from dovetail.scheduler.estimate.watching import Watching
 from dovetail.scheduler.job_table import job_table
-from dovetail.scheduler.live import Found, cluster_as_found
 from dovetail.scheduler.pins import WithPins
-from dovetail.scheduler.policies.doubling import Doubling
-from dovetail.scheduler.policies.dovetail import Dovetail
-from dovetail.scheduler.policies.fifo import Fifo
-from dovetail.scheduler.policies.fixed import Fixed
 from dovetail.scheduler.quotas import WithinQuotas
 from dovetail.scheduler.view import allocation
 from dovetail.spec.job import Job
 from dovetail.spec.workload import NodeGroup, Workload
 
-WAITS = Found(type=None, workers=0, since_s=0.0, attained=0.0, starts=0)
+WAITS = FoundJob(type=None, workers=0, since_s=0.0, attained=0.0, starts=0)
 
 
 def table_of(*jobs, workers=8):
@@ -28,7 +28,7 @@ def table_of(*jobs, workers=8):
 
 
 def test_a_cluster_is_found_as_it_is():
-    found = [Found(type="cpu", workers=3, since_s=5.0, attained=10.0, starts=2), WAITS]
+    found = [FoundJob(type="cpu", workers=3, since_s=5.0, attained=10.0, starts=2), WAITS]
 
     cluster = cluster_as_found(table_of({}, {}), found, 9.0, taken={"cpu": 2})
 
@@ -64,7 +64,7 @@ def test_nobody_holds_more_than_the_quota_and_what_is_left_goes_to_others(policy
 
 def test_a_job_that_runs_keeps_its_quota_before_one_that_waits():
     table = table_of({}, {})
-    found = [WAITS, Found(type="cpu", workers=2, since_s=0.0, attained=0.0, starts=1)]
+    found = [WAITS, FoundJob(type="cpu", workers=2, since_s=0.0, attained=0.0, starts=1)]
     cluster = cluster_as_found(table, found, 10.0)
     watching = Watching(table)
     for row in range(2):
@@ -102,7 +102,7 @@ def test_what_other_jobs_of_a_kind_took_says_what_a_new_one_has_left():
 
 
 def held(workers):
-    return Found(type="cpu", workers=workers, since_s=0.0, attained=0.0, starts=1)
+    return FoundJob(type="cpu", workers=workers, since_s=0.0, attained=0.0, starts=1)
 
 
 @pytest.mark.parametrize(

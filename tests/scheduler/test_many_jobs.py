@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dovetail.scheduler.allocate.bound import HALVINGS, SWEEPS, clear
+from dovetail.scheduler.baselines.growing import grow_while_it_saves
 from dovetail.scheduler.estimate.watching import Watching
 from dovetail.scheduler.job_table import job_table
-from dovetail.scheduler.policies.growing import grow_while_it_saves
 from dovetail.simulator.traces.make import make_workload
 from tests.scheduler.test_allocate import drawn_options
 

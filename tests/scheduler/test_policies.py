@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import DovetailError
-from dovetail.scheduler.policies.dovetail import Dovetail
+from dovetail.scheduler.default.policy import Dovetail
 from dovetail.scheduler.registry import POLICIES, make_policy
 from tests.scheduler.makers import CURVE, kinds_of, make_view, sizes
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from dovetail.scheduler.policies.dovetail import Dovetail
-from dovetail.scheduler.value.offers import offers_of
-from dovetail.scheduler.value.overdue import must_run
-from dovetail.scheduler.value.weights import job_times
+from dovetail.scheduler.default.offers import offers_of
+from dovetail.scheduler.default.policy import Dovetail
+from dovetail.scheduler.default.values import job_times, must_run
 from dovetail.simulator import simulate
 from tests.scheduler.makers import make_view, sizes
 from tests.simulator.makers import make_job, make_workload

@@ -8,16 +8,15 @@ import pytest
 
 from dovetail.errors import DovetailError, SpecError
 from dovetail.prometheus import gauge
-from dovetail.scheduler.policies.dovetail import Dovetail
-from dovetail.serve.database import Database
-from dovetail.serve.ended import how_it_ended
-from dovetail.serve.launcher import Found, Task
-from dovetail.serve.outlook import Seen, outlook
-from dovetail.serve.progress import Progress
-from dovetail.serve.settings import Settings, hosts_with, nodes_of, parse_quotas
-from dovetail.serve.store import Store, UnknownJobError
+from dovetail.scheduler.default.policy import Dovetail
+from dovetail.serve.controller import how_it_ended
+from dovetail.serve.job_command import task_of, write_run_file
+from dovetail.serve.launcher import FoundProcess, JobAttempt
+from dovetail.serve.outlook import SeenJob, outlook
+from dovetail.serve.progress import JobProgress
+from dovetail.serve.settings import DaemonSettings, hosts_with, nodes_of, parse_quotas
+from dovetail.serve.store import Database, JobStore, UnknownJobError
 from dovetail.serve.submission import Submission
-from dovetail.serve.words import task_of, write_run_file
 from dovetail.spec.hosts import Host, HostsFile
 from dovetail.spec.workload import NodeGroup
 
@@ -27,7 +26,7 @@ NODES = (NodeGroup(type="cpu", workers=4), NodeGroup(type="gpu", workers=2))
 
 @pytest.fixture
 def store(tmp_path):
-    found = Store(tmp_path / "state.sqlite")
+    found = JobStore(tmp_path / "state.sqlite")
     yield found
     found.close()
 
@@ -48,7 +47,7 @@ def test_what_was_written_is_there_for_the_next_daemon(tmp_path, store):
     store.tell_to_stop(job.id, "wait")
     store.set("drain", "on")
 
-    again = Store(tmp_path / "state.sqlite")
+    again = JobStore(tmp_path / "state.sqlite")
 
     found = again.job(job.id)
     assert (found.state, found.attempt, found.workers, found.why) == ("running", 1, 2, "wait")
@@ -111,19 +110,19 @@ def test_a_change_that_fails_half_way_is_none(store):
 @pytest.mark.parametrize(
     ("why", "found", "complete", "state"),
     [
-        (None, Found(state="ended", code=0), True, "done"),
-        ("cancel", Found(state="ended", code=0), True, "done"),  # it was faster
-        ("cancel", Found(state="ended", code=0), False, "cancelled"),
-        ("cancel", Found(state="ended", code=-9), None, "cancelled"),
-        ("wait", Found(state="ended", code=0), False, "queued"),
-        ("wait", Found(state="ended", code=-9), None, "queued"),  # it did not stop, and was ended
-        ("target", Found(state="ended", code=0), False, "done"),
-        (None, Found(state="ended", code=0), False, "queued"),  # somebody else sent SIGTERM
-        (None, Found(state="ended", code=1), None, "failed"),
-        (None, Found(state="ended", code=-signal.SIGSEGV), None, "failed"),
-        (None, Found(state="ended", code=-signal.SIGKILL), None, "queued"),
-        (None, Found(state="lost"), None, "queued"),
-        (None, Found(state="never"), None, "queued"),
+        (None, FoundProcess(state="ended", code=0), True, "done"),
+        ("cancel", FoundProcess(state="ended", code=0), True, "done"),  # it was faster
+        ("cancel", FoundProcess(state="ended", code=0), False, "cancelled"),
+        ("cancel", FoundProcess(state="ended", code=-9), None, "cancelled"),
+        ("wait", FoundProcess(state="ended", code=0), False, "queued"),
+        ("wait", FoundProcess(state="ended", code=-9), None, "queued"),  # it did not stop, and was ended
+        ("target", FoundProcess(state="ended", code=0), False, "done"),
+        (None, FoundProcess(state="ended", code=0), False, "queued"),  # somebody else sent SIGTERM
+        (None, FoundProcess(state="ended", code=1), None, "failed"),
+        (None, FoundProcess(state="ended", code=-signal.SIGSEGV), None, "failed"),
+        (None, FoundProcess(state="ended", code=-signal.SIGKILL), None, "queued"),
+        (None, FoundProcess(state="lost"), None, "queued"),
+        (None, FoundProcess(state="never"), None, "queued"),
     ],
 )
 def test_a_run_that_has_no_process_any_more_is_over_or_goes_on(tmp_path, store, why, found, complete, state):
@@ -132,18 +131,18 @@ def test_a_run_that_has_no_process_any_more_is_over_or_goes_on(tmp_path, store, 
         store.tell_to_stop(job.id, why)
     if complete is not None:
         (tmp_path / "out-1").write_text(f"something\n{json.dumps({'is_complete': complete, 'loss': 0.5})}\n")
-    task = Task(job=job.id, attempt=1, folder=tmp_path)
+    task = JobAttempt(job=job.id, attempt=1, folder=tmp_path)
 
-    assert how_it_ended(store.job(job.id), task, found, Progress(tmp_path)).state == state
+    assert how_it_ended(store.job(job.id), task, found, JobProgress(tmp_path)).state == state
 
 
 def test_a_job_that_is_lost_again_and_again_without_getting_on_fails(tmp_path, store):
     job = running(store)
     job.failures = 3
-    lost, task = Found(state="lost"), Task(job=job.id, attempt=1, folder=tmp_path)
-    got_on = Progress(tmp_path, last_s=job.since_s + 1.0)
+    lost, task = FoundProcess(state="lost"), JobAttempt(job=job.id, attempt=1, folder=tmp_path)
+    got_on = JobProgress(tmp_path, last_s=job.since_s + 1.0)
 
-    assert how_it_ended(job, task, lost, Progress(tmp_path)).state == "failed"
+    assert how_it_ended(job, task, lost, JobProgress(tmp_path)).state == "failed"
     assert how_it_ended(job, task, lost, got_on) == ("queued", None, 0)
 
 
@@ -151,8 +150,8 @@ def test_a_job_that_is_lost_again_and_again_without_getting_on_fails(tmp_path, s
 
 
 def looked(jobs, progress=None, seen=None, taken=None):
-    settings = Settings(nodes=NODES)
-    known = outlook(settings, jobs, progress or {}, seen or Seen(), jobs[-1].submitted_s + 1.0, taken=taken or {})
+    settings = DaemonSettings(nodes=NODES)
+    known = outlook(settings, jobs, progress or {}, seen or SeenJob(), jobs[-1].submitted_s + 1.0, taken=taken or {})
     return known, known.cluster.view(known.watching)
 
 
@@ -185,9 +184,11 @@ def test_a_running_job_is_seen_with_what_it_holds_and_a_stopping_ones_workers_ar
 
 def test_measured_speeds_and_the_work_a_run_says_it_has_are_believed(tmp_path, store):
     job = running(store, kind="k")
-    progress = Progress(tmp_path, done=2_000.0, total=10_000.0)
+    progress = JobProgress(tmp_path, done=2_000.0, total=10_000.0)
 
-    _, view = looked([job], {job.id: progress}, Seen(speeds=[("k", "cpu", 2, 400.0)], starts_s=[3.0], resizes_s=[0.5]))
+    _, view = looked(
+        [job], {job.id: progress}, SeenJob(speeds=[("k", "cpu", 2, 400.0)], starts_s=[3.0], resizes_s=[0.5])
+    )
 
     assert view.left[0] == 8_000.0
     assert view.speed[0, 0, 2] == pytest.approx(400.0, rel=0.1)
@@ -198,16 +199,16 @@ def test_a_target_loss_says_what_is_left_once_the_curve_shows(tmp_path, store):
     job = running(store, kind="k", target_loss=0.2)
     # loss = 1 / (0.01 k + 1) meets 0.2 at k = 400.
     points = [(float(k), 1.0 / (0.01 * k + 1.0)) for k in range(10, 210, 10)]
-    progress = Progress(tmp_path, done=200.0, total=1e6, points=points)
+    progress = JobProgress(tmp_path, done=200.0, total=1e6, points=points)
 
-    _, view = looked([job], {job.id: progress}, Seen(speeds=[("k", "cpu", 2, 10.0)]))
+    _, view = looked([job], {job.id: progress}, SeenJob(speeds=[("k", "cpu", 2, 10.0)]))
 
     assert view.left[0] == pytest.approx(200.0, rel=0.1)
 
 
 def test_progress_is_read_as_it_grows_and_a_step_back_is_seen(tmp_path):
     path = tmp_path / "progress.jsonl"
-    progress = Progress(tmp_path)
+    progress = JobProgress(tmp_path)
     assert not progress.look()
     path.write_text("".join(f'{{"unix_s": {100 + t}, "samples": {50 * t}, "loss": {1 / (t + 1)}}}\n' for t in range(5)))
     with path.open("a") as file:
@@ -265,7 +266,7 @@ def test_hosts_are_nodes_and_a_job_gets_those_that_its_units_are_on():
         ]
     )
 
-    assert Settings(nodes=nodes_of(hosts), hosts=hosts).capacity == {"cpu": 5, "v100": 4}
+    assert DaemonSettings(nodes=nodes_of(hosts), hosts=hosts).capacity == {"cpu": 5, "v100": 4}
     part = hosts_with(hosts, "cpu", [1, 2, 4])
     assert [(host.name, host.units) for host in part.hosts] == [("a", 1), ("b", 2)]
     assert [(host.name, host.units) for host in hosts_with(hosts, "v100", [0]).hosts] == [("g", 1)]

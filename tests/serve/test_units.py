@@ -5,15 +5,15 @@ import sqlite3
 import pytest
 
 from dovetail.runtime.folder import ask_for
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.runtime.launch.team import GPUS, Team
+from dovetail.runtime.launch.elastic_workers import GPUS, ElasticWorkers
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.scheduler.registry import make_policy
 from dovetail.serve.controller import Controller
-from dovetail.serve.launcher import Found
-from dovetail.serve.settings import Settings
-from dovetail.serve.store import Store
+from dovetail.serve.job_command import gpus_of, task_of
+from dovetail.serve.launcher import FoundProcess
+from dovetail.serve.settings import DaemonSettings
+from dovetail.serve.store import JobStore
 from dovetail.serve.submission import Submission
-from dovetail.serve.words import gpus_of, task_of
 from dovetail.spec.workload import NodeGroup
 from tests.runtime.runs import make_run
 
@@ -30,7 +30,7 @@ class Remembers:
         self.tasks.append(task)
 
     def find(self, task):
-        return Found(state="running")
+        return FoundProcess(state="running")
 
     def ask_to_stop(self, task):
         pass
@@ -42,8 +42,8 @@ class Remembers:
 @pytest.fixture
 def daemon(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    store, launcher = Store(tmp_path / "state.sqlite"), Remembers()
-    settings = Settings(nodes=NODES, policy="fixed-2")
+    store, launcher = JobStore(tmp_path / "state.sqlite"), Remembers()
+    settings = DaemonSettings(nodes=NODES, policy="fixed-2")
     yield store, launcher, Controller(tmp_path, store, launcher, make_policy("fixed-2"), settings)
     store.close()
 
@@ -97,14 +97,14 @@ def test_a_daemon_that_sees_some_gpus_shares_those(daemon, monkeypatch, tmp_path
 
 
 def test_an_older_daemons_state_is_read(tmp_path):
-    store = Store(tmp_path / "state.sqlite")
+    store = JobStore(tmp_path / "state.sqlite")
     store.submit(Submission(name="a", command=["true"]))
     store.close()
     with sqlite3.connect(tmp_path / "state.sqlite") as db:
         db.execute("ALTER TABLE jobs DROP COLUMN units")
     db.close()
 
-    again = Store(tmp_path / "state.sqlite")
+    again = JobStore(tmp_path / "state.sqlite")
 
     assert again.job("a-1").units == []
     again.close()
@@ -113,7 +113,10 @@ def test_an_older_daemons_state_is_read(tmp_path):
 def test_every_worker_of_a_run_sees_the_gpu_of_its_place_whoever_comes_and_goes(tmp_path, monkeypatch):
     monkeypatch.setenv(GPUS, "2,5")
     blueprint = prepare(make_run(workers=2), tmp_path)
-    team, names = Team(tmp_path, blueprint, {}, lambda _: None), [name for name, _ in blueprint.run.each_worker()]
+    team, names = (
+        ElasticWorkers(tmp_path, blueprint, {}, lambda _: None),
+        [name for name, _ in blueprint.run.each_worker()],
+    )
     assert [team.environment_of(name)["CUDA_VISIBLE_DEVICES"] for name in names] == ["2", "5"]
 
     ask_for(tmp_path, 3, ("2", "5", "0"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.scheduler.policies.max_min import MaxMin
+from dovetail.scheduler.baselines.max_min import MaxMin
 from dovetail.simulator import simulate
 from dovetail.simulator.rounds import OnlyInRounds
 from dovetail.simulator.traces.gavel import read_gavel

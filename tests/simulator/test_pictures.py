@@ -5,9 +5,8 @@ from collections import defaultdict
 
 import pytest
 
-from dovetail.charts.lanes import bands
 from dovetail.charts.policies import draw_knob, draw_policies, policy_facts
-from dovetail.charts.schedule import draw_schedule, schedule_facts
+from dovetail.charts.schedule import bands, draw_schedule, schedule_facts
 from dovetail.scheduler.registry import make_policy
 from dovetail.simulator import simulate
 from dovetail.simulator.traces.make import make_workload

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.scheduler.policies.doubling import Doubling
+from dovetail.scheduler.baselines.doubling import Doubling
 from dovetail.simulator.engine import simulate
 from dovetail.spec.job import Job
 from dovetail.spec.workload import NodeGroup, Workload

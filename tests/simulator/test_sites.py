@@ -18,7 +18,7 @@ from dovetail.scheduler.registry import make_policy
 from dovetail.simulator.crossings import Crossing, SiteWays
 from dovetail.simulator.engine import simulate
 from dovetail.simulator.metrics import Trial
-from dovetail.spec.site_link import SiteLink
+from dovetail.spec.link import SiteLink
 from dovetail.spec.workload import Failure, NodeGroup, Workload, read_workload, write_workload
 from tests.makers import make_site_link
 from tests.simulator.makers import make_job

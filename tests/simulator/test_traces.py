@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import SpecError
-from dovetail.simulator.traces.arrivals import PATTERNS, arrivals_s
-from dovetail.simulator.traces.make import CONTENTIONS, MEAN_GAP_S, make_workload
+from dovetail.simulator.traces.make import CONTENTIONS, MEAN_GAP_S, PATTERNS, arrivals_s, make_workload
 from dovetail.simulator.traces.nodes import parse_nodes
 from dovetail.simulator.traces.philly import elastic_workload
 from dovetail.simulator.traces.read import read_any

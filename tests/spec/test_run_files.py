@@ -6,8 +6,7 @@ import pytest
 
 from dovetail.errors import SpecError
 from dovetail.spec.files import read_struct
-from dovetail.spec.run import Run, RunModel, RunWorker
-from dovetail.spec.run_settings import dotted_key, parse_setting, run_from, with_settings
+from dovetail.spec.run import Run, RunModel, RunWorker, dotted_key, parse_setting, run_from, with_settings
 
 WHOLE = """
 [model]

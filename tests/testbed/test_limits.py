@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.cgroups import Place, find_place
 from dovetail.testbed import CpuQuota, HostError, MemoryLimit
-from dovetail.testbed.place import Place, find_place
 from tests.testbed.makers import begin, line_of, needs_memory, needs_quota, python
 
 BUSY = """

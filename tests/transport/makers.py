@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.transport import Caller, Channel, Codec, KeyRing, Letter, Listener, Refused, make_keys
+from dovetail.transport import Caller, Channel, Envelope, EnvelopeCodec, KeyRing, Listener, Refused, make_keys
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
@@ -27,9 +27,9 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="told"):
     text: str = ""
 
 
-def make_codec(**options: Any) -> Codec:
+def make_codec(**options: Any) -> EnvelopeCodec:
     """Return a codec of the two messages."""
-    return Codec(Ask | Told, **options)
+    return EnvelopeCodec(Ask | Told, **options)
 
 
 class Site:
@@ -80,30 +80,30 @@ def wait_for(look: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     return found
 
 
-def answer_to(channel: Channel, message: Any, arrays: Sequence[Any] = (), *, timeout_s: float = 60.0) -> Letter:
+def answer_to(channel: Channel, message: Any, arrays: Sequence[Any] = (), *, timeout_s: float = 60.0) -> Envelope:
     """Ask, and return the answer."""
     channel.ask(message, arrays)
-    letter = channel.receive(timeout_s)
-    assert letter is not None, f"no answer to {message} within {timeout_s:g} s"
-    return letter
+    envelope = channel.receive(timeout_s)
+    assert envelope is not None, f"no answer to {message} within {timeout_s:g} s"
+    return envelope
 
 
-def echo(letter: Letter) -> tuple[Any, tuple[Any, ...]]:
+def echo(envelope: Envelope) -> tuple[Any, tuple[Any, ...]]:
     """Answer with the same text and arrays."""
-    time.sleep(letter.message.delay_s)
-    return Told(letter.message.text), letter.arrays
+    time.sleep(envelope.message.delay_s)
+    return Told(envelope.message.text), envelope.arrays
 
 
 @contextmanager
-def serving(listener: Listener, handler: Callable[[Letter], Any] = echo) -> Iterator[Listener]:
+def serving(listener: Listener, handler: Callable[[Envelope], Any] = echo) -> Iterator[Listener]:
     """Answer letters in a thread until the block ends, then close the listener."""
     stop = threading.Event()
 
     def serve() -> None:
         while not stop.is_set():
-            letter = listener.receive(0.02)
-            if letter is not None:
-                listener.reply(letter, *handler(letter))
+            envelope = listener.receive(0.02)
+            if envelope is not None:
+                listener.reply(envelope, *handler(envelope))
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -115,6 +115,6 @@ def serving(listener: Listener, handler: Callable[[Letter], Any] = echo) -> Iter
         listener.close()
 
 
-def is_refused(letter: Letter, words: str) -> bool:
-    """Return whether a letter is a refusal that says this."""
-    return isinstance(letter.message, Refused) and words in letter.message.reason
+def is_refused(envelope: Envelope, words: str) -> bool:
+    """Return whether an envelope is a refusal that says this."""
+    return isinstance(envelope.message, Refused) and words in envelope.message.reason

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zmq
 
-from dovetail.transport import KeyRing, Letter, PeerLost, Refused, WireError
+from dovetail.transport import Envelope, KeyRing, PeerLost, Refused, WireError
 from dovetail.transport.envelope import PREFIX
 from tests.runtime.letters import mutated
 from tests.transport.makers import Ask, Site, Told, answer_to, make_codec, serving
@@ -19,7 +19,7 @@ NUM_LETTERS = pytest.mark.parametrize("num_letters", [3_000, pytest.param(30_000
 
 
 def random_frames(random: Random) -> list[bytes]:
-    """Return the frames of a good letter, of one with huge claims or wrong types, or of a mutated one."""
+    """Return the frames of a good envelope, of one with huge claims or wrong types, or of a mutated one."""
     arrays = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([True, False])]
     good = [bytes(frame) for frame in make_codec().pack(1, Ask("what"), arrays)]
     body = random.choice((["ask", "", 0.0], ["ask", 7, 0.0], ["told", ""], ["refused", ""], ["steal"], [], "ask", None))
@@ -34,7 +34,7 @@ def random_frames(random: Random) -> list[bytes]:
 def test_a_listener_answers_its_callers_whatever_one_of_them_sends(site: Site, num_letters: int):
     random = Random(5)
     refused, begun_s = 0, time.monotonic()
-    with serving(site.listener(lanes=site.lanes), lambda letter: (Told(getattr(letter.message, "text", "")), ())):
+    with serving(site.listener(lanes=site.lanes), lambda envelope: (Told(getattr(envelope.message, "text", "")), ())):
         good = site.caller(site.ipc, identity=b"worker/good")
         keys = KeyRing(site.keys)
         with zmq.Context() as context, context.socket(zmq.DEALER) as client:
@@ -46,7 +46,7 @@ def test_a_listener_answers_its_callers_whatever_one_of_them_sends(site: Site, n
             client.connect(site.ipc)
             for number in range(num_letters):
                 client.send_multipart(random_frames(random))
-                assert client.poll(60_000), f"letter {number} got no answer"
+                assert client.poll(60_000), f"envelope {number} got no answer"
                 answer = make_codec().unpack(client.recv_multipart()).message
                 refused += isinstance(answer, Refused)
                 if number % 500 == 0:
@@ -63,17 +63,17 @@ def test_a_caller_survives_whatever_its_listener_answers(site: Site, num_letters
     random = Random(6)
     listener = site.listener()
     caller = site.caller(site.ipc, lanes=site.lanes)
-    outcomes = {"letter": 0, "wire error": 0}
+    outcomes = {"envelope": 0, "wire error": 0}
     for _ in range(num_letters // 5):
         caller.ask(Ask("x"))
-        letter = listener.receive(60)
-        assert isinstance(letter, Letter)
-        listener.socket.send_multipart([letter.sender, *random_frames(random)])
-        listener.reply(letter, Told("right"))  # whatever came before, the answer itself is not lost
+        envelope = listener.receive(60)
+        assert isinstance(envelope, Envelope)
+        listener.socket.send_multipart([envelope.sender, *random_frames(random)])
+        listener.reply(envelope, Told("right"))  # whatever came before, the answer itself is not lost
         try:
             answer = caller.receive(60)
             assert answer is not None
-            outcomes["letter"] += 1
+            outcomes["envelope"] += 1
         except WireError:
             outcomes["wire error"] += 1
         except PeerLost:
@@ -92,8 +92,8 @@ def test_a_caller_survives_whatever_its_listener_answers(site: Site, num_letters
 
 def answer_after(caller, listener):
     caller.ask(Ask("after"))
-    while (letter := listener.receive(60)) is not None:
-        listener.reply(letter, Told("after"))
+    while (envelope := listener.receive(60)) is not None:
+        listener.reply(envelope, Told("after"))
         while (answer := caller.receive(20)) is not None:
             return answer.message
     return None

@@ -75,10 +75,10 @@ def caller(site: Site) -> Iterator[Caller]:
 def refusal_of(caller: Caller, *frames: bytes) -> str:
     """Return what the listener says to these frames."""
     caller.socket.send_multipart(frames)
-    letter = caller.receive(60)
-    assert letter is not None
-    assert isinstance(letter.message, Refused)
-    return letter.message.reason
+    envelope = caller.receive(60)
+    assert envelope is not None
+    assert isinstance(envelope.message, Refused)
+    return envelope.message.reason
 
 
 @pytest.mark.parametrize("words", [words for words in BAD if words != "not set up here"])
@@ -95,20 +95,20 @@ def test_a_call_that_cannot_be_understood_is_answered(site: Site, caller: Caller
         """A message that the server does not know."""
 
     thief = site.caller(site.ipc, identity=b"worker/thief", codec=type(make_codec())(Steal))
-    letter = answer_to(thief, Steal())
+    envelope = answer_to(thief, Steal())
 
-    assert isinstance(letter.message, Refused)
-    assert "Invalid value 'steal'" in letter.message.reason
+    assert isinstance(envelope.message, Refused)
+    assert "Invalid value 'steal'" in envelope.message.reason
     thief.close()
 
 
 def test_a_version_that_cannot_be_read_answers_the_call_that_waits(site: Site, caller: Caller):
     newer = site.caller(site.ipc, identity=b"worker/newer")
     pack = newer._codec.pack
-    newer._codec.pack = lambda *letter, **options: [b"DVTL\x02", *pack(*letter, **options)[1:]]  # type: ignore[method-assign]
-    letter = answer_to(newer, Ask())
+    newer._codec.pack = lambda *envelope, **options: [b"DVTL\x02", *pack(*envelope, **options)[1:]]  # type: ignore[method-assign]
+    envelope = answer_to(newer, Ask())
 
-    assert letter.message == Refused("a letter has protocol version 2, expected 1")
+    assert envelope.message == Refused("an envelope has protocol version 2, expected 1")
     newer.close()
 
 

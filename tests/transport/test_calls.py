@@ -15,8 +15,8 @@ import zmq
 from dovetail.transport import (
     Caller,
     DirectCaller,
+    Envelope,
     KeyRing,
-    Letter,
     Listener,
     ListenError,
     PeerLost,
@@ -42,9 +42,9 @@ def test_a_peer_that_comes_later_gets_what_was_sent(site: Site):
     caller = site.caller(site.ipc)
     request = caller.ask(Ask("early"))
     with serving(site.listener()):
-        letter = caller.receive(60)
-    assert letter is not None
-    assert (letter.request, letter.message) == (request, Told("early"))
+        envelope = caller.receive(60)
+    assert envelope is not None
+    assert (envelope.request, envelope.message) == (request, Told("early"))
     caller.close()
 
 
@@ -63,10 +63,10 @@ def test_messages_that_need_no_answer_leave_nothing_behind(site: Site):
     caller = site.caller(site.ipc)
     for number in range(50):
         caller.send(Ask(str(number)))
-    letters = [letter for _ in range(50) if (letter := listener.receive(60)) is not None]
+    letters = [envelope for _ in range(50) if (envelope := listener.receive(60)) is not None]
 
-    assert [letter.message.text for letter in letters] == [str(number) for number in range(50)]
-    assert {letter.request for letter in letters} == {0}
+    assert [envelope.message.text for envelope in letters] == [str(number) for number in range(50)]
+    assert {envelope.request for envelope in letters} == {0}
     assert len(caller._awaited) == 0
     caller.close()
     listener.close()
@@ -85,7 +85,7 @@ def test_a_message_without_an_answer_does_not_disturb_a_question(caller: Caller)
     caller.send(Ask("news"))
     letters = [caller.receive(60), caller.receive(60)]
 
-    assert [letter and (letter.request, letter.message) for letter in letters] == [
+    assert [envelope and (envelope.request, envelope.message) for envelope in letters] == [
         (request, Told("question")),
         (0, Told("news")),
     ]
@@ -96,10 +96,10 @@ def test_answers_to_abandoned_requests_are_dropped(caller: Caller):
         caller.ask(Ask("old"))
     caller.abandon()
     request = caller.ask(Ask("new"))
-    letter = caller.receive(60)
+    envelope = caller.receive(60)
 
-    assert letter is not None
-    assert (letter.request, letter.message) == (request, Told("new"))
+    assert envelope is not None
+    assert (envelope.request, envelope.message) == (request, Told("new"))
     assert caller.late_replies == 3
 
 
@@ -115,11 +115,11 @@ def test_a_reply_to_a_peer_that_left_is_dropped_and_logged(site: Site):
     listener = site.listener()
     caller = site.caller(site.ipc, identity=b"worker/7")
     caller.ask(Ask())
-    letter = listener.receive(60)
-    assert letter is not None
+    envelope = listener.receive(60)
+    assert envelope is not None
     caller.close()
     deadline_s = time.monotonic() + 60
-    while listener.reply(letter, Told()) and time.monotonic() < deadline_s:
+    while listener.reply(envelope, Told()) and time.monotonic() < deadline_s:
         time.sleep(0.01)
 
     assert not listener.send(b"nobody", Told())
@@ -179,9 +179,9 @@ def test_what_was_just_sent_arrives_although_the_listener_closes(site: Site):
     listener = site.listener("tcp://127.0.0.1:*")
     caller = site.caller(listener.addresses[0])
     caller.ask(Ask())
-    letter = listener.receive(60)
-    assert letter is not None
-    listener.reply(letter, Told(), [np.ones(1 << 20, np.float32)])
+    envelope = listener.receive(60)
+    assert envelope is not None
+    listener.reply(envelope, Told(), [np.ones(1 << 20, np.float32)])
     listener.close()
     answer = caller.receive(60)
 
@@ -203,13 +203,13 @@ def test_the_last_word_of_a_process_that_ends_arrives(site: Site):
     listener = site.listener()
     process = multiprocessing.get_context("spawn").Process(target=say_and_leave, args=(site.folder, site.ipc))
     process.start()
-    letter = listener.receive(60)
+    envelope = listener.receive(60)
     process.join()
     process.close()
     listener.close()
 
-    assert letter is not None
-    assert (letter.message.text, letter.arrays[0].sum()) == ("last words", 1 << 18)
+    assert envelope is not None
+    assert (envelope.message.text, envelope.arrays[0].sum()) == ("last words", 1 << 18)
 
 
 def serve_elsewhere(folder: Path, address: str) -> None:
@@ -218,9 +218,9 @@ def serve_elsewhere(folder: Path, address: str) -> None:
         [address], codec=make_codec(), keys=KeyRing(folder / "keys"), name="server", lanes=folder / "lanes", log=print
     )
     while True:
-        letter = listener.receive(1)
-        if letter is not None:
-            listener.reply(letter, *echo(letter))
+        envelope = listener.receive(1)
+        if envelope is not None:
+            listener.reply(envelope, *echo(envelope))
 
 
 def test_a_server_that_is_killed_and_started_again_is_found_again(site: Site):
@@ -248,7 +248,7 @@ class TestDirectCaller:
         requests = [channel.ask(Ask(text)) for text in "ab"]
         letters = [channel.receive(0), channel.receive(0)]
 
-        assert [letter and (letter.request, letter.message) for letter in letters] == [
+        assert [envelope and (envelope.request, envelope.message) for envelope in letters] == [
             (requests[0], Told("a")),
             (requests[1], Told("b")),
         ]
@@ -262,8 +262,8 @@ class TestDirectCaller:
         assert channel.receive(0) is None
 
     def test_the_handler_cannot_write_into_what_it_was_given(self):
-        def overwrite(letter: Letter) -> tuple[Told, tuple[()]]:
-            letter.arrays[0][0] = 1
+        def overwrite(envelope: Envelope) -> tuple[Told, tuple[()]]:
+            envelope.arrays[0][0] = 1
             return Told(), ()
 
         with pytest.raises(ValueError, match="read-only"):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.transport import KeyRing, Letter, Listener
-from dovetail.transport.gate import MOST_UNPROVEN, most_unproven
-from dovetail.transport.sparing_log import QUIET_S
+from dovetail.transport import Envelope, KeyRing, Listener
+from dovetail.transport.authenticator import MOST_UNPROVEN, most_unproven
+from dovetail.transport.rate_limited_log import QUIET_S
 from tests.transport.crowd import NEEDED_FILES, crowd_at
 from tests.transport.makers import Ask, Site, Told, answer_to, make_codec, serving, wait_for
 
@@ -31,11 +31,11 @@ def serve_with_few_files(folder: Path, line: Connection) -> None:
         ["tcp://127.0.0.1:*"], codec=make_codec(), keys=KeyRing(folder / "keys"), name="server", log=lambda text: None
     )
 
-    def answer(letter: Letter) -> tuple[Told, tuple[()]]:
+    def answer(envelope: Envelope) -> tuple[Told, tuple[()]]:
         files = [(folder / f"file-{number}").open("wb") for number in range(64)]
         for file in files:
             file.close()
-        return Told(letter.message.text), ()
+        return Told(envelope.message.text), ()
 
     with serving(listener, answer):
         line.send(listener.addresses[0])
@@ -66,7 +66,7 @@ def test_its_own_are_served_and_files_can_be_opened_under_a_crowd(site: Site):
 
 
 def test_those_who_have_proven_their_keys_are_never_shown_out(site: Site, monkeypatch):
-    monkeypatch.setattr("dovetail.transport.gate.MOST_UNPROVEN", 4)
+    monkeypatch.setattr("dovetail.transport.authenticator.MOST_UNPROVEN", 4)
     begun_s = time.monotonic()
     with serving(site.listener("tcp://127.0.0.1:*", site.ipc)) as listener, ExitStack() as open_lines:
         callers = []

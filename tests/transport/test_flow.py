@@ -43,7 +43,7 @@ def test_a_peer_that_answers_late_is_not_in_the_time_of_a_transfer(site):
 
         flow = Flow(connection, "up")
         caller.ask(Ask(), [np.zeros(BYTES, dtype=np.uint8)])
-        letter = listener.receive(60)
+        envelope = listener.receive(60)
         count, last_s = -1, 0.0
         while count < 0 or time.perf_counter() < last_s + 0.3:  # all has arrived, and the peer thinks
             flow.look()
@@ -51,7 +51,7 @@ def test_a_peer_that_answers_late_is_not_in_the_time_of_a_transfer(site):
             if now != count:
                 count, last_s = now, time.perf_counter()
             time.sleep(0.001)
-        listener.reply(letter, Told())
+        listener.reply(envelope, Told())
         assert caller.receive(60) is not None
         flow.look()
         replied_s = time.perf_counter()

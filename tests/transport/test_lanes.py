@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.transport import Caller, Letter, WireError, sweep
-from dovetail.transport.lanes import LaneShelf, make_lane
+from dovetail.transport import Caller, Envelope, WireError, sweep
+from dovetail.transport.shared_memory import SharedMemoryFiles, make_shared_memory
 from tests.transport.makers import Ask, Site, Told, answer_to, echo, serving
 
 LARGE = np.arange(50_000, dtype=np.float32)
@@ -21,10 +21,10 @@ class Ways:
     def __init__(self) -> None:
         self.requests: list[bool] = []
 
-    def __call__(self, letter: Letter) -> Any:
+    def __call__(self, envelope: Envelope) -> Any:
         # An array in a frame is over that frame's memoryview, one in a lane over the map.
-        self.requests += [type(array.base).__name__ == "mmap" for array in letter.arrays]
-        return echo(letter)
+        self.requests += [type(array.base).__name__ == "mmap" for array in envelope.arrays]
+        return echo(envelope)
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def ways(site: Site) -> Iterator[Ways]:
         yield ways
 
 
-def came_by_lane(letter: Letter) -> list[bool]:
-    return [type(array.base).__name__ == "mmap" for array in letter.arrays]
+def came_by_lane(envelope: Envelope) -> list[bool]:
+    return [type(array.base).__name__ == "mmap" for array in envelope.arrays]
 
 
 def test_large_arrays_go_through_the_lane_and_small_ones_do_not(site: Site, ways: Ways):
@@ -48,7 +48,7 @@ def test_large_arrays_go_through_the_lane_and_small_ones_do_not(site: Site, ways
 
 
 def test_a_small_question_may_have_a_large_answer(site: Site):
-    with serving(site.listener(lanes=site.lanes), lambda letter: (Told(), [LARGE])):
+    with serving(site.listener(lanes=site.lanes), lambda envelope: (Told(), [LARGE])):
         caller = site.caller(site.ipc, lanes=site.lanes)
         answer = answer_to(caller, Ask())
         assert came_by_lane(answer) == [True]
@@ -81,12 +81,12 @@ def test_a_full_file_system_is_passed_by(site: Site, ways: Ways, monkeypatch: py
 
 
 def test_a_lane_larger_than_the_file_system_is_not_made(site: Site):
-    assert make_lane(site.lanes, "worker", 1 << 60) is None
-    assert make_lane(site.folder / "missing", "worker", 4096) is None
+    assert make_shared_memory(site.lanes, "worker", 1 << 60) is None
+    assert make_shared_memory(site.folder / "missing", "worker", 4096) is None
 
 
 def test_a_lane_takes_no_space_before_it_is_used(site: Site):
-    lane = make_lane(site.lanes, "worker", 1 << 26)
+    lane = make_shared_memory(site.lanes, "worker", 1 << 26)
     assert lane is not None
     path = site.lanes / lane.name
     assert (path.stat().st_size, path.stat().st_blocks) == (1 << 27, 0)
@@ -97,7 +97,7 @@ def test_a_second_request_before_the_answer_goes_inline(site: Site, ways: Ways):
     caller = site.caller(site.ipc, lanes=site.lanes)
     for number in range(3):
         caller.ask(Ask(str(number)), [LARGE + number])
-    sums = [letter.arrays[0].sum() for _ in range(3) if (letter := caller.receive(60))]
+    sums = [envelope.arrays[0].sum() for _ in range(3) if (envelope := caller.receive(60))]
 
     assert ways.requests == [True, False, False]
     assert sums == [(LARGE + number).sum() for number in range(3)]
@@ -131,16 +131,16 @@ def test_callers_have_lanes_of_their_own(site: Site, ways: Ways):
     for number, caller in enumerate(callers):
         caller.ask(Ask(), [LARGE * number])
     for number, caller in enumerate(callers):
-        letter = caller.receive(60)
-        assert letter is not None
-        assert (letter.arrays[0] == LARGE * number).all()
+        envelope = caller.receive(60)
+        assert envelope is not None
+        assert (envelope.arrays[0] == LARGE * number).all()
         caller.close()
     assert ways.requests == [True] * 4
 
 
 def test_a_shelf_keeps_few_lanes_and_none_that_were_removed(site: Site):
-    lanes = [lane for _ in range(4) if (lane := make_lane(site.lanes, "worker", 4096))]
-    shelf = LaneShelf(site.lanes, most=2)
+    lanes = [lane for _ in range(4) if (lane := make_shared_memory(site.lanes, "worker", 4096))]
+    shelf = SharedMemoryFiles(site.lanes, most=2)
     first = shelf.find(lanes[0].name, "worker")
     assert shelf.find(lanes[0].name, "worker") is first
     shelf.find(lanes[1].name, "worker")
@@ -155,11 +155,11 @@ def test_a_shelf_keeps_few_lanes_and_none_that_were_removed(site: Site):
 
 
 def test_views_outlive_the_shelf(site: Site):
-    lane = make_lane(site.lanes, "worker", 1 << 20)
+    lane = make_shared_memory(site.lanes, "worker", 1 << 20)
     assert lane is not None
     offsets = lane.place([LARGE])
     assert offsets is not None
-    shelf = LaneShelf(site.lanes)
+    shelf = SharedMemoryFiles(site.lanes)
     from dovetail.transport.arrays import claims_of
 
     (view,) = shelf.find(lane.name, "worker").views(claims_of([LARGE], 1 << 30), offsets)
@@ -169,7 +169,7 @@ def test_views_outlive_the_shelf(site: Site):
 
 def test_lanes_of_dead_processes_are_swept_whatever_their_process_ids(site: Site):
     # Of a living process in a container, whose id means nothing here, and of one whose id somebody else has now.
-    living = make_lane(site.lanes, "worker", 4096)
+    living = make_shared_memory(site.lanes, "worker", 4096)
     assert living is not None
     dead = f"worker-0-{os.getpid()}-0123456789abcdef.lane"
     for name in (dead, "notes.lane"):

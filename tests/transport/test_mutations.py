@@ -7,22 +7,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.transport import Letter, WireError
-from dovetail.transport.envelope import PREFIX, LaneReference
+from dovetail.transport import Envelope, WireError
+from dovetail.transport.envelope import PREFIX, SharedMemoryReference
 from tests.transport.makers import Ask, make_codec
 
 CODEC = make_codec()
 ARRAYS = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([True, False]), np.zeros(0, np.int64)]
 GOOD = [bytes(frame) for frame in CODEC.pack(7, Ask("what"), ARRAYS)]
-IN_LANE = [bytes(frame) for frame in CODEC.pack(7, Ask("what"), ARRAYS, lane=LaneReference("x", [0, 64, 128]))]
+IN_LANE = [bytes(frame) for frame in CODEC.pack(7, Ask("what"), ARRAYS, lane=SharedMemoryReference("x", [0, 64, 128]))]
 
 
 def unpack(frames: list[bytes]) -> None:
     """Unpack what may be anything; only `WireError` may come out of it."""
     with suppress(WireError):
-        letter = CODEC.unpack(frames)
-        assert isinstance(letter, Letter)
-        assert sum(array.nbytes for array in letter.arrays) == sum(map(len, frames[1:]))
+        envelope = CODEC.unpack(frames)
+        assert isinstance(envelope, Envelope)
+        assert sum(array.nbytes for array in envelope.arrays) == sum(map(len, frames[1:]))
 
 
 @given(st.lists(st.binary(max_size=100), max_size=4))

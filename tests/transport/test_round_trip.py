@@ -33,11 +33,11 @@ def same(left: tuple[Any, ...], right: list[Any]) -> bool:
 
 def exchange(channel: Channel) -> None:
     for number in range(3):
-        letter = answer_to(channel, Ask(f"n{number}"), ARRAYS)
-        assert letter.message == Told(f"n{number}")
-        assert same(letter.arrays, ARRAYS)
-        assert not any(array.flags.writeable for array in letter.arrays)
-        assert all(array.flags.aligned for array in letter.arrays)
+        envelope = answer_to(channel, Ask(f"n{number}"), ARRAYS)
+        assert envelope.message == Told(f"n{number}")
+        assert same(envelope.arrays, ARRAYS)
+        assert not any(array.flags.writeable for array in envelope.arrays)
+        assert all(array.flags.aligned for array in envelope.arrays)
     assert answer_to(channel, Ask()).arrays == ()
 
 
@@ -75,10 +75,10 @@ def test_a_message_that_nobody_asked_for_has_number_0(site: Site):
     listener = site.listener()
     caller = site.caller(site.ipc)
     caller.send(Ask("hello"))
-    letter = listener.receive(60)
+    envelope = listener.receive(60)
 
-    assert letter is not None
-    assert listener.send(letter.sender, Told("news"), [np.ones(2, np.float32)])
+    assert envelope is not None
+    assert listener.send(envelope.sender, Told("news"), [np.ones(2, np.float32)])
     news = caller.receive(60)
 
     assert news is not None

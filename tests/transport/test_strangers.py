@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from dovetail.transport import KeyRing, Listener, make_keys
-from dovetail.transport.sparing_log import QUIET_S
+from dovetail.transport.rate_limited_log import QUIET_S
 from tests.transport.makers import Ask, Site, Told, answer_to, is_refused, make_codec, serving, wait_for
 
 
@@ -73,9 +73,9 @@ def test_whoever_was_refused_is_let_in_once_its_key_is_listed(site: Site):
         site.wait_for_log("its key is not listed")
         (site.folder / "foreign" / "worker.public").rename(site.keys / "stranger.public")
 
-        letter = stranger.receive(60)
-        assert letter is not None
-        assert letter.message == Told("let me in")
+        envelope = stranger.receive(60)
+        assert envelope is not None
+        assert envelope.message == Told("let me in")
         stranger.close()
 
 
@@ -234,20 +234,20 @@ def test_nobody_gets_the_letters_of_another_by_its_name(site: Site):
     listener = site.listener("tcp://127.0.0.1:*")
     caller = site.caller(listener.addresses[0], identity=b"worker/1")
     caller.send(Ask("hello"))
-    letter = listener.receive(60)
-    assert letter is not None
+    envelope = listener.receive(60)
+    assert envelope is not None
     with impostor(site, listener, b"worker/1") as client:
         client.send_multipart(make_codec().pack(0, Ask("me too")))
         assert listener.receive(1) is None
 
-        assert listener.send(letter.sender, Told("secret"))
+        assert listener.send(envelope.sender, Told("secret"))
         news = caller.receive(60)
         assert news is not None
         assert news.message == Told("secret")
         codec = make_codec()
         while client.poll(100):
             assert codec.unpack(client.recv_multipart()).message != Told("secret")
-    assert letter.owner == "worker"
-    assert not any(secret in line for line in site.log for secret in [letter.sender.decode().partition("#")[2]])
+    assert envelope.owner == "worker"
+    assert not any(secret in line for line in site.log for secret in [envelope.sender.decode().partition("#")[2]])
     caller.close()
     listener.close()

@@ -3,8 +3,7 @@
 from dovetail.catalogue.catalogue import Catalogue, SortBy, load_catalogue
 from dovetail.catalogue.entry import CatalogueEntry, Precision
 from dovetail.catalogue.price_list import PriceList
-from dovetail.catalogue.problem import read_problem_with
-from dovetail.catalogue.resolve import resolve_resource
+from dovetail.catalogue.resolve import read_problem_with, resolve_resource
 
 __all__ = [
     "Catalogue",

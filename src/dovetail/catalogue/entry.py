@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
-from dovetail.catalogue.buses import bus_of
-from dovetail.catalogue.chips import Chip, chip_of
+from dovetail.catalogue.data_sheets import Chip, bus_of, chip_of
 from dovetail.errors import SpecError
 from dovetail.spec import ResourceType
 from dovetail.spec.checks import check_name, check_number, check_whole_number, field_hint, show

@@ -1,13 +1,16 @@
-"""From `type = "aws:g5.xlarge"` in a problem file to the numbers it stands for."""
+"""Problem files whose types come from the catalogue: from `type = "aws:g5.xlarge"` to numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dovetail.catalogue.catalogue import Catalogue
 from dovetail.errors import SpecError
+from dovetail.spec import Problem
 from dovetail.spec.checks import show
+from dovetail.spec.files import read_table, struct_from
 
 
 def resolve_resource(table: Mapping[str, Any], catalogue: Catalogue, *, spot: bool) -> dict[str, Any]:
@@ -38,3 +41,29 @@ def _facts(catalogue: Catalogue, entry_id: str, *, spot: bool) -> dict[str, Any]
     resource = catalogue.find(entry_id).to_resource(spot=spot)
     keys = ("name", "kind", "price_per_hour", "memory_bytes", "flops_per_s", "memory_bytes_per_s")
     return {key: value for key in keys if (value := getattr(resource, key)) is not None}
+
+
+def read_problem_with(catalogue: Catalogue, path: Path, *, spot: bool = False) -> Problem:
+    """Return the problem in a file; every `type = "cloud:instance"` in it is looked up in the catalogue."""
+    table = read_table(path)
+    resources = table.get("resource")
+    uses_catalogue = False
+    if isinstance(resources, list):
+        resolved = []
+        for position, resource in enumerate(resources):
+            if isinstance(resource, dict) and "type" in resource:
+                uses_catalogue = True
+                try:
+                    resolved.append(resolve_resource(resource, catalogue, spot=spot))
+                except SpecError as error:
+                    raise error.under(f"resource[{position}]").in_file(str(path)) from None
+            else:
+                resolved.append(resource)
+        table = {**table, "resource": resolved}
+    if spot and not uses_catalogue:
+        raise SpecError(
+            "has no resource with a `type`, so there are no spot prices to use",
+            hint='give a [[resource]] type = "aws:g5.xlarge", or leave --spot out',
+            file=str(path),
+        )
+    return struct_from(table, Problem, file=str(path))

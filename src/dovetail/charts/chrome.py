@@ -10,14 +10,13 @@ from typing import Any
 
 import msgspec
 
-from dovetail.charts.timeline import OWN_TIME, Span
-from dovetail.charts.widths import Width
+from dovetail.charts.timeline import OWN_TIME, TimelineSpan, Width
 
 MICRO = 1e6
 ENDS = ("done", "failed", "cancelled", "stopped")
 
 
-def run_trace(spans: Sequence[Span], *, name: str, widths: Sequence[Width] = ()) -> bytes:
+def run_trace(spans: Sequence[TimelineSpan], *, name: str, widths: Sequence[Width] = ()) -> bytes:
     """Return a run's spans as trace events, the first at 0; widths that were chosen for links are marks."""
     workers = sorted({span.worker for span in spans})
     begin_s = min(span.start_s for span in spans)

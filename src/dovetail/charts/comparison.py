@@ -8,10 +8,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from dovetail.charts.figure import axes_in_inches, new_figure, write_title
-from dovetail.charts.labels import shorten, text_width_inches, write
 from dovetail.charts.page import FactTable
-from dovetail.charts.palette import ACCENT, FAINT, INK, MUTED, QUIET
-from dovetail.charts.scales import finite_and_positive, log_ticks, show_scales, spans_over
+from dovetail.charts.style import (
+    ACCENT,
+    FAINT,
+    INK,
+    MUTED,
+    QUIET,
+    finite_and_positive,
+    log_ticks,
+    shorten,
+    show_scales,
+    spans_over,
+    text_width_inches,
+    write,
+)
 from dovetail.errors import DovetailError
 from dovetail.spec import Plan
 from dovetail.units import format_duration, format_usd

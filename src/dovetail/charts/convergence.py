@@ -9,9 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dovetail.charts.figure import axes_in_inches, new_figure, write_title
-from dovetail.charts.labels import spread_apart, write
-from dovetail.charts.palette import INK, MUTED
-from dovetail.charts.scales import show_scales
+from dovetail.charts.style import INK, MUTED, show_scales, spread_apart, write
 from dovetail.errors import DovetailError
 
 COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#7f7f7f")

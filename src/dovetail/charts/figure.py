@@ -12,9 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dovetail.charts.labels import any_script
 from dovetail.charts.page import FactTable, html_page
-from dovetail.charts.palette import INK, MUTED, PAPER
+from dovetail.charts.style import INK, MUTED, PAPER, any_script
 from dovetail.errors import DovetailError
 
 _ENDINGS = (".png", ".svg", ".html")

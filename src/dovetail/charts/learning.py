@@ -11,10 +11,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from dovetail.charts.comparison import format_ratio
 from dovetail.charts.figure import axes_in_inches, new_figure, write_title
-from dovetail.charts.labels import spread_apart
 from dovetail.charts.page import FactTable
-from dovetail.charts.palette import ACCENT, INK, MUTED
-from dovetail.charts.scales import log_ticks, show_scales, spans_over, usd_ticks
+from dovetail.charts.style import ACCENT, INK, MUTED, log_ticks, show_scales, spans_over, spread_apart, usd_ticks
 from dovetail.errors import DovetailError
 from dovetail.units import format_count, format_usd
 

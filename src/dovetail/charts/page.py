@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
-from dovetail.charts.palette import ACCENT, ALARM, FAINT, INK, MUTED, PAPER, QUIET
+from dovetail.charts.style import ACCENT, ALARM, FAINT, INK, MUTED, PAPER, QUIET
 
 _PAGE_COLOURS = {
     "paper": (PAPER, "#15181d"),

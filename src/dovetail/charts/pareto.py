@@ -11,10 +11,20 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from matplotlib.transforms import Bbox
 
 from dovetail.charts.figure import axes_in_inches, new_figure, write_title
-from dovetail.charts.labels import shorten
 from dovetail.charts.page import FactTable
-from dovetail.charts.palette import ACCENT, FAINT, INK, MUTED, PAPER
-from dovetail.charts.scales import finite_and_positive, log_ticks, show_scales, spans_over, usd_ticks
+from dovetail.charts.style import (
+    ACCENT,
+    FAINT,
+    INK,
+    MUTED,
+    PAPER,
+    finite_and_positive,
+    log_ticks,
+    shorten,
+    show_scales,
+    spans_over,
+    usd_ticks,
+)
 from dovetail.errors import DovetailError
 from dovetail.spec import Plan
 from dovetail.units import format_count, format_duration, format_usd

@@ -8,12 +8,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from dovetail.charts.completion import draw_times
 from dovetail.charts.figure import axes_in_inches, new_figure, write_title
-from dovetail.charts.labels import shorten, spread_apart, text_width_inches
 from dovetail.charts.page import FactTable
-from dovetail.charts.palette import ACCENT, FAINT, INK, MUTED, type_colour
-from dovetail.charts.scales import show_scales
+from dovetail.charts.schedule import draw_times
+from dovetail.charts.style import (
+    ACCENT,
+    FAINT,
+    INK,
+    MUTED,
+    shorten,
+    show_scales,
+    spread_apart,
+    text_width_inches,
+    type_colour,
+)
 from dovetail.simulator.metrics import Trial
 from dovetail.spec.workload import Workload
 from dovetail.units import format_duration

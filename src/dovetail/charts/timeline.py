@@ -20,14 +20,47 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from dovetail.charts.figure import axes_in_inches, new_figure, write_title
-from dovetail.charts.labels import shorten_to, text_width_inches, write
 from dovetail.charts.page import FactTable
-from dovetail.charts.palette import FAINT, INK, MUTED
-from dovetail.charts.scales import show_scales
-from dovetail.charts.widths import Width, mark_widths
+from dovetail.charts.style import FAINT, INK, MUTED, shorten_to, show_scales, text_width_inches, write
 from dovetail.errors import DovetailError
-from dovetail.runtime.folder import TIMELINE
+from dovetail.runtime.folder import TIMELINE, WIDTHS
 from dovetail.units import format_duration
+
+
+class Width(NamedTuple):
+    """A decision: from then on a link of a worker has so many bits; with as many as before, what that brought."""
+
+    time_s: float
+    worker: str
+    link: str
+    before: int
+    bits: int
+    gain: float
+
+
+def read_widths(folder: Path, *, since_s: float = 0.0) -> list[Width]:
+    """Return the decisions of a run, in their order; none where no width was ever chosen."""
+    path = folder / WIDTHS
+    decoder = msgspec.json.Decoder(tuple[float, str, str, int, int, float])
+    found = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            found.append(Width(*decoder.decode(line)))
+        except msgspec.MsgspecError:
+            continue
+    return [width for width in found if width.time_s >= since_s]
+
+
+def mark_widths(axes: Axes, widths: Sequence[Width], workers: Sequence[str], zero_s: float) -> None:
+    """Draw a tick for every change, in the row of its worker; axes count seconds from `zero_s`."""
+    for width in widths:
+        if width.worker in workers and width.before != width.bits:
+            row, at_s = len(workers) - 1 - workers.index(width.worker), width.time_s - zero_s
+            axes.plot([at_s, at_s], [row + 0.05, row + 0.95], color=INK, linewidth=0.9, gid="widths")
+            is_there = width.link.startswith("to ")
+            place = row + (0.9 if is_there else 0.4)
+            write(axes, at_s, place, f" {width.bits} bits {width.link}", colour=INK, va="top", size=7.5)
+
 
 KINDS = {
     "compute": "#0072b2",
@@ -49,7 +82,7 @@ _LANE = (0.12, 0.3)
 _OWN = (0.36, 0.92)
 
 
-class Span(NamedTuple):
+class TimelineSpan(NamedTuple):
     """What one worker did for a while; seconds are of the clock that all workers share."""
 
     worker: str
@@ -59,7 +92,7 @@ class Span(NamedTuple):
     step: int
 
 
-def read_spans(folder: Path, *, since_s: float = 0.0) -> list[Span]:
+def read_spans(folder: Path, *, since_s: float = 0.0) -> list[TimelineSpan]:
     """Return the spans that a run kept, in order of their starts; a line that was not finished is left out.
 
     A run that was resumed has spans of all its times; `since_s`, in seconds of the epoch, leaves out earlier ones.
@@ -73,7 +106,7 @@ def read_spans(folder: Path, *, since_s: float = 0.0) -> list[Span]:
     spans = []
     for line in path.read_bytes().splitlines():
         try:
-            span = Span(*decoder.decode(line))
+            span = TimelineSpan(*decoder.decode(line))
         except msgspec.MsgspecError:
             continue
         if span.start_s >= since_s:
@@ -83,7 +116,9 @@ def read_spans(folder: Path, *, since_s: float = 0.0) -> list[Span]:
     return sorted(spans, key=lambda span: span.start_s)
 
 
-def draw_timeline(spans: Sequence[Span], *, last_s: float | None = None, widths: Sequence[Width] = ()) -> Figure:
+def draw_timeline(
+    spans: Sequence[TimelineSpan], *, last_s: float | None = None, widths: Sequence[Width] = ()
+) -> Figure:
     """Return the timeline of a run; the window below shows its last `last_s` seconds (absent: its last steps).
 
     Above, `widths` that were chosen for links are marked.
@@ -117,7 +152,7 @@ def draw_timeline(spans: Sequence[Span], *, last_s: float | None = None, widths:
     return figure
 
 
-def timeline_facts(spans: Sequence[Span]) -> FactTable:
+def timeline_facts(spans: Sequence[TimelineSpan]) -> FactTable:
     """Return what each worker's time went into, one row a worker."""
     workers = sorted({span.worker for span in spans})
     kinds = [kind for kind in KINDS if any(span.kind == kind for span in spans)]
@@ -132,20 +167,20 @@ def timeline_facts(spans: Sequence[Span]) -> FactTable:
     )
 
 
-def _extent(spans: Sequence[Span]) -> tuple[float, float]:
+def _extent(spans: Sequence[TimelineSpan]) -> tuple[float, float]:
     """Return when the first span began and the last ended; at least a millisecond apart."""
     begin_s = min(span.start_s for span in spans)
     end_s = max(span.end_s for span in spans)
     return begin_s, max(end_s, begin_s + 1e-3)
 
 
-def _lived_s(spans: Sequence[Span], workers: Sequence[str]) -> float:
+def _lived_s(spans: Sequence[TimelineSpan], workers: Sequence[str]) -> float:
     """Return the seconds of all workers together, each from its first span to its last."""
     extents = [_extent([span for span in spans if span.worker == worker]) for worker in workers]
     return sum(last_s - first_s for first_s, last_s in extents)
 
 
-def _last_steps_s(spans: Sequence[Span]) -> float:
+def _last_steps_s(spans: Sequence[TimelineSpan]) -> float:
     """Return how long the last steps took: enough of them to see how they follow each other."""
     end_s = max(span.end_s for span in spans)
     starts: dict[int, float] = {}
@@ -156,7 +191,7 @@ def _last_steps_s(spans: Sequence[Span]) -> float:
     return max(end_s - latest[0], 1e-3) if latest else 2.0
 
 
-def _totals(spans: Sequence[Span], workers: Sequence[str]) -> NDArray[np.float64]:
+def _totals(spans: Sequence[TimelineSpan], workers: Sequence[str]) -> NDArray[np.float64]:
     """Return seconds by worker and kind."""
     totals = np.zeros((len(workers), len(KINDS)))
     columns = {kind: column for column, kind in enumerate(KINDS)}
@@ -167,7 +202,7 @@ def _totals(spans: Sequence[Span], workers: Sequence[str]) -> NDArray[np.float64
     return totals
 
 
-def binned(spans: Sequence[Span], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+def binned(spans: Sequence[TimelineSpan], edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the part of each bin that spans cover: those of one worker and one kind, which do not overlap."""
     if not spans:
         return np.zeros(len(edges) - 1)
@@ -179,7 +214,9 @@ def binned(spans: Sequence[Span], edges: NDArray[np.float64]) -> NDArray[np.floa
     return parts
 
 
-def _draw_overview(axes: Axes, spans: Sequence[Span], workers: Sequence[str], begin_s: float, end_s: float) -> None:
+def _draw_overview(
+    axes: Axes, spans: Sequence[TimelineSpan], workers: Sequence[str], begin_s: float, end_s: float
+) -> None:
     """Draw the part of each bin that a worker spent on each kind, stacked, one row a worker."""
     _lay_out(axes, workers, 0.0, end_s - begin_s)
     edges = np.linspace(begin_s, end_s, NUM_BINS + 1)
@@ -199,7 +236,7 @@ def _draw_overview(axes: Axes, spans: Sequence[Span], workers: Sequence[str], be
 
 
 def _draw_window(
-    axes: Axes, spans: Sequence[Span], workers: Sequence[str], zero_s: float, first_s: float, last_s: float
+    axes: Axes, spans: Sequence[TimelineSpan], workers: Sequence[str], zero_s: float, first_s: float, last_s: float
 ) -> None:
     """Draw every span between two times."""
     _lay_out(axes, workers, first_s - zero_s, last_s - zero_s)
@@ -229,7 +266,7 @@ def _lay_out(axes: Axes, workers: Sequence[str], first_s: float, last_s: float) 
         axes.axhline(row, color=FAINT, linewidth=0.6)
 
 
-def _draw_key(axes: Axes, spans: Sequence[Span], width: float) -> None:
+def _draw_key(axes: Axes, spans: Sequence[TimelineSpan], width: float) -> None:
     """Write what the colours mean."""
     axes.set_xlim(0, width)
     axes.set_ylim(0, 0.25)

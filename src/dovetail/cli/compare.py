@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -10,10 +11,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dovetail.charts import comparison_facts, draw_comparison, save_figure
-from dovetail.cli.output import print_json, say, write_file
+from dovetail.cli.output import print_json, print_line, say, write_file
 from dovetail.cli.tables import units_used, wide_console
 from dovetail.errors import MissingExtraError, PlanError
 from dovetail.planner.demands import Demands
+from dovetail.planner.dependence import dependence
 from dovetail.planner.methods import METHODS, Options, options_for, plan_with
 from dovetail.spec import Plan, Problem
 from dovetail.units import format_count, format_duration
@@ -79,3 +81,27 @@ def _print(plans: list[Plan], failures: list[NoResult]) -> None:
         )
     proof = "proven optimal" if optimum.optimal else "the best found; not proven optimal"
     console.print(f"\nthe plan of `{optimum.method}` is {proof}", highlight=False)
+
+
+def print_dependence(problem: Problem, plan: Plan, demands: Demands, *, clock: Callable[[], float]) -> None:
+    """Say how far the plan depends on times that were estimated."""
+    if demands.max_cost_per_hour is not None:
+        return
+    found = dependence(problem, plan, demands, clock=clock)
+    if found is None:
+        return
+    costs = [
+        "there would be no plan" if cost is None else f"the cheapest plan would cost {cost:,.2f} USD"
+        for cost in (found.cost_if_slower, found.cost_if_faster)
+    ]
+    factor = 1.0 + found.error
+    print_line(
+        f"estimated, not measured: {', '.join(found.types)}. Were all of that {factor:.3g} times as slow, {costs[0]}; "
+        f"as fast, {costs[1]}."
+    )
+    if found.changes:
+        print_line(
+            "Layers would then run elsewhere: measure before you rely on it (dovetail profile on such a machine)."
+        )
+    else:
+        print_line("The same layers would run on the same types.")

@@ -78,7 +78,7 @@ def make(
 
 def parse_options(words: list[str]) -> dict[str, Any]:
     """Return `key=value` words as options, values written as in `--set`."""
-    from dovetail.spec.run_settings import parse_setting
+    from dovetail.spec.run import parse_setting
 
     return dict(parse_setting(word, example="rows_per_slot=1000") for word in words)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.hosts_option import OnHosts, opened
+from dovetail.cli.options import OnHosts, opened
 from dovetail.cli.output import errors_shown, print_json, print_line, say
 from dovetail.cli.predict import own_module
 from dovetail.errors import DovetailError, did_you_mean

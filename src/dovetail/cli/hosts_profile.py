@@ -23,7 +23,7 @@ def profiled_on(fleet: Fleet, run: Run, prices: list[str], min_samples_per_s: fl
     """Return the problem of a model on the types of these hosts, each with as many units as they have together."""
     import msgspec
 
-    from dovetail.cli.hosts_links import measure_between
+    from dovetail.cli.link import measure_between
 
     first: dict[str, RemoteHost] = {}
     for remote in fleet.remotes.values():
@@ -57,9 +57,9 @@ def _profiled(remote: RemoteHost, run: Run, network_bytes_per_s: float, min_samp
     """Return what a host measures of a model, on all that it has."""
     import msgspec
 
-    from dovetail.runtime.launch.hosts.brought import code_of
     from dovetail.runtime.launch.hosts.commands import printed_by, started
-    from dovetail.runtime.launch.hosts.requests import Bring
+    from dovetail.runtime.launch.hosts.protocol import Bring
+    from dovetail.runtime.launch.hosts.shipped_files import code_of
     from dovetail.spec import Problem
 
     say(f"measuring {run.model.name} on {remote.name}, a host of type {remote.line.host.type} ...")

@@ -214,8 +214,7 @@ def _run_table(path: Path, settings: list[str]) -> dict[str, Any]:
 
     from dovetail.cli.run_file import FLAGS
     from dovetail.spec.files import read_struct
-    from dovetail.spec.run import Run
-    from dovetail.spec.run_settings import parse_setting, with_settings
+    from dovetail.spec.run import Run, parse_setting, with_settings
 
     run = read_struct(path, Run)
     if settings:

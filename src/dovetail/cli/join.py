@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.hosts_option import OnHosts, opened
+from dovetail.cli.options import OnHosts, opened
 from dovetail.cli.output import errors_shown, say
 from dovetail.cli.stopping import Stopping
 
@@ -34,8 +34,8 @@ def join(
         opened(on) as fleet,
         Stopping(say, "leaving, others do this worker's tasks; once more ends at once") as stopping,
     ):
-        from dovetail.runtime.launch.hosts.joining import join_on
         from dovetail.runtime.launch.join import join as work_for
+        from dovetail.runtime.launch.join import join_on
 
         say(f"working for {run} ...")
         try:

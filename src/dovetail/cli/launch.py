@@ -13,7 +13,7 @@ from dovetail.cli.output import errors_shown, print_line, say, write_file
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
-    from dovetail.manifests.fleet import Fleet
+    from dovetail.manifests.nodes import PlannedNodes
 
 
 def launch(
@@ -44,7 +44,7 @@ def launch(
     Nothing is started. The machines form a Ray cluster, and `dovetail train --on` runs on it.
     """
     with errors_shown(as_json=as_json):
-        from dovetail.manifests.fleet import PLAN, RUN
+        from dovetail.manifests.nodes import PLAN, RUN
         from dovetail.manifests.target import target_of
 
         target = target_of(to)
@@ -84,13 +84,13 @@ def _fleet(
     name: str | None,
     image: str,
     claim: str | None,
-) -> Fleet:
+) -> PlannedNodes:
     """Return the machines that the files ask for."""
     import msgspec
 
     from dovetail.cli.catalogue import load
     from dovetail.cli.planned import problem_of
-    from dovetail.manifests.fleet import fleet_of, parse_per_node
+    from dovetail.manifests.nodes import fleet_of, parse_per_node
     from dovetail.spec import Plan
     from dovetail.spec.files import read_struct
     from dovetail.spec.run import Run
@@ -120,7 +120,7 @@ def _make_folder(folder: Path) -> None:
         raise DovetailError(f"{folder}: {error.strerror}", hint="give an --out that can be a folder") from None
 
 
-def _facts(fleet: Fleet, start: str, text: str, written: list[Path]) -> dict[str, Any]:
+def _facts(fleet: PlannedNodes, start: str, text: str, written: list[Path]) -> dict[str, Any]:
     groups = [
         {"type": each.type, "nodes": each.nodes, "units": each.units, "cores": each.cores, "gpus": each.gpus}
         for each in fleet.groups

@@ -12,9 +12,9 @@ from dovetail.cli.planned import PlannedRun
 from dovetail.cli.profile import CORE_USD_PER_HOUR, GPU_USD_PER_HOUR
 from dovetail.cost import StageTook, bare_problem, measured_problem
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import MEASURED_PROBLEM, Summary
-from dovetail.runtime.launch.from_plan import Machine, PlacedStage
-from dovetail.runtime.launch.plan_units import PlanUnit
+from dovetail.runtime.folder import MEASURED_PROBLEM, RunSummary
+from dovetail.runtime.planned.from_plan import Machine, PlacedStage
+from dovetail.runtime.planned.units import PlanUnit
 from dovetail.spec import Plan, Problem, ResourceType, Training, write_problem
 
 
@@ -51,7 +51,7 @@ def base_problem(planned: PlannedRun) -> Problem:
 def keep_measured(planned: PlannedRun, problem: Problem, folder: Path) -> Problem:
     """Write what the stages took into the run's folder as a problem, and return it."""
     try:
-        stages = Summary.read(folder).stages
+        stages = RunSummary.read(folder).stages
     except TrainingError:  # a full disk left none
         return problem
     samples = stages[0].samples if stages else 0

@@ -24,8 +24,8 @@ def limited_to_here(problem: Problem, word: str) -> Problem:
         return problem
     from dovetail.cli.catalogue import load
     from dovetail.cli.measured import limited
-    from dovetail.runtime.launch.from_plan import Machine
-    from dovetail.runtime.launch.plan_units import units_of
+    from dovetail.runtime.planned.from_plan import Machine
+    from dovetail.runtime.planned.units import units_of
 
     try:
         return limited(problem, Machine.this(), units_of((), problem, load(None)))
@@ -41,9 +41,9 @@ def measure_runs(word: str) -> Callable[[Problem, Sequence[Stage]], float]:
     import msgspec
 
     from dovetail.cli.catalogue import load
-    from dovetail.runtime.launch.from_plan import Machine, place, planned_run
-    from dovetail.runtime.launch.plan_units import units_of
     from dovetail.runtime.launch.start import start
+    from dovetail.runtime.planned.from_plan import Machine, place, planned_run
+    from dovetail.runtime.planned.units import units_of
 
     run = read_run(word)
 

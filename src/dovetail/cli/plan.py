@@ -9,18 +9,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from dovetail.cli.catalogue import FinishIn, MinSamplesPerS, OwnCatalogues, ProblemFile, Spot, problem_from
 from dovetail.cli.output import errors_shown, print_json, say, write_file
+from dovetail.cli.tables import wide_console
+from dovetail.cost import plan_memory
+from dovetail.cost.plan import stage_times
 from dovetail.errors import DovetailError, NoPlanError, PlanError
+from dovetail.spec import Plan, Problem, Stage
+from dovetail.units import format_bytes, format_count
 
 if TYPE_CHECKING:
+    from dovetail.planner.baselines.measured import Measure
+    from dovetail.planner.baselines.search import SearchRound
     from dovetail.planner.demands import Demands
-    from dovetail.planner.measured import Measure
     from dovetail.planner.methods import Options
-    from dovetail.planner.search import Round
     from dovetail.spec import Plan, Problem
+
 
 METHOD_NAMES = (
     "exact",
@@ -99,7 +108,7 @@ def plan(
             split_stages=split_stages,
             time_limit_s=time_limit,
         )
-        history: list[Round] = []
+        history: list[SearchRound] = []
         options = Options(
             seed=seed,
             provisioning=provision,
@@ -149,7 +158,7 @@ def _one_plan(method: str, problem: Problem, demands: Demands, options: Options)
 
 def _print(problem: Problem, demands: Demands, plans: list[Plan], *, pareto: bool, memory: bool) -> None:
     """Print the plan, or the curve, as a table."""
-    from dovetail.cli.dependence import print_dependence
+    from dovetail.cli.compare import print_dependence
     from dovetail.cli.tables import print_memory, print_pareto, print_plan
 
     if pareto:
@@ -158,8 +167,6 @@ def _print(problem: Problem, demands: Demands, plans: list[Plan], *, pareto: boo
     print_plan(problem, demands, plans[0])
     print_dependence(problem, plans[0], demands, clock=time.perf_counter)
     if memory:
-        from dovetail.cli.row_tables import print_row_budgets
-
         print_memory(problem, plans[0])
         print_row_budgets(problem, plans[0])
 
@@ -271,7 +278,7 @@ def _draw(problem: Problem, plans: list[Plan], *, pareto: bool, plot: Path) -> N
     say(f"drawn: {plot}")
 
 
-def _draw_learning(problem: Problem, plan: Plan, history: list[Round], path: Path, *, measured: bool) -> None:
+def _draw_learning(problem: Problem, plan: Plan, history: list[SearchRound], path: Path, *, measured: bool) -> None:
     """Draw how a method's cost fell over its rounds, numbered through where measured rounds start again at 1."""
     from dovetail.charts import draw_learning, learning_facts, save_figure
 
@@ -291,3 +298,44 @@ def _draw_learning(problem: Problem, plan: Plan, history: list[Round], path: Pat
     facts = learning_facts(numbers, mean_usd, best_usd, lower_bound, measured_from=measured_from)
     save_figure(figure, path, table=facts)
     say(f"drawn: {path}")
+
+
+def print_row_budgets(problem: Problem, plan: Plan) -> None:
+    """Print for each embedding that may keep only some rows what more or less memory for them would do."""
+    for number, stage in enumerate(plan.stages):
+        for layer in problem.layers[stage.first_layer : stage.last_layer + 1]:
+            if layer.on[stage.resource].cache is not None:
+                wide_console().print(_table(problem, plan, number, layer.name))
+
+
+def _table(problem: Problem, plan: Plan, number: int, name: str) -> Table:
+    """Return a row a budget: the points of the curve, what the plan gives, and all rows."""
+    stage = plan.stages[number]
+    cache = next(layer.on[stage.resource].cache for layer in problem.layers if layer.name == name)
+    chosen = (stage.row_budgets or {}).get(name)
+    title = f"rows of `{name}` on each {stage.resource} of stage {number + 1}"
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for heading in ("memory for rows", "found there", "s/batch", "samples/s", "of the unit", ""):
+        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
+    points = {held for held, _ in cache.hits if held >= cache.least_bytes} if cache is not None else set()
+    room = problem.resource(stage.resource).memory_bytes
+    for held in [*sorted(points | ({chosen} if chosen is not None else set())), None]:
+        stages = [*plan.stages[:number], _with_rows(stage, name, held), *plan.stages[number + 1 :]]
+        seconds = stage_times(problem, stages, number).seconds
+        taken = plan_memory(problem, stages)[number].total_bytes
+        table.add_row(
+            "all" if held is None else format_bytes(held),
+            "" if held is None or cache is None else f"{cache.hit_ratio(held):.1%}",
+            f"{seconds:.4g}",
+            format_count(problem.training.batch / seconds) if seconds > 0 else "-",
+            "not said" if room is None else f"{taken / room:.0%}",
+            "<- the plan" if held == chosen else "too much" if room is not None and taken > room else "",
+        )
+    return table
+
+
+def _with_rows(stage: Stage, name: str, held: float | None) -> Stage:
+    """Return a stage whose embedding keeps so many bytes, or all of its rows."""
+    others = {other: given for other, given in (stage.row_budgets or {}).items() if other != name}
+    budgets = others if held is None else {**others, name: held}
+    return msgspec.structs.replace(stage, row_budgets=budgets or None)

@@ -12,9 +12,8 @@ from dovetail.cli.output import say
 from dovetail.errors import DovetailError, PlanError
 
 if TYPE_CHECKING:
-    from dovetail.runtime.launch.from_plan import Machine, PlacedStage
-    from dovetail.runtime.launch.plan_speed import Prediction
-    from dovetail.runtime.launch.plan_units import PlanUnit
+    from dovetail.runtime.planned.from_plan import Machine, PlacedStage, Prediction
+    from dovetail.runtime.planned.units import PlanUnit
     from dovetail.spec import Plan, Problem
     from dovetail.spec.run import Dense, Run
 
@@ -51,7 +50,7 @@ def run_as_planned(
     machine: Machine | None = None,
 ) -> PlannedRun:
     """Return a run with the workers and stages of a plan file, and show them; without a machine, on this one."""
-    from dovetail.runtime.launch.from_plan import Machine
+    from dovetail.runtime.planned.from_plan import Machine
     from dovetail.spec import Plan
     from dovetail.spec.files import read_struct
 
@@ -65,9 +64,15 @@ def placed(
 ) -> PlannedRun:
     """Return a run with the workers and stages of a plan, and show them; refuse what does not fit here."""
     from dovetail.cli.catalogue import load
-    from dovetail.runtime.launch.from_plan import check_memory, dense_of, keeps_rows_on_gpu, place, planned_run
-    from dovetail.runtime.launch.plan_speed import predict
-    from dovetail.runtime.launch.plan_units import units_of
+    from dovetail.runtime.planned.from_plan import (
+        check_memory,
+        dense_of,
+        keeps_rows_on_gpu,
+        place,
+        planned_run,
+        predict,
+    )
+    from dovetail.runtime.planned.units import units_of
 
     units = units_of(plan.stages, problem, load(None))
     stages = place(plan.stages, machine, scale=scale, units=units)
@@ -137,12 +142,12 @@ def rows_found(plan: Plan, folder: Path) -> dict[str, dict[str, dict[str, float]
 
     Nothing is returned where the plan foretold nothing, or the run had its rows elsewhere.
     """
-    from dovetail.runtime.folder import Summary
+    from dovetail.runtime.folder import RunSummary
 
     hits = {name: part for stage in plan.stages for name, part in (stage.row_hits or {}).items()}
     layers = [name for stage in plan.stages for name in stage.layers or ()]  # tables are in their order
     foretold = {name: hits[name] for name in layers if name in hits} or hits
-    tables = Summary.read(folder).tables
+    tables = RunSummary.read(folder).tables
     if not foretold or len(foretold) != len(tables):
         return {}
     measured = {name: table.hit_ratio for name, table in zip(foretold, tables, strict=True)}
@@ -201,7 +206,7 @@ def _predicted(planned: PlannedRun) -> list[str]:
 
 def _in_sync(planned: PlannedRun) -> list[str]:
     """Return in words what steps in `sync` make of that."""
-    from dovetail.runtime.launch.plan_speed import in_sync
+    from dovetail.runtime.planned.from_plan import in_sync
     from dovetail.units import format_plain
 
     samples_per_s = in_sync(planned.prediction, planned.plan, planned.stages, planned.run)

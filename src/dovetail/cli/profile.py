@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.model_options import DataName, DataOptions, ModelName, ModelOptions, Prices
+from dovetail.cli.options import DataName, DataOptions, ModelName, ModelOptions, Prices
 from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
 

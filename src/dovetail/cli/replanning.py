@@ -22,10 +22,10 @@ from dovetail.errors import PlanError
 from dovetail.planner.replan import Difference, Move, Ran, better_plan, differences, way_back
 from dovetail.runtime.finished.result import TrainingResult
 from dovetail.runtime.folder import REPLANS
-from dovetail.runtime.launch.callbacks import Callback
-from dovetail.runtime.launch.from_plan import check_memory, place
-from dovetail.runtime.launch.stage_watch import StageWatch
 from dovetail.runtime.messages import Report
+from dovetail.runtime.monitor.callbacks import Callback
+from dovetail.runtime.planned.from_plan import check_memory, place
+from dovetail.runtime.planned.stage_times import StageWatch
 from dovetail.spec import Problem, Stage
 from dovetail.spec.run import Run
 

@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.hosts_option import OnHosts, opened
-from dovetail.cli.model_options import DataName, DataOptions, ModelName, ModelOptions, Prices, ReplanAbove, ReplanSteps
+from dovetail.cli.options import (
+    DataName,
+    DataOptions,
+    ModelName,
+    ModelOptions,
+    OnHosts,
+    Prices,
+    ReplanAbove,
+    ReplanSteps,
+    opened,
+)
 from dovetail.cli.output import errors_shown, print_json, say
 
 if TYPE_CHECKING:
     from dovetail.cli.replanning import PlannedResult, Replanner
     from dovetail.runtime.finished.result import TrainingResult
-    from dovetail.runtime.launch.from_plan import Machine
+    from dovetail.runtime.planned.from_plan import Machine
     from dovetail.spec import Plan, Problem
     from dovetail.spec.run import Run
 
@@ -59,8 +68,8 @@ def run(
         from dovetail.cli.replanning import ReplanRule, train_planned
         from dovetail.cli.run_file import lock_free_folder, model_run
         from dovetail.cli.train import draw_timeline, train_watched
-        from dovetail.runtime.launch.from_plan import Machine
-        from dovetail.runtime.launch.lock import RunLock
+        from dovetail.runtime.planned.from_plan import Machine
+        from dovetail.runtime.prepare.lock import RunLock
 
         machine = Machine.this() if fleet is None else fleet.machine
         chosen = model_run(
@@ -156,10 +165,10 @@ def _planned(problem: Problem, *, max_stages: int | None, split_stages: bool) ->
 def _compared(problem: Problem, found: PlannedResult) -> dict[str, Any]:
     """Return what was predicted beside what was measured, of the plan that the run ended with."""
     from dovetail.cli.measured import took
-    from dovetail.runtime.folder import Summary
+    from dovetail.runtime.folder import RunSummary
 
     result, planned = found.result, found.planned
-    measured = Summary.read(result.folder).stages
+    measured = RunSummary.read(result.folder).stages
     samples = measured[0].samples if measured else 0
     seconds = [
         each.seconds(problem.training.batch) for each in took(planned.stages, [s.busy_s for s in measured], samples)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.errors import SpecError, did_you_mean, nearest
 
 if TYPE_CHECKING:
-    from dovetail.runtime.launch.lock import RunLock
+    from dovetail.runtime.prepare.lock import RunLock
     from dovetail.spec.run import Run
 
 RUNS = Path("runs")
@@ -28,7 +28,7 @@ def find_run(
     """Return the run that is meant, with the flags' settings in it; a folder must be one's own, or trusted."""
     from dovetail.runtime.blueprint import Blueprint
     from dovetail.runtime.trust import check_trusted
-    from dovetail.spec.run_settings import with_settings
+    from dovetail.spec.run import with_settings
 
     if word is None and resume is not None:
         run = Blueprint.read(resume).run
@@ -130,7 +130,7 @@ def alike_workers(run: Run, count: int) -> list[dict[str, Any]]:
 
 def settings_of(flags: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """Return what flags and `--set` words set, by dotted key; flags that were not given are left out."""
-    from dovetail.spec.run_settings import parse_setting
+    from dovetail.spec.run import parse_setting
 
     return {key: value for key, value in flags.items() if value is not None} | dict(map(parse_setting, words))
 
@@ -138,8 +138,8 @@ def settings_of(flags: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
 def lock_free_folder(run: Run) -> RunLock:
     """Return runs/MODEL-N, N the first number that is free, locked: two that start at once get two."""
     from dovetail.runtime.errors import TrainingError
-    from dovetail.runtime.launch.lock import RunLock, owner_of
-    from dovetail.runtime.launch.prepare import is_free
+    from dovetail.runtime.prepare.lock import RunLock, owner_of
+    from dovetail.runtime.prepare.run_folder import is_free
 
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", run.model.name.rpartition(":")[2] or run.model.name)
     for number in itertools.count(1):

@@ -46,13 +46,13 @@ def serve(
     """
     with errors_shown():
         from dovetail.serve.daemon import serve as run
-        from dovetail.serve.settings import Settings, nodes_of, parse_quotas
+        from dovetail.serve.settings import DaemonSettings, nodes_of, parse_quotas
         from dovetail.simulator.traces.nodes import parse_nodes
 
         if on is not None and nodes is not None:
             raise typer.BadParameter("--on says what there is to share: leave --nodes away")
         hosts = None if on is None else _hosts_in(on)
-        settings = Settings(
+        settings = DaemonSettings(
             nodes=parse_nodes(nodes or f"cpu:{len(os.sched_getaffinity(0))}x1") if hosts is None else nodes_of(hosts),
             hosts=hosts,
             policy=policy,

@@ -11,7 +11,7 @@ from dovetail.cli.output import errors_shown, print_json, print_line
 from dovetail.units import format_bytes
 
 if TYPE_CHECKING:
-    from dovetail.embedding.inspect import Summary
+    from dovetail.embedding.checkpoints.inspect import CheckpointSummary
 
 BAR_WIDTH = 40
 
@@ -27,7 +27,7 @@ def table(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check an embedding table's checkpoint, and say what it holds: rows, tiers, hot keys, a histogram."""
-    from dovetail.embedding.inspect import inspect
+    from dovetail.embedding.checkpoints.inspect import inspect
 
     with errors_shown(as_json=as_json):
         summary = inspect(path, num_hot=hot, wanted_hit_ratio=hit_ratio)
@@ -41,7 +41,7 @@ def table(
         _show(summary)
 
 
-def _show(summary: Summary) -> None:
+def _show(summary: CheckpointSummary) -> None:
     optimizer = dict(summary.optimizer)
     name = optimizer.pop("name")
     settings = ", ".join(f"{key} {value:g}" for key, value in optimizer.items())
@@ -68,9 +68,9 @@ def _show(summary: Summary) -> None:
         print_line(f"least      device_bytes={least.device_bytes}, {least.rows:,} rows, for {least.hit_ratio:.1%}")
 
 
-def _draw(summary: Summary, path: Path) -> None:
+def _draw(summary: CheckpointSummary, path: Path) -> None:
     from dovetail.charts.figure import axes_in_inches, new_figure, save_figure, write_title
-    from dovetail.charts.palette import INK, MUTED
+    from dovetail.charts.style import INK, MUTED
 
     labels = [label for label, _ in summary.rows_by_count]
     figure = new_figure(8.0, 4.5)

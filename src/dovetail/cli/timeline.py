@@ -31,8 +31,7 @@ def draw(folder: Path, out: Path, *, last_s: float | None = None, since_s: float
     """Draw a run's timeline into a file, from a time on."""
     from dovetail.charts.chrome import run_trace
     from dovetail.charts.figure import save_figure
-    from dovetail.charts.timeline import draw_timeline, read_spans, timeline_facts
-    from dovetail.charts.widths import read_widths
+    from dovetail.charts.timeline import draw_timeline, read_spans, read_widths, timeline_facts
 
     check_timeline_path(out)
     spans, widths = read_spans(folder, since_s=since_s), read_widths(folder, since_s=since_s)

@@ -2,11 +2,11 @@
 
 from dovetail.cost.measured import StageTook, bare_problem, measured_problem, modelled_seconds
 from dovetail.cost.memory import StageMemory, plan_memory, stage_memory
-from dovetail.cost.plan import Evaluation, evaluate, stage_times
+from dovetail.cost.plan import PlanEvaluation, evaluate, stage_times
 from dovetail.cost.stage import StageTimes
 
 __all__ = [
-    "Evaluation",
+    "PlanEvaluation",
     "StageMemory",
     "StageTimes",
     "StageTook",

@@ -1,28 +1,4 @@
-"""What one iteration of a pipeline takes, as formulas.
-
-A batch goes through stages i = 1..s as m micro-batches, each forward and then backward (one forward, one backward once
-the pipeline is full). Stage i computes for c_i seconds a micro-batch; its output crosses to the next stage in p_i, and
-as many bytes of gradient come back. Neighbours exchange once a micro-batch, the gradient first: the next activation
-leaves when the last gradient has come. So the stage behind a cut waits for both, whatever the link:
-
-    cycle_i = c_i + 2 p_(i-1) + 2 h_i p_i                             p_0 = p_s = 0
-
-The stage in front of the cut need not: h_i = 0 where the ends of the link hold a whole message (`buffered`), which
-then crosses while that stage computes; h_i = 1 where both ends must take part all the while (a rendezvous).
-
-The slowest stage sets the pace, and the first micro-batch has to pass through all of them:
-
-    pipeline = (m - 1) max_i cycle_i  +  sum_i c_i  +  2 sum_i p_i
-
-Replicas make chains, each with its own times: the slowest chain decides, not the slowest replica of every stage. Then
-the replicas of each stage sum their gradients around a ring and update, all stages at once:
-
-    iteration = pipeline + max_i (ring_i + update_i)
-
-Limits: with free links and nothing to sum it is `(m - 1) max c + sum c`; with one stage, `m c` and the ring; with one
-micro-batch, every stage and every cut once each way; two stages over a buffered link, `max(c_1, c_2 + 2 p)` a
-micro-batch, and `max(c_1, c_2) + 2 p` over any other.
-"""
+"""What one iteration of a pipeline takes, as formulas: streaming, or filled and drained with every batch."""
 
 from __future__ import annotations
 
@@ -96,3 +72,21 @@ def compute_alone_seconds(stage_s: Sequence[float], *, num_micro_batches: int) -
     """Return `(m - 1) max(stage) + sum(stages)`: what an iteration would take if communication were free."""
     stages = [PipelineStage(compute_s=seconds) for seconds in stage_s]
     return iteration_seconds(stages, num_micro_batches=num_micro_batches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageShare:
+    """A stage, or the servers: what all workers together take for a batch, and how many there are."""
+
+    seconds: float
+    workers: int
+    work_s: float = 0.0
+    """Processor time of a batch, where the stage runs on cores that others share."""
+
+
+def sync_step_seconds(stages: Sequence[StageShare], *, micro_batches: int, cores: float | None = None) -> float:
+    """Return what a step takes whose batch comes in so many micro-batches; `cores` are those that all stages share."""
+    passing = [stage.workers * stage.seconds / max(micro_batches, stage.workers) for stage in stages]
+    slowest = max(range(len(stages)), key=lambda position: stages[position].seconds)
+    step_s = sum(passing) + stages[slowest].seconds - passing[slowest]
+    return step_s if cores is None else max(step_s, sum(stage.work_s for stage in stages) / cores)

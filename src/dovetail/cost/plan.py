@@ -18,20 +18,54 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dovetail.cost.cut import crossing_bytes, cut_seconds, egress_usd, site_cut_seconds
 from dovetail.cost.memory import plan_memory
 from dovetail.cost.row_budget import settled
 from dovetail.cost.stage import StageTimes, add_up
 from dovetail.errors import PlanError, did_you_mean
-from dovetail.spec import Problem, Stage
+from dovetail.spec import Link, Problem, SiteLink, Stage
 from dovetail.units import format_bytes, format_plain
+
+
+def crossing_bytes(problem: Problem, after_layer: int) -> float:
+    """Return the bytes of one batch that cross the cut behind layer `after_layer`: every edge over it counts."""
+    return sum(
+        problem.layers[producer].output_bytes
+        for producer, consumer in problem.edges()
+        if producer <= after_layer < consumer
+    )
+
+
+def cut_seconds(payload_bytes: float, *, forward: Link, backward: Link, units: int) -> float:
+    """Return what a cut adds to the communication of a stage of `units`.
+
+    The payload goes one way and as much comes back, shared by the stage's own units:
+
+        payload / forward_bandwidth / k + forward_latency + payload / backward_bandwidth / k + backward_latency
+
+    which is `2 payload / bandwidth / k + 2 latency` on a link that is the same both ways.
+    """
+    return sum(payload_bytes / link.bytes_per_s / units + link.latency_s for link in (forward, backward))
+
+
+def site_cut_seconds(payload_bytes: float, *, forward: SiteLink, backward: SiteLink) -> float:
+    """Return what a cut between two sites adds to the communication of a stage, however many units it has.
+
+    payload / forward_bandwidth + forward_latency + payload / backward_bandwidth + backward_latency
+    """
+    return sum(payload_bytes / link.bytes_per_s + link.latency_s for link in (forward, backward))
+
+
+def egress_usd(payload_bytes: float, *, forward: SiteLink, backward: SiteLink) -> float:
+    """Return what a batch pays at a cut between two sites: activations the way there, gradients the way back."""
+    return payload_bytes * (forward.price_per_byte + backward.price_per_byte)
+
 
 ROUNDING = 1e-9
 """A throughput that misses the floor by less than this fraction is rounding, not a miss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class PlanEvaluation:
     """What a plan costs, how fast it is, and every demand it misses."""
 
     samples_per_s: float
@@ -46,7 +80,7 @@ class Evaluation:
     egress_bytes: float = 0.0
 
 
-def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = False) -> Evaluation:
+def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = False) -> PlanEvaluation:
     """Return what `stages` cost on `problem`, with the demands they miss.
 
     Raises PlanError where they cannot be priced at all: unknown types, layers left out or placed twice, a layer on a
@@ -61,7 +95,7 @@ def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = 
     hours = problem.training.total_samples / problem.training.batch * slowest / 3600
     cost_per_hour = sum(problem.resource(stage.resource).price_per_hour * stage.units for stage in stages)
     egress_cost, egress_bytes = _egress(problem, stages)
-    return Evaluation(
+    return PlanEvaluation(
         samples_per_s=samples_per_s,
         cost_per_hour=cost_per_hour,
         hours=hours,

@@ -11,18 +11,17 @@ from dovetail.on_demand import on_demand
 
 if TYPE_CHECKING:
     from dovetail.data.adopt import as_source
-    from dovetail.data.bad_rows import BadRow, BadRows
     from dovetail.data.batch import FIELDS, Batch, concatenate
     from dovetail.data.cache import DecodedCache
     from dovetail.data.clicks import Clicks, Matches
-    from dovetail.data.errors import BadRowsError, DataError
-    from dovetail.data.hash_into import hashed
+    from dovetail.data.errors import BadRow, BadRows, BadRowsError, DataError
     from dovetail.data.items import ItemPool, items_of
     from dovetail.data.load import load_data
     from dovetail.data.loader import Loader
     from dovetail.data.order import Order
     from dovetail.data.schema import CRITEO_SCHEMA, Field, Schema, Slot
     from dovetail.data.source import Source
+    from dovetail.data.transforms import hashed
 
 __all__ = [
     "CRITEO_SCHEMA",

@@ -1,16 +1,328 @@
-"""Whatever people keep samples in, as a source."""
+"""Whatever people keep samples in, as a source: tables in memory, and PyTorch's datasets and loaders."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dovetail.data.datasets import dataset_source
-from dovetail.data.errors import DataError
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+
+from dovetail.data.batch import FIELDS, Batch, concatenate
+from dovetail.data.errors import BadRow, BadRows, DataError
+from dovetail.data.files.columns import Columns, is_list
+from dovetail.data.schema import Field, Schema, Slot
 from dovetail.data.source import Source
-from dovetail.data.tables import as_table, table_source
+from dovetail.data.transforms import hashed
 from dovetail.errors import did_you_mean
+
+Collate = Callable[[list[Any]], Any]
+LABELS = ("label", "labels", "target", "targets", "y")
+"""What a sample's label is called where samples have names."""
+CHUNK = 1024
+"""Samples of an iterable that are put together at once."""
+MOST_BYTES = 4 << 30
+"""How much of an iterable is kept in memory."""
+
+
+class DatasetSource:
+    """A map-style data set, read by number, its samples put together by `collate`.
+
+    A sample that is a mapping names its fields; one that is a sequence has its inputs first and its label last, and
+    `names` says what the inputs are called. Inputs called `dense`, `ids` (one id a slot) and `weights` (how much each
+    sample counts) become those of the batch.
+    """
+
+    def __init__(self, dataset: Any, *, collate: Collate | None = None, names: Sequence[str] | None = None) -> None:
+        """Look at the first sample."""
+        self._dataset, self._names = dataset, tuple(names) if names is not None else None
+        self._collate: Collate = default_collate if collate is None else collate
+        self.num_samples = len(dataset)
+        if not self.num_samples:
+            raise DataError(f"the {type(dataset).__name__} is empty", hint="give it at least one sample")
+        self.schema = schema_of(self.read(0, 1))
+
+    def read(self, first: int, last: int) -> Batch:
+        """Return samples `first` up to but not including `last`."""
+        last = min(last, self.num_samples)
+        if not 0 <= first < last:
+            return self.read(0, 1).slice(0, 0)
+        if type(self._dataset) is TensorDataset and self._collate is default_collate:
+            put_together: Any = [tensor[first:last] for tensor in self._dataset.tensors]
+        elif callable(getattr(self._dataset, "__getitems__", None)):
+            put_together = self._collate(list(self._dataset.__getitems__(list(range(first, last)))))
+        else:
+            put_together = self._collate([self._dataset[number] for number in range(first, last)])
+        return batch_of(put_together, first, last - first, self._names)
+
+
+class IterableSource:
+    """An iterable of samples, which is gone through once and kept in memory."""
+
+    def __init__(
+        self, samples: Iterable[Any], *, collate: Collate | None = None, names: Sequence[str] | None = None
+    ) -> None:
+        """Go through it."""
+        put_together: Collate = default_collate if collate is None else collate
+        chunk: list[Any] = []
+        batches: list[Batch] = []
+        total = num_bytes = 0
+
+        def close() -> None:
+            nonlocal total, num_bytes
+            batch = batch_of(put_together(chunk), total, len(chunk), None if names is None else tuple(names))
+            batches.append(batch)
+            total += len(chunk)
+            num_bytes += batch.num_bytes
+            chunk.clear()
+            if num_bytes > MOST_BYTES:
+                raise DataError(
+                    f"an iterable of more than {MOST_BYTES >> 30} GiB is more than memory is used for",
+                    hint="give a Dataset with __len__ and __getitem__, or write the samples to Parquet files",
+                )
+
+        for sample in samples:
+            chunk.append(sample)
+            if len(chunk) == CHUNK:
+                close()
+        if chunk:
+            close()
+        if not batches:
+            raise DataError(f"the {type(samples).__name__} is empty", hint="give it at least one sample")
+        self._batch = concatenate(batches)
+        self.num_samples = total
+        self.schema = schema_of(self._batch)
+
+    def read(self, first: int, last: int) -> Batch:
+        """Return samples `first` up to but not including `last`."""
+        return self._batch.slice(min(first, self.num_samples), min(last, self.num_samples))
+
+
+def dataset_source(
+    data: Any, *, collate: Collate | None = None, names: Sequence[str] | None = None
+) -> DatasetSource | IterableSource:
+    """Return a `DataLoader`, `Dataset`, `IterableDataset`, or anything alike as samples.
+
+    Of a `DataLoader` the data set and the `collate_fn` count: batch size and order are the run's.
+    """
+    if isinstance(data, DataLoader):
+        collate = data.collate_fn if collate is None else collate
+        data = data.dataset
+    if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        return IterableSource(data, collate=collate, names=names)
+    return DatasetSource(data, collate=collate, names=names)
+
+
+def batch_of(put_together: Any, first: int, num_samples: int, names: tuple[str, ...] | None) -> Batch:
+    """Return what a collate function made of samples `first` and on as a batch."""
+    inputs, labels = _parted(put_together, names)
+    fields = {name: _tensor(value, name, num_samples) for name, value in inputs.items()}
+    target = torch.zeros(num_samples) if labels is None else _tensor(labels, "label", num_samples)
+    dense = fields.pop("dense", torch.zeros(num_samples, 0))
+    weights = fields.pop("weights", None)
+    ids = fields.pop("ids", torch.zeros(num_samples, 0, dtype=torch.int64))
+    if dense.dim() != 2 or ids.dim() != 2:
+        raise DataError(
+            f"`dense` is {list(dense.shape)} and `ids` {list(ids.shape)}",
+            hint="both have one row a sample; give inputs of other shapes another name",
+        )
+    if wrong := sorted(set(fields) & set(FIELDS)):
+        raise DataError(f"a sample has an input called `{wrong[0]}`", hint="give it another name")
+    return Batch(
+        sample_ids=torch.arange(first, first + num_samples),
+        dense=dense.float(),
+        ids=ids.long().reshape(-1),
+        offsets=torch.arange(0, ids.numel() + 1, max(1, ids.shape[1]))[: num_samples * ids.shape[1] + 1]
+        if ids.shape[1]
+        else torch.zeros(1, dtype=torch.int64),
+        labels=target.float(),
+        weights=None if weights is None else weights.float(),
+        extra={name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in fields.items()},
+    )
+
+
+def schema_of(batch: Batch) -> Schema:
+    """Return what a sample consists of, from some."""
+    return Schema(
+        dense=tuple(f"x{number}" for number in range(batch.dense.shape[1])),
+        slots=tuple(Slot(name=f"slot{number}") for number in range(batch.num_slots)),
+        fields=tuple(
+            Field(name=name, shape=tuple(tensor.shape[1:]), dtype=str(tensor.dtype).removeprefix("torch."))
+            for name, tensor in batch.extra.items()
+        ),
+        label_shape=tuple(batch.labels.shape[1:]),
+    )
+
+
+def _parted(put_together: Any, names: tuple[str, ...] | None) -> tuple[dict[str, Any], Any]:
+    """Return the inputs by name, and the label."""
+    if isinstance(put_together, Mapping):
+        inputs = {str(name): value for name, value in put_together.items()}
+        label = next((name for name in LABELS if name in inputs), None)
+        return inputs, None if label is None else inputs.pop(label)
+    parts = list(put_together) if isinstance(put_together, list | tuple) else [put_together]
+    *values, labels = parts if len(parts) > 1 else [parts[0], None]
+    if names is None:
+        names = ("dense",) if len(values) == 1 and _is_vector(values[0]) else ("x",)
+    if len(names) < len(values):
+        raise DataError(
+            f"a sample has {len(values)} inputs and a label, and {len(names)} names are known: {', '.join(names)}",
+            hint='say what the inputs are called: data_options={"names": [...]}; or have samples be dictionaries',
+        )
+    return dict(zip(names, values, strict=False)), labels
+
+
+def _is_vector(value: Any) -> bool:
+    """Say whether an input is a row of numbers a sample."""
+    return isinstance(value, Tensor) and value.dim() == 2 and value.is_floating_point()
+
+
+def _tensor(value: Any, name: str, num_samples: int) -> Tensor:
+    """Return a field as a tensor with one row a sample."""
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as problem:
+        raise DataError(
+            f"`{name}` of a sample is no tensor: {problem}", hint="have the data set, or its collate, return tensors"
+        ) from None
+    if tensor.dim() < 1 or tensor.shape[0] != num_samples:
+        raise DataError(
+            f"`{name}` of {num_samples} samples has shape {list(tensor.shape)}", hint="return one row a sample"
+        )
+    return tensor
+
+
+class TableSource:
+    """The rows of an Arrow table; broken ones keep their number and are left out."""
+
+    def __init__(self, table: pa.Table, columns: Columns, *, max_bad_rows: int = 0) -> None:
+        """Keep the table, whose rows are looked at once."""
+        columns.check(table.column_names, where="the table")
+        self.columns = columns
+        self._batch, bad = columns.samples(table)
+        self.num_samples = table.num_rows
+        self.bad_rows = BadRows()
+        self.bad_rows.add(BadRow(file="the table", row=row + 1, reason=bad[row]) for row in sorted(bad))
+        self.bad_rows.check(max_bad_rows)
+        self.schema = _schema(columns.schema, self._batch)
+
+    def read(self, first: int, last: int) -> Batch:
+        """Return rows `first` up to but not including `last`, broken ones left out."""
+        if not 0 <= first <= last:
+            raise DataError(f"samples {first} to {last} were asked for", hint="ask for 0 <= first <= last")
+        if self._batch.num_samples == self.num_samples:
+            return self._batch.slice(min(first, self.num_samples), min(last, self.num_samples))
+        begin, end = torch.searchsorted(self._batch.sample_ids, torch.tensor([first, last])).tolist()
+        return self._batch.slice(begin, end)
+
+
+def table_source(
+    table: pa.Table,
+    *,
+    label: str | Sequence[str] | None = None,
+    dense: Sequence[str] | None = None,
+    slots: Sequence[str] | None = None,
+    multi_valued: Sequence[str] | None = None,
+    fields: Sequence[str] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    separator: str = "|",
+    max_bad_rows: int = 0,
+    weight: str | None = None,
+    hash_into: int | Mapping[str, int] | None = None,
+    needs_label: bool = True,
+) -> Source:
+    """Return a table as samples.
+
+    Columns that are not named are taken for what they look like: the label is the column `label`, `labels`, `target` or
+    `y`; numbers are dense; text is a slot, lists of text a multi-valued one; lists of numbers are further fields. As
+    soon as one of `dense`, `slots` and `fields` is given, only the columns named there are read.
+    """
+    if label is None:
+        label = next((name for name in ("label", "labels", "target", "y") if name in table.column_names), None)
+        if label is None and needs_label:
+            raise DataError(
+                f"none of the columns {', '.join(table.column_names)} is called `label`",
+                hint='say which one is: data_options={"label": ...}',
+            )
+    own_labels = (label,) if isinstance(label, str) else tuple(label or ())
+    if dense is None and slots is None and fields is None:
+        dense, slots, many, fields = _looks_like(table, (*own_labels, *(() if weight is None else (weight,))))
+        multi_valued = many if multi_valued is None else multi_valued
+    columns = Columns(
+        label=label if isinstance(label, str) else own_labels or None,
+        dense=tuple(dense or ()),
+        slots=tuple(slots or ()),
+        multi_valued=tuple(multi_valued or ()),
+        separator=separator,
+        weight=weight,
+        fields=tuple(fields or ()),
+        shapes=tuple((name, tuple(shape)) for name, shape in (shapes or {}).items()),
+    )
+    source = TableSource(table, columns, max_bad_rows=max_bad_rows)
+    return source if hash_into is None else hashed(source, hash_into)
+
+
+def as_table(data: Any) -> pa.Table | None:
+    """Return pandas and Polars frames, Arrow tables and Hugging Face data sets as an Arrow table; None for others."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    root = type(data).__module__.partition(".")[0]
+    if root == "pandas" and type(data).__name__ == "DataFrame":
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if root == "polars" and type(data).__name__ in ("DataFrame", "LazyFrame"):
+        frame = data.collect() if type(data).__name__ == "LazyFrame" else data
+        return _plain_types(frame.to_arrow())
+    if root == "datasets" and type(data).__name__ == "Dataset" and data.format["type"] is None:
+        return data.with_format("arrow")[:]
+    return None
+
+
+def _plain_types(table: pa.Table) -> pa.Table:
+    """Return a table whose text is of the kind that is read everywhere."""
+    fields = [
+        pa.field(field.name, pa.large_string()) if str(field.type) == "string_view" else field for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
+
+
+def _looks_like(table: pa.Table, known: tuple[str, ...]) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Return which columns but the `known` look like numbers, slots, multi-valued ones among them, and fields."""
+    dense: list[str] = []
+    slots: list[str] = []
+    many: list[str] = []
+    fields: list[str] = []
+    for column in table.schema:
+        kind = column.type
+        if column.name in known:
+            continue
+        if is_list(kind):
+            inner = kind.value_type
+            is_text = pa.types.is_string(inner) or pa.types.is_large_string(inner)
+            (many if is_text else fields).append(column.name)
+            slots += [column.name] if is_text else []
+        elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+            dense.append(column.name)
+        else:
+            slots.append(column.name)
+    return dense, slots, many, fields
+
+
+def _schema(schema: Schema, batch: Batch) -> Schema:
+    """Return a schema with the shapes and kinds that samples have."""
+    fields = tuple(
+        Field(
+            name=name,
+            shape=tuple(tensor.shape[1:]),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+        )
+        for name, tensor in batch.extra.items()
+    )
+    return Schema(dense=schema.dense, slots=schema.slots, fields=fields, label_shape=tuple(batch.labels.shape[1:]))
 
 
 def as_source(data: Any, **options: Any) -> Source:

@@ -14,9 +14,9 @@ from dovetail.data.clicks import Clicks, Matches
 from dovetail.data.errors import DataError
 from dovetail.data.files import Columns, CriteoDecoder, CsvDecoder, FileSource, ParquetDecoder
 from dovetail.data.files.decoder import Decoder
-from dovetail.data.hash_into import hashed
 from dovetail.data.imports import ImportProblem, imported
 from dovetail.data.source import Source
+from dovetail.data.transforms import hashed
 from dovetail.errors import did_you_mean
 
 MADE_BY = "_dovetail_made_by"

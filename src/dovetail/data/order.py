@@ -15,7 +15,7 @@ BLOCK_SAMPLES = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class OrderStretch:
     """Consecutive positions of an order whose samples lie in one block of the data."""
 
     first_sample: int
@@ -45,7 +45,7 @@ class Order:
                 f"an order of {self.num_samples} samples in blocks of {self.block_samples}", hint="both are at least 1"
             )
 
-    def stretches(self, first: int, last: int) -> list[Stretch]:
+    def stretches(self, first: int, last: int) -> list[OrderStretch]:
         """Return what lies at positions `first` up to but not including `last`, in that order."""
         if self.num_samples is not None:
             last = min(last, self.num_samples)
@@ -60,7 +60,7 @@ class Order:
             end = min(last, begin + last_sample - first_sample)
             inside = np.arange(position - begin, end - begin)
             picks = self._shuffled(number, last_sample - first_sample)[inside] if self.shuffle else inside
-            found.append(Stretch(first_sample=first_sample, last_sample=last_sample, picks=picks))
+            found.append(OrderStretch(first_sample=first_sample, last_sample=last_sample, picks=picks))
             position = end
         return found
 

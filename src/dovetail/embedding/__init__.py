@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dovetail.embedding.checkpoint import Checkpoint
-from dovetail.embedding.distinct import Whereabouts
+from dovetail.embedding.checkpoints.format import Checkpoint
 from dovetail.embedding.errors import DamagedFileError, StorageError, TableError
 from dovetail.embedding.first_values import first_values
 from dovetail.embedding.hashing import shard_of
@@ -23,7 +22,7 @@ from dovetail.embedding.row_optimizer import (
     RowWiseAdagrad,
     make_row_optimizer,
 )
-from dovetail.embedding.stats import TableStats
+from dovetail.embedding.store import TableStats, Whereabouts
 from dovetail.embedding.table import Table
 from dovetail.on_demand import on_demand
 

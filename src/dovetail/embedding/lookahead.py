@@ -14,7 +14,7 @@ from dovetail.embedding.errors import TableError
 from dovetail.embedding.table import Table
 
 if TYPE_CHECKING:
-    from dovetail.embedding.device.on_device import OnDevice
+    from dovetail.embedding.tiers.device.table import DeviceTable
 
 Batch = TypeVar("Batch")
 
@@ -43,7 +43,7 @@ def look_ahead(
 
 
 def _announced(
-    batches: Iterable[Batch], rows: OnDevice, keys: Callable[[Batch], ArrayLike], depth: int
+    batches: Iterable[Batch], rows: DeviceTable, keys: Callable[[Batch], ArrayLike], depth: int
 ) -> Iterator[Batch]:
     """Yield the batches, each announced `depth` batches before; what is announced and not looked up is forgotten."""
     waiting: deque[Batch] = deque()
@@ -58,7 +58,7 @@ def _announced(
         _skip_to(rows, len(waiting))
 
 
-def _skip_to(rows: OnDevice, num_waiting: int) -> None:
+def _skip_to(rows: DeviceTable, num_waiting: int) -> None:
     while rows.num_ahead > num_waiting:
         rows.skip()
 

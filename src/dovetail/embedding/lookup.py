@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding import batch_kernels as kernels
-from dovetail.embedding.distinct import Whereabouts
-from dovetail.embedding.held import Held
-from dovetail.embedding.store import Store
+from dovetail.embedding.kernels import batches as kernels
+from dovetail.embedding.store import Held, TieredStore, Whereabouts
 
 AGEING_LOOKUPS_A_SLOT = 64
 """Counts are halved after so many look-ups per slot: late enough to tell warm rows from cold ones, soon enough that
@@ -18,7 +16,7 @@ yesterday's hot rows go."""
 class Lookup:
     """Reads rows of a store, and keeps their access counts; whoever calls holds the store's lock."""
 
-    def __init__(self, store: Store, ageing_lookups: int | None) -> None:
+    def __init__(self, store: TieredStore, ageing_lookups: int | None) -> None:
         """Halve counts after `ageing_lookups` rows; absent, that goes by the slots there are."""
         self._store, self._ageing_lookups = store, ageing_lookups
         self._num_since_ageing = 0

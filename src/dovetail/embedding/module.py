@@ -14,8 +14,7 @@ from dovetail.embedding.errors import TableError
 from dovetail.embedding.table import Mode, Table
 
 if TYPE_CHECKING:
-    from dovetail.embedding.device.batch import DeviceBatch
-    from dovetail.embedding.device.on_device import OnDevice
+    from dovetail.embedding.tiers.device.table import DeviceBatch, DeviceTable
 
 
 class TableEmbedding(nn.Module):
@@ -99,7 +98,7 @@ class TableEmbedding(nn.Module):
         return pooled
 
     def _pooled_on_device(
-        self, rows: OnDevice, keys: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]
+        self, rows: DeviceTable, keys: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> Tensor:
         """Do the same where the rows lie on a device."""
         batch = rows.look_up(keys, insert=self.training)

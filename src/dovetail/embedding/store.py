@@ -2,39 +2,357 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding import batch_kernels, fact_kernels
-from dovetail.embedding import move_kernels as moves
-from dovetail.embedding.anywhere import Anywhere
-from dovetail.embedding.crew import Crew
-from dovetail.embedding.disk_tier import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES, DiskTier
-from dovetail.embedding.distinct import Distinct
 from dovetail.embedding.errors import TableError
+from dovetail.embedding.eviction import Clock, Eviction, KeyLog
 from dovetail.embedding.first_values import fill_first_values, first_values
-from dovetail.embedding.held import Found, Held
-from dovetail.embedding.host_tier import SLOT_BYTES, HostTier
 from dovetail.embedding.index import Index, size_for
-from dovetail.embedding.key_log import KeyLog
-from dovetail.embedding.lifting import Lifting
-from dovetail.embedding.places import MOST_SLOTS, at_slot, record_at
-from dovetail.embedding.record import Precision, RecordLayout
-from dovetail.embedding.room import Clock, Room
-from dovetail.embedding.row_facts import RowFacts
+from dovetail.embedding.kernels import batches as batch_kernels
+from dovetail.embedding.kernels import batches as distinct_kernels
+from dovetail.embedding.kernels import metadata as fact_kernels
+from dovetail.embedding.kernels import metadata as kernels
+from dovetail.embedding.kernels import moves
+from dovetail.embedding.places import (
+    MOST_SLOTS,
+    NOWHERE,
+    at_slot,
+    device_slot_at,
+    in_host,
+    on_device,
+    on_disk,
+    record_at,
+    slot_at,
+)
+from dovetail.embedding.promotion import Promotion
+from dovetail.embedding.row_metadata import CHANGED, DIRTY, HOME, SEEN, STATE, TAKEN
 from dovetail.embedding.row_optimizer import Kernel, RowOptimizer
-from dovetail.embedding.slot_line import CHANGED, DIRTY, SEEN, STATE, TAKEN
-from dovetail.embedding.stats import TableStats
-from dovetail.embedding.tier import Tier
+from dovetail.embedding.thread_pool import RowThreads
+from dovetail.embedding.tiers.disk.record import Precision, RecordLayout
+from dovetail.embedding.tiers.disk.tier import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES, DiskTier
+from dovetail.embedding.tiers.host import SLOT_BYTES, HostTier
+from dovetail.embedding.tiers.tier import MOST_AT_ONCE, MetadataAbove, Tier, TierAbove
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStats:
+    """Rows and bytes by tier, and what was moved since the table was made."""
+
+    num_rows: int
+    host_rows: int
+    disk_rows: int
+    device_rows: int
+    memory_bytes: int
+    budget_bytes: int
+    index_bytes: int
+    host_row_bytes: int
+    disk_bytes: int
+    device_bytes: int
+    num_looked_up: int
+    num_fetched: int
+    num_evicted: int
+    num_written: int
+    num_expired: int
+
+    @property
+    def miss_ratio(self) -> float:
+        """Return fetches from below, prefetches included, per row looked up."""
+        return self.num_fetched / self.num_looked_up if self.num_looked_up else 0.0
+
+
+class Held(NamedTuple):
+    """Where the rows of a batch lie: a slot and a code a key, and the distinct slots; see `kernels.moves.resolve`."""
+
+    slots: NDArray[np.int32]
+    codes: NDArray[np.int32]
+    unique: NDArray[np.int32]
+
+
+class Resolved(NamedTuple):
+    """What a search for a batch found: rows in the host tier, and keys whose rows are not there."""
+
+    held: Held
+    num_unique: int
+    num_new: int
+    absent: NDArray[np.int32]
+    absent_at: NDArray[np.int64]
+    below: NDArray[np.int64]
+
+
+Keys = NDArray[np.int64]
+
+
+class RowMetadata(NamedTuple):
+    """One number a row each."""
+
+    places: NDArray[np.int32]
+    seen: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    states: NDArray[np.int32]
+
+
+class RowFacts:
+    """The facts of all rows, in whichever tier they lie."""
+
+    def __init__(self, index: Index, host: HostTier) -> None:
+        """Look at an index and the tier it points into; both change as rows do."""
+        self._index, self._host = index, host
+
+    def of(self, keys: Keys) -> RowMetadata:
+        """Return what is known of the rows of keys; a key without a row lies nowhere."""
+        facts = RowMetadata(*(np.zeros(len(keys), dtype=np.int32) for _ in range(4)))
+        index = self._index
+        kernels.read_facts(
+            *(index.keys, index.places, index.seen, index.counts, index.states), self._host.lines, keys, *facts
+        )
+        return facts
+
+    def set(self, keys: Keys, facts: RowMetadata) -> None:
+        """Set what is known of rows that there are, places aside."""
+        index = self._index
+        kernels.write_facts(
+            *(index.keys, index.places, index.seen, index.counts, index.states), self._host.lines, keys, *facts[1:]
+        )
+
+    def keys(self) -> Keys:
+        """Return every key that has a row."""
+        keys = np.empty(self._index.num_rows, dtype=np.int64)
+        kernels.all_keys(self._index.keys, self._index.places, keys)
+        return keys
+
+    def need(self, keys: Keys, batch: int) -> None:
+        """Keep those rows of keys that are in the host tier until `batch`, as long as there is room elsewhere."""
+        slots = np.empty(len(keys), dtype=np.int32)
+        kernels.find_slots(self._index.keys, self._index.places, keys, slots)
+        kernels.need_slots(self._host.lines, slots, batch)
+
+    def not_on_device(self, keys: Keys) -> Keys:
+        """Return those keys whose rows are in the tiers below a device's, or that have none."""
+        kept: Keys = keys[~on_device(self.of(keys).places)]
+        return kept
+
+    def age(self) -> None:
+        """Halve all access counts."""
+        kernels.age(self._index.places, self._index.counts, self._host.lines, self._host.top)
+
+    def expired(self, before: int, below: int) -> Keys:
+        """Return the keys of rows last seen before the step `before` or counted less than `below`."""
+        index = self._index
+        found: list[Keys] = []
+        start = 0
+        while start < index.size:
+            keys = np.empty(MOST_AT_ONCE, dtype=np.int64)
+            count, start = kernels.find_expired(
+                *(index.keys, index.places, index.seen, index.counts, self._host.lines, before, below, start, keys)
+            )
+            found.append(keys[:count].copy())
+        return np.concatenate(found)
+
+    def mark_pending(self, *, everything: bool) -> int:
+        """Mark what a checkpoint has to write: every row, or those changed since the last one; return how many."""
+        index, host = self._index, self._host
+        return int(kernels.mark_pending(index.places, index.states, host.lines, host.top, everything))
+
+    def some_pending(self, start: int) -> tuple[Keys, int]:
+        """Return keys still to be written from position `start` of the index on, and where to go on."""
+        index = self._index
+        keys = np.empty(MOST_AT_ONCE, dtype=np.int64)
+        count, end = kernels.find_pending(index.keys, index.places, index.states, self._host.lines, start, keys)
+        return keys[:count], int(end) if end < index.size else 0
+
+
+Slots = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+class Whereabouts(NamedTuple):
+    """The slots of a batch's rows, and when that was so."""
+
+    slots: Slots
+    as_of: tuple[int, int]
+
+
+class Distinct:
+    """What a store does with distinct keys; whoever calls holds the store's lock."""
+
+    def __init__(
+        self,
+        index: Index,
+        host: HostTier,
+        room: Eviction,
+        clock: Clock,
+        crew: RowThreads,
+        *,
+        hold: Callable[[Keys], Held | None],
+        change: Callable[[Slots], None],
+    ) -> None:
+        """Share the work among a crew; `hold` finds rows that are not all in the host tier.
+
+        `change` says that rows there were changed, and lets their records below die.
+        """
+        self._index, self._host, self._room, self._clock = index, host, room, clock
+        self._crew, self._hold, self._change = crew, hold, change
+        self._spared = self._misses = 0
+        """How many searches were left to `hold` since rows were missing last, and how many are to be."""
+
+    @property
+    def as_of(self) -> tuple[int, int]:
+        """Return what changes when a row leaves its slot."""
+        return self._room.generation, self._room.num_evicted
+
+    def find(self, keys: Keys) -> Slots | None:
+        """Return the slots of keys, with all their rows brought up or made; None where they do not fit at once."""
+        if self._spared < self._misses:  # rows were missing lately: the search that brings them up does it at once
+            self._spared += 1
+        else:
+            index, lines, operation = self._index, self._host.lines, self._clock.next_operation()
+            slots = np.empty(len(keys), dtype=np.int32)
+
+            def find(first: int, last: int) -> int:
+                part = keys[first:last], operation, slots[first:last]
+                return int(distinct_kernels.find_and_hold(index.keys, index.places, lines, *part))
+
+            self._spared = 0
+            if not sum(self._crew.share(len(keys), find)):
+                self._misses = 0
+                return slots
+            self._misses = min(2 * self._misses + 1, 15)
+        held = self._hold(keys)
+        return None if held is None else held.slots
+
+    def read(self, slots: Slots, out: Floats) -> None:
+        """Copy the values of found rows, and count an access of each."""
+        rows, lines, step = self._host.rows, self._host.lines, self._clock.step
+
+        def read(first: int, last: int) -> None:
+            distinct_kernels.count_accesses(lines, slots[first:last], step)
+            batch_kernels.gather(rows, slots[first:last], out[first:last])
+
+        self._crew.share(len(slots), read)
+
+    def read_again(self, slots: Slots, positions: Slots, out: Floats) -> None:
+        """Copy the values at some positions of a batch that was read before."""
+        rows = self._host.rows
+
+        def read(first: int, last: int) -> None:
+            distinct_kernels.gather_at(rows, slots, positions[first:last], out)
+
+        self._crew.share(len(positions), read)
+
+    def step(self, slots: Slots, gradients: Floats, kernel: Kernel, settings: Floats, *, scale: float) -> None:
+        """Step found rows by their gradients times `scale`, multiplied where they are if they can be written."""
+        rows, lines, factor, width = self._host.rows, self._host.lines, np.float32(scale), gradients.shape[1]
+
+        def step(first: int, last: int) -> int:
+            part = gradients[first:last]
+            if not part.flags.writeable:
+                part = part * factor
+            elif scale != 1.0:
+                np.multiply(part, factor, out=part)
+            kernel(rows, slots[first:last], part, width, settings)
+            return int(distinct_kernels.mark_stepped(lines, slots[first:last]))
+
+        if sum(self._crew.share(len(slots), step)):  # some have records below: one thread counts those that live
+            self._change(slots)
+
+
+class Anywhere:
+    """What can be done to a row without knowing where it is; whoever calls holds the store's lock."""
+
+    def __init__(
+        self,
+        index: Index,
+        host: HostTier,
+        disk: DiskTier | None,
+        *,
+        facts: RowFacts,
+        room: Eviction,
+        lifting: Promotion,
+        row_width: int,
+    ) -> None:
+        self._index, self._host, self._disk = index, host, disk
+        self._facts, self._room, self._lifting, self._row_width = facts, room, lifting, row_width
+        self.above: TierAbove | None = None
+        """The device tier, once there is one."""
+
+    def read(self, keys: Keys) -> NDArray[np.float32]:
+        """Return whole rows, values and state; a key without one gives zeros."""
+        rows = np.zeros((len(keys), self._row_width), dtype=np.float32)
+        places = self._facts.of(keys).places
+        for tier, here, number_at in (
+            (self._host, in_host(places), slot_at),
+            (self._disk, on_disk(places), record_at),
+            (self.above, on_device(places), device_slot_at),
+        ):
+            at = np.flatnonzero(here).astype(np.int32)
+            if len(at):
+                if tier is None:
+                    raise TableError("the table has no disk tier", hint="give it a folder for its cold rows")
+                tier.read_into(keys[at], number_at(places[at]), rows, at)
+        return rows
+
+    def facts(self, keys: Keys) -> RowMetadata:
+        """Return what is known of rows; a key without one lies nowhere."""
+        facts = self._facts.of(keys)
+        at = np.flatnonzero(on_device(facts.places))
+        if self.above is not None and len(at):
+            above = self.above.facts_at(device_slot_at(facts.places[at]))
+            facts.seen[at], facts.counts[at], facts.states[at] = above.seen, above.counts, above.states
+        return facts
+
+    def note_facts_above(self) -> None:
+        """Write what the device knows of its rows into the index."""
+        if self.above is not None:
+            above = self.all_above(self.above)
+            facts = RowMetadata(np.empty(0, dtype=np.int32), above.seen, above.counts, above.states)
+            self._facts.set(above.keys, facts)
+
+    def all_above(self, tier: TierAbove) -> MetadataAbove:
+        """Return what the device knows of all its rows."""
+        return tier.facts_at(tier.taken())
+
+    def recall(self, keys: Keys) -> None:
+        """Bring those rows of keys that are on the device down."""
+        if self.above is None or not self._lifting.num_rows:
+            return
+        places = self._facts.of(keys).places
+        numbers = np.unique(device_slot_at(places[on_device(places)]))
+        if len(numbers):
+            facts = self.above.facts_at(numbers)
+            rows = np.empty((len(numbers), self._row_width), dtype=np.float32)
+            self.above.read_into(facts.keys, numbers, rows, np.arange(len(numbers), dtype=np.int32))
+            self._lifting.lower(facts.keys, rows, facts.columns)
+            self.above.release(numbers)
+
+    def remove(self, keys: Keys) -> None:
+        """Delete rows of distinct keys; keys without a row are left out."""
+        places = self._facts.of(keys).places
+        keys, places = keys[places != NOWHERE], places[places != NOWHERE]
+        slots = slot_at(places[in_host(places)])
+        homes = self._host.lines[slots, HOME]
+        if self._disk is not None:
+            self._disk.release(np.concatenate([record_at(places[on_disk(places)]), homes[homes >= 0]]))
+        self._host.release(slots)
+        numbers = device_slot_at(places[on_device(places)])
+        if self.above is not None and len(numbers):
+            self.above.release(numbers)
+            self._lifting.num_rows -= len(numbers)
+        self._index.remove(keys)
+        self._room.generation += 1
+
 
 FIRST_INDEX_SIZE = 64
 NO_ROWS = np.empty(0, dtype=np.int32)
 NO_RECORDS = np.zeros(1, dtype=np.int64)
 
 
-class Store:
+class TieredStore:
     """Index, host tier and disk tier under one budget of `host_bytes`; what is held can be read and stepped."""
 
     def __init__(
@@ -72,7 +390,7 @@ class Store:
         self._tiers: tuple[Tier, ...] = (self._host, self._disk) if self._disk else (self._host,)
         self.clock = Clock()
         self.facts = RowFacts(self._index, self._host)
-        self.room = Room(
+        self.room = Eviction(
             index=self._index,
             host=self._host,
             disk=self._disk,
@@ -80,13 +398,13 @@ class Store:
             clock=self.clock,
             key_log=key_log,
         )
-        self._crew = Crew(threads)
+        self._crew = RowThreads(threads)
         self.distinct = Distinct(
             *(self._index, self._host, self.room, self.clock, self._crew),
             hold=lambda keys: self.hold(keys, insert=True),
             change=self._change,
         )
-        self.lifting = Lifting(self._index, self._host, self._disk, self.room, self.clock)
+        self.lifting = Promotion(self._index, self._host, self._disk, self.room, self.clock)
         self.anywhere = Anywhere(
             *(self._index, self._host, self._disk),
             facts=self.facts,
@@ -129,7 +447,7 @@ class Store:
             self._held_in, self._held_keys, self._held = self.room.generation, keys.copy(), held
         return held
 
-    def _resolve(self, keys: NDArray[np.int64]) -> Found:
+    def _resolve(self, keys: NDArray[np.int64]) -> Resolved:
         """Find the rows of a batch, and hold those in the host tier under this operation."""
         operation = self.clock.next_operation()  # a new number each time: marks of an earlier search may be out of date
         index = self._index
@@ -139,12 +457,12 @@ class Store:
             *(index.keys, index.places, index.states, self._host.lines, keys, operation),
             *(slots, codes, unique, absent, absent_at, below),
         )
-        return Found(
+        return Resolved(
             Held(slots, codes, unique),
             *(num_unique, num_new, absent[:num_absent], absent_at[:num_absent], below[:num_below]),
         )
 
-    def _settle(self, found: Found) -> Held:
+    def _settle(self, found: Resolved) -> Held:
         """Say where the rows lie that were brought up."""
         slots, codes, unique = found.held
         num_unique = moves.settle(
@@ -171,7 +489,7 @@ class Store:
         )
         self.num_fetched += len(positions)
 
-    def _create_absent(self, keys: NDArray[np.int64], found: Found) -> bool:
+    def _create_absent(self, keys: NDArray[np.int64], found: Resolved) -> bool:
         """Make rows for the keys that have none, with their first values; False where they do not fit."""
         new = np.unique(keys[found.absent[found.absent_at < 0]])
         if not self.room.make_in_index(len(new)) or not self.room.make(len(new) + len(found.below)):

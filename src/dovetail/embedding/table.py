@@ -2,22 +2,259 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dovetail.embedding.arrays import as_bags, as_gradients, as_keys, check_bags, in_bag_order
-from dovetail.embedding.checkpoint import Checkpoint, Kind, Settings
-from dovetail.embedding.distinct import Whereabouts
+from dovetail.embedding.arrays import as_bags, as_gradients, as_keys, check_bags, in_bag_order, own_keys
+from dovetail.embedding.checkpoints.format import Checkpoint, Kind, TableSettings
+from dovetail.embedding.checkpoints.loading import LoadOptions, fill, find_chains, optimizer_of
+from dovetail.embedding.checkpoints.saving import Saver
 from dovetail.embedding.errors import TableError
-from dovetail.embedding.expiry import expire
-from dovetail.embedding.loading import LoadOptions, fill, find_chains, optimizer_of
-from dovetail.embedding.open_table import OpenTable
-from dovetail.embedding.row_optimizer import described
+from dovetail.embedding.eviction import KeyLog
+from dovetail.embedding.lookup import Lookup
+from dovetail.embedding.row_optimizer import Adagrad, RowOptimizer, described
+from dovetail.embedding.store import TableStats, TieredStore, Whereabouts
+from dovetail.embedding.tiers.disk.record import Precision
+from dovetail.embedding.tiers.tier import MOST_AT_ONCE
+from dovetail.embedding.update import Update
+
+if TYPE_CHECKING:
+    from dovetail.embedding.tiers.device.table import DeviceTable
+
+
+SHORTEST_PAUSE_S = 0.001
+"""A caller who comes back sooner would wait for a write-back; its next look-up makes room itself."""
+
+
+class Background:
+    """One thread that works on a store under the store's lock."""
+
+    def __init__(self, store: TieredStore, lock: threading.RLock) -> None:
+        self._store, self._lock = store, lock
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-table")
+        self._writing_back = False
+        self._left_s = self._pause_s = 0.0
+        self._step_looked_up = -1
+
+    def caller_came(self) -> None:
+        """Note how long the caller did something else."""
+        self._pause_s = time.monotonic() - self._left_s
+
+    def caller_looked_up(self) -> None:
+        """Take it as leaving where the look-up before was not followed by an update either: then none will be."""
+        step = self._store.clock.step
+        if step == self._step_looked_up:
+            self.caller_leaves()
+        self._step_looked_up = step
+
+    def caller_leaves(self) -> None:
+        """Have some of the least used rows written, where there is little room and, going by the last time, time."""
+        self._left_s = time.monotonic()
+        if self._pause_s > SHORTEST_PAUSE_S:
+            self._write_back_soon()
+
+    def prefetch(self, keys: NDArray[np.int64], ahead: int) -> Future[int]:
+        """Bring rows up and keep them for the next `ahead` look-ups; the result counts the fetches."""
+        return self._pool.submit(self._prefetch, keys, ahead)
+
+    def prepare(self, batches: list[NDArray[np.int64]]) -> Future[int]:
+        """Keep what the batches after the next one need, and fetch for the first; the result counts the fetches."""
+        return self._pool.submit(self._prepare, batches)
+
+    def close(self) -> None:
+        """Wait for what is under way, and leave the rest."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _prepare(self, batches: list[NDArray[np.int64]]) -> int:
+        """Mark what is needed, then fetch for the first batch."""
+        for distance, keys in enumerate(batches):
+            with self._lock:
+                if self._store.closed:
+                    return 0
+                self._store.facts.need(keys, self._store.clock.batch + distance + 2)
+        return self._prefetch(batches[0], 2) if batches else 0
+
+    def _prefetch(self, keys: NDArray[np.int64], ahead: int) -> int:
+        """Fetch in parts, so that nobody waits long."""
+        unique = np.unique(keys)
+        fetched = 0
+        for start in range(0, len(unique), MOST_AT_ONCE):
+            part = unique[start : start + MOST_AT_ONCE]
+            with self._lock:
+                if self._store.closed:
+                    return fetched
+                before = self._store.num_fetched
+                held = self._store.hold(self._store.facts.not_on_device(part), insert=False)
+                if held is None:
+                    return fetched
+                self._store.keep_until(held, self._store.clock.batch + ahead)
+                fetched += self._store.num_fetched - before
+        return fetched
+
+    def _write_back_soon(self) -> None:
+        """Write back after what is under way."""
+        if self._store.room.is_short and not self._writing_back:
+            self._writing_back = True
+            self._pool.submit(self._write_back, self._store.clock.operation)
+
+    def _write_back(self, done_with: int) -> None:
+        """Evict until a little room is free; not now, where somebody is at work on the table."""
+        try:
+            if self._lock.acquire(blocking=False):
+                try:
+                    if not self._store.closed:
+                        self._store.room.make_ahead(done_with=done_with)
+                finally:
+                    self._lock.release()
+        finally:
+            self._writing_back = False
+
+
+def expire(store: TieredStore, saver: Saver, *, max_age_steps: int | None, min_count: int | None) -> NDArray[np.int64]:
+    """Delete rows not looked up in the last `max_age_steps` updates, or counted less than `min_count`; return keys."""
+    step = store.clock.step
+    before = -1 if max_age_steps is None else step - max_age_steps
+    store.anywhere.note_facts_above()
+    expired = store.facts.expired(before, -1 if min_count is None else min_count)
+    for start in range(0, len(expired), MOST_AT_ONCE):
+        some = expired[start : start + MOST_AT_ONCE]
+        saver.bury(some)
+        store.anywhere.remove(some)
+    if store.key_log is not None:
+        store.key_log.add(step, "expired", expired)
+    return expired
+
+
+class OpenTable:
+    """What a table has while it is open."""
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        optimizer: RowOptimizer | None = None,
+        seed: int = 0,
+        scale: float | None = None,
+        host_bytes: int = 1 << 30,
+        host_rows: int | None = None,
+        folder: str | Path | None = None,
+        cold_precision: Precision = "float32",
+        shard: int = 0,
+        num_shards: int = 1,
+        ageing_lookups: int | None = None,
+        key_log: str | Path | None = None,
+        segment_bytes: int | None = None,
+        device: str = "cuda",
+        device_bytes: int | None = None,
+        device_rows: int | None = None,
+        expected_rows: int | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Make an empty table; first values are uniform within `scale`, by default 1 / (3 sqrt(width)).
+
+        With `device_bytes`, rows lie in the memory of `device` too, for those who train through `on_device`. An index
+        for `expected_rows` need not grow, and nobody waits for it to. `threads` share batches of distinct keys.
+        """
+        if width < 1 or not 0 <= shard < num_shards or (host_rows is not None and host_rows < 1) or threads < 1:
+            raise TableError(
+                f"a table has width {width}, host_rows {host_rows}, threads {threads}, shard {shard} of {num_shards}",
+                hint="the width, host_rows and threads are at least 1, and shards count from 0",
+            )
+        self.width = width
+        self.optimizer: RowOptimizer = Adagrad() if optimizer is None else optimizer
+        self.seed, self.shard, self.num_shards = seed, shard, num_shards
+        self.scale = 1 / 3 / width**0.5 if scale is None else scale
+        self._store = TieredStore(
+            width=width,
+            optimizer=self.optimizer,
+            seed=seed,
+            scale=self.scale,
+            host_bytes=host_bytes,
+            host_rows=host_rows,
+            folder=Path(folder) if folder is not None else None,
+            cold_precision=cold_precision,
+            segment_bytes=segment_bytes,
+            key_log=KeyLog(Path(key_log)) if key_log is not None else None,
+            expected_rows=expected_rows,
+            threads=threads,
+        )
+        self._lock = threading.RLock()
+        self._background = Background(self._store, self._lock)
+        self._saver = Saver(self._store, self._lock)
+        self._lookup = Lookup(self._store, ageing_lookups)
+        self._update = Update(self._store, self._saver, self.optimizer)
+        self._num_expired = 0
+        self.on_device: DeviceTable | None = None
+        """Rows on a device, for those who train there; None where the table has none."""
+        if device_bytes is not None:
+            from dovetail.embedding.tiers.device.table import DeviceTable  # noqa: PLC0415 - torch, which servers do without
+
+            self.on_device = DeviceTable(
+                *(self._store, self._saver, self._lookup, self.optimizer, self._lock),
+                device=device,
+                device_bytes=device_bytes,
+                device_rows=device_rows,
+                shard=shard,
+                num_shards=num_shards,
+            )
+
+    def stats(self) -> TableStats:
+        """Return what the table holds and has done."""
+        with self._lock:
+            return self._store.stats(num_looked_up=self._lookup.num_rows, num_expired=self._num_expired)
+
+    @property
+    def step(self) -> int:
+        """Return how many updates there were."""
+        return self._store.clock.step
+
+    def __len__(self) -> int:
+        if self.on_device is None or self._store.closed:
+            return self._store.num_rows
+        with self._open():
+            return self._store.num_rows
+
+    def close(self) -> None:
+        """Wait for background work, and give back memory and files; checkpoints stay."""
+        with self._lock:
+            if self._store.closed:
+                return
+            self._store.closed = True
+        self._background.close()
+        if self.on_device is not None:
+            self.on_device.close()
+        with self._lock:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        """Have the table to oneself; one that is closed is refused."""
+        with self._still(), self._lock:
+            self._store.must_be_open()
+            yield
+
+    def _still(self) -> contextlib.AbstractContextManager[None]:
+        """Have no rows on their way to a device or from it."""
+        return contextlib.nullcontext() if self.on_device is None else self.on_device.paused()
+
+    def _own(self, keys: ArrayLike) -> NDArray[np.int64]:
+        """Return keys as a vector; those of other shards are refused."""
+        return own_keys(as_keys(keys), self.shard, self.num_shards)
+
 
 Mode = Literal["sum", "mean"]
 
@@ -209,7 +446,7 @@ class Table(OpenTable):
         A `delta` holds the rows changed, and tombstones for those expired, since the last checkpoint of this table.
         """
         with self._open():
-            settings = Settings(
+            settings = TableSettings(
                 width=self.width,
                 optimizer=described(self.optimizer),
                 seed=self.seed,

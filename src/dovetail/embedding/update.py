@@ -5,18 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding import batch_kernels as kernels
-from dovetail.embedding.distinct import Whereabouts
-from dovetail.embedding.row_kernels import limit_norms, put
-from dovetail.embedding.row_optimizer import RowOptimizer
-from dovetail.embedding.saving import Saver
-from dovetail.embedding.store import Store
+from dovetail.embedding.checkpoints.saving import Saver
+from dovetail.embedding.kernels import batches as kernels
+from dovetail.embedding.row_optimizer import RowOptimizer, limit_norms, put
+from dovetail.embedding.store import TieredStore, Whereabouts
 
 
 class Update:
     """Steps rows of a store; whoever calls holds the store's lock."""
 
-    def __init__(self, store: Store, saver: Saver, optimizer: RowOptimizer) -> None:
+    def __init__(self, store: TieredStore, saver: Saver, optimizer: RowOptimizer) -> None:
         """Step rows by `optimizer`; what a checkpoint under way still needs goes to `saver` first."""
         self._store, self._saver = store, saver
         self._optimizer = optimizer

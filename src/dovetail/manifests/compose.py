@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from dovetail.manifests.fleet import Fleet, Group, train_line
+from dovetail.manifests.nodes import NodePool, PlannedNodes, train_line
 from dovetail.manifests.ray import head_words, node_words
 from dovetail.manifests.yaml import yaml_of
 
@@ -19,7 +19,7 @@ class Compose:
     file = "compose.yaml"
     start = "docker compose up --abort-on-container-exit"
 
-    def write(self, fleet: Fleet) -> str:
+    def write(self, fleet: PlannedNodes) -> str:
         """Return the compose file."""
         services: dict[str, Any] = {HEAD: _head(fleet)}
         for group in fleet.groups:
@@ -28,7 +28,7 @@ class Compose:
         return f"# Start it in the folder that holds plan.json and run.toml: {self.start}\n{text}"
 
 
-def _head(fleet: Fleet) -> dict[str, Any]:
+def _head(fleet: PlannedNodes) -> dict[str, Any]:
     """Return the service that leads and trains; the others end when it does."""
     line = f"{shlex.join(head_words())} && exec {train_line('run', on='ray')}"
     return {
@@ -43,7 +43,7 @@ def _head(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def _nodes(fleet: Fleet, group: Group) -> dict[str, Any]:
+def _nodes(fleet: PlannedNodes, group: NodePool) -> dict[str, Any]:
     """Return the service of one type, a container a node."""
     words = node_words(group, head=HEAD)
     limits: dict[str, Any] = {"limits": {"cpus": str(group.cores)}}

@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Any
 
-from dovetail.manifests.fleet import PLAN, RUN, Fleet, Group, train_words
+from dovetail.manifests.nodes import PLAN, RUN, NodePool, PlannedNodes, train_words
 from dovetail.manifests.ray import resources
 from dovetail.manifests.yaml import documents
 
@@ -22,7 +22,7 @@ class KubeRay:
     file = "rayjob.yaml"
     start = "kubectl apply -f rayjob.yaml"
 
-    def write(self, fleet: Fleet) -> str:
+    def write(self, fleet: PlannedNodes) -> str:
         """Return the manifest."""
         job = {
             "apiVersion": "ray.io/v1",
@@ -45,7 +45,7 @@ class KubeRay:
         return _preface(fleet) + documents(config, job)
 
 
-def _preface(fleet: Fleet) -> str:
+def _preface(fleet: PlannedNodes) -> str:
     lines = [
         f"# Start: kubectl apply -f {KubeRay.file}    needs the KubeRay operator",
         f"# Watch: kubectl logs -f -l job-name={fleet.name}",
@@ -62,7 +62,7 @@ def _preface(fleet: Fleet) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _head(fleet: Fleet) -> dict[str, Any]:
+def _head(fleet: PlannedNodes) -> dict[str, Any]:
     """Return the pod of the first node, which has the files and keeps the run's folder."""
     amount = {"cpu": str(fleet.head_cores), "memory": f"{fleet.head_bytes >> 20}Mi"}
     kept = {"emptyDir": {}} if fleet.claim is None else {"persistentVolumeClaim": {"claimName": fleet.claim}}
@@ -80,7 +80,7 @@ def _head(fleet: Fleet) -> dict[str, Any]:
     return {"containers": [container], "volumes": volumes}
 
 
-def _workers(fleet: Fleet, group: Group) -> dict[str, Any]:
+def _workers(fleet: PlannedNodes, group: NodePool) -> dict[str, Any]:
     """Return the nodes of one type."""
     gpus = {"nvidia.com/gpu": str(group.gpus)} if group.gpus else {}
     container = {
@@ -107,7 +107,7 @@ def _workers(fleet: Fleet, group: Group) -> dict[str, Any]:
     }
 
 
-def _cores_asked(group: Group) -> str:
+def _cores_asked(group: NodePool) -> str:
     """Return what a pod asks for: all cores, or on an instance of its own all but what Kubernetes keeps there."""
     if group.instance is None:
         return str(group.cores)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from dovetail.manifests.fleet import Group
+from dovetail.manifests.nodes import NodePool
 
 PORT = 6379
 """Where the first node of a Ray cluster listens, unless told otherwise."""
 
 
-def resources(group: Group) -> str:
+def resources(group: NodePool) -> str:
     """Return what a node of a type offers, as `ray start --resources` takes it: one a thread or GPU of its workers."""
     return json.dumps({group.type: group.gpus or group.cores})
 
@@ -20,7 +20,7 @@ def head_words(*, port: int = PORT) -> list[str]:
     return ["ray", "start", "--head", f"--port={port}", "--num-cpus=0", "--num-gpus=0"]
 
 
-def node_words(group: Group, *, head: str, port: int = PORT) -> list[str]:
+def node_words(group: NodePool, *, head: str, port: int = PORT) -> list[str]:
     """Return the words that start a node of a type and stay with it."""
     return [
         "ray",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from dovetail.manifests.fleet import Fleet, Group, train_line
+from dovetail.manifests.nodes import NodePool, PlannedNodes, train_line
 from dovetail.manifests.ray import PORT, head_words, node_words
 from dovetail.manifests.yaml import documents
 
@@ -19,21 +19,21 @@ class SkyPilot:
     file = "sky.yaml"
     start = "sky jobs launch sky.yaml"
 
-    def write(self, fleet: Fleet) -> str:
+    def write(self, fleet: PlannedNodes) -> str:
         """Return the job group."""
         header = {"name": fleet.name, "execution": "parallel", "primary_tasks": [HEAD]}
         tasks = [_head(fleet), *(_nodes(fleet, group) for group in fleet.groups)]
         return f"# Start it in the folder that holds plan.json and run.toml: {self.start}\n" + documents(header, *tasks)
 
 
-def _head(fleet: Fleet) -> dict[str, Any]:
+def _head(fleet: PlannedNodes) -> dict[str, Any]:
     """Return the first node, which trains."""
     need = {"cpus": f"{fleet.head_cores}+", "memory": f"{-(-fleet.head_bytes // GIB)}+"}
     training = train_line("run", on=f"127.0.0.1:{PORT}")
     return _task(fleet, HEAD, 1, need, f"{shlex.join(head_words())}\nexec {training}\n")
 
 
-def _nodes(fleet: Fleet, group: Group) -> dict[str, Any]:
+def _nodes(fleet: PlannedNodes, group: NodePool) -> dict[str, Any]:
     """Return the nodes of one type; they find the first one by the name that SkyPilot gives it."""
     words = shlex.join(node_words(group, head=f"{HEAD}-0.{fleet.name}"))
     need = {"cpus": f"{group.cores}+"}
@@ -44,7 +44,7 @@ def _nodes(fleet: Fleet, group: Group) -> dict[str, Any]:
     return _task(fleet, group.name, group.nodes, need, f"until {words}; do sleep 2; done\n")
 
 
-def _task(fleet: Fleet, name: str, nodes: int, need: dict[str, str], run: str) -> dict[str, Any]:
+def _task(fleet: PlannedNodes, name: str, nodes: int, need: dict[str, str], run: str) -> dict[str, Any]:
     """Return a task in the image; all are of one cloud, where the plan's types are."""
     where = {} if fleet.cloud is None else {"infra": fleet.cloud}
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from dovetail.manifests.fleet import Fleet, Group, train_line
+from dovetail.manifests.nodes import NodePool, PlannedNodes, train_line
 from dovetail.manifests.ray import PORT, head_words, node_words
 
 
@@ -14,12 +14,12 @@ class Slurm:
     file = "job.sbatch"
     start = "sbatch job.sbatch"
 
-    def write(self, fleet: Fleet) -> str:
+    def write(self, fleet: PlannedNodes) -> str:
         """Return the script."""
         return "\n".join([*_components(fleet), "", *_cluster(fleet), "", *_training(), ""])
 
 
-def _components(fleet: Fleet) -> list[str]:
+def _components(fleet: PlannedNodes) -> list[str]:
     """Return what is asked of Slurm; memory by the core, as --mem of one component would hold for all."""
     memory_mib = -(-fleet.head_bytes // (fleet.head_cores << 20))
     lines = [
@@ -33,7 +33,7 @@ def _components(fleet: Fleet) -> list[str]:
     return lines
 
 
-def _request(group: Group) -> str:
+def _request(group: NodePool) -> str:
     """Return what the nodes of one type are."""
     words = [f"--nodes={group.nodes}", "--ntasks-per-node=1", f"--cpus-per-task={group.cores}"]
     if group.gpus:
@@ -42,7 +42,7 @@ def _request(group: Group) -> str:
     return " ".join([*words, f"--constraint={group.name}"])
 
 
-def _cluster(fleet: Fleet) -> list[str]:
+def _cluster(fleet: PlannedNodes) -> list[str]:
     """Return the lines that make a Ray cluster of the nodes."""
     head = shlex.join([*head_words(), "--block"])
     lines = [

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from dovetail.errors import SpecError, did_you_mean
 from dovetail.manifests.compose import Compose
-from dovetail.manifests.fleet import Fleet
 from dovetail.manifests.kuberay import KubeRay
+from dovetail.manifests.nodes import PlannedNodes
 from dovetail.manifests.skypilot import SkyPilot
 from dovetail.manifests.slurm import Slurm
 
@@ -20,7 +20,7 @@ class Target(Protocol):
     start: str
     """The command that starts what the file says."""
 
-    def write(self, fleet: Fleet) -> str:
+    def write(self, fleet: PlannedNodes) -> str:
         """Return the file's text."""
         ...
 

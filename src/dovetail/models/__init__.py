@@ -11,18 +11,16 @@ from dovetail.on_demand import on_demand
 
 if TYPE_CHECKING:
     from dovetail.models.block import Block
-    from dovetail.models.dropout import SampleDropout
+    from dovetail.models.draws import SampleDropout
     from dovetail.models.embedding import SlotEmbedding
     from dovetail.models.errors import ModelError
-    from dovetail.models.initial_values import initialise
     from dovetail.models.layer_graph import LayerGraph
-    from dovetail.models.load import MODELS, as_graph, as_whole, load_model, load_whole
+    from dovetail.models.load import MODELS, as_graph, as_whole, initialise, load_model, load_whole
     from dovetail.models.losses import LOSSES, loss_block, make_loss
     from dovetail.models.metrics import Auc, LogLoss, Metric, RecallAt, make_metric
-    from dovetail.models.optimizers import ModelOptimizer, make_optimizer
     from dovetail.models.recipe import Recipe
     from dovetail.models.schedules import Schedule, make_schedule
-    from dovetail.models.step import evaluate, train_step
+    from dovetail.models.step import ModelOptimizer, evaluate, make_optimizer, train_step
     from dovetail.models.whole import WholeModel
 
 __all__ = [

@@ -1,15 +1,12 @@
-"""Random tensors that belong to samples: hashes of (stream, sample id, position), the same on every device.
-
-A batch may be split or reordered in any way: a sample keeps its draws. The mixing is SplitMix64 on signed 64-bit
-numbers, which wrap around as unsigned ones do.
-"""
+"""Random tensors that belong to samples, the same on every device and however a batch is split; dropout from them."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dovetail.data.streams import stream_number
+from dovetail.models.errors import ModelError
 from dovetail.splitmix import FACTORS, GOLDEN_NUMBER
 
 _GOLDEN, _FIRST_FACTOR, _SECOND_FACTOR = (word - (1 << 64) for word in (GOLDEN_NUMBER, *FACTORS))
@@ -45,3 +42,26 @@ def _mix(word: Tensor) -> Tensor:
     word = (word ^ ((word >> 30) & 0x3FFFFFFFF)).mul_(_FIRST_FACTOR)
     word = (word ^ ((word >> 27) & 0x1FFFFFFFFF)).mul_(_SECOND_FACTOR)
     return word ^ ((word >> 31) & 0x1FFFFFFFF)
+
+
+class SampleDropout(nn.Module):
+    """Sets a share of each sample's activations to zero, chosen by (seed, name, sample id), and scales the rest up.
+
+    The share is a multiple of 1/65536: 0.1 becomes 0.100006.
+    """
+
+    def __init__(self, share: float, *, seed: int, name: str) -> None:
+        """Keep the share to drop and the stream of this layer."""
+        super().__init__()
+        if not 0.0 <= share < 1.0:
+            raise ModelError(f"dropout of `{name}` is {share}", hint="set it to a number from 0 up to but below 1")
+        self._dropped = round(share * 65536)
+        self._stream = signed_stream(seed, f"dropout/{name}")
+
+    def forward(self, activations: Tensor, sample_ids: Tensor) -> Tensor:
+        """Return the activations ([n, ...]) with this batch's share set to zero; in evaluation, as they are."""
+        if not self.training or not self._dropped:
+            return activations
+        draws = sample_sixteenths(self._stream, sample_ids, activations[0].numel() if activations.shape[0] else 0)
+        kept = (draws >= self._dropped - 32768).reshape(activations.shape)
+        return activations * kept * (65536.0 / (65536 - self._dropped))

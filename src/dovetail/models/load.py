@@ -3,28 +3,69 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from torch import nn
 
 from dovetail.data.schema import CRITEO_SCHEMA, Schema
+from dovetail.data.streams import stream_number
 from dovetail.errors import DovetailError, did_you_mean
-from dovetail.models import ctr_dnn, dlrm, matchnet, nce, two_embeddings
 from dovetail.models.answers import LossSpec
 from dovetail.models.block import Block
 from dovetail.models.errors import ModelError
 from dovetail.models.imports import import_function
-from dovetail.models.initial_values import initialise
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import loss_block
-from dovetail.models.options import check_options
 from dovetail.models.recipe import Recipe
-from dovetail.models.sequential import blocks_of_sequential
-from dovetail.models.tracing import blocks_of_traced
+from dovetail.models.tracing import blocks_of_sequential, blocks_of_traced
 from dovetail.models.whole import WholeModel
+from dovetail.models.zoo import ctr_dnn, dlrm, matchnet, nce, two_embeddings
+
+
+def check_options(name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Refuse options of another type than `maker` takes: whole numbers, numbers, text, and lists of them."""
+    hints = get_type_hints(maker)
+    for option, value in options.items():
+        kind = hints.get(option)
+        words = _words(kind)
+        if words is not None and not _fits(value, kind):
+            raise ModelError(
+                f"`{name}` has {option} = {value!r}, expected {words[0]}", hint=f"e.g. {option}={words[1]}"
+            )
+
+
+def _words(kind: Any) -> tuple[str, str] | None:
+    """Return what a type is called, and an example of it; None for types that are not checked."""
+    if get_origin(kind) is Sequence and get_args(kind) == (int,):
+        return "whole numbers", "64,32"
+    return {int: ("a whole number", "100"), float: ("a number", "0.1"), str: ("a word", "name")}.get(kind)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Say whether a value is of a type."""
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is str:
+        return isinstance(value, str)
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(_fits(each, int) for each in value)
+
+
+def initialise(model: nn.Module, seed: int) -> None:
+    """Draw the parameters of every module anew by the module's own rule, from (seed, the module's name in the model).
+
+    Modules with parameters of their own but without `reset_parameters` keep the values they were made with.
+    """
+    for name, module in model.named_modules():
+        reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        if callable(reset):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(stream_number(seed, f"parameters/{name}") >> 1)
+                reset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
-"""From any module that torch.fx can trace to a graph of blocks."""
+"""From `nn.Sequential`, or any module that torch.fx can trace, to a graph of blocks."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from os import sep
 from pathlib import Path
@@ -11,11 +11,79 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn.modules import batchnorm, conv, instancenorm, loss, normalization
 
 from dovetail.models.block import Block
+from dovetail.models.embedding import SlotEmbedding
 from dovetail.models.errors import ModelError
-from dovetail.models.kinds import kind_of
 from dovetail.spec.layer import LayerKind
+
+_BY_CLASS: tuple[tuple[tuple[type, ...], LayerKind], ...] = (
+    ((SlotEmbedding, nn.Embedding, nn.EmbeddingBag), "embedding"),
+    ((nn.Linear, nn.Bilinear), "fc"),
+    ((conv._ConvNd,), "conv"),
+    ((nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer), "attention"),
+    ((batchnorm._NormBase, instancenorm._InstanceNorm, normalization.LayerNorm, nn.GroupNorm, nn.RMSNorm), "norm"),
+    ((loss._Loss,), "loss"),
+)
+
+
+def kind_of(module: nn.Module) -> LayerKind:
+    """Return the kind of a module, by its class; that of its only part where it has one part."""
+    for classes, kind in _BY_CLASS:
+        if isinstance(module, classes):
+            return kind
+    if type(module).__module__ == "torch.nn.modules.activation":
+        return "activation"
+    parts = list(module.children())
+    return kind_of(parts[0]) if len(parts) == 1 else "other"
+
+
+def blocks_of_sequential(model: nn.Sequential) -> list[Block]:
+    """Return one block a layer, those of nested sequences included.
+
+    The first layer gets the batch's numbers, `dense`, unless it is an `nn.EmbeddingBag`, which gets `ids` and
+    `offsets`, or has an attribute `reads` that names the fields it wants. Later layers with such an attribute get those
+    fields too.
+    """
+    blocks: list[Block] = []
+    for name, module in steps_of(model):
+        own = tuple(getattr(module, "reads", ()))
+        if not blocks and not own:
+            own = first_reads(module)
+        blocks.append(Block(name=_block_name(name, module), kind=kind_of(module), module=module, reads=own))
+    if not blocks:
+        raise ModelError("the model is an empty nn.Sequential", hint="give it at least one layer")
+    return blocks
+
+
+def steps_of(model: nn.Sequential, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield the layers of a sequence and of the sequences in it, named by their path; one used twice comes twice."""
+    for name, module in model._modules.items():
+        if module is None:  # PyTorch allows it
+            continue  # type: ignore[unreachable]
+        if isinstance(module, nn.Sequential):
+            yield from steps_of(module, f"{prefix}{name}_")
+        else:
+            yield f"{prefix}{name}", module
+
+
+def _block_name(path: str, module: nn.Module) -> str:
+    """Return the path where its last part is a word; for a mere number, the class in front of it."""
+    return f"{type(module).__name__.lower()}{path}" if path.rpartition("_")[2].isdigit() else path
+
+
+def first_reads(module: nn.Module) -> tuple[str, ...]:
+    """Return the fields of the batch that a model's first layer gets."""
+    if isinstance(module, nn.EmbeddingBag):
+        if not module.include_last_offset:
+            raise ModelError(
+                "the first layer is an nn.EmbeddingBag without include_last_offset",
+                hint="build it with include_last_offset=True: a batch's offsets end with the number of ids",
+            )
+        return ("ids", "offsets")
+    return ("ids",) if isinstance(module, nn.Embedding) else ("dense",)
+
 
 _SIZE_METHODS = {"size", "dim", "numel", "ndimension", "stride"}
 _SIZE_ATTRIBUTES = {"shape", "ndim", "device", "dtype"}

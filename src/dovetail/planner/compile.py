@@ -6,7 +6,7 @@ import contextlib
 
 from dovetail.errors import NoPlanError
 from dovetail.planner.arrays import as_arrays
-from dovetail.planner.brute_force import cheapest_of_all
+from dovetail.planner.baselines.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import Clock
 from dovetail.planner.plan import cheapest_plan

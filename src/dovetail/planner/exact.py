@@ -1,15 +1,4 @@
-"""The exact planner: the cheapest plan of all, and the proof that nothing is cheaper.
-
-A plan that runs at x samples/s costs `samples / 3600 * hourly(x) / x`, where hourly(x) is the cheapest hourly price at
-x (`Hourly`), bytes between sites included. It never falls as x rises, so over x in [a, b)
-
-    hourly(x) / x  >=  hourly(a) / b.
-
-The search keeps intervals of x with such bounds, the most promising first. It asks for hourly(x) at the left end of
-an interval, learns a plan (which may be cheaper than the best), and drops all x below hourly(x) / best. When no
-interval can hold anything cheaper, the best plan is optimal and the least bound is its certificate. Beyond the last
-interval stands the relaxation to real units, whose hourly(x) / x never falls.
-"""
+"""The exact planner: the cheapest plan of all, or the fastest for the money, and the proof that nothing is better."""
 
 from __future__ import annotations
 
@@ -20,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dovetail.errors import PlanError
 from dovetail.planner.cheapest_route import Route
-from dovetail.planner.hourly import Answer, Hourly
+from dovetail.planner.hourly import Hourly, HourlyCost
 from dovetail.planner.stage_kernel import STEP
 
 GROWTH = 1.4
@@ -49,7 +38,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class CheapestRoute:
     """The best route, its USD per hour over samples/s, and the least that any plan can have."""
 
     route: Route
@@ -73,7 +62,7 @@ class CheapestSearch:
         self._stride, self._pause, self._rest = 4.0, 1, 0
         self._passed_rate = math.inf  # the least bound of the ranges that were passed at once
 
-    def run(self) -> Found | None:
+    def run(self) -> CheapestRoute | None:
         """Return the cheapest plan and its bound, or None where there is provably no plan at the floor.
 
         Raises PlanError where time runs out before a plan is met and before it is proven that there is none.
@@ -101,7 +90,7 @@ class CheapestSearch:
         remaining = open_intervals[0].rate if open_intervals else math.inf
         bound = min(self.best_rate * (1 - STEP), settled_rate, unsettled_rate, self._passed_rate, remaining)
         paid_by_all = self.hourly.least_egress_rate
-        return Found(route=self.best_route, rate=self.best_rate + paid_by_all, rate_bound=bound + paid_by_all)
+        return CheapestRoute(route=self.best_route, rate=self.best_rate + paid_by_all, rate_bound=bound + paid_by_all)
 
     def _spread(self) -> tuple[list[Interval], float]:
         """Return intervals from the floor up to where nothing cheaper can be, and the bound of all beyond them."""
@@ -197,7 +186,7 @@ class CheapestSearch:
             return high
         return (hourly - slope * start) / (self.best_rate - slope)
 
-    def _ask(self, samples_per_s: float) -> Answer:
+    def _ask(self, samples_per_s: float) -> HourlyCost:
         """Ask for the hourly price at a throughput; learn from the route that comes with the answer."""
         cutoff = self.best_rate * samples_per_s * 1.02 if samples_per_s > 0 else math.inf
         self.questions += 1
@@ -218,3 +207,47 @@ class CheapestSearch:
         """Say whether nothing of this rate or above is news: exactly so at first, within the tolerance later on."""
         tolerance = STEP if self.questions < PATIENCE else OPTIMAL_WITHIN * MARGIN
         return rate >= self.best_rate * (1 - tolerance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fastest:
+    """The fastest route within the cap, its samples/s, and whether nothing faster exists."""
+
+    route: Route
+    samples_per_s: float
+    proven: bool
+
+
+def fastest_within(
+    hourly: Hourly, *, max_cost_per_hour: float, at_least: float, clock: Clock, deadline_s: float
+) -> Fastest | None:
+    """Return the fastest plan of at most `max_cost_per_hour`, or None where not even `at_least` samples/s can be had.
+
+    The hourly price never falls as throughput rises, so bisection finds the edge; a plan that is met on the way moves
+    the lower end to its own pace, which ends the search on an exact breakpoint.
+    """
+    cap = max_cost_per_hour * (1 + 1e-12)
+    route, _ = _affordable(hourly, at_least, cap)
+    if route is None:
+        return None
+    low, high = hourly.pace(route), math.inf
+    while clock() < deadline_s:
+        above, proven = _affordable(hourly, low * (1 + STEP), cap)
+        if above is None:
+            return Fastest(route=route, samples_per_s=low, proven=proven)
+        route, low = above, hourly.pace(above)
+        middle = 2 * low if math.isinf(high) else math.sqrt(low * high)
+        further, _ = _affordable(hourly, middle, cap)
+        if further is None:
+            high = middle
+        else:
+            route, low = further, hourly.pace(further)
+    return Fastest(route=route, samples_per_s=low, proven=False)
+
+
+def _affordable(hourly: Hourly, samples_per_s: float, cap: float) -> tuple[Route | None, bool]:
+    """Return a plan at this throughput within the cap, or None and whether that is proven."""
+    answer = hourly.at(samples_per_s, cutoff=cap * (1 + STEP))
+    if answer.route is not None and hourly.price(answer.route) <= cap:
+        return answer.route, True
+    return None, answer.exact

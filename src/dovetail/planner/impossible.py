@@ -11,8 +11,7 @@ from dovetail.cost import plan_memory
 from dovetail.errors import NoPlanError
 from dovetail.planner.arrays import ProblemArrays, as_arrays
 from dovetail.planner.demands import Demands
-from dovetail.planner.exact import Clock
-from dovetail.planner.fastest import fastest_within
+from dovetail.planner.exact import Clock, fastest_within
 from dovetail.planner.hourly import Hourly
 from dovetail.planner.result import round_down, round_up, to_stages
 from dovetail.spec import Problem

@@ -13,21 +13,21 @@ import msgspec
 
 from dovetail.errors import PlanError, did_you_mean
 from dovetail.planner.arrays import ProblemArrays, as_arrays
-from dovetail.planner.bayesian import Bayesian
-from dovetail.planner.brute_force import cheapest_of_all
+from dovetail.planner.baselines.bayesian import Bayesian
+from dovetail.planner.baselines.brute_force import cheapest_of_all
+from dovetail.planner.baselines.fixed import first_on_cpu, only
+from dovetail.planner.baselines.genetic import Genetic
+from dovetail.planner.baselines.greedy import Greedy
+from dovetail.planner.baselines.measured import Measure, MeasuredScorer
+from dovetail.planner.baselines.score import Provisioning, Scorer
+from dovetail.planner.baselines.search import Learner, Progress, Proposer, search
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import CheapestSearch, Clock
-from dovetail.planner.fixed import first_on_cpu, only
-from dovetail.planner.genetic import Genetic
-from dovetail.planner.greedy import Greedy
 from dovetail.planner.hourly import Hourly
 from dovetail.planner.impossible import no_plan
-from dovetail.planner.measured import Measure, MeasuredScorer
 from dovetail.planner.plan import cheapest_plan
 from dovetail.planner.result import refuse_timeless, to_plan
-from dovetail.planner.row_budgets import best_of_budgets, over_budgets
-from dovetail.planner.score import Provisioning, Scorer
-from dovetail.planner.search import Learner, Progress, Proposer, search
+from dovetail.planner.row_budgets.best import best_of_budgets, over_budgets
 from dovetail.spec import Plan, Problem
 
 
@@ -51,7 +51,7 @@ def _rl(method: str) -> Make:
     """Return the maker of an RL method; torch is imported only when one is used."""
 
     def make(problem: Problem, arrays: ProblemArrays, options: Options) -> Proposer:
-        from dovetail.planner.reinforce import reinforce  # noqa: PLC0415
+        from dovetail.planner.baselines.heterps import reinforce  # noqa: PLC0415
 
         return reinforce(method, problem, arrays, seed=options.seed, rounds=options.rounds, load=options.load_policy)
 

@@ -8,12 +8,11 @@ from dovetail.cost.row_budget import settled
 from dovetail.planner.arrays import as_arrays
 from dovetail.planner.cheapest_route import Route
 from dovetail.planner.demands import Demands
-from dovetail.planner.exact import CheapestSearch, Clock
-from dovetail.planner.fastest import Fastest, fastest_within
+from dovetail.planner.exact import CheapestSearch, Clock, Fastest, fastest_within
 from dovetail.planner.hourly import Hourly
 from dovetail.planner.impossible import no_plan, too_dear
 from dovetail.planner.result import refuse_timeless, to_plan
-from dovetail.planner.row_budgets import best_of_budgets
+from dovetail.planner.row_budgets.best import best_of_budgets
 from dovetail.planner.stage_kernel import STEP
 from dovetail.spec import Plan, Problem
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.cost import Evaluation, StageTook, evaluate, modelled_seconds
+from dovetail.cost import PlanEvaluation, StageTook, evaluate, modelled_seconds
 from dovetail.errors import NoPlanError, PlanError
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import Clock
@@ -96,7 +96,7 @@ def better_plan(problem: Problem, stages: Sequence[Stage], *, clock: Clock, time
     return Move(plan=plan, before_samples_per_s=now.samples_per_s, after_samples_per_s=plan.samples_per_s)
 
 
-def _is_dearer(plan: Plan, now: Evaluation) -> bool:
+def _is_dearer(plan: Plan, now: PlanEvaluation) -> bool:
     """Say whether bytes between sites make a plan cost more in all than what runs, though its units do not."""
     return (plan.egress_cost or 0.0) > now.egress_cost and plan.cost > now.cost * (1 + ROUNDING)
 

@@ -5,9 +5,11 @@ Between hosts one side serves and the other measures, over `link_wire`.
 
 from __future__ import annotations
 
+import enum
 import os
 import socket
 import statistics
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,12 +17,123 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dovetail.errors import DovetailError
-from dovetail.profiler.link_wire import MOST_BYTES, Kind, StrangerError, Wire, left_s
 
 if TYPE_CHECKING:
     import torch
 
     from dovetail.spec import Link
+
+
+VERSION = 1
+MAGIC = b"DVLK"
+HEADER = struct.Struct("!4sHHQ")
+MOST_BYTES = 64 << 20
+"""The largest transfer that is asked for, and the largest a server agrees to."""
+
+CHUNK_BYTES = 1 << 20
+
+
+class StrangerError(Exception):
+    """The other side does not speak this protocol."""
+
+
+class FrameKind(enum.IntEnum):
+    """What a frame says."""
+
+    GREETING = 1
+    PUSH = 2
+    DONE = 3
+    PULL = 4
+    DATA = 5
+    GOODBYE = 6
+
+
+class FramedConnection:
+    """A connection that carries frames; each must be through within `timeout_s`, and all before `until_s`."""
+
+    def __init__(self, connection: socket.socket, *, timeout_s: float, until_s: float) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._until_s = until_s
+        self._payload = memoryview(os.urandom(CHUNK_BYTES))  # random: a link that compresses gains nothing
+        self._space = memoryview(bytearray(CHUNK_BYTES))
+
+    def greet(self) -> None:
+        """Say who is speaking, and hear the same: each side then knows the other's version."""
+        self.send(FrameKind.GREETING)
+        self.expect(FrameKind.GREETING)
+
+    def push(self, num_bytes: int) -> float:
+        """Send a payload and return the seconds until the other side has said that it is there."""
+        start_s = time.perf_counter()
+        self.send(FrameKind.PUSH, num_bytes, payload=True)
+        self.expect(FrameKind.DONE)
+        return time.perf_counter() - start_s
+
+    def pull(self, num_bytes: int) -> float:
+        """Ask for a payload and return the seconds until all of it is here."""
+        start_s = time.perf_counter()
+        self.send(FrameKind.PULL, num_bytes)
+        self.take(self.expect(FrameKind.DATA))
+        return time.perf_counter() - start_s
+
+    def send(self, kind: FrameKind, size: int = 0, *, payload: bool = False) -> None:
+        """Send a header, and `size` bytes after it where it has a payload."""
+        deadline_s = self._deadline_s()
+        self._send(HEADER.pack(MAGIC, VERSION, kind, size), deadline_s)
+        for sent in range(0, size if payload else 0, CHUNK_BYTES):
+            self._send(self._payload[: size - sent], deadline_s)
+
+    def receive(self) -> tuple[int, int]:
+        """Return kind and size of the next frame, or refuse a stranger's."""
+        header = bytearray(HEADER.size)
+        self._receive(memoryview(header), self._deadline_s())
+        magic, version, kind, size = HEADER.unpack(header)
+        if magic != MAGIC:
+            raise StrangerError(f"it sent {bytes(header)!r}")
+        if version != VERSION:
+            raise StrangerError(f"it speaks version {version} of the protocol, not {VERSION}")
+        if size > MOST_BYTES:
+            raise StrangerError(f"it wants to move {size} bytes at once, more than {MOST_BYTES}")
+        return kind, size
+
+    def expect(self, kind: FrameKind) -> int:
+        """Return the size of the next frame, which must be of this kind."""
+        received, size = self.receive()
+        if received != kind:
+            raise StrangerError(f"it sent a frame of kind {received} where {kind} belongs")
+        return size
+
+    def take(self, num_bytes: int) -> None:
+        """Receive a payload and forget it."""
+        deadline_s = self._deadline_s()
+        for taken in range(0, num_bytes, CHUNK_BYTES):
+            self._receive(self._space[: num_bytes - taken], deadline_s)
+
+    def _deadline_s(self) -> float:
+        return min(time.monotonic() + self._timeout_s, self._until_s)
+
+    def _send(self, content: bytes | memoryview, deadline_s: float) -> None:
+        self._connection.settimeout(left_s(deadline_s))
+        self._connection.sendall(content)
+
+    def _receive(self, space: memoryview, deadline_s: float) -> None:
+        while space:
+            self._connection.settimeout(left_s(deadline_s))
+            received = self._connection.recv_into(space)
+            if received == 0:
+                raise ConnectionResetError("it closed the connection")
+            space = space[received:]
+
+
+def left_s(deadline_s: float) -> float:
+    """Return the seconds until a deadline; past it, it is too late."""
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
 
 DEFAULT_PORT = 7711
 NUM_ROUND_TRIPS = 50
@@ -110,11 +223,11 @@ def measure_link(
     place = f"{host}:{port}"
     try:
         with _connected(host, port, timeout_s=timeout_s) as connection:
-            wire = Wire(connection, timeout_s=timeout_s, until_s=time.monotonic() + deadline_s)
+            wire = FramedConnection(connection, timeout_s=timeout_s, until_s=time.monotonic() + deadline_s)
             wire.greet()
             there = _speed(wire.push, num_repeats=num_repeats, num_hops=2)
             back = _speed(wire.pull, num_repeats=num_repeats, num_hops=2)
-            wire.send(Kind.GOODBYE)
+            wire.send(FrameKind.GOODBYE)
             return LinkSpeeds(there=there, back=back)
     except StrangerError as stranger:
         raise LinkError(
@@ -228,16 +341,16 @@ def _serve(
 
 def _answer(connection: socket.socket, *, timeout_s: float, until_s: float) -> None:
     """Answer one visitor until it says goodbye."""
-    Wire(connection, timeout_s=min(timeout_s, GREETING_S), until_s=until_s).greet()
-    wire = Wire(connection, timeout_s=timeout_s, until_s=until_s)
+    FramedConnection(connection, timeout_s=min(timeout_s, GREETING_S), until_s=until_s).greet()
+    wire = FramedConnection(connection, timeout_s=timeout_s, until_s=until_s)
     while True:
         match wire.receive():
-            case (Kind.PUSH, size):
+            case (FrameKind.PUSH, size):
                 wire.take(size)
-                wire.send(Kind.DONE)
-            case (Kind.PULL, size):
-                wire.send(Kind.DATA, size, payload=True)
-            case (Kind.GOODBYE, _):
+                wire.send(FrameKind.DONE)
+            case (FrameKind.PULL, size):
+                wire.send(FrameKind.DATA, size, payload=True)
+            case (FrameKind.GOODBYE, _):
                 return
             case (kind, _):
                 raise StrangerError(f"it asked for kind {kind}")

@@ -19,11 +19,11 @@ from torch import nn
 
 from dovetail.data import Batch
 from dovetail.embedding import ROW_OPTIMIZERS, Table, make_row_optimizer
-from dovetail.embedding.device_budget import bytes_for
-from dovetail.embedding.hit_ratio import by_parts
+from dovetail.embedding.tiers.device.budget import bytes_for
+from dovetail.embedding.tiers.hit_ratio import by_parts
 from dovetail.models import SlotEmbedding
 from dovetail.models.embedding import select_slots
-from dovetail.spec import RowCache
+from dovetail.spec import RowCacheCurve
 
 TURNS = 4
 """Batches without a key in common that take turns on a device with room for two of them: every row is missed."""
@@ -40,7 +40,7 @@ def keys_of(module: nn.Module, batch: Batch) -> Keys | None:
     return np.unique(batch.ids.numpy()) if isinstance(module, nn.Embedding | nn.EmbeddingBag) else None
 
 
-def measure_row_cache(batches: Sequence[Keys], *, width: int, optimizer: str, device: str) -> RowCache | None:
+def measure_row_cache(batches: Sequence[Keys], *, width: int, optimizer: str, device: str) -> RowCacheCurve | None:
     """Return the curve of hits over bytes, by the keys of batches, and the seconds of a batch that finds no row there.
 
     None where rows are stepped by an optimizer that tables lack, or where the batches share no keys.
@@ -51,14 +51,14 @@ def measure_row_cache(batches: Sequence[Keys], *, width: int, optimizer: str, de
     num_rows = int(np.mean([len(keys) for keys in batches]))
     missing_s = _batch_seconds(num_rows, width, optimizer, device, device_batches=2)
     found_s = _batch_seconds(num_rows, width, optimizer, device, device_batches=TURNS + 1)
-    return RowCache(
+    return RowCacheCurve(
         hits=curve, miss_s=max(0.0, missing_s - found_s), least_bytes=_least_bytes(batches, width, optimizer)
     )
 
 
 def estimate_row_cache(
     batches: Sequence[Keys], *, width: int, optimizer: str, bus_bytes_per_s: float
-) -> RowCache | None:
+) -> RowCacheCurve | None:
     """Return the same for a device that is not here, by the rate of its bus."""
     curve = _curve(batches, width, optimizer)
     if not curve:
@@ -67,7 +67,7 @@ def estimate_row_cache(
     row_bytes = 4 * (width + make_row_optimizer(optimizer).state_width(width))
     bus_s = 2 * num_rows * row_bytes / bus_bytes_per_s
     miss_s = bus_s + _host_seconds(num_rows, width, optimizer)
-    return RowCache(hits=curve, miss_s=miss_s, least_bytes=_least_bytes(batches, width, optimizer))
+    return RowCacheCurve(hits=curve, miss_s=miss_s, least_bytes=_least_bytes(batches, width, optimizer))
 
 
 def _curve(batches: Sequence[Keys], width: int, optimizer: str) -> tuple[tuple[float, float], ...]:

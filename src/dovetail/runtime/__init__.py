@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from dovetail.runtime.finished.export import export_run
     from dovetail.runtime.finished.predict import Predictions, predict_run
     from dovetail.runtime.finished.restore import restore_into, restore_model
-    from dovetail.runtime.finished.result import TrainingResult
-    from dovetail.runtime.finished.validated import Validated
-    from dovetail.runtime.launch.callbacks import Callback
+    from dovetail.runtime.finished.result import TrainingResult, Validated
     from dovetail.runtime.launch.join import join
-    from dovetail.runtime.launch.loggers import Logger, MLflow, TensorBoard, WandB
+    from dovetail.runtime.monitor.callbacks import Callback
+    from dovetail.runtime.monitor.loggers import Logger, MLflow, TensorBoard, WandB
 
 __all__ = [
     "Callback",

@@ -12,29 +12,66 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import nn
 
+from dovetail.data.adopt import as_source, as_table
+from dovetail.data.load import how_made
+from dovetail.data.source import Source
 from dovetail.errors import SpecError
 from dovetail.models.load import as_whole
+from dovetail.models.whole import inputs_of
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.result import TrainingResult
-from dovetail.runtime.launch.adopt import adopted, name_of, plain, source_of
-from dovetail.runtime.launch.callbacks import Callback
-from dovetail.runtime.launch.from_plan import with_plan_of
-from dovetail.runtime.launch.guard import leave_when_imported
-from dovetail.runtime.launch.hosts.open import fleet_of
-from dovetail.runtime.launch.live import Shown, View
-from dovetail.runtime.launch.loggers import Logger, Logging, make_logger
+from dovetail.runtime.launch.hosts.fleet import fleet_of
 from dovetail.runtime.launch.start import OnReport, start
-from dovetail.runtime.launch.warm_start import Start
+from dovetail.runtime.monitor.callbacks import Callback
+from dovetail.runtime.monitor.live import Shown, View
+from dovetail.runtime.monitor.loggers import Logger, Logging, make_logger
+from dovetail.runtime.planned.from_plan import with_plan_of
+from dovetail.runtime.prepare.main_guard import leave_when_imported
+from dovetail.runtime.prepare.warm_start import FirstValues
 from dovetail.runtime.trust import check_trusted
-from dovetail.spec.run import Run, RunServers, RunWorker
-from dovetail.spec.run_settings import dotted_key, run_from, with_settings
+from dovetail.spec.run import Run, RunServers, RunWorker, dotted_key, run_from, with_settings
+
+
+def adopted(
+    data: Any, options: Mapping[str, Any], model: nn.Module | None
+) -> tuple[str | None, Source | None, dict[str, Any]]:
+    """Return what the run's files call some data, the source where it is an object, and the options of a name."""
+    if data is None or isinstance(data, str):
+        return data, None, dict(options)
+    made = how_made(data)
+    if made is not None and not options:
+        with suppress(TypeError):
+            return made[0], None, plain(made[1])
+    with suppress(TypeError):
+        return name_of(data), source_of(data, options, model), plain(options)
+    return name_of(data), source_of(data, options, model), {}
+
+
+def source_of(data: Any, options: Mapping[str, Any], model: nn.Module | None) -> Source:
+    """Return some data as a source; inputs without names have those that the model gives them."""
+    if isinstance(data, Source):
+        return data
+    inputs = inputs_of(model) if "names" not in options and as_table(data) is None else None
+    return as_source(data, **options, **({"names": inputs} if inputs else {}))
+
+
+def name_of(thing: object) -> str:
+    """Return what the run's files call an object of the user's own."""
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def plain(value: Any) -> Any:
+    """Return a value as a file would hold it."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
 
 PLACE = "train()"
 """What errors call the keywords."""
@@ -58,7 +95,7 @@ def train(
     validation_metric: str | None = None,
     validate_every: int | None = None,
     early_stopping: int | None = None,
-    start_from: Start | None = None,
+    start_from: FirstValues | None = None,
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[str | Logger] = (),
     progress: bool | None = None,

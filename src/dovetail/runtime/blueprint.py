@@ -125,7 +125,7 @@ def portions_of(sites: Sequence[RunSite], samples: int, batch: int) -> list[Port
     return found
 
 
-class Looks(msgspec.Struct, frozen=True, kw_only=True):
+class SourceFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """What data and code are known by, from a look at them."""
 
     version: str = ""
@@ -180,7 +180,7 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """Of first values, where a run goes on with another order than it began with."""
     stages: tuple[StageSpec, ...] = ()
     """Where the model is cut; none where every worker holds all of it."""
-    looks: Looks = Looks()
+    looks: SourceFingerprint = SourceFingerprint()
     """Of the data and the code that the run began with."""
     portion: Portion | None = None
     """Which of the data are this site's, where there are several."""

@@ -26,9 +26,47 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save, save_file
 
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.fingerprint import Difference, Fingerprint, Matter
+from dovetail.runtime.fingerprint import Fingerprint, FingerprintDifference, Matter
 from dovetail.runtime.folder import CHECKPOINTS
 from dovetail.runtime.sealed import read_sealed, sync_file, write_at_once, write_sealed
+from dovetail.spec.run_sections import RunSaving, RunValidation
+
+
+class CheckpointSchedule:
+    """Looks from checkpoint to checkpoint; time is an argument."""
+
+    def __init__(self, settings: RunSaving, validation: RunValidation | None, samples: int) -> None:
+        """Look at an epoch of so many samples; what is tried on `validation` is kept."""
+        self._settings, self._samples = settings, samples
+        self._validation = validation if validation is not None and validation.is_wanted else None
+        self._last_step, self._last_position = 0, 0
+        self._last_s: float | None = None
+
+    def is_due(self, step: int, position: int, now_s: float) -> bool:
+        """Say whether one is; the first look says where the run begins."""
+        if self._last_s is None:
+            self.begun(step, position, now_s)
+            return False
+        if self._validation is not None:
+            steps, epochs = self._validation.every_steps, self._validation.epochs
+            if steps is not None and step // steps > self._last_step // steps:
+                return True
+            done, before = position // self._samples, self._last_position // self._samples
+            if epochs is not None and done // epochs > before // epochs:
+                return True
+        every, every_s = self._settings.every_steps, self._settings.every_s
+        return (every is not None and step - self._last_step >= every) or (
+            every_s is not None and now_s - self._last_s >= every_s
+        )
+
+    def begun(self, step: int, position: int, now_s: float) -> None:
+        """Count from here: a checkpoint of this step was begun."""
+        self._last_step, self._last_position, self._last_s = step, position, now_s
+
+    def restart(self) -> None:
+        """Count from the next look on: the run went back."""
+        self._last_s = None
+
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
@@ -41,7 +79,7 @@ OTHER = "resume from another checkpoint"
 Floats = NDArray[np.float32]
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The manifest: where the run was, and what the files are."""
 
     step: int
@@ -58,7 +96,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What made it; there is one in every file."""
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
+    def read(cls, folder: Path) -> RunManifest:
         """Return the manifest in a checkpoint's folder."""
         if not (folder / MANIFEST).is_file():
             raise TrainingError(f"{folder} is no checkpoint of a run", hint="give a folder that has a manifest.json")
@@ -76,7 +114,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Say whether no epoch is under way."""
         return self.position % self.samples == 0
 
-    def in_epochs_of(self, samples: int) -> Manifest:
+    def in_epochs_of(self, samples: int) -> RunManifest:
         """Return it as a run with so many samples an epoch has it: at the end of an epoch, as many epochs are done."""
         if samples == self.samples or not self.is_between_epochs:
             return self
@@ -122,7 +160,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise TrainingError(f"{path} is missing, or has a wrong checksum", hint=OTHER)
         return path.parent
 
-    def check_fits(self, folder: Path, now: Fingerprint) -> list[Difference]:
+    def check_fits(self, folder: Path, now: Fingerprint) -> list[FingerprintDifference]:
         """Refuse to go on from here where that would train wrong; return what differs and does no harm."""
         if self.fingerprint is None:
             raise TrainingError(f"{folder} does not say what made it", hint=OTHER)
@@ -161,7 +199,7 @@ def begin(run_folder: Path, step: int, generation: int = 0) -> Path:
     return partial
 
 
-def publish(partial: Path, manifest: Manifest) -> Path:
+def publish(partial: Path, manifest: RunManifest) -> Path:
     """Write the manifest and give the checkpoint its name."""
     manifest.write(partial)
     for folder in {partial, *(entry.parent for entry in partial.rglob("*"))}:
@@ -194,7 +232,7 @@ def newest(run_folder: Path, *, fits: Fingerprint | None = None, tell: Callable[
     found = all_in(run_folder)
     for folder in reversed(found):
         try:
-            manifest = Manifest.read(folder)
+            manifest = RunManifest.read(folder)
             if fits is not None:
                 manifest.check_fits(folder, fits)
             manifest.check_files(folder)
@@ -225,14 +263,14 @@ def save_dense(folder: Path, server: int, offset: int, values: Floats, state: di
     sync_file(path)
 
 
-def load_dense(folder: Path, manifest: Manifest) -> tuple[Floats, dict[str, Floats]]:
+def load_dense(folder: Path, manifest: RunManifest) -> tuple[Floats, dict[str, Floats]]:
     """Return all dense parameters and their optimizer state."""
     values, state = load_vectors(folder, manifest)
     state.pop(RESIDUAL, None)
     return values, state
 
 
-def load_vectors(folder: Path, manifest: Manifest) -> tuple[Floats, dict[str, Floats]]:
+def load_vectors(folder: Path, manifest: RunManifest) -> tuple[Floats, dict[str, Floats]]:
     """Return all dense parameters and what is kept beside them, joined from the slices that the manifest lists."""
     slices = [_read_slice(folder / name, manifest.files[name]) for name in manifest.dense_files]
     slices.sort(key=lambda entry: (entry[0], len(entry[1][VALUES])))
@@ -256,7 +294,7 @@ def write_statistics(values: Floats, folder: Path) -> None:
         write_at_once(folder / STATISTICS, save({VALUES: values}))
 
 
-def read_statistics(folder: Path, manifest: Manifest) -> Floats | None:
+def read_statistics(folder: Path, manifest: RunManifest) -> Floats | None:
     """Return the running means and variances of a checkpoint, or None where the manifest lists none."""
     if STATISTICS not in manifest.files:
         return None

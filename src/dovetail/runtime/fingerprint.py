@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.runtime.blueprint import Blueprint, DenseEntry, Looks, TableSpec
+from dovetail.runtime.blueprint import Blueprint, DenseEntry, SourceFingerprint, TableSpec
 
 Settings = dict[str, str | float]
 ORDER = {"seed": "training.seed", "shuffle": "data.shuffle", "block_samples": "data.block_samples"}
@@ -40,11 +40,11 @@ MADE_BY = {
 }
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FingerprintPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a fingerprint."""
 
 
-class ModelPrint(Part, frozen=True):
+class ModelPrint(FingerprintPart, frozen=True):
     """What parameters there are, and what they were made by."""
 
     name: str
@@ -60,16 +60,16 @@ class ModelPrint(Part, frozen=True):
     """What the loss is called where it is an object of a Python program."""
 
 
-class DataPrint(Part, frozen=True):
+class DataPrint(FingerprintPart, frozen=True):
     """Which samples there are."""
 
     name: str
     options: dict[str, Any]
     samples: int
-    looks: Looks
+    looks: SourceFingerprint
 
 
-class OrderPrint(Part, frozen=True):
+class OrderPrint(FingerprintPart, frozen=True):
     """What the order of samples in an epoch depends on."""
 
     seed: int
@@ -77,7 +77,7 @@ class OrderPrint(Part, frozen=True):
     block_samples: int
 
 
-class ConductPrint(Part, frozen=True):
+class ConductPrint(FingerprintPart, frozen=True):
     """How the run was done: of no matter to what a checkpoint holds."""
 
     batch: int
@@ -97,7 +97,7 @@ class Matter(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FingerprintDifference:
     """Something that a checkpoint has otherwise than a run."""
 
     what: str
@@ -155,7 +155,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             ),
         )
 
-    def differences(self, now: Fingerprint) -> list[Difference]:
+    def differences(self, now: Fingerprint) -> list[FingerprintDifference]:
         """Return what a run that would go on has otherwise, the gravest first."""
         found = [
             *_compared(self.data.looks, now.data.looks, _inside("data", "numbers", "slots", "fields"), Matter.NEVER),
@@ -172,7 +172,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         grades = list(Matter)
         return sorted(found, key=lambda difference: grades.index(difference.matter))
 
-    def _data_differences(self, now: Fingerprint) -> Iterator[Difference]:
+    def _data_differences(self, now: Fingerprint) -> Iterator[FingerprintDifference]:
         """Yield how the data are others: the same samples may lie elsewhere, and others under the same name."""
         first, first_now = self.data.looks.first, now.data.looks.first
         are_the_same = bool(first) and first == first_now
@@ -180,7 +180,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         yield from _compared(self.data, now.data, _inside("data", "samples"), Matter.AT_THE_END)
         yield from _compared(self.data, now.data, _inside("data", "name", "options"), matter)
         if first and first_now and not are_the_same:
-            yield Difference("the first samples' checksum", first, first_now, Matter.AT_THE_END)
+            yield FingerprintDifference("the first samples' checksum", first, first_now, Matter.AT_THE_END)
         yield from _compared(self.data.looks, now.data.looks, {"code": "the checksum of code"}, Matter.SAFE)
 
 
@@ -194,32 +194,32 @@ def _inside(section: str, *names: str) -> dict[str, str]:
     return {name: f"{section}.{name}" for name in names}
 
 
-def _compared(before: Any, now: Any, names: Mapping[str, str], matter: Matter) -> Iterator[Difference]:
+def _compared(before: Any, now: Any, names: Mapping[str, str], matter: Matter) -> Iterator[FingerprintDifference]:
     """Yield the entries that differ, under the names that users know them by."""
     for entry, name in names.items():
         old, new = getattr(before, entry), getattr(now, entry)
         if old != new:
-            yield Difference(name, _shown(old), _shown(new), matter)
+            yield FingerprintDifference(name, _shown(old), _shown(new), matter)
 
 
-def _optimizers(what: str, before: Settings, now: Settings) -> Iterator[Difference]:
+def _optimizers(what: str, before: Settings, now: Settings) -> Iterator[FingerprintDifference]:
     """Yield how optimizers differ: another kind has another state, and rates may change."""
     for name in sorted({*before, *now}, key=lambda name: (name != "name", name)):
         old, new = before.get(name), now.get(name)
         if old != new:
             matter = Matter.NEVER if name == "name" else Matter.SAFE
-            yield Difference(what if name == "name" else f"{what}.{name}", _shown(old), _shown(new), matter)
+            yield FingerprintDifference(what if name == "name" else f"{what}.{name}", _shown(old), _shown(new), matter)
             if matter is Matter.NEVER:
                 return
 
 
-def _listed(what: str, before: tuple[Any, ...], now: tuple[Any, ...]) -> Iterator[Difference]:
+def _listed(what: str, before: tuple[Any, ...], now: tuple[Any, ...]) -> Iterator[FingerprintDifference]:
     """Yield the first of a list's entries that differs."""
     for number in range(max(len(before), len(now))):
         old = before[number] if number < len(before) else None
         new = now[number] if number < len(now) else None
         if old != new:
-            yield Difference(f"{what} {number}", _entry(old), _entry(new), Matter.NEVER)
+            yield FingerprintDifference(f"{what} {number}", _entry(old), _entry(new), Matter.NEVER)
             return
 
 

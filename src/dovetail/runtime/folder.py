@@ -117,7 +117,7 @@ class TableSummary(msgspec.Struct, frozen=True, kw_only=True):
     lowered: int
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to."""
 
     step: int
@@ -143,7 +143,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         write_sealed(folder / SUMMARY, self)
 
     @classmethod
-    def read(cls, folder: Path) -> Summary:
+    def read(cls, folder: Path) -> RunSummary:
         """Return what a run's folder says."""
         return read_sealed(folder / SUMMARY, cls, hint="the run's last checkpoint is none the worse")
 

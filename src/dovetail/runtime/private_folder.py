@@ -10,11 +10,36 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from dovetail.runtime.held_ports import let_go
+MOST_RUNS = 32
+"""Of one process whose ports are held: one that makes more ready than it runs keeps no files open for all of them."""
+_held_ports: dict[Path, list[int]] = {}
+"""Their sockets' descriptors, by the private folder of their run, with which they go."""
+
+
+def hold_port(address: str, folder: Path) -> int:
+    """Return a port that stays ours until the private folder of the run goes; OSError: nobody can listen there."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((address, 0))
+        port = int(holder.getsockname()[1])
+        if sys.platform == "linux":
+            _held_ports.setdefault(folder, []).append(holder.detach())
+    if len(_held_ports) > MOST_RUNS:
+        let_go(next(iter(_held_ports)))
+    return port
+
+
+def let_go(folder: Path) -> None:
+    """Give back the ports of a run."""
+    for holder in _held_ports.pop(folder, ()):
+        os.close(holder)
+
 
 PREFIX = "dovetail-run-"
 _held: dict[Path, tuple[int, int]] = {}

@@ -12,7 +12,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import KEYS
 from dovetail.runtime.messages import Message, Senders
 from dovetail.runtime.private_folder import hold
-from dovetail.transport import Caller, Codec, KeyRing, LaneFile, Listener
+from dovetail.transport import Caller, EnvelopeCodec, KeyRing, Listener, SharedMemoryFile
 
 HEARTBEAT_S = 0.5
 COORDINATOR_PATIENCE_S = 180.0
@@ -27,7 +27,7 @@ class Process:
         self.folder, self.name, self.is_local = folder, name, is_local
         self.process_id = os.getpid()
         self.blueprint = Blueprint.read(folder)
-        self.codec = Codec(Message)
+        self.codec = EnvelopeCodec(Message)
         self.keys = KeyRing(folder / KEYS)
         if is_local:
             hold(self.blueprint.private_folder)
@@ -41,7 +41,9 @@ class Process:
         """Write a line to this process's log, which is its stderr."""
         tell_as(self.name, text, run=self.blueprint.id)
 
-    def listen(self, addresses: Sequence[str], on_lane: Callable[[LaneFile], None] = lambda _: None) -> Listener:
+    def listen(
+        self, addresses: Sequence[str], on_lane: Callable[[SharedMemoryFile], None] = lambda _: None
+    ) -> Listener:
         """Return the socket that others call; `on_lane` is called with the shared memory of each of them."""
         return Listener(
             addresses,

@@ -7,19 +7,30 @@ and which jobs it stops and starts. It knows no clock: every moment is an argume
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from dovetail.errors import DovetailError
 from dovetail.scheduler.job_table import JobTable
-from dovetail.scheduler.knowledge import Knowledge
 from dovetail.scheduler.placement import TypePlacement
 from dovetail.scheduler.view import Allocation, ClusterView, FloatArray, IntArray
 
 
+class Knowledge(Protocol):
+    """What is believed of every job, by row, with relative errors (0 = known)."""
+
+    left: FloatArray
+    left_error: FloatArray
+    speed: FloatArray
+    speed_error: FloatArray
+    batch_speed: tuple[FloatArray, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class JobStart:
     """A job that is to be given workers; it is stopped first where it holds others."""
 
     row: int
@@ -76,7 +87,7 @@ class Cluster:
         self._active[place : self._num_active - 1] = self._active[place + 1 : self._num_active]
         self._num_active -= 1
 
-    def hold(self, start: Start, now_s: float) -> bool:
+    def hold(self, start: JobStart, now_s: float) -> bool:
         """Give a job workers; return whether it stands as tight as can be."""
         row = start.row
         tight = self.placed is None or self.placed[start.kind].place(row, start.workers)
@@ -94,7 +105,7 @@ class Cluster:
         self.stopped_s[row] = now_s
         self.running = np.delete(self.running, np.searchsorted(self.running, row))
 
-    def changes(self, wanted: Allocation) -> tuple[list[int], list[Start]]:
+    def changes(self, wanted: Allocation) -> tuple[list[int], list[JobStart]]:
         """Return the jobs that an allocation stops for good and those it starts, or refuse it."""
         batches = np.full(len(wanted.rows), -1, np.int64) if wanted.batches is None else wanted.batches
         self._check(wanted, batches)
@@ -102,7 +113,9 @@ class Cluster:
         changed = (self.workers[rows] != workers) | (self.type[rows] != types) | (self.batch[rows] != batches)
         stops = self.running[~np.isin(self.running, rows, assume_unique=True)]
         starts = [
-            Start(row=int(rows[place]), kind=int(types[place]), workers=int(workers[place]), batch=int(batches[place]))
+            JobStart(
+                row=int(rows[place]), kind=int(types[place]), workers=int(workers[place]), batch=int(batches[place])
+            )
             for place in np.flatnonzero(changed)
         ]
         return stops.tolist(), starts
@@ -155,3 +168,40 @@ class Cluster:
             else "gave workers to a job that cannot use them"
         )
         raise DovetailError(f"the policy {reason}", hint="this is a mistake in the policy, not in the workload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundJob:
+    """What a job holds now, and what it held before; seconds are of the driver's own clock."""
+
+    type: str | None
+    """None while it waits."""
+    workers: int
+    since_s: float
+    """When it was given its workers, or when it was last stopped."""
+    attained: float
+    """Worker-seconds up to `since_s`."""
+    starts: int
+
+
+def cluster_as_found(
+    table: JobTable, jobs: Sequence[FoundJob], now_s: float, *, taken: dict[str, int] | None = None
+) -> Cluster:
+    """Return the cluster with the table's jobs, all arrived, as they were found, in the table's order.
+
+    `taken` are workers, by type, that somebody else holds for the moment.
+    """
+    cluster = Cluster(table)
+    for row, found in enumerate(jobs):
+        cluster.arrive(row)
+        cluster.attained[row], cluster.stopped_s[row] = found.attained, found.since_s
+        cluster.starts[row] = found.starts
+        if found.type is not None and found.workers > 0:
+            kind = table.types.index(found.type)
+            cluster.hold(JobStart(row=row, kind=kind, workers=found.workers, batch=-1), found.since_s)
+            cluster.starts[row] = found.starts
+    for name, workers in (taken or {}).items():
+        kind = table.types.index(name)
+        cluster.capacity[kind] = max(0, int(cluster.capacity[kind]) - workers)
+    cluster.advance(now_s)
+    return cluster

@@ -7,17 +7,17 @@ from functools import partial
 
 from dovetail.data.imports import ImportProblem, imported
 from dovetail.errors import DovetailError, did_you_mean
-from dovetail.scheduler.policies.doubling import Doubling
-from dovetail.scheduler.policies.dovetail import DEFAULT_KNOB, Dovetail
-from dovetail.scheduler.policies.exact import Exact
-from dovetail.scheduler.policies.exploratory import Exploratory
-from dovetail.scheduler.policies.fifo import Fifo
-from dovetail.scheduler.policies.fixed import Fixed
-from dovetail.scheduler.policies.goodput import Goodput
-from dovetail.scheduler.policies.las import LeastAttained
-from dovetail.scheduler.policies.max_min import MaxMin
-from dovetail.scheduler.policies.optimus import Optimus
-from dovetail.scheduler.policies.srtf import Srtf
+from dovetail.scheduler.baselines.doubling import Doubling
+from dovetail.scheduler.baselines.exact import Exact
+from dovetail.scheduler.baselines.exploratory import Exploratory
+from dovetail.scheduler.baselines.fifo import Fifo
+from dovetail.scheduler.baselines.fixed import Fixed
+from dovetail.scheduler.baselines.goodput import Goodput
+from dovetail.scheduler.baselines.las import LeastAttained
+from dovetail.scheduler.baselines.max_min import MaxMin
+from dovetail.scheduler.baselines.optimus import Optimus
+from dovetail.scheduler.baselines.srtf import Srtf
+from dovetail.scheduler.default.policy import DEFAULT_KNOB, Dovetail
 from dovetail.scheduler.policy import Policy
 
 POLICIES: dict[str, Callable[[], Policy]] = {

@@ -8,24 +8,97 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.folder import ask_for
 from dovetail.scheduler.pins import WithPins
 from dovetail.scheduler.policy import Policy
 from dovetail.scheduler.quotas import WithinQuotas
-from dovetail.serve.ended import Ended, how_it_ended
-from dovetail.serve.journal import Journal
-from dovetail.serve.launcher import Launcher, Task
-from dovetail.serve.outlook import Seen, outlook
-from dovetail.serve.progress import RUN, Progress
-from dovetail.serve.settings import Settings
-from dovetail.serve.store import Job, Store
-from dovetail.serve.words import gpus_of, task_of, write_run_file
+from dovetail.serve.job_command import gpus_of, outcome_of, task_of, write_run_file
+from dovetail.serve.launcher import FoundProcess, JobAttempt, Launcher
+from dovetail.serve.local import LOG
+from dovetail.serve.outlook import SeenJob, outlook
+from dovetail.serve.progress import RUN, JobProgress
+from dovetail.serve.settings import DaemonSettings
+from dovetail.serve.store import JobRecord, JobStore, State
+
+MOST_FAILURES = 3
+"""How often in a row a job may be lost without having got on before it counts as failed."""
+TAIL = 4000
+
+
+class Ended(NamedTuple):
+    """The state that a job has from now on."""
+
+    state: State
+    error: str | None = None
+    failures: int = 0
+
+
+def how_it_ended(job: JobRecord, task: JobAttempt, found: FoundProcess, progress: JobProgress) -> Ended:
+    """Return what becomes of a job whose attempt has no process any more."""
+    outcome = outcome_of(task) if job.submission.run is not None else None
+    is_whole = outcome.is_complete if outcome is not None else found.code == 0 and job.why is None
+    is_good = found.state == "ended" and found.code == 0
+    if is_good and (is_whole or job.why == "target"):
+        return Ended("done")
+    if job.why == "cancel":
+        return Ended("cancelled")
+    if job.why is not None or is_good:
+        return Ended("queued")  # it keeps a checkpoint, and goes on from there
+    if found.state == "ended" and not _was_killed(found.code):
+        return Ended("failed", error=_last_error(task.folder / LOG) or f"exit status {found.code}")
+    got_on = progress.last_s > job.since_s
+    failures = 0 if got_on else job.failures + 1
+    if failures > MOST_FAILURES:
+        return Ended("failed", error=f"lost {failures} times in a row before it had begun to work")
+    return Ended("queued", failures=failures)
+
+
+def _was_killed(code: int | None) -> bool:
+    """Say whether somebody outside ended it: it may well go on."""
+    return code is None or code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
+
+
+def _last_error(log: Path) -> str | None:
+    """Return the last `error:` of a log, or its last line."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - TAIL))
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return None
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    said = errors or lines
+    return said[-1] if said else None
+
+
+class EventLog:
+    """Lines in a file; a full disk leaves gaps."""
+
+    def __init__(self, path: Path) -> None:
+        """Add to a file."""
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._lock = threading.Lock()
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """Write a line."""
+        level = "error" if facts.get("error") is not None else "info"
+        begins = {"time_s": round(time.time(), 3), "level": level, "role": "daemon", "event": event}
+        line = {**begins, **{k: v for k, v in facts.items() if v is not None}}
+        with self._lock, suppress(OSError):
+            os.write(self._file, msgspec.json.encode(line) + b"\n")
+
 
 LOOK_S = 0.2
 SETTLED_S = 1.0
@@ -38,12 +111,14 @@ DRAIN = "drain"
 class Controller:
     """One thread that nobody else's work waits for."""
 
-    def __init__(self, folder: Path, store: Store, launcher: Launcher, policy: Policy, settings: Settings) -> None:
+    def __init__(
+        self, folder: Path, store: JobStore, launcher: Launcher, policy: Policy, settings: DaemonSettings
+    ) -> None:
         """Get ready; nothing is looked at before `run`."""
         self._folder, self._store, self._launcher = folder, store, launcher
         self._policy, self._settings = policy, settings
-        self._journal = Journal(folder / "log.jsonl")
-        self.progress: dict[str, Progress] = {}
+        self._journal = EventLog(folder / "log.jsonl")
+        self.progress: dict[str, JobProgress] = {}
         self._measured: dict[str, tuple[int, int]] = {}
         """The attempt and size of each job whose speed was taken last."""
         self._settled: dict[str, tuple[int, int]] = {}
@@ -92,11 +167,11 @@ class Controller:
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    def _look_at(self, job: Job) -> None:
+    def _look_at(self, job: JobRecord) -> None:
         """See whether a job is still there, and how it does."""
         task = task_of(job, self.folder_of(job.id))
         found = self._launcher.find(task)
-        progress = self.progress.setdefault(job.id, Progress(task.folder))
+        progress = self.progress.setdefault(job.id, JobProgress(task.folder))
         progress.look()
         if found.state != "running":
             self._close(job, how_it_ended(job, task, found, progress), progress)
@@ -105,7 +180,7 @@ class Controller:
         else:
             self._watch(job, progress)
 
-    def _close(self, job: Job, ended: Ended, progress: Progress) -> None:
+    def _close(self, job: JobRecord, ended: Ended, progress: JobProgress) -> None:
         """Write down what became of a job that has no process any more."""
         figures = (progress.done, progress.total, progress.loss)
         self._store.finish(job, ended.state, error=ended.error, failures=ended.failures, figures=figures)
@@ -115,7 +190,7 @@ class Controller:
         self._settled.pop(job.id, None)
         self._is_due = True
 
-    def _see_to_stop(self, job: Job, task: Task) -> None:
+    def _see_to_stop(self, job: JobRecord, task: JobAttempt) -> None:
         """Tell a job to stop, once; end it where it does not."""
         if job.told_s is None:
             self._store.told(job.id)
@@ -125,7 +200,7 @@ class Controller:
             self._launcher.end(task)
             self._journal.tell("ended by force", job=job.id, why=job.why)
 
-    def _watch(self, job: Job, progress: Progress) -> None:
+    def _watch(self, job: JobRecord, progress: JobProgress) -> None:
         """Take the speed of a job that has worked a while, and see whether a change is done."""
         target = job.submission.target_loss
         if target is not None and progress.loss is not None and progress.loss <= target:
@@ -152,14 +227,14 @@ class Controller:
             self._store.add_speed(job.submission.speed_kind, job.type, workers, speed)
             self._is_due = True
 
-    def _see_to_size(self, job: Job, workers: int) -> None:
+    def _see_to_size(self, job: JobRecord, workers: int) -> None:
         """Ask again for the size that a job is to have; leave it with what it has where that does not come."""
         if time.time() - job.since_s > RESIZE_MOST_S and workers > 0:
             self._store.resize(job, workers, detail=f"{job.workers} workers did not come")
             self._journal.tell("resize failed", job=job.id, wanted=job.workers, workers=workers)
         ask_for(self.folder_of(job.id) / RUN, job.workers, gpus_of(job))
 
-    def _note_settled(self, job: Job, since_s: float) -> None:
+    def _note_settled(self, job: JobRecord, since_s: float) -> None:
         """Keep how long a start or a resize took, once it is done."""
         now = (job.attempt, job.workers)
         before, self._settled[job.id] = self._settled.get(job.id), now
@@ -208,23 +283,23 @@ class Controller:
         for start in starts:
             self._change(jobs[start.row], types[start.kind], start.workers)
 
-    def _progress(self, jobs: Sequence[Job]) -> dict[str, Progress]:
+    def _progress(self, jobs: Sequence[JobRecord]) -> dict[str, JobProgress]:
         """Return what is known of jobs, those that wait as well: they may have run before this daemon began."""
         for job in jobs:
             if job.attempt and job.id not in self.progress:
-                self.progress[job.id] = Progress(self.folder_of(job.id))
+                self.progress[job.id] = JobProgress(self.folder_of(job.id))
                 self.progress[job.id].look()
         return self.progress
 
-    def _seen(self) -> Seen:
-        return Seen(
+    def _seen(self) -> SeenJob:
+        return SeenJob(
             speeds=self._store.speeds(),
             sizes=self._store.sizes(),
             starts_s=self._store.changes_s("start"),
             resizes_s=self._store.changes_s("resize"),
         )
 
-    def _change(self, job: Job, type_: str, workers: int) -> None:
+    def _change(self, job: JobRecord, type_: str, workers: int) -> None:
         """Start a job, give it other workers, or have it stop to be started elsewhere."""
         if job.state == "queued":
             if workers <= self._free(type_):
@@ -248,13 +323,13 @@ class Controller:
                 held += max(job.workers, 0 if present is None else present[0])
         return self._settings.capacity.get(type_, 0) - held
 
-    def _units(self, type_: str, workers: int, of: Job) -> list[int]:
+    def _units(self, type_: str, workers: int, of: JobRecord) -> list[int]:
         """Return which units a job is to hold: its own first, those of workers that are still leaving among them."""
         taken = {unit for job in self._store.jobs(("running",)) if job.type == type_ for unit in job.units}
         free = (unit for unit in range(self._settings.capacity.get(type_, 0)) if unit not in taken)
         return [*of.units, *itertools.islice(free, max(0, workers - len(of.units)))]
 
-    def _start(self, job: Job, type_: str, workers: int) -> None:
+    def _start(self, job: JobRecord, type_: str, workers: int) -> None:
         """Write down that a job runs, then start it."""
         units = self._units(type_, workers, of=job)
         begun = self._store.begin(job.id, type_=type_, workers=workers, units=units)
@@ -262,7 +337,7 @@ class Controller:
             return  # it was cancelled in this moment
         folder = self.folder_of(job.id)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.progress.setdefault(job.id, Progress(folder))
+        self.progress.setdefault(job.id, JobProgress(folder))
         try:
             write_run_file(begun, folder, self._settings.hosts)
             self._launcher.start(task_of(begun, folder))
@@ -273,7 +348,7 @@ class Controller:
         self._journal.tell("started", job=job.id, attempt=begun.attempt, type=type_, workers=workers)
 
 
-def _held(jobs: Sequence[Job]) -> dict[str, int]:
+def _held(jobs: Sequence[JobRecord]) -> dict[str, int]:
     """Return the workers that some jobs hold, by type."""
     held: dict[str, int] = {}
     for job in jobs:

@@ -18,8 +18,8 @@ from dovetail.runtime.folder import replace_file
 from dovetail.scheduler.registry import make_policy
 from dovetail.serve.controller import Controller
 from dovetail.serve.local import LocalLauncher
-from dovetail.serve.settings import Settings
-from dovetail.serve.store import Store
+from dovetail.serve.settings import DaemonSettings
+from dovetail.serve.store import JobStore
 
 TOKEN = "token"  # noqa: S105 - a file's name
 ADDRESS = "server.json"
@@ -29,7 +29,7 @@ LOCK = "daemon.lock"
 
 def serve(
     folder: Path,
-    settings: Settings,
+    settings: DaemonSettings,
     *,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -45,7 +45,7 @@ def serve(
     lock = _lock(folder)
     token = _token(folder)
     policy = make_policy(settings.policy)
-    store = Store(folder / STATE)
+    store = JobStore(folder / STATE)
     controller = Controller(folder, store, LocalLauncher(), policy, settings)
     listening = _listen(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"

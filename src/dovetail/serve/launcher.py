@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class JobAttempt:
     """One attempt at a job: what is started, where, and in which folder its files lie."""
 
     job: str
@@ -20,7 +20,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundProcess:
     """What became of an attempt.
 
     running    its processes are there
@@ -40,18 +40,18 @@ class Launcher(Protocol):
     A launcher that was started a moment ago knows as much as one that has run for days.
     """
 
-    def start(self, task: Task) -> None:
+    def start(self, task: JobAttempt) -> None:
         """Start an attempt, unless one still runs."""
         ...
 
-    def find(self, task: Task) -> Found:
+    def find(self, task: JobAttempt) -> FoundProcess:
         """Return what became of an attempt."""
         ...
 
-    def ask_to_stop(self, task: Task) -> None:
+    def ask_to_stop(self, task: JobAttempt) -> None:
         """Ask for a checkpoint and an end."""
         ...
 
-    def end(self, task: Task) -> None:
+    def end(self, task: JobAttempt) -> None:
         """End it at once, with all its processes."""
         ...

@@ -15,14 +15,14 @@ import msgspec
 
 from dovetail.errors import DovetailError
 from dovetail.serve import keeper
-from dovetail.serve.launcher import Found, Task
+from dovetail.serve.launcher import FoundProcess, JobAttempt
 
 T = TypeVar("T")
 LOCK = "lock"
 LOG = "log"
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Who a job's process is."""
 
     process: int
@@ -43,7 +43,7 @@ class LocalLauncher:
         """Start with no children; those of an earlier daemon are found by their files."""
         self._keepers: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, task: Task) -> None:
+    def start(self, task: JobAttempt) -> None:
         """Start an attempt; its lock is held from before its first process to after its last."""
         lock = os.open(task.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -83,31 +83,31 @@ class LocalLauncher:
         finally:
             os.close(lock)  # the keeper has its own
 
-    def find(self, task: Task) -> Found:
+    def find(self, task: JobAttempt) -> FoundProcess:
         """Look at the job's lock first: what its files say holds once nobody can change them."""
         self._reap(task.job)
-        record = _read(task.folder / f"process-{task.attempt}.json", Record)
+        record = _read(task.folder / f"process-{task.attempt}.json", ProcessRecord)
         if _is_held(task.folder / LOCK):
-            return Found(state="running", process=None if record is None else record.process)
+            return FoundProcess(state="running", process=None if record is None else record.process)
         if (ended := _read(task.folder / f"exit-{task.attempt}.json", Exit)) is not None:
-            return Found(state="ended", code=ended.code)
-        return Found(state="never" if record is None else "lost")
+            return FoundProcess(state="ended", code=ended.code)
+        return FoundProcess(state="never" if record is None else "lost")
 
-    def ask_to_stop(self, task: Task) -> None:
+    def ask_to_stop(self, task: JobAttempt) -> None:
         """Send SIGTERM to the job's own process; it knows how to end the others."""
         if (record := self._living(task)) is not None:
             with suppress(ProcessLookupError):
                 os.kill(record.process, signal.SIGTERM)
 
-    def end(self, task: Task) -> None:
+    def end(self, task: JobAttempt) -> None:
         """Send SIGKILL to everybody in the job's session."""
         if (record := self._living(task)) is not None:
             with suppress(ProcessLookupError):
                 os.killpg(record.process, signal.SIGKILL)
 
-    def _living(self, task: Task) -> Record | None:
+    def _living(self, task: JobAttempt) -> ProcessRecord | None:
         """Return who the job's process is, where it is still that one: ids are given out again."""
-        record = _read(task.folder / f"process-{task.attempt}.json", Record)
+        record = _read(task.folder / f"process-{task.attempt}.json", ProcessRecord)
         if record is None or not _is_held(task.folder / LOCK):
             return None
         if record.process <= 1:  # a signal to the group of the first process goes to all there are

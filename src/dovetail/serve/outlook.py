@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.scheduler.cluster import Cluster
+from dovetail.scheduler.cluster import Cluster, FoundJob, cluster_as_found
 from dovetail.scheduler.estimate.watching import Watching
 from dovetail.scheduler.job_table import job_table
-from dovetail.scheduler.live import Found, cluster_as_found
-from dovetail.serve.progress import Progress
-from dovetail.serve.settings import Settings
-from dovetail.serve.store import Job
+from dovetail.serve.progress import JobProgress
+from dovetail.serve.settings import DaemonSettings
+from dovetail.serve.store import JobRecord
 from dovetail.spec.job import Job as JobSpec
 from dovetail.spec.job import LossCurve
 from dovetail.spec.workload import Workload
@@ -29,7 +28,7 @@ NO_END = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SeenJob:
     """What has been learnt: speeds of kinds on sizes, sizes of jobs, and how long changes took."""
 
     speeds: Sequence[tuple[str, str, int, float]] = ()
@@ -42,16 +41,16 @@ class Seen:
 class Outlook:
     """A cluster and what is believed of its jobs; row n is `jobs[n]`."""
 
-    jobs: Sequence[Job]
+    jobs: Sequence[JobRecord]
     cluster: Cluster
     watching: Watching
 
 
 def outlook(
-    settings: Settings,
-    jobs: Sequence[Job],
-    progress: Mapping[str, Progress],
-    seen: Seen,
+    settings: DaemonSettings,
+    jobs: Sequence[JobRecord],
+    progress: Mapping[str, JobProgress],
+    seen: SeenJob,
     now_s: float,
     *,
     taken: dict[str, int],
@@ -67,7 +66,7 @@ def outlook(
     )
     table = job_table(Workload(nodes=tuple(nodes), jobs=specs))
     found = [
-        Found(
+        FoundJob(
             type=job.type if job.state == "running" else None,
             workers=job.workers,
             since_s=job.since_s - begin_s,
@@ -91,12 +90,12 @@ def outlook(
     return Outlook(jobs=jobs, cluster=cluster, watching=watching)
 
 
-def _resize_s(job: Job, settings: Settings, resize_s: float, start_s: float) -> float:
+def _resize_s(job: JobRecord, settings: DaemonSettings, resize_s: float, start_s: float) -> float:
     """Return what another size takes a job: a resize where its workers come and go, else a start."""
     return resize_s if job.state == "running" and settings.resizes(job.submission) else start_s
 
 
-def _spec(job: Job, capacity: Mapping[str, int], *, begin_s: float, start_s: float, resize_s: float) -> JobSpec:
+def _spec(job: JobRecord, capacity: Mapping[str, int], *, begin_s: float, start_s: float, resize_s: float) -> JobSpec:
     """Return a job as the scheduler describes it: which sizes it may have, on which types."""
     submission = job.submission
     fixed = submission.fixed_workers or job.pinned
@@ -129,7 +128,7 @@ def _spec(job: Job, capacity: Mapping[str, int], *, begin_s: float, start_s: flo
     )
 
 
-def _believe(watching: Watching, row: int, job: Job, progress: Progress | None) -> None:
+def _believe(watching: Watching, row: int, job: JobRecord, progress: JobProgress | None) -> None:
     """Say what a job has left, and what that tells of its speed."""
     done = 0.0 if progress is None else progress.done
     if progress is not None and progress.points:

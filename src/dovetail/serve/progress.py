@@ -17,7 +17,7 @@ MOST_POINTS = 400
 """Losses that are kept of a job, spread over all of it."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class ProgressLine(msgspec.Struct, frozen=True):
     """A line of a run's `metrics.jsonl`, or of what a job of another kind writes to `$DOVETAIL_PROGRESS`."""
 
     unix_s: float
@@ -28,7 +28,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Progress:
+class JobProgress:
     """What has been seen of a job so far."""
 
     folder: Path
@@ -43,7 +43,7 @@ class Progress:
     points: list[tuple[float, float]] = field(default_factory=list)
     """Work done, and the loss there."""
     _offset: int = 0
-    _recent: list[Line] = field(default_factory=list)
+    _recent: list[ProgressLine] = field(default_factory=list)
 
     @property
     def path(self) -> Path:
@@ -64,13 +64,13 @@ class Progress:
         found = False
         for line in whole.splitlines():
             try:
-                self._add(msgspec.json.decode(line, type=Line))
+                self._add(msgspec.json.decode(line, type=ProgressLine))
                 found = True
             except msgspec.MsgspecError:
                 continue  # a full disk leaves gaps
         return found
 
-    def _add(self, line: Line) -> None:
+    def _add(self, line: ProgressLine) -> None:
         self.done, self.last_s = line.samples, line.unix_s
         self.total = line.total_samples if line.total_samples is not None else self.total
         self.step = line.step if line.step is not None else self.step

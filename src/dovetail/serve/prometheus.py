@@ -6,8 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from dovetail.prometheus import Sample, counter, gauge
-from dovetail.serve.settings import Settings
-from dovetail.serve.store import Store
+from dovetail.serve.settings import DaemonSettings
+from dovetail.serve.store import JobStore
 
 if TYPE_CHECKING:
     from dovetail.serve.controller import Controller
@@ -27,7 +27,7 @@ class Counters:
             self.by_status[status] = self.by_status.get(status, 0) + 1
 
 
-def metrics_text(store: Store, controller: Controller, settings: Settings, counters: Counters) -> str:
+def metrics_text(store: JobStore, controller: Controller, settings: DaemonSettings, counters: Counters) -> str:
     """Return everything on one page."""
     running = store.jobs(("running",))
     held = dict.fromkeys(settings.capacity, 0)

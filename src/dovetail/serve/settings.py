@@ -17,7 +17,7 @@ QUOTA = re.compile(r"([^=\s]{1,64})=(\d{1,6})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class DaemonSettings:
     """What the controller goes by."""
 
     nodes: tuple[NodeGroup, ...]

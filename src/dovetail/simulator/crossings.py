@@ -17,7 +17,7 @@ import numpy as np
 from dovetail.scheduler.job_table import JobTable
 from dovetail.scheduler.placement import placements, spread
 from dovetail.scheduler.view import FloatArray
-from dovetail.spec.site_link import SiteLink, link_between
+from dovetail.spec.link import SiteLink, link_between
 from dovetail.spec.workload import Workload
 
 Way = tuple[int, int]

@@ -22,7 +22,7 @@ from dovetail.scheduler.policy import Policy
 from dovetail.simulator.crossings import SiteWays, with_links
 from dovetail.simulator.knowledge import NOISE, KnowledgeName, teller
 from dovetail.simulator.metrics import JobOutcome, Outcome, Trial
-from dovetail.simulator.progress import Progress
+from dovetail.simulator.progress import VirtualJobs
 from dovetail.spec.workload import Workload
 
 Clock = Callable[[], float]
@@ -79,7 +79,7 @@ class _Run:
         ways = SiteWays(workload.sites, workload.site_links) if workload.site_links else None
         nodes_matter = bool(workload.failures) or bool((self.table.spread_speed < 1).any()) or ways is not None
         self.cluster = Cluster(self.table, placements(workload) if nodes_matter else None)
-        self.progress = Progress(self.cluster, workload.sites, ways)
+        self.progress = VirtualJobs(self.cluster, workload.sites, ways)
         known = self.table if ways is None else with_links(self.table, workload, ways)
         self.teller = teller(knowledge, self.progress, seed=seed, noise=noise, table=known)
         self.round_s = workload.round_s
@@ -164,7 +164,7 @@ class _Run:
             self.cluster.capacity[kind] = placed[kind].workers_up
 
 
-def _outcome(name: str, workload: Workload, progress: Progress) -> Outcome:
+def _outcome(name: str, workload: Workload, progress: VirtualJobs) -> Outcome:
     """Return the figures of a finished simulation."""
     cluster, table = progress.cluster, progress.cluster.table
     times_s = progress.finish_s - table.submit_s

@@ -6,11 +6,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from dovetail.scheduler.cluster import Knowledge
 from dovetail.scheduler.estimate.watching import Watching
 from dovetail.scheduler.job_table import JobTable
-from dovetail.scheduler.knowledge import Knowledge
 from dovetail.scheduler.view import FloatArray
-from dovetail.simulator.progress import Progress
+from dovetail.simulator.progress import VirtualJobs
 
 KnowledgeName = Literal["oracle", "estimated"]
 
@@ -25,7 +25,7 @@ class Teller(Protocol):
 
     known: Knowledge
 
-    def refresh(self, progress: Progress, arrived: list[int], done: list[int], now_s: float) -> None:
+    def refresh(self, progress: VirtualJobs, arrived: list[int], done: list[int], now_s: float) -> None:
         """Take in what has happened since the last decision."""
         ...
 
@@ -33,7 +33,7 @@ class Teller(Protocol):
 class Truth:
     """Work left, speeds and batch sizes as they are."""
 
-    def __init__(self, progress: Progress, table: JobTable | None = None) -> None:
+    def __init__(self, progress: VirtualJobs, table: JobTable | None = None) -> None:
         """Look at the simulation's own columns; `table` has the speeds where they are not those of the workload."""
         table = table or progress.cluster.table
         self.left = progress.left
@@ -46,18 +46,18 @@ class Truth:
 class Oracle:
     """The truth: work left and speeds are known exactly, for jobs that have never run too."""
 
-    def __init__(self, progress: Progress, table: JobTable | None = None) -> None:
+    def __init__(self, progress: VirtualJobs, table: JobTable | None = None) -> None:
         """Know everything."""
         self.known: Knowledge = Truth(progress, table)
 
-    def refresh(self, progress: Progress, arrived: list[int], done: list[int], now_s: float) -> None:
+    def refresh(self, progress: VirtualJobs, arrived: list[int], done: list[int], now_s: float) -> None:
         """Do nothing: the columns are the simulation's own."""
 
 
 class Onlooker:
     """Measures speeds with noise on sizes that have worked a while, and sees losses up to the work done."""
 
-    def __init__(self, progress: Progress, *, seed: int, noise: float) -> None:
+    def __init__(self, progress: VirtualJobs, *, seed: int, noise: float) -> None:
         """Start with nothing seen."""
         table = progress.cluster.table
         self.known: Knowledge = (watching := Watching(table))
@@ -68,7 +68,7 @@ class Onlooker:
         self._points_seen = np.zeros(len(table.jobs), np.int64)
         self._curves = [_loss_columns(job.loss.points) if job.loss is not None else None for job in table.jobs]
 
-    def refresh(self, progress: Progress, arrived: list[int], done: list[int], now_s: float) -> None:
+    def refresh(self, progress: VirtualJobs, arrived: list[int], done: list[int], now_s: float) -> None:
         """Measure what runs, learn from what is done, and look again at what every job has left."""
         cluster = progress.cluster
         news = False
@@ -81,7 +81,7 @@ class Onlooker:
         for row in changed:
             self._watching.estimate_left(row, float(cluster.table.work[row] - progress.left[row]))
 
-    def _measure(self, progress: Progress, row: int, now_s: float) -> bool:
+    def _measure(self, progress: VirtualJobs, row: int, now_s: float) -> bool:
         """Take the speed of a job that has worked a while since its start; return whether there was one to take."""
         cluster = progress.cluster
         start = int(cluster.starts[row])
@@ -94,7 +94,7 @@ class Onlooker:
         self._watching.measured(row, int(cluster.type[row]), int(cluster.workers[row]), seen)
         return True
 
-    def _watch_loss(self, progress: Progress, row: int) -> None:
+    def _watch_loss(self, progress: VirtualJobs, row: int) -> None:
         """Hand on a job's losses when it has reported more of them."""
         curve = self._curves[row]
         if curve is None:
@@ -108,7 +108,7 @@ class Onlooker:
 
 
 def teller(
-    name: KnowledgeName, progress: Progress, *, seed: int, noise: float = NOISE, table: JobTable | None = None
+    name: KnowledgeName, progress: VirtualJobs, *, seed: int, noise: float = NOISE, table: JobTable | None = None
 ) -> Teller:
     """Return who tells the policy what it knows; `table` has the true speeds where they are not the workload's."""
     return Oracle(progress, table) if name == "oracle" else Onlooker(progress, seed=seed, noise=noise)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dovetail.scheduler.cluster import Cluster, Start
+from dovetail.scheduler.cluster import Cluster, JobStart
 from dovetail.scheduler.view import Allocation
 from dovetail.simulator.crossings import Crossing, SiteWays
 from dovetail.simulator.metrics import Change
 
 
-class Progress:
+class VirtualJobs:
     """The work of a cluster's jobs.
 
     While a job runs, what it has left is `left_at_start - rate * (now - ready)`, so its end is known when it starts and
@@ -90,7 +90,7 @@ class Progress:
         self._share_links(now_s)
         return len(starts)
 
-    def _pays_s(self, start: Start, now_s: float) -> float:
+    def _pays_s(self, start: JobStart, now_s: float) -> float:
         """Return how long a job does nothing after a change.
 
         Other workers of its type cost it a resize. Where it has not yet got through its start, it has the rest of that
@@ -103,7 +103,7 @@ class Progress:
         rest_s = max(0.0, float(self.ready_s[row]) - now_s)
         return min(rest_s + float(table.resize_s[row]), max(restart_s, float(table.resize_s[row])))
 
-    def _start(self, start: Start, now_s: float, pays_s: float) -> None:
+    def _start(self, start: JobStart, now_s: float, pays_s: float) -> None:
         """Give a job workers; it pays for its start, or for the change of its size, first."""
         row, table = start.row, self.cluster.table
         tight = self.cluster.hold(start, now_s)
@@ -133,7 +133,7 @@ class Progress:
         end_s = self.ready_s[row] + self._left_at_start[row] / self.rate[row]
         heapq.heappush(self._ends, (float(end_s), int(self._version[row]), row))
 
-    def _cross(self, row: int, start: Start) -> tuple[str, ...] | None:
+    def _cross(self, row: int, start: JobStart) -> tuple[str, ...] | None:
         """Note what a job that starts sends between sites; return those it stands at, where there are any."""
         if self._ways is None or self.cluster.placed is None:
             return None

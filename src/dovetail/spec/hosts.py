@@ -10,7 +10,7 @@ import msgspec
 
 from dovetail.errors import SpecError
 from dovetail.spec.checks import check_name, check_number, check_whole_number
-from dovetail.spec.run_section import Meta, Section
+from dovetail.spec.run_sections import Meta, Section
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 LOST_S = 20.0

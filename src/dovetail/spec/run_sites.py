@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from dovetail.errors import SpecError, did_you_mean
 from dovetail.spec.checks import check_name, check_number, check_whole_number
-from dovetail.spec.run_section import Meta, Section
+from dovetail.spec.run_sections import Meta, Section
 
 ExchangeBits = Literal[32, 16, 8, 4, 2, 1]
 SITE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")

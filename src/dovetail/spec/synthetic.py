@@ -8,11 +8,9 @@ import random
 import msgspec
 
 from dovetail.spec.layer import Layer, LayerTime
-from dovetail.spec.link import Link
-from dovetail.spec.problem import Problem
+from dovetail.spec.link import Link, SiteLink
+from dovetail.spec.problem import Problem, Training
 from dovetail.spec.resource import ResourceType
-from dovetail.spec.site_link import SiteLink
-from dovetail.spec.training import Training
 
 SAMPLES = 100_000_000
 BATCH = 4096

@@ -14,7 +14,7 @@ from dovetail.errors import SpecError, did_you_mean
 from dovetail.spec.checks import check_name, check_number, check_whole_number
 from dovetail.spec.files import read_struct
 from dovetail.spec.job import Job
-from dovetail.spec.site_link import SiteLink, check_site_links, link_between
+from dovetail.spec.link import SiteLink, check_site_links, link_between
 
 DEFAULT_RESTART_S = 10.0
 """What a start takes where neither the workload nor the job says."""

@@ -7,10 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 
-from dovetail.testbed.errors import HostError
+from dovetail.cgroups import CpuQuota, HostError
 from dovetail.testbed.hosts import Hosts
 from dovetail.testbed.memory import MemoryLimit
-from dovetail.testbed.quota import CpuQuota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from dovetail.testbed.errors import HostError
+from dovetail.cgroups import HostError, checked_name, is_leftover, owned_name
 from dovetail.testbed.namespaces import FOLDER
-from dovetail.testbed.owners import checked_name, is_leftover, owned_name
 
 _NETWORK = "10.213.0"
 _MOST_HOSTS = 253

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dovetail.testbed.errors import HostError
-from dovetail.testbed.group import Group
+from dovetail.cgroups import Cgroup, HostError
 
 
-class MemoryLimit(Group):
+class MemoryLimit(Cgroup):
     """At most `limit_bytes` of memory, swap included, for the processes in it; the kernel ends one that needs more.
 
     What a process took before it was added does not count.

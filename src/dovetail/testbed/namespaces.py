@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from dovetail.testbed.errors import HostError
+from dovetail.cgroups import HostError
 
 FOLDER = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dovetail.testbed.errors import HostError
+from dovetail.cgroups import HostError
 from dovetail.testbed.hosts import Hosts
 from dovetail.testbed.namespaces import inside
 

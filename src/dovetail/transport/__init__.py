@@ -5,14 +5,13 @@ A `Listener` is called by any number of `Caller`s; a `DirectCaller` is the same 
 
 from dovetail.transport.arrays import Sendable, Unwritten
 from dovetail.transport.caller import Caller
-from dovetail.transport.channel import Channel
-from dovetail.transport.direct import DirectCaller
-from dovetail.transport.envelope import PROTOCOL_VERSION, Codec, Letter, Refused
+from dovetail.transport.channel import Channel, DirectCaller
+from dovetail.transport.envelope import PROTOCOL_VERSION, Envelope, EnvelopeCodec, Refused
 from dovetail.transport.errors import KeyRingError, ListenError, PeerLost, WireError
 from dovetail.transport.flow import LOOK_EVERY_S, Flow
 from dovetail.transport.keys import KeyRing, drop_keys, make_keys
-from dovetail.transport.lanes import LaneFile, sweep
 from dovetail.transport.listener import Listener
+from dovetail.transport.shared_memory import SharedMemoryFile, sweep
 from dovetail.transport.sockets import name_in
 
 __all__ = [
@@ -20,18 +19,18 @@ __all__ = [
     "PROTOCOL_VERSION",
     "Caller",
     "Channel",
-    "Codec",
     "DirectCaller",
+    "Envelope",
+    "EnvelopeCodec",
     "Flow",
     "KeyRing",
     "KeyRingError",
-    "LaneFile",
-    "Letter",
     "ListenError",
     "Listener",
     "PeerLost",
     "Refused",
     "Sendable",
+    "SharedMemoryFile",
     "Unwritten",
     "WireError",
     "drop_keys",

@@ -1,4 +1,4 @@
-"""The side that calls: a line to one listener."""
+"""The side that calls: a connection to one listener, and the shared memory that its requests travel through."""
 
 from __future__ import annotations
 
@@ -10,27 +10,75 @@ from typing import Any
 import zmq
 
 from dovetail.transport.arrays import Sendable
-from dovetail.transport.envelope import Codec, LaneReference, Letter
+from dovetail.transport.envelope import Envelope, EnvelopeCodec, SharedMemoryReference
 from dovetail.transport.errors import PeerLost, WireError
 from dovetail.transport.flow import connection_of
 from dovetail.transport.keys import KeyRing
-from dovetail.transport.own_lane import OwnLane
+from dovetail.transport.shared_memory import SMALLEST_BYTES, SharedMemoryFile, make_shared_memory
 from dovetail.transport.sockets import SHARED_CONTEXT, prepare, receive_frames, routing_id
+
+
+class CallerMemory:
+    """At most one lane, lent to one request at a time; made when it is first needed."""
+
+    def __init__(self, folder: Path | None, owner: str, lane_bytes: int) -> None:
+        """Make lanes in `folder`; without one nothing ever goes through shared memory."""
+        self._folder, self._owner, self._lane_bytes = folder, owner, lane_bytes
+        self._file: SharedMemoryFile | None = None
+        self._lent_to: int | None = None
+
+    def load(self, request: int, arrays: Sequence[Sendable]) -> SharedMemoryReference | None:
+        """Lend the lane to a request and put its arrays there where that pays; None where it is lent or cannot be had.
+
+        Small arrays stay out, but the answer may be large.
+        """
+        if self._folder is None or self._lent_to is not None:
+            return None
+        if self._file is None:
+            self._file = make_shared_memory(self._folder, self._owner, self._lane_bytes)
+            if self._file is None:
+                return None
+        self._lent_to = request
+        is_large = sum(array.nbytes for array in arrays) >= SMALLEST_BYTES
+        return SharedMemoryReference(self._file.name, self._file.place(arrays) if is_large else None)
+
+    def find(self, name: str) -> SharedMemoryFile:
+        """Return the lane an answer refers to, which can only be the present one."""
+        if self._file is None or self._file.name != name:
+            raise WireError(f"an answer refers to the lane {name[:100]!r}, which is not ours")
+        return self._file
+
+    def free(self, request: int) -> None:
+        """Take the lane back from a request that was answered."""
+        if self._lent_to == request:
+            self._lent_to = None
+
+    def retire(self, request: int | None = None) -> None:
+        """Give up the lane of a request that was not answered (None: of any), as the peer may still use it."""
+        if self._lent_to is not None and request in (None, self._lent_to):
+            self._lent_to = None
+            self.close()
+
+    def close(self) -> None:
+        """Remove the file; who has it mapped keeps its memory."""
+        if self._file is not None and self._folder is not None:
+            (self._folder / self._file.name).unlink(missing_ok=True)
+        self._file = None
 
 
 class Caller:
     """Calls the listener of process `peer`; one thread uses it.
 
     With `lanes`, a folder of mode 0700 that both sides see, large arrays go through shared memory: one request at a
-    time, so a second one that is sent before the answer came goes through the socket. Views in a letter hold until the
-    next `ask`. Every request is answered once; whoever stops waiting says so with `abandon`.
+    time, so a second one that is sent before the answer came goes through the socket. Views in an envelope hold until
+    the next `ask`. Every request is answered once; whoever stops waiting says so with `abandon`.
     """
 
     def __init__(
         self,
         address: str,
         *,
-        codec: Codec,
+        codec: EnvelopeCodec,
         keys: KeyRing,
         name: str,
         peer: str,
@@ -54,7 +102,7 @@ class Caller:
         self.late_replies = 0
         """Answers that came when nobody wanted them any more."""
         own_keys, peer_key = keys.own(name), keys.public(peer)
-        self._lane = OwnLane(lanes, name, lane_bytes)
+        self._lane = CallerMemory(lanes, name, lane_bytes)
         self.is_near = lanes is not None
         self._is_shared = context is None
         self.socket: zmq.Socket[bytes] = (context or SHARED_CONTEXT.borrow()).socket(zmq.DEALER)
@@ -87,12 +135,12 @@ class Caller:
         self._awaited.add(request)
         return request
 
-    def receive(self, timeout_s: float) -> Letter | None:
-        """Return the next letter that somebody waits for, or None where none came in time."""
+    def receive(self, timeout_s: float) -> Envelope | None:
+        """Return the next envelope that somebody waits for, or None where none came in time."""
         deadline_s = time.monotonic() + timeout_s
         while (frames := receive_frames(self.socket, timeout_s)) is not None:
             try:
-                letter = self._codec.unpack(
+                envelope = self._codec.unpack(
                     [frame.buffer for frame in frames], lanes=self._lane.find, connection=connection_of(frames[-1])
                 )
             except WireError as error:
@@ -102,10 +150,10 @@ class Caller:
                     raise
                 self.late_replies += 1  # Its lane may be gone, which is no fault of the peer.
             else:
-                if letter.request == 0 or letter.request in self._awaited:
-                    self._awaited.discard(letter.request)
-                    self._lane.free(letter.request)
-                    return letter
+                if envelope.request == 0 or envelope.request in self._awaited:
+                    self._awaited.discard(envelope.request)
+                    self._lane.free(envelope.request)
+                    return envelope
                 self.late_replies += 1
             timeout_s = deadline_s - time.monotonic()
         return None
@@ -123,8 +171,10 @@ class Caller:
             if self._is_shared:
                 SHARED_CONTEXT.give_back()
 
-    def _put(self, request: int, message: Any, arrays: Sequence[Sendable], lane: LaneReference | None = None) -> None:
-        """Hand a letter to the socket."""
+    def _put(
+        self, request: int, message: Any, arrays: Sequence[Sendable], lane: SharedMemoryReference | None = None
+    ) -> None:
+        """Hand an envelope to the socket."""
         try:
             self.socket.send_multipart(self._codec.pack(request, message, arrays, lane=lane), zmq.NOBLOCK)
         except zmq.Again:

@@ -25,19 +25,19 @@ MAX_FRAME_BYTES = 1 << 30
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """The answer to a letter that nobody could make sense of; part of every union of messages."""
+    """The answer to an envelope that nobody could make sense of; part of every union of messages."""
 
     reason: str
 
 
-class LaneReference(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where in shared memory the arrays of a letter are, and where those of its answer may go."""
+class SharedMemoryReference(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where in shared memory the arrays of an envelope are, and where those of its answer may go."""
 
     name: str
     offsets: Annotated[list[Length], msgspec.Meta(max_length=MOST_ARRAYS)] | None = None
 
 
-class Lane(Protocol):
+class SharedMemory(Protocol):
     """Shared memory as the codec sees it."""
 
     def views(self, claims: Sequence[ArrayClaim], offsets: Sequence[int]) -> tuple[Array, ...]:
@@ -46,7 +46,7 @@ class Lane(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Envelope:
     """A message with its arrays, which are read-only views of what arrived.
 
     Views into shared memory hold until `reply` at a listener, and until the next `ask` at a caller.
@@ -59,14 +59,14 @@ class Letter:
     message: Any
     arrays: tuple[Array, ...] = ()
     lane: Any = field(default=None, repr=False, compare=False)
-    """The shared memory the letter came with, for its answer."""
+    """The shared memory the envelope came with, for its answer."""
     owner: str = ""
     """At a listener: the process whose key the sender has, whatever the message says."""
     connection: int = field(default=-1, repr=False, compare=False)
     """File descriptor of the connection it came through, for `Flow`; -1 where there is none."""
 
 
-class Codec:
+class EnvelopeCodec:
     """Turns messages of a union into frames and back; the messages are tagged, frozen, array-like Structs."""
 
     def __init__(self, union: Any, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
@@ -79,7 +79,7 @@ class Codec:
                 ("request", Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]),
                 ("body", Union[union, Refused]),  # noqa: UP007 - the union is a value here
                 ("arrays", Annotated[list[ArrayClaim], msgspec.Meta(max_length=MOST_ARRAYS)]),
-                ("lane", LaneReference | None, None),
+                ("lane", SharedMemoryReference | None, None),
             ],
             frozen=True,
             array_like=True,
@@ -90,14 +90,18 @@ class Codec:
         self._decode: Callable[[Any], Any] = msgspec.msgpack.Decoder(envelope).decode
         self._decode_number = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
-    def limited_to(self, max_frame_bytes: int) -> Codec:
+    def limited_to(self, max_frame_bytes: int) -> EnvelopeCodec:
         """Return a codec of the same messages with another limit."""
-        return self if max_frame_bytes == self.max_frame_bytes else Codec(self._union, max_frame_bytes=max_frame_bytes)
+        return (
+            self
+            if max_frame_bytes == self.max_frame_bytes
+            else EnvelopeCodec(self._union, max_frame_bytes=max_frame_bytes)
+        )
 
     def pack(
-        self, request: int, message: Any, arrays: Sequence[Sendable] = (), *, lane: LaneReference | None = None
+        self, request: int, message: Any, arrays: Sequence[Sendable] = (), *, lane: SharedMemoryReference | None = None
     ) -> list[Buffer]:
-        """Return the frames of a letter; arrays that lie in a lane need none."""
+        """Return the frames of an envelope; arrays that lie in a lane need none."""
         claims = claims_of(arrays, self.max_frame_bytes) if arrays else []
         frames: list[Buffer] = [PREFIX + self._encode(self._envelope(request, message, claims, lane))]
         if lane is None or lane.offsets is None:
@@ -106,14 +110,14 @@ class Codec:
 
     def unpack(
         self, frames: Sequence[Any], *, sender: bytes = b"", owner: str = "",
-        lanes: Callable[[str], Lane] | None = None, connection: int = -1,
-    ) -> Letter:  # fmt: skip
-        """Return the letter in these frames (bytes or anything with a buffer), or raise `WireError`.
+        lanes: Callable[[str], SharedMemory] | None = None, connection: int = -1,
+    ) -> Envelope:  # fmt: skip
+        """Return the envelope in these frames (bytes or anything with a buffer), or raise `WireError`.
 
         `lanes` finds the shared memory of a name.
         """
         if not frames:
-            raise WireError("a letter without frames")
+            raise WireError("an envelope without frames")
         envelope = self._open(memoryview(frames[0]))
         try:
             reference = envelope.lane
@@ -122,25 +126,25 @@ class Codec:
                 arrays = self._inline(envelope.arrays, frames)
             elif lane is None:
                 raise WireError(
-                    "the arrays of a letter are in shared memory, which is not set up here",
+                    "the arrays of an envelope are in shared memory, which is not set up here",
                     hint="give both sides the same folder for lanes, or none",
                 )
             elif len(frames) != 1:
-                raise WireError(f"a letter with arrays in shared memory has {len(frames)} frames, expected 1")
+                raise WireError(f"an envelope with arrays in shared memory has {len(frames)} frames, expected 1")
             else:
                 arrays = lane.views(envelope.arrays, reference.offsets)
         except WireError as error:
             error.request = envelope.request
             raise
-        return Letter(sender, envelope.request, envelope.body, arrays, lane, owner, connection)
+        return Envelope(sender, envelope.request, envelope.body, arrays, lane, owner, connection)
 
     def _open(self, header: memoryview) -> Any:
         """Return the envelope in a header frame."""
         if bytes(header[:4]) != MAGIC:
-            raise WireError(f"a letter starts with {bytes(header[:4])!r}, expected {MAGIC!r}")
+            raise WireError(f"an envelope starts with {bytes(header[:4])!r}, expected {MAGIC!r}")
         if len(header) < len(PREFIX) or header[4] != PROTOCOL_VERSION:
             version = header[4] if len(header) > 4 else "none"
-            raise WireError(f"a letter has protocol version {version}, expected {PROTOCOL_VERSION}")
+            raise WireError(f"an envelope has protocol version {version}, expected {PROTOCOL_VERSION}")
         try:
             return self._decode(header[5:])
         except (msgspec.DecodeError, RecursionError, ValueError, TypeError) as error:
@@ -157,7 +161,9 @@ class Codec:
     def _inline(self, claims: Sequence[ArrayClaim], frames: Sequence[Any]) -> tuple[Array, ...]:
         """Return views over the frames after the header."""
         if len(frames) != 1 + len(claims):
-            raise WireError(f"a letter with {len(claims)} arrays has {len(frames)} frames, expected {1 + len(claims)}")
+            raise WireError(
+                f"an envelope with {len(claims)} arrays has {len(frames)} frames, expected {1 + len(claims)}"
+            )
         if not claims:
             return ()
         return tuple(self._view(claim, memoryview(frame)) for claim, frame in zip(claims, frames[1:], strict=True))

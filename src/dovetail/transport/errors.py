@@ -1,7 +1,7 @@
 """What can go wrong between processes.
 
 DovetailError
-├── WireError             bytes from a peer, or for one, that are not a letter
+├── WireError             bytes from a peer, or for one, that are not an envelope
 ├── PeerLost              a process cannot be reached, or takes nothing
 ├── KeyRingError          a key is missing, broken or readable by others
 └── ListenError           an address cannot be listened at
@@ -15,7 +15,7 @@ SAME_VERSION = "all processes of a run must have the same version of Dovetail"
 
 
 class WireError(DovetailError):
-    """Bytes that are not a letter; `request` is its number where that much could be read, else 0."""
+    """Bytes that are not an envelope; `request` is its number where that much could be read, else 0."""
 
     def __init__(self, message: str, *, hint: str = SAME_VERSION, request: int = 0) -> None:
         """Say what is wrong with the bytes."""

@@ -24,7 +24,7 @@ KEY = re.compile(rb"[0-9A-Za-z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
 def make_keys(folder: Path, name: str) -> None:
     """Write a new key pair for the process `name`; one that is there already is replaced."""
     if not NAME.fullmatch(name):
-        raise KeyRingError(f"{name!r} cannot name a key", hint="use letters, digits, `_`, `-` and `.`, at most 64")
+        raise KeyRingError(f"{name!r} cannot name a key", hint="use envelopes, digits, `_`, `-` and `.`, at most 64")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     public, secret = zmq.curve_keypair()

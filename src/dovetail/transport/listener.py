@@ -12,26 +12,26 @@ from typing import Any
 import zmq
 
 from dovetail.transport.arrays import Sendable
-from dovetail.transport.envelope import MAX_FRAME_BYTES, Codec, LaneReference, Letter, Refused
+from dovetail.transport.authenticator import Authenticator
+from dovetail.transport.envelope import MAX_FRAME_BYTES, Envelope, EnvelopeCodec, Refused, SharedMemoryReference
 from dovetail.transport.errors import ListenError, WireError
-from dovetail.transport.gate import Gate
 from dovetail.transport.keys import KeyRing
-from dovetail.transport.lanes import SMALLEST_BYTES, LaneFile, LaneShelf
+from dovetail.transport.rate_limited_log import RateLimitedLog, printable
+from dovetail.transport.shared_memory import SMALLEST_BYTES, SharedMemoryFile, SharedMemoryFiles
 from dovetail.transport.sockets import name_in, prepare, receive_frames, shown
-from dovetail.transport.sparing_log import SparingLog, printable
 
 OWN_NAME = "a process calls under its own name: the identity of its line begins with it"
 LOGGER = logging.getLogger(__name__)
 
 
 class Listener:
-    """Receives letters at its addresses and answers them; one thread uses it."""
+    """Receives envelopes at its addresses and answers them; one thread uses it."""
 
     def __init__(
         self,
         addresses: Sequence[str],
         *,
-        codec: Codec,
+        codec: EnvelopeCodec,
         keys: KeyRing,
         name: str,
         lanes: Path | None = None,
@@ -40,7 +40,7 @@ class Listener:
         io_threads: int = 1,
         handshake_s: float = 5.0,
         log: Callable[[str], None] = LOGGER.warning,
-        on_lane: Callable[[LaneFile], None] = lambda _: None,
+        on_lane: Callable[[SharedMemoryFile], None] = lambda _: None,
     ) -> None:
         """Listen as process `name`; `log` is also called from a thread of the listener's own.
 
@@ -52,11 +52,11 @@ class Listener:
         self._codec = codec.limited_to(max_frame_bytes)
         self._context = zmq.Context(io_threads) if context is None else context
         self._owns_context = context is None
-        self._log = SparingLog(log)
-        self._shelf = LaneShelf(lanes, on_lane=on_lane) if lanes is not None else None
+        self._log = RateLimitedLog(log)
+        self._shelf = SharedMemoryFiles(lanes, on_lane=on_lane) if lanes is not None else None
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         """For a `zmq.Poller`; only `receive` and `send` may use it otherwise."""
-        self._gate: Gate | None = None
+        self._gate: Authenticator | None = None
         try:
             prepare(self.socket, max_frame_bytes)
             self.socket.setsockopt(zmq.HANDSHAKE_IVL, int(handshake_s * 1000))
@@ -67,7 +67,7 @@ class Listener:
             # Without these, whoever has any key may come in while the gate is not there.
             self.socket.setsockopt(zmq.ZAP_DOMAIN, b"dovetail")
             self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-            self._gate = Gate(self.socket, keys, self._log, max_frame_bytes)
+            self._gate = Authenticator(self.socket, keys, self._log, max_frame_bytes)
             self.addresses = tuple(self._bind(address) for address in addresses)
         except BaseException:
             self.close()
@@ -75,35 +75,35 @@ class Listener:
 
     @property
     def refusals(self) -> Counter[str]:
-        """How many strangers and broken letters were refused, by kind."""
+        """How many strangers and broken envelopes were refused, by kind."""
         return self._log.counts
 
-    def receive(self, timeout_s: float) -> Letter | None:
-        """Return the next good letter, or None where none came in time; a bad one is refused and logged."""
+    def receive(self, timeout_s: float) -> Envelope | None:
+        """Return the next good envelope, or None where none came in time; a bad one is refused and logged."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             frames = receive_frames(self.socket, timeout_s)
             if frames is None:
                 return None
-            letter = self._open(frames)
-            if letter is not None:
-                return letter
+            envelope = self._open(frames)
+            if envelope is not None:
+                return envelope
             timeout_s = deadline_s - time.monotonic()
-            if timeout_s <= 0:  # A flood of bad letters must not keep us here.
+            if timeout_s <= 0:  # A flood of bad envelopes must not keep us here.
                 return None
 
     def send(self, to: bytes, message: Any, arrays: Sequence[Sendable] = (), request: int = 0) -> bool:
         """Send a message; return whether the peer is there to take it."""
         return self._send(to, self._codec.pack(request, message, arrays))
 
-    def reply(self, letter: Letter, message: Any, arrays: Sequence[Sendable] = ()) -> bool:
-        """Answer a letter, through its own lane where it has one; its views are void afterwards."""
+    def reply(self, envelope: Envelope, message: Any, arrays: Sequence[Sendable] = ()) -> bool:
+        """Answer an envelope, through its own lane where it has one; its views are void afterwards."""
         reference = None
-        if letter.lane is not None and arrays and sum(array.nbytes for array in arrays) >= SMALLEST_BYTES:
-            offsets = letter.lane.place(arrays)
+        if envelope.lane is not None and arrays and sum(array.nbytes for array in arrays) >= SMALLEST_BYTES:
+            offsets = envelope.lane.place(arrays)
             if offsets is not None:
-                reference = LaneReference(letter.lane.name, offsets)
-        return self._send(letter.sender, self._codec.pack(letter.request, message, arrays, lane=reference))
+                reference = SharedMemoryReference(envelope.lane.name, offsets)
+        return self._send(envelope.sender, self._codec.pack(envelope.request, message, arrays, lane=reference))
 
     def close(self) -> None:
         """Stop listening; what was just sent is still delivered."""
@@ -127,32 +127,32 @@ class Listener:
             ) from None
         return str(self.socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
 
-    def _open(self, frames: list[zmq.Frame]) -> Letter | None:
-        """Return the letter in the frames; where there is none, refuse it."""
+    def _open(self, frames: list[zmq.Frame]) -> Envelope | None:
+        """Return the envelope in the frames; where there is none, refuse it."""
         sender, owner = frames[0].bytes, str(frames[-1].get("User-Id"))
         try:
-            letter = self._codec.unpack(
+            envelope = self._codec.unpack(
                 [frame.buffer for frame in frames[1:]], sender=sender, owner=owner, lanes=self._lanes_of(owner)
             )
             if name_in(sender) != owner:
-                raise WireError(f"{owner} calls itself {shown(sender)}", hint=OWN_NAME, request=letter.request)
+                raise WireError(f"{owner} calls itself {shown(sender)}", hint=OWN_NAME, request=envelope.request)
         except WireError as error:
             self._refuse(sender, owner, error.message, error.request)
             return None
-        return letter
+        return envelope
 
-    def refuse(self, letter: Letter, reason: str) -> None:
-        """Tell the sender of a letter why nobody does what it says, and write it down."""
-        self._refuse(letter.sender, letter.owner, reason, letter.request)
+    def refuse(self, envelope: Envelope, reason: str) -> None:
+        """Tell the sender of an envelope why nobody does what it says, and write it down."""
+        self._refuse(envelope.sender, envelope.owner, reason, envelope.request)
 
     def _refuse(self, sender: bytes, owner: str, reason: str, request: int) -> None:
-        """Answer a bad letter."""
+        """Answer a bad envelope."""
         reason = printable(reason)
-        text = f"refused a letter of {shown(sender)} (key of {owner}): {reason}"
-        self._log.say("bad letter", (owner, reason[:60]), text)
+        text = f"refused an envelope of {shown(sender)} (key of {owner}): {reason}"
+        self._log.say("bad envelope", (owner, reason[:60]), text)
         self.send(sender, Refused(reason), request=request)
 
-    def _lanes_of(self, owner: str) -> Callable[[str], LaneFile] | None:
+    def _lanes_of(self, owner: str) -> Callable[[str], SharedMemoryFile] | None:
         """Return what finds the lanes of a process, and of no other."""
         shelf = self._shelf
         return None if shelf is None else lambda name: shelf.find(name, owner)

@@ -6,10 +6,7 @@ from typing import Any
 
 from dovetail.runtime.blueprint import Blueprint, ServerSpec, StageSpec
 from dovetail.spec.run import Run, RunFaults, RunModel, RunTraining, RunWorker
-from dovetail.spec.run_compression import RunCompression
-from dovetail.spec.run_keeping import RunSaving
-from dovetail.spec.run_optimizer import RunOptimizer
-from dovetail.spec.run_stage import RunStage
+from dovetail.spec.run_sections import RunCompression, RunOptimizer, RunSaving, RunStage
 
 
 def make_blueprint(

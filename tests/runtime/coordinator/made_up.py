@@ -108,7 +108,7 @@ class ModelServer(Process):
         if isinstance(message, Load | Adopt) and message.generation == self.generation:
             self._become(message.generation)
         elif isinstance(message, Load):
-            snapshot = self.world.shelf.snapshots[Path(message.folder).name]
+            snapshot = self.world.store.snapshots[Path(message.folder).name]
             kept = next(iter(snapshot.rows.values()), Counter())
             self.rows, self.version, self.era = Counter(kept), snapshot.manifest.step, message.generation
             self.all_before = 0
@@ -145,7 +145,7 @@ class ModelServer(Process):
             return
         self.begun = (message.generation, message.number)
         self.all_before = max(self.all_before, message.next_task)
-        snapshot = self.world.shelf.snapshots.get(Path(message.folder).name)
+        snapshot = self.world.store.snapshots.get(Path(message.folder).name)
         if snapshot is not None:
             snapshot.rows[self.name] = Counter(self.rows)
         self.tell(SaveBegun(**about))
@@ -271,7 +271,7 @@ class RingMember(Process):
             about = {"name": self.name, "generation": message.generation, "number": message.number}
             self.tell(SaveFailed(**about, error=f"it holds {self.version} steps", hint=""))
         else:
-            snapshot = self.world.shelf.snapshots.get(Path(message.folder).name)
+            snapshot = self.world.store.snapshots.get(Path(message.folder).name)
             if snapshot is not None:
                 snapshot.dense[self.stage] = Counter(self.dense)
             self.saved = Saved(name=self.name, generation=message.generation, number=message.number, files={})

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from dovetail.runtime.coordinator.state import RunState
+from dovetail.runtime.coordinator.state_machine import RunState
 from dovetail.runtime.coordinator.steps import Step
 from dovetail.runtime.dispatch import StepPlan
 from dovetail.runtime.messages import Accepted, Apply, Close, Extend, Failed, More, SaveDense, SaveNow
@@ -47,8 +47,8 @@ def test_a_run_without_faults_counts_every_sample_once(mode) -> None:
 
         world.run()
 
-        assert world.conductor.state is RunState.DONE
-        assert world.shelf.newest().manifest.position == 24  # the shelf checks what is in it
+        assert world.machine.state is RunState.DONE
+        assert world.store.newest().manifest.position == 24  # the store checks what is in it
 
 
 FAULTS = (
@@ -116,7 +116,7 @@ def walk(mode: dict[str, object], seed: int, num_events: int = 30) -> World:
     world = World(make_blueprint(**{**sizes, **mode}), seed)
     for _ in range(num_events):
         for _ in range(world.random.randint(0, 12)):
-            if world.conductor.state.is_over:
+            if world.machine.state.is_over:
                 return world
             world.step()
         disturb(world, world.random.choice(FAULTS))
@@ -133,8 +133,8 @@ def test_whatever_goes_wrong_every_sample_counts_once(mode, first, last) -> None
     for seed in range(first, last):
         world = walk(mode, seed)
 
-        assert world.conductor.state is RunState.DONE, world.conductor.failure
-        assert world.shelf.newest().manifest.position == world.total
+        assert world.machine.state is RunState.DONE, world.machine.failure
+        assert world.store.newest().manifest.position == world.total
 
 
 @pytest.mark.parametrize("mode", MODES, ids=name_of)
@@ -142,24 +142,24 @@ def test_whatever_goes_wrong_every_sample_counts_once(mode, first, last) -> None
 def test_servers_and_coordinators_that_die_cost_no_step(mode, last) -> None:
     for seed in range(last):
         world = World(make_blueprint(**{**mode, "samples": 30, "every_steps": None, "servers": 3}), seed)
-        while not world.conductor.state.is_working:  # before there is anything to lose
+        while not world.machine.state.is_working:  # before there is anything to lose
             if not world.step():
                 world.pass_time()
         counted = 0
         for _ in range(20):
             for _ in range(world.random.randint(0, 25)):
                 world.step()
-            if world.conductor.state.is_over:
+            if world.machine.state.is_over:
                 break
             for _ in range(world.random.choice([1, 1, 2])):  # now and then two at once
                 name = world.random.choice(["coordinator", *sorted(world.servers)])
                 disturb(world, "kill coordinator") if name == "coordinator" else world.kill(name)
-            if world.conductor.state.is_working:
-                assert world.conductor.work.step >= counted
-                counted = world.conductor.work.step
+            if world.machine.state.is_working:
+                assert world.machine.work.step >= counted
+                counted = world.machine.work.step
         world.run()
 
-        assert world.conductor.state is RunState.DONE, world.conductor.failure
+        assert world.machine.state is RunState.DONE, world.machine.failure
         assert not [event for event in world.events if "goes back" in event], world.events
 
 
@@ -176,23 +176,23 @@ def test_a_worker_that_was_not_told_of_a_piece_of_its_task_makes_the_step_begin_
 
     world.run()
 
-    assert world.conductor.state is RunState.DONE
+    assert world.machine.state is RunState.DONE
     assert any("was not told of all of task" in event for event in world.events)
-    assert world.shelf.newest().manifest.position == world.total
+    assert world.store.newest().manifest.position == world.total
 
 
 @pytest.mark.parametrize("seed", [624, 693, 802])  # here a piece is left when a task was closed
 def test_a_task_that_was_closed_does_not_grow_when_its_worker_is_heard_to_ask_once_more(seed) -> None:
     how = {"mode": "sync", "samples": 72, "batch": 24, "tail": 0.3, "workers": 5, "servers": 1, "every_steps": None}
     world = World(make_blueprint(**how), seed)
-    while not world.conductor.state.is_over:
+    while not world.machine.state.is_over:
         for worker in world.workers.values():
             for step, task in (key for key, each in worker.tasks.items() if each.asked):
                 if world.random.random() < 0.2:
                     worker.tell(More(generation=worker.generation, step=step, task=task))
         world.step() or world.pass_time()
 
-    assert world.conductor.state is RunState.DONE, world.conductor.failure  # the shelf checks what is kept
+    assert world.machine.state is RunState.DONE, world.machine.failure  # the store checks what is kept
 
 
 def test_what_slow_workers_give_back_counts_once_whatever_goes_wrong() -> None:
@@ -200,8 +200,8 @@ def test_what_slow_workers_give_back_counts_once_whatever_goes_wrong() -> None:
     num_given_back = 0
     for seed in range(20):
         world = walk(how, seed)
-        assert world.conductor.state is RunState.DONE, world.conductor.failure
-        assert world.shelf.newest().manifest.position == world.total
+        assert world.machine.state is RunState.DONE, world.machine.failure
+        assert world.store.newest().manifest.position == world.total
         num_given_back += world.num_given_back
 
     assert num_given_back > 5
@@ -234,27 +234,27 @@ def test_who_is_told_late_to_write_a_checkpoint_is_told_of_which_step() -> None:
         world.step() or world.tick()
     asked = next(message for message in worker.to_it if isinstance(message, SaveDense))
     worker.to_it = deque(message for message in worker.to_it if message is not asked)
-    while world.conductor.work.step < asked.step + 2:
+    while world.machine.work.step < asked.step + 2:
         world.step() or world.tick()
 
-    world.run()  # the shelf refuses a checkpoint that holds other steps than it says
+    world.run()  # the store refuses a checkpoint that holds other steps than it says
 
-    assert world.conductor.state is RunState.DONE
+    assert world.machine.state is RunState.DONE
     assert any("could not be written" in event for event in world.events)
 
 
 def test_a_worker_of_a_later_stage_that_cannot_go_on_ends_the_run() -> None:
     world = World(make_blueprint(mode="sync", stages=(1,)), seed=2)
-    while not world.conductor.state.is_working:
+    while not world.machine.state.is_working:
         world.step() or world.tick()
     stage = world.stage_workers["stage-1"]
 
     stage.tell(Failed(name="stage-1", error="the loss is nan", hint="lower the rate"))
-    while not world.conductor.state.is_over:
+    while not world.machine.state.is_over:
         world.step() or world.tick()
 
-    assert world.conductor.state is RunState.FAILED
-    assert world.conductor.failure == ("stage-1: the loss is nan", "lower the rate")
+    assert world.machine.state is RunState.FAILED
+    assert world.machine.failure == ("stage-1: the loss is nan", "lower the rate")
 
 
 def go_on_until(world: World, happened: Callable[[], bool]) -> None:
@@ -273,7 +273,7 @@ RINGS = {"mode": "sync", "dense": "ring"}
 def test_a_worker_of_a_later_stage_that_is_not_in_the_ring_of_its_stage_adds_up_nothing(seed) -> None:
     # The coordinator comes back; one of a stage says late who it is, and holds all steps that count.
     world = World(make_blueprint(**RINGS, stages=(2,), samples=40, workers=1), seed)
-    go_on_until(world, lambda: world.conductor.work.step == 2)
+    go_on_until(world, lambda: world.machine.work.step == 2)
     world.kill_coordinator()
     worker, late = world.workers["worker"], world.stage_workers["stage-1-1"]
     held, late.to_it, late.stopped = late.to_it, deque(), True  # it gives no sign of life
@@ -282,9 +282,9 @@ def test_a_worker_of_a_later_stage_that_is_not_in_the_ring_of_its_stage_adds_up_
     go_on_until(world, lambda: "stage-1-1" in worker.staff[0] and late.generation == worker.generation)
     worker.hangs = False
 
-    world.run()  # the shelf refuses a checkpoint in which something is missing
+    world.run()  # the store refuses a checkpoint in which something is missing
 
-    assert world.conductor.state is RunState.DONE
+    assert world.machine.state is RunState.DONE
 
 
 def test_a_stage_that_was_not_told_to_write_its_part_of_the_last_checkpoint_is_told_again() -> None:
@@ -296,7 +296,7 @@ def test_a_stage_that_was_not_told_to_write_its_part_of_the_last_checkpoint_is_t
 
     world.run()
 
-    assert world.conductor.state is RunState.DONE, world.conductor.failure
+    assert world.machine.state is RunState.DONE, world.machine.failure
     assert world.now_s - begun_s < 30.0
 
 
@@ -311,5 +311,5 @@ def test_a_stage_that_a_coordinator_did_not_tell_of_a_commit_before_it_died_is_t
 
     world.run()
 
-    assert world.conductor.state is RunState.DONE
+    assert world.machine.state is RunState.DONE
     assert not any("goes back" in event for event in world.events)

@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from dovetail.runtime.coordinator.state import RunState
+from dovetail.runtime.coordinator.state_machine import RunState
 from dovetail.runtime.messages import AskResidual, Assign, Gone, Hello, Reset
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.control import Control
@@ -22,20 +22,20 @@ def test_a_worker_that_missed_the_beginning_works_and_the_run_ends(how):
         worker.to_it = deque(message for message in worker.to_it if not isinstance(message, Reset))
         world.step() or world.pass_time()
     worker.to_it = deque(message for message in worker.to_it if not isinstance(message, Reset))
-    assert worker.generation < world.conductor.roster.generation
+    assert worker.generation < world.machine.roster.generation
 
     world.run()
 
-    assert world.conductor.state is RunState.DONE
-    assert worker.generation == world.conductor.roster.generation
-    assert world.shelf.newest().manifest.position == world.total
+    assert world.machine.state is RunState.DONE
+    assert worker.generation == world.machine.roster.generation
+    assert world.store.newest().manifest.position == world.total
 
 
 def test_a_hello_of_before_changes_nothing():
     world = World(make_blueprint(mode="async", samples=60, batch=6, workers=2, every_steps=None), seed=1)
-    while world.conductor.work.step < 2:
+    while world.machine.work.step < 2:
         world.step() or world.pass_time()
-    generation = world.conductor.roster.generation
+    generation = world.machine.roster.generation
     worker = world.workers[min(world.workers)]
     for server in world.servers.values():
         server.to_it.clear()

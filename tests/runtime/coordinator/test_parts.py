@@ -8,13 +8,12 @@ import pytest
 from dovetail.runtime.coordinator import decisions as decisions_module
 from dovetail.runtime.coordinator.decisions import Decisions, Send
 from dovetail.runtime.coordinator.dense_keepers import MOST_BROKEN, RingKeepsDense
-from dovetail.runtime.coordinator.events import MOST_KEPT, Events
-from dovetail.runtime.coordinator.hand_out import HandOut
-from dovetail.runtime.coordinator.members import worker_of
-from dovetail.runtime.coordinator.pool import TaskPool
-from dovetail.runtime.coordinator.roster import Roster
-from dovetail.runtime.coordinator.standstill import Standstill
-from dovetail.runtime.coordinator.state import RunState
+from dovetail.runtime.coordinator.failure_detector import Watchdog
+from dovetail.runtime.coordinator.loop import MOST_KEPT, Events
+from dovetail.runtime.coordinator.membership import Roster, worker_of
+from dovetail.runtime.coordinator.pool_work import TaskPool
+from dovetail.runtime.coordinator.state_machine import RunState
+from dovetail.runtime.coordinator.task_scheduler import TaskScheduler
 from dovetail.runtime.coordinator.work import BeginAgain, Fail, GoBack
 from dovetail.runtime.messages import Accepted, Alive, Done, Hello, Holds, InRing, JoinRing, More, RingBroken, RingMeets
 from dovetail.spec.run import RunWorker
@@ -85,7 +84,7 @@ def test_in_a_pool_too_workers_learn_how_late_they_are():
     world = World(make_blueprint(mode="async", samples=40, batch=2, workers=2), seed=1)
     world.run()
 
-    assert all(len(member.lateness._durations_s) > 3 for member in world.conductor.roster.workers.values())
+    assert all(len(member.lateness._durations_s) > 3 for member in world.machine.roster.workers.values())
 
 
 def test_a_first_task_is_late_after_the_runs_patience():
@@ -112,7 +111,7 @@ def test_a_worker_hangs_by_its_own_measure_and_the_runs_patience(stuck_s, longes
 
 
 def test_a_standstill_takes_twice_as_long_each_time_until_something_moves():
-    standstill = Standstill(patience_s=20.0)
+    standstill = Watchdog(patience_s=20.0)
     standstill.moved(0.0)
     found = [now_s for now_s in range(0, 1000, 10) if standstill.is_one([worker()], float(now_s))]
     standstill.moved(1000.0)
@@ -125,7 +124,7 @@ def test_it_is_no_standstill_while_someone_computes():
     busy = worker()
     busy.note(Alive(name="worker-0", stuck_s=30.0, longest_s=30.0))
 
-    assert not Standstill(patience_s=1.0).is_one([busy], 1e6)
+    assert not Watchdog(patience_s=1.0).is_one([busy], 1e6)
 
 
 def test_positions_of_a_pool_are_handed_out_once_and_never_across_epochs():
@@ -245,7 +244,7 @@ def test_the_journal_begins_anew_now_and_then(monkeypatch):
     monkeypatch.setattr(decisions_module, "MOST_LINES", 3)
     world = World(make_blueprint(mode="sync", samples=40, batch=2, every_steps=None), seed=1)
     longest = 0
-    while not world.conductor.state.is_over:
+    while not world.machine.state.is_over:
         world.step() or world.tick()
         longest = max(longest, len(world.journal))
 
@@ -255,7 +254,7 @@ def test_the_journal_begins_anew_now_and_then(monkeypatch):
 def test_a_worker_that_comes_back_under_its_name_is_not_taken_for_one_that_will_ask_for_more():
     blueprint = make_blueprint(samples=480, batch=120, servers=1, workers=2, tail=0.5)
     roster = Roster(server_names=["server-0"], settings=dict(blueprint.run.workers_of(0)))
-    hand_out = HandOut(blueprint, roster, decisions := Decisions(), everyone=False)
+    hand_out = TaskScheduler(blueprint, roster, decisions := Decisions(), everyone=False)
     hand_out.stand(0, 0)
 
     def come(name, process_id):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dovetail.runtime.coordinator.decisions import Decisions
-from dovetail.runtime.coordinator.hand_out import HandOut
-from dovetail.runtime.coordinator.members import worker_of
-from dovetail.runtime.coordinator.roster import Roster
+from dovetail.runtime.coordinator.membership import Roster, worker_of
+from dovetail.runtime.coordinator.task_scheduler import TaskScheduler
 from dovetail.runtime.messages import Close, Done, Extend, Hello, More
 from dovetail.spec.run import RunWorker
 from tests.runtime.coordinator.blueprints import make_blueprint
@@ -20,7 +19,7 @@ def team():
     """Return a step of 1000 samples among two workers that do 100 a second each, begun at 0, with its tail."""
     blueprint = make_blueprint(samples=1000, batch=1000, servers=1, workers=2, tail=0.2)
     roster = Roster(server_names=["server-0"], settings=dict(blueprint.run.workers_of(0)))
-    hand_out = HandOut(blueprint, roster, decisions := Decisions(), everyone=False)
+    hand_out = TaskScheduler(blueprint, roster, decisions := Decisions(), everyone=False)
     hand_out.stand(0, 0)
     for name in ("worker-0", "worker-1"):
         hello = Hello(role="worker", name=name, process_id=7, generation=1)

@@ -1,4 +1,4 @@
-"""The conductor of a run with everyone else made up (`made_up`).
+"""The machine of a run with everyone else made up (`made_up`).
 
 Every message waits in a channel until it is delivered, in an order that a test chooses; processes die, hang and come
 back when a test says so.
@@ -14,11 +14,11 @@ from random import Random
 from typing import Any
 
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import Manifest
-from dovetail.runtime.coordinator.conductor import Conductor
+from dovetail.runtime.checkpoint import RunManifest
+from dovetail.runtime.coordinator.checkpoints import KeptCheckpoint
 from dovetail.runtime.coordinator.decisions import Counted, Say, Send, Write
-from dovetail.runtime.coordinator.journal import Line, past_of
-from dovetail.runtime.coordinator.saving import Kept
+from dovetail.runtime.coordinator.journal import JournalLine, past_of
+from dovetail.runtime.coordinator.state_machine import RunStateMachine
 from dovetail.runtime.messages import Alive, Died, Hello, JoinRing, Message, Reduced, SaveNow, WhoAreYou
 from tests.runtime.coordinator.made_up import (
     Counts,
@@ -35,7 +35,7 @@ from tests.runtime.coordinator.made_up import (
 class Snapshot:
     """A checkpoint: what each server held, and the dense parameters of rings, by stage."""
 
-    manifest: Manifest
+    manifest: RunManifest
     rows: dict[str, Counts] = field(default_factory=dict)
     dense: dict[int, Counts] = field(default_factory=dict)
 
@@ -48,30 +48,30 @@ class MemoryShelf:
         self._numbers = itertools.count()
         self.snapshots: dict[str, Snapshot] = {}
         self.begin(0, 0)
-        first = Manifest(step=0, position=0, dense_steps=0, num_servers=0, samples=world.blueprint.samples)
+        first = RunManifest(step=0, position=0, dense_steps=0, num_servers=0, samples=world.blueprint.samples)
         self.snapshots["partial-0"].dense = {stage: Counter() for stage in world.ring_stages}
         self._newest = self.publish(Path("partial-0"), first)
 
-    def newest(self) -> Kept:
+    def newest(self) -> KeptCheckpoint:
         return self._newest
 
     def begin(self, step: int, generation: int) -> Path:
         folder = f"partial-{next(self._numbers)}"
-        self.snapshots[folder] = Snapshot(Manifest(step=step, position=0, dense_steps=0, num_servers=0, samples=0))
+        self.snapshots[folder] = Snapshot(RunManifest(step=step, position=0, dense_steps=0, num_servers=0, samples=0))
         return Path(folder)
 
-    def publish(self, partial: Path, manifest: Manifest) -> Kept:
+    def publish(self, partial: Path, manifest: RunManifest) -> KeptCheckpoint:
         snapshot = self.snapshots[str(partial)]
         snapshot.manifest = manifest
         expected = Counter(range(manifest.position))
-        names = self._world.conductor.roster.server_names if manifest.num_servers else []
+        names = self._world.machine.roster.server_names if manifest.num_servers else []
         assert sorted(snapshot.rows) == sorted(names), "every server's part is there"
         for rows in snapshot.rows.values():
             assert rows == expected, f"checkpoint of {manifest.position} positions holds {rows - expected}"
         assert snapshot.dense.keys() == self._world.ring_stages, "every ring's part is there"
         for stage, dense in snapshot.dense.items():
             assert dense == expected, f"stage {stage} at {manifest.position}: {dense - expected}, {expected - dense}"
-        self._newest = Kept(partial, manifest)
+        self._newest = KeptCheckpoint(partial, manifest)
         return self._newest
 
     def forget(self, partial: Path) -> None:
@@ -79,7 +79,7 @@ class MemoryShelf:
 
 
 class World:
-    """A conductor, its servers and workers, and all that is between them."""
+    """A machine, its servers and workers, and all that is between them."""
 
     def __init__(self, blueprint: Blueprint, seed: int = 0) -> None:
         self.blueprint = blueprint
@@ -90,7 +90,7 @@ class World:
         """Stages whose workers keep dense parameters."""
         self.total = blueprint.samples * blueprint.run.training.epochs
         self.now_s = 0.0
-        self.journal: list[Line] = []
+        self.journal: list[JournalLine] = []
         self.events: list[str] = []
         self.to_coordinator: deque[tuple[bytes, Message]] = deque()
         self.pushes: list[Push] = []
@@ -102,9 +102,9 @@ class World:
         self.away: set[str] = set()
         self.logs: dict[str, Any] = {}
         """What servers have on disk beside checkpoints; a test may take it away."""
-        self.conductor: Conductor = None  # type: ignore[assignment]
-        self.shelf: MemoryShelf = None  # type: ignore[assignment]
-        self.shelf = MemoryShelf(self)
+        self.machine: RunStateMachine = None  # type: ignore[assignment]
+        self.store: MemoryShelf = None  # type: ignore[assignment]
+        self.store = MemoryShelf(self)
         self._begin_conductor()
         for spec in blueprint.servers:
             self.start(spec.name)
@@ -113,7 +113,7 @@ class World:
 
     def _begin_conductor(self) -> None:
         past = past_of(iter(self.journal))
-        self.conductor = Conductor(self.blueprint, self.shelf, past, self.now_s)
+        self.machine = RunStateMachine(self.blueprint, self.store, past, self.now_s)
 
     # -- what can happen -----------------------------------------------------------------------------------------------
 
@@ -166,17 +166,17 @@ class World:
 
     def _receive(self, sender: bytes, message: Any) -> None:
         if isinstance(message, Hello):
-            self.conductor.hello(sender, message, self.now_s)
+            self.machine.hello(sender, message, self.now_s)
         elif isinstance(message, Died):
-            self.conductor.died(message, self.now_s)
+            self.machine.died(message, self.now_s)
         elif isinstance(message, SaveNow):
-            self.conductor.save_now(message, self.now_s)
+            self.machine.save_now(message, self.now_s)
         else:
-            member = self.conductor.roster.sender(sender)
+            member = self.machine.roster.sender(sender)
             if member is None:
                 self._send(sender, WhoAreYou())
             else:
-                self.conductor.received(member, message, self.now_s)
+                self.machine.received(member, message, self.now_s)
         self._carry_out()
 
     def _send(self, to: bytes, message: Message) -> None:
@@ -185,7 +185,7 @@ class World:
                 process.to_it.append(message)
 
     def _carry_out(self) -> None:
-        for decision in self.conductor.decisions.take():
+        for decision in self.machine.decisions.take():
             if isinstance(decision, Send):
                 self._send(decision.to, decision.message)
             elif isinstance(decision, Write):
@@ -233,7 +233,7 @@ class World:
             dense, version = Counter(source.dense), source.version
             assert (source.era, source.version) == (ring.era, ring.step), "the source holds what it should"
         else:
-            snapshot = self.shelf.snapshots[Path(ring.folder).name]
+            snapshot = self.store.snapshots[Path(ring.folder).name]
             dense, version = Counter(snapshot.dense[present[0].stage]), snapshot.manifest.step
         for each in present:
             each.join(ring, dense, version)
@@ -246,9 +246,9 @@ class World:
     def tick(self, seconds: float = 0.5) -> None:
         """Let time pass; the launcher starts what is away and ends what is lost."""
         self.now_s += seconds
-        self.conductor.tick(self.now_s)
+        self.machine.tick(self.now_s)
         self._carry_out()
-        for name, process_id in list(self.conductor.lost.items()):
+        for name, process_id in list(self.machine.lost.items()):
             process = self.servers.get(name) or self.stage_workers.get(name) or self.workers.get(name)
             if process is not None and process.process_id == process_id:
                 self.kill(name)
@@ -283,11 +283,11 @@ class World:
         """Go on without faults until the run is over."""
         quiet = 0
         for _ in range(most):
-            if self.conductor.state.is_over:
+            if self.machine.state.is_over:
                 return
             moved = self.step() if quiet < 200 else False
             quiet = quiet + 1 if moved else 0
             if not moved or self.random.random() < 0.02:
                 quiet = 0
                 self.pass_time()
-        raise AssertionError(f"the run does not end: {self.conductor.state}, {self.events[-8:]}")
+        raise AssertionError(f"the run does not end: {self.machine.state}, {self.events[-8:]}")

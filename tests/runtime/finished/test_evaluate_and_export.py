@@ -18,10 +18,10 @@ from dovetail.runtime.finished.evaluate import evaluate_run
 from dovetail.runtime.finished.export import export_model, export_run
 from dovetail.runtime.finished.predict import predict_run
 from dovetail.runtime.finished.restore import restore_into, restore_model
-from dovetail.runtime.launch.in_process import InProcess
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.single.in_process import InProcess
 from dovetail.spec.run import Run, RunData, RunModel, RunTraining
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 
 COLUMNS = {"dense": ["a", "b"], "slots": ["user", "tags"], "multi_valued": ["tags"], "cache": False}
 ME = "tests.runtime.finished.test_evaluate_and_export"

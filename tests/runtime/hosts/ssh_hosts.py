@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 import dovetail
-from dovetail.runtime.launch.hosts.fleet import Fleet
-from dovetail.runtime.launch.hosts.open import over_ssh
+from dovetail.runtime.launch.hosts.fleet import Fleet, over_ssh
 from dovetail.spec.hosts import Host, HostsFile
 from dovetail.spec.toml import to_toml
 from dovetail.testbed import Hosts

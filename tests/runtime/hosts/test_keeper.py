@@ -10,31 +10,31 @@ import psutil
 import pytest
 
 from dovetail.errors import PlanError
-from dovetail.runtime.launch.hosts.brought import data_paths
-from dovetail.runtime.launch.hosts.code import own_code, read_probe
 from dovetail.runtime.launch.hosts.daemon import LENGTH_BYTES, _answer_all, folder_of, framed
 from dovetail.runtime.launch.hosts.keeper import Keeper
-from dovetail.runtime.launch.hosts.placing import Places
-from dovetail.runtime.launch.hosts.requests import (
+from dovetail.runtime.launch.hosts.protocol import (
     AskMissing,
     AskPorts,
+    AskStates,
     Bring,
-    Close,
-    Facts,
+    CloseKeeper,
     Fetch,
-    Fetched,
+    FetchedFiles,
     Fine,
-    Look,
-    Missing,
+    HostFacts,
+    MissingPaths,
     Ports,
-    Refused,
-    Seen,
+    ProcessState,
+    ProcessStates,
+    RequestRefused,
     Signal,
-    Start,
-    State,
+    StartProcess,
     decode_answer,
     encode,
 )
+from dovetail.runtime.launch.hosts.shipped_code import own_code, read_probe
+from dovetail.runtime.launch.hosts.shipped_files import data_paths
+from dovetail.runtime.prepare.placement import UnitPlacement
 from dovetail.spec.files import read_struct
 from dovetail.spec.hosts import Host, HostsFile
 from dovetail.spec.run import RunWorker
@@ -62,43 +62,43 @@ def test_files_are_for_one_user_and_stay_in_the_folder(keeper):
     path = keeper.folder / "keys" / "worker.secret"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert keeper.answer(Fetch(paths=("keys/worker.secret", "none"))) == Fetched(
+    assert keeper.answer(Fetch(paths=("keys/worker.secret", "none"))) == FetchedFiles(
         files={"keys/worker.secret": b"secret"}
     )
     for name in ("../out", "/etc/passwd", "a/../../out", ""):
-        assert isinstance(keeper.answer(Bring(files={name: b""})), Refused)
-        assert isinstance(keeper.answer(Fetch(paths=(name,))), Refused)
+        assert isinstance(keeper.answer(Bring(files={name: b""})), RequestRefused)
+        assert isinstance(keeper.answer(Fetch(paths=(name,))), RequestRefused)
 
 
 def test_paths_and_ports_are_looked_for(keeper):
-    assert keeper.answer(AskMissing(paths=("/", "/no/such"))) == Missing(paths=("/no/such",))
+    assert keeper.answer(AskMissing(paths=("/", "/no/such"))) == MissingPaths(paths=("/no/such",))
     found = keeper.answer(AskPorts(address="127.0.0.1", count=3))
     assert isinstance(found, Ports)
     assert len(set(found.ports)) == 3
-    assert isinstance(keeper.answer(AskPorts(address="192.0.2.1", count=1)), Refused)
+    assert isinstance(keeper.answer(AskPorts(address="192.0.2.1", count=1)), RequestRefused)
 
 
 @pytest.mark.processes
 def test_a_command_is_started_watched_and_ended(keeper):
-    begun = keeper.answer(Start("version", "command", ("--version",)))
-    assert isinstance(begun, State)
+    begun = keeper.answer(StartProcess("version", "command", ("--version",)))
+    assert isinstance(begun, ProcessState)
 
-    def seen() -> Seen:
-        answer = keeper.answer(Look(logs={"version.out": 0}))
-        assert isinstance(answer, Seen)
+    def seen() -> ProcessStates:
+        answer = keeper.answer(AskStates(logs={"version.out": 0}))
+        assert isinstance(answer, ProcessStates)
         return answer
 
     wait_until(lambda: seen().states["version"].ended)
     assert seen().states["version"].ended == "exit status 0"
     assert seen().logs["version.out"].startswith(b"dovetail ")
-    lasting = keeper.answer(Start("serve", "command", ("link", "serve", "--port", "0", "--host", "127.0.0.1")))
-    assert isinstance(lasting, State)
+    lasting = keeper.answer(StartProcess("serve", "command", ("link", "serve", "--port", "0", "--host", "127.0.0.1")))
+    assert isinstance(lasting, ProcessState)
     keeper.answer(Signal("serve", lasting.process_id + 1, "kill"))  # of an earlier one
     assert seen().states["serve"].ended == ""
     keeper.answer(Signal("serve", lasting.process_id, "kill"))
     wait_until(lambda: seen().states["serve"].ended)
     assert seen().states["serve"].ended == "killed by SIGKILL"
-    keeper.answer(Close())
+    keeper.answer(CloseKeeper())
     assert not keeper.folder.exists()
 
 
@@ -114,8 +114,8 @@ def test_a_keeper_that_nobody_speaks_to_ends_everything(tmp_path, monkeypatch):
         login.stdin.flush()
         return decode_answer(login.stdout.read(int.from_bytes(login.stdout.read(LENGTH_BYTES), "big")))
 
-    begun = ask(Start("serve", "command", ("link", "serve", "--port", "0", "--host", "127.0.0.1")))
-    assert isinstance(begun, State)
+    begun = ask(StartProcess("serve", "command", ("link", "serve", "--port", "0", "--host", "127.0.0.1")))
+    assert isinstance(begun, ProcessState)
     login.kill()
     login.wait()
     login.stdin.close()
@@ -128,9 +128,9 @@ def test_a_keeper_that_nobody_speaks_to_ends_everything(tmp_path, monkeypatch):
 def test_a_keeper_that_has_ended_starts_nothing_any_more(keeper):
     keeper.close()
 
-    answer = keeper.answer(Start("late", "command", ("--version",)))
+    answer = keeper.answer(StartProcess("late", "command", ("--version",)))
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert "has ended" in answer.error
     assert not keeper.folder.exists()
 
@@ -141,7 +141,7 @@ def test_whoever_speaks_while_a_keeper_ends_is_refused_and_leaves_no_process(tmp
         keeper, answers = Keeper(tmp_path / f"keeper-{number}", lost_s=60.0), []
 
         def start(name, keeper=keeper, answers=answers):
-            answers.append(keeper.answer(Start(name, "command", ("link", "serve", "--port", "0"))))
+            answers.append(keeper.answer(StartProcess(name, "command", ("link", "serve", "--port", "0"))))
 
         starts = [threading.Thread(target=start, args=(f"serve-{each}",)) for each in range(4)]
         for thread in starts:
@@ -152,7 +152,7 @@ def test_whoever_speaks_while_a_keeper_ends_is_refused_and_leaves_no_process(tmp
 
         assert len(answers) == 4
         for answer in answers:
-            assert isinstance(answer, Refused) or has_ended(answer.process_id)
+            assert isinstance(answer, RequestRefused) or has_ended(answer.process_id)
 
 
 @pytest.mark.processes
@@ -162,9 +162,9 @@ def test_a_process_that_does_not_end_is_told_of(keeper, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("dovetail.runtime.launch.hosts.keeper._signal", lambda child, number: None)
         patch.setattr("dovetail.runtime.launch.hosts.keeper.END_S", 0.1)
-        answer = keeper.answer(Start("worker"))
+        answer = keeper.answer(StartProcess("worker"))
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert "timed out" in answer.error
 
 
@@ -175,11 +175,11 @@ def test_a_launcher_whose_files_take_long_to_come_is_not_silent(tmp_path):
     here, there = socket.socketpair()
     thread = threading.Thread(target=_answer_all, args=(keeper, there))
     thread.start()
-    letter = framed(encode(Bring(files={"fixed": bytes(3000)})))
+    envelope = framed(encode(Bring(files={"fixed": bytes(3000)})))
     with here:
-        here.sendall(letter[:1000])
+        here.sendall(envelope[:1000])
         wait_until(lambda: not keeper.is_alone)
-        here.sendall(letter[1000:])
+        here.sendall(envelope[1000:])
         assert here.recv(1 << 16)
     thread.join(60)
 
@@ -193,7 +193,7 @@ def test_workers_take_the_units_of_fitting_hosts():
         Host(name="small", address="10.0.0.2", units=2),
         Host(name="gpus", address="10.0.0.3", units=2, type="v100"),
     ]
-    places = Places(hosts)
+    places = UnitPlacement(hosts)
     run = make_run(
         workers=[RunWorker(name="w", count=3), RunWorker(name="wide", threads=2), RunWorker(name="gpu", device="cuda")]
     )
@@ -241,5 +241,5 @@ def test_only_files_on_disks_are_looked_for():
 
 
 def test_answers_travel_as_they_are():
-    facts = Facts(keeper="x", cores=2, gpus=0, memory_bytes=1, folder="/f")
+    facts = HostFacts(keeper="x", cores=2, gpus=0, memory_bytes=1, folder="/f")
     assert decode_answer(encode(facts)) == facts

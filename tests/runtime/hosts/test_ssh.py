@@ -11,10 +11,10 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 from dovetail.cli.main import app
 from dovetail.errors import DovetailError, SpecError
-from dovetail.runtime.launch.hosts.requests import Facts
+from dovetail.runtime.launch.hosts.protocol import HostFacts
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.launch.start import start
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunData, RunNetwork, RunWorker
 from dovetail.testbed import available
 from dovetail.testbed.ssh import why_no_ssh
@@ -122,7 +122,7 @@ def test_stages_across_hosts_and_a_line_that_breaks(machines):
         folder = run_on(machines, fleet, run, "stages", meanwhile)
         facts = fleet.remotes["c"].facts
 
-    assert isinstance(facts, Facts)
+    assert isinstance(facts, HostFacts)
     assert [facts.keeper] == [before.keeper for before in broken]  # the same, reached again
     assert_each_sample_counts_once(folder)
 

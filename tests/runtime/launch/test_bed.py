@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from dovetail.errors import SpecError
-from dovetail.runtime.launch.bed import Quotas, check_ring
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.launch.sandbox import Quotas, check_ring
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunNetwork, RunServers, RunWorker
 from dovetail.testbed import available
 from tests.runtime.beds import OtherHosts

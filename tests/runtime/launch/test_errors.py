@@ -5,7 +5,7 @@ import pytest
 from dovetail.errors import DovetailError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunModel
 from tests.runtime.counting import COUNTING, PLAIN
 from tests.runtime.failing import BrokenClicks

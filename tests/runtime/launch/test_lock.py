@@ -21,8 +21,8 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.join import join
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.lock import Owner, RunLock, owner_of
-from dovetail.runtime.launch.prepare import is_free, prepare
+from dovetail.runtime.prepare.lock import Owner, RunLock, owner_of
+from dovetail.runtime.prepare.run_folder import is_free, prepare
 from dovetail.spec.run import RunModel
 from tests.runtime.runs import make_run, state_in
 
@@ -42,7 +42,7 @@ def test_a_run_that_another_process_has_is_refused_with_its_process_and_host(tmp
     other = python(
         """
         import sys, pathlib, time
-        from dovetail.runtime.launch.lock import RunLock
+        from dovetail.runtime.prepare.lock import RunLock
         with RunLock(pathlib.Path(sys.argv[1])):
             print("taken", flush=True)
             time.sleep(600)
@@ -112,7 +112,7 @@ def test_of_two_starts_at_once_in_one_folder_one_is_refused(tmp_path):
         import sys, pathlib
         from tests.runtime.runs import make_run
         from dovetail.errors import DovetailError
-        from dovetail.runtime.launch.prepare import prepare
+        from dovetail.runtime.prepare.run_folder import prepare
         print("ready", flush=True)
         sys.stdin.readline()
         try:
@@ -178,7 +178,7 @@ def test_a_start_that_was_killed_leaves_a_folder_that_is_free(tmp_path, monkeypa
     code = """
         import os, signal, sys, pathlib
         from dovetail.runtime import blueprint
-        from dovetail.runtime.launch.prepare import prepare
+        from dovetail.runtime.prepare.run_folder import prepare
         from tests.runtime.runs import make_run
         blueprint.Blueprint.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         prepare(make_run(samples=400), pathlib.Path(sys.argv[1]))
@@ -216,7 +216,7 @@ def test_a_resume_that_was_killed_leaves_the_run_as_it_was(tmp_path):
     code = """
         import os, signal, sys, pathlib
         from dovetail.runtime import sealed
-        from dovetail.runtime.launch.prepare import prepare
+        from dovetail.runtime.prepare.run_folder import prepare
         from tests.runtime.runs import make_run
         real = os.fsync
         def ends(file):
@@ -325,7 +325,7 @@ def test_a_process_that_starts_workers_and_dies_is_named_and_the_folder_is_free_
 def test_what_a_killed_process_kept_its_sockets_in_is_swept_at_the_next_start(tmp_path):
     code = """
         import os, signal, sys
-        from dovetail.runtime.launch.starter_folder import keep_starter_folder
+        from dovetail.runtime.launch.child import keep_starter_folder
         from multiprocessing import util
         folder = keep_starter_folder()
         assert util.get_temp_dir().startswith(str(folder))

@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from dovetail.errors import DovetailError, SpecError
-from dovetail.runtime.launch.hosts.on_ray.line import hosts_of, lines_of
-from dovetail.runtime.launch.hosts.on_ray.messages import Hold, LetGo, Node
-from dovetail.runtime.launch.hosts.open import fleet_of
+from dovetail.runtime.launch.hosts.fleet import fleet_of
+from dovetail.runtime.launch.hosts.ray.connection import hosts_of, lines_of
+from dovetail.runtime.launch.hosts.ray.messages import Hold, LetGo, Node
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunWorker
 from dovetail.testbed import Hosts, RayNodes, available, inside
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting

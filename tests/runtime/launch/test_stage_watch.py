@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.runtime.launch.stage_watch import StageWatch
 from dovetail.runtime.messages import Report
+from dovetail.runtime.planned.stage_times import StageWatch
 
 
 def make_report(step: int, /, **changes: Any) -> Report:

@@ -8,7 +8,7 @@ import sys
 import psutil
 
 from dovetail.runtime.folder import present_in
-from dovetail.runtime.launch.lock import owner_of
+from dovetail.runtime.prepare.lock import owner_of
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import make_run
 from tests.serve.daemons import DOVETAIL, PATHS, table_of

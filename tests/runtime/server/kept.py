@@ -4,15 +4,14 @@ import msgspec
 import numpy as np
 
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Commit
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.server.norm_sums import NormSums
-from dovetail.runtime.server.recover import come_back
-from dovetail.runtime.server.redo import RedoLog
-from dovetail.runtime.server.redo_put_back import put_back
+from dovetail.runtime.server.redo.log import RedoLog
+from dovetail.runtime.server.redo.recover import come_back
+from dovetail.runtime.server.redo.ring import put_back
 from dovetail.runtime.server.shard import Shard
-from dovetail.spec.run_compression import RunCompression
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunCompression, RunOptimizer
 from tests.runtime.runs import NUM_ROWS, make_run
 
 ERA, GENERATION, BATCH = 3, 5, 200
@@ -80,9 +79,9 @@ class Kept:
             future.result()
         self.log.at_checkpoint(next_task)
         if publish:
-            before = checkpoints.Manifest.read(checkpoints.newest(self.folder))
+            before = checkpoints.RunManifest.read(checkpoints.newest(self.folder))
             files = checkpoints.checksums_in(partial, only="**/*")
-            manifest = checkpoints.Manifest(
+            manifest = checkpoints.RunManifest(
                 step=step, position=BATCH * step, dense_steps=step, num_servers=1, samples=self.blueprint.samples,
                 files=files, fingerprint=before.fingerprint,
             )  # fmt: skip

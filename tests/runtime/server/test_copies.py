@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from dovetail.runtime.messages import Copied, Copy, ReadCopy
-from dovetail.runtime.server import copies
-from dovetail.runtime.server.copies import CopyKeeper, CopySender, fetch_copy
-from dovetail.runtime.server.redo_put_back import put_back
-from dovetail.runtime.server.redo_ring import RING
-from dovetail.transport import DirectCaller, Letter, Refused
+from dovetail.runtime.server.redo import copies
+from dovetail.runtime.server.redo.copies import CopyKeeper, CopySender, fetch_copy
+from dovetail.runtime.server.redo.ring import RING, put_back
+from dovetail.transport import DirectCaller, Envelope, Refused
 from tests.runtime.server.kept import ERA
 
 NAME = "e000003-v0000000000.redo"
@@ -144,7 +143,7 @@ def test_a_server_that_cannot_keep_a_copy_holds_nobody_up(kept, keeper):
 @pytest.mark.parametrize("name", ["../../blueprint.json", "e1.redo", "", "/etc/passwd", NAME + "/x"])
 def test_only_files_of_a_log_are_kept_and_given_back(keeper, name):
     for message in (Copy(file=name, offset=0, ends=-1, files=()), ReadCopy(file=name, offset=0)):
-        answer, _ = keeper.answer(Letter(b"server-0", 1, message, (np.zeros(3, dtype=np.uint8),)))
+        answer, _ = keeper.answer(Envelope(b"server-0", 1, message, (np.zeros(3, dtype=np.uint8),)))
         assert isinstance(answer, Refused)
-    answer, _ = keeper.answer(Letter(b"server-0", 1, Copy(file=NAME, offset=5, ends=-1, files=()), ()))
+    answer, _ = keeper.answer(Envelope(b"server-0", 1, Copy(file=NAME, offset=5, ends=-1, files=()), ()))
     assert answer == Copied(file=NAME, size=0)

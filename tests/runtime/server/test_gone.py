@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.dense.copies import Copies
+from dovetail.runtime.dense.coding import ReaderCopies
 from dovetail.runtime.messages import Forgotten, Gone, Hello, Load, Pull, Pulled, Push, Pushed, Ready, Stop, WhoAreYou
 from dovetail.runtime.process import Process
 from dovetail.runtime.server.loop import ServerLoop
@@ -102,7 +102,7 @@ def test_a_worker_that_was_taken_for_gone_says_its_keys_again(scene):
 
 
 def test_copies_are_forgotten_by_worker_not_by_how_names_begin():
-    copies = Copies(np.empty(0, dtype=np.int64))
+    copies = ReaderCopies(np.empty(0, dtype=np.int64))
     for line in (b"worker-1/rows#ab", b"worker-1/dense#cd", b"worker-10/rows#ef"):
         copies.answer(line, np.ones(4, dtype=np.float32), base=-1, bits=8)
 
@@ -115,13 +115,13 @@ def test_copies_are_forgotten_by_worker_not_by_how_names_begin():
 @pytest.mark.parametrize("mode", ["sync", "ssp", "async"])
 def test_servers_are_told_of_every_worker_that_is_lost(mode, told):
     world = World(make_blueprint(mode=mode, samples=200, batch=20, workers=3, servers=2, every_steps=None), seed=4)
-    while world.conductor.work.step < 2:
+    while world.machine.work.step < 2:
         world.step() or world.tick()
     name = min(world.workers)
 
     world.kill(name, told=told)
     heard = dict.fromkeys(world.servers, False)
-    while not (all(heard.values()) or world.conductor.state.is_over):
+    while not (all(heard.values()) or world.machine.state.is_over):
         for server in world.servers.values():
             heard[server.name] |= Gone(worker=name) in server.to_it
         world.step() or world.pass_time()

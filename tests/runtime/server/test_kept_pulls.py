@@ -5,12 +5,11 @@ import pytest
 
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Push, Refresh
-from dovetail.runtime.server.kept_pulls import MOST, KeptPulls, PullName
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.server.key_set_cache import MOST_PULLS, KeySetCache, PullName
 from dovetail.runtime.server.requests import gradients_in, keys_of
-from dovetail.runtime.server.shard import Shard
-from dovetail.runtime.server.threads import threads_of
+from dovetail.runtime.server.shard import Shard, threads_of
 from dovetail.spec.run import RunServers, RunWorker
 from tests.runtime.runs import NUM_ROWS, make_run
 
@@ -76,7 +75,7 @@ def test_a_push_that_names_its_pull_does_what_one_with_keys_does(shards):
 
 
 def test_a_pull_is_one_workers_own_and_forgotten_with_its_step():
-    kept = KeptPulls()
+    kept = KeySetCache()
     kept.begin(PullName("a", 1, 0))
     kept.begin(PullName("a", 2, 1))
 
@@ -90,11 +89,11 @@ def test_a_pull_is_one_workers_own_and_forgotten_with_its_step():
 
 
 def test_of_many_pulls_of_one_worker_the_last_are_remembered():
-    kept = KeptPulls()
-    for number in range(MOST + 3):
+    kept = KeySetCache()
+    for number in range(MOST_PULLS + 3):
         kept.begin(PullName("a", number, 0))
 
-    assert [kept.find("a", number) is None for number in (0, 2, 3, MOST + 2)] == [True, True, False, False]
+    assert [kept.find("a", number) is None for number in (0, 2, 3, MOST_PULLS + 2)] == [True, True, False, False]
 
 
 def test_a_name_that_is_not_known_asks_for_keys_and_one_that_makes_no_sense_is_refused(shards):

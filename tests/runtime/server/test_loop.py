@@ -94,10 +94,10 @@ def test_what_belongs_to_the_next_step_waits_for_the_commit_that_its_worker_know
         made.worker.ask(*norm_of(1, values))
         assert made.worker.receive(0.3) is None
         made.commit(0)
-        letter = made.worker.receive(60)
+        envelope = made.worker.receive(60)
 
-    assert isinstance(letter.message, AddedUp), letter.message
-    np.testing.assert_allclose(np.array(letter.arrays[0]).view(np.float64)[1:4], values.mean(axis=0))
+    assert isinstance(envelope.message, AddedUp), envelope.message
+    np.testing.assert_allclose(np.array(envelope.arrays[0]).view(np.float64)[1:4], values.mean(axis=0))
 
 
 def test_gradients_of_the_next_step_wait_too_and_count_once_it_is_there(tmp_path):
@@ -109,10 +109,10 @@ def test_gradients_of_the_next_step_wait_too_and_count_once_it_is_there(tmp_path
         made.worker.ask(push, [np.ones(made.dense_size, dtype=np.float32)])
         assert made.worker.receive(0.3) is None
         made.commit(0)
-        letter = made.worker.receive(60)
+        envelope = made.worker.receive(60)
         accepted, committed = made.hear(Accepted), made.hear(Committed)
 
-    assert letter.message == Pushed(counts=True)
+    assert envelope.message == Pushed(counts=True)
     assert (accepted.step, accepted.task, committed.step) == (1, 0, 0)
 
 
@@ -120,6 +120,6 @@ def test_gradients_of_the_next_step_wait_too_and_count_once_it_is_there(tmp_path
 def test_what_belongs_to_no_step_that_comes_is_not_kept(tmp_path, step):
     with scene(tmp_path / "run") as made:
         made.worker.ask(*norm_of(step, np.ones((BATCH, 3))))
-        letter = made.worker.receive(60)
+        envelope = made.worker.receive(60)
 
-    assert f"a norm of step {step}" in letter.message.reason
+    assert f"a norm of step {step}" in envelope.message.reason

@@ -5,13 +5,13 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.launch.prepare import prepare
 from dovetail.runtime.messages import Pull
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.server.answers import AnswerWire
 from dovetail.runtime.server.parked import Parked
 from dovetail.runtime.server.shard import Shard
-from dovetail.runtime.server.wire import AnswerWire
-from dovetail.transport import Letter
-from dovetail.transport.lanes import make_lane, open_lane
+from dovetail.transport import Envelope
+from dovetail.transport.shared_memory import make_shared_memory, open_shared_memory
 from tests.runtime.runs import NUM_ROWS, make_run
 
 
@@ -27,14 +27,14 @@ def shard(tmp_path):
 @pytest.fixture
 def lane(tmp_path):
     (tmp_path / "lanes").mkdir()
-    mine = make_lane(tmp_path / "lanes", "worker-0", 1 << 20)
-    return open_lane(tmp_path / "lanes", mine.name)
+    mine = make_shared_memory(tmp_path / "lanes", "worker-0", 1 << 20)
+    return open_shared_memory(tmp_path / "lanes", mine.name)
 
 
 def pull_of(keys, version, lane, *, number=7, dense=True):
-    """Return the letter of a worker that wants rows after so many steps."""
+    """Return the envelope of a worker that wants rows after so many steps."""
     pull = Pull(generation=1, version=version, tables=(0,), dense=dense, number=number)
-    return Letter(b"worker-0", 3, pull, (keys,), lane, "worker-0")
+    return Envelope(b"worker-0", 3, pull, (keys,), lane, "worker-0")
 
 
 def step(shard, number, keys, draw):
@@ -47,10 +47,10 @@ def step(shard, number, keys, draw):
 
 def answer_of(shard, waiting):
     """Return the arrays of an answer, in the lane, as the one who asked sees them."""
-    letter, asked = waiting.letter, waiting.letter.message
-    _, arrays = AnswerWire(shard.exact).answer(letter, asked, shard, 0.0, owner=letter.owner, rows=waiting.rows)
-    offsets = letter.lane.place(arrays)
-    memory = letter.lane.memory()
+    envelope, asked = waiting.envelope, waiting.envelope.message
+    _, arrays = AnswerWire(shard.exact).answer(envelope, asked, shard, 0.0, owner=envelope.owner, rows=waiting.rows)
+    offsets = envelope.lane.place(arrays)
+    memory = envelope.lane.memory()
     ends = [offset + array.nbytes for offset, array in zip(offsets, arrays, strict=True)]
     return [memory[begin:end].view(np.float32) for begin, end in zip(offsets, ends, strict=True)]
 
@@ -121,17 +121,19 @@ def test_rows_are_answered_before_the_dense_parameters_are_stepped_and_slices_as
     shard.load(checkpoints.newest(tmp_path / "run"))
     wire, answers = AnswerWire(shard.exact), []
 
-    def answer(letter, waiting):
-        _, arrays = wire.answer(letter, letter.message, shard, 0.0, owner="worker-0", rows=waiting.rows)
-        answers.append((letter.request, [np.array(getattr(each, "written", lambda e=each: e)()) for each in arrays]))
+    def answer(envelope, waiting):
+        _, arrays = wire.answer(envelope, envelope.message, shard, 0.0, owner="worker-0", rows=waiting.rows)
+        answers.append((envelope.request, [np.array(getattr(each, "written", lambda e=each: e)()) for each in arrays]))
 
     parked, size, draw = Parked(shard, answer, reads_ahead=True), len(shard.values), np.random.default_rng(1)
     plain = Pull(generation=1, version=1, tables=(), dense=True)
     bounds = [(100, 200), (0, 100), (size - 10, size)]
     for number, (first, last) in enumerate(bounds):
-        parked.add(Letter(b"worker-0", number, replace(plain, first=first, last=last), owner="worker-0"), 0.0)
-    parked.add(Letter(b"worker-1", 8, plain, owner="worker-1"), 0.0)  # wants all in one piece
-    parked.add(Letter(b"worker-0", 9, replace(plain, dense=False, tables=(0,)), (np.arange(5),), owner="worker-0"), 0.0)
+        parked.add(Envelope(b"worker-0", number, replace(plain, first=first, last=last), owner="worker-0"), 0.0)
+    parked.add(Envelope(b"worker-1", 8, plain, owner="worker-1"), 0.0)  # wants all in one piece
+    parked.add(
+        Envelope(b"worker-0", 9, replace(plain, dense=False, tables=(0,)), (np.arange(5),), owner="worker-0"), 0.0
+    )
 
     step(shard, 0, np.arange(5), draw)
 
@@ -140,5 +142,5 @@ def test_rows_are_answered_before_the_dense_parameters_are_stepped_and_slices_as
         (found,) = dict(answers)[number]
         np.testing.assert_array_equal(found, shard.values[first:last])
     np.testing.assert_array_equal(dict(answers)[9][0], shard.pull((0,), (np.arange(5),), dense=False)[0])
-    assert [waiting.letter.request for waiting in parked.take()] == [8]
+    assert [waiting.envelope.request for waiting in parked.take()] == [8]
     shard.close()

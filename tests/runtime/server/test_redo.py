@@ -148,7 +148,7 @@ def test_an_early_checkpoint_is_asked_for_and_a_full_log_given_up(kept):
 
 def test_a_log_takes_no_more_than_half_of_the_free_disk(kept, monkeypatch):
     disk = SimpleNamespace(free=40_000)
-    monkeypatch.setattr("dovetail.runtime.server.redo.shutil.disk_usage", lambda _: disk)
+    monkeypatch.setattr("dovetail.runtime.server.redo.log.shutil.disk_usage", lambda _: disk)
     server = kept()
     written = 0
     while server.files:
@@ -167,7 +167,7 @@ def test_a_disk_without_room_costs_the_log_and_nothing_else(kept, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dovetail.runtime.server.redo_ring.os.posix_fallocate", full)
+        patch.setattr("dovetail.runtime.server.redo.ring.os.posix_fallocate", full)
         server.push()
         server.commit()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.server.redo_content import BEGIN, Content, RedoDamageError
+from dovetail.runtime.server.redo.records import BEGIN, Content, RedoDamageError
 from tests.runtime.server.kept import ERA
 
 

@@ -6,24 +6,24 @@ import shutil
 import numpy as np
 import pytest
 
-from dovetail.runtime.server import redo_file, redo_ring
-from dovetail.runtime.server.redo_content import BEGIN, Content, Facts, Kind, RedoDamageError
-from dovetail.runtime.server.redo_file import RedoFile
-from dovetail.runtime.server.redo_put_back import put_back
-from dovetail.runtime.server.redo_ring import END, HEAD, IN_FILE, PAGE, RING, WORD, Ring
+from dovetail.runtime.server.redo import ring as redo_ring
+from dovetail.runtime.server.redo import writer as redo_file
+from dovetail.runtime.server.redo.records import BEGIN, Content, LogFacts, RecordKind, RedoDamageError
+from dovetail.runtime.server.redo.ring import END, HEAD, IN_FILE, PAGE, RING, WORD, MappedRing, put_back
+from dovetail.runtime.server.redo.writer import RedoFile
 
 NAME = "e000001-v0000000000.redo"
 
 
 def make(folder, first=0):
-    facts = Facts(run="r", server=0, num_servers=1, era=1, first=first, position=0)
+    facts = LogFacts(run="r", server=0, num_servers=1, era=1, first=first, position=0)
     return RedoFile.make(folder / f"e000001-v{first:010d}.redo", facts)
 
 
 def append(file, number, size=3000):
     """Append a record of about so many bytes, which are drawn by its number."""
     numbers = np.random.default_rng(number).normal(size=size // 4).astype(np.float32)
-    file.append(Kind.SUMS, number, 1, {"n": number}, [numbers, np.arange(number % 5)])
+    file.append(RecordKind.SUMS, number, 1, {"n": number}, [numbers, np.arange(number % 5)])
 
 
 def numbers_in(folder):
@@ -121,7 +121,7 @@ class Deaths:
         for name in ("pwrite", "ftruncate"):
             self._hook(monkeypatch, os, name)
         for name in ("write", "_mark"):
-            self._hook(monkeypatch, Ring, name)
+            self._hook(monkeypatch, MappedRing, name)
         self._hook(monkeypatch, redo_ring.Path, "replace")
         self._hook(monkeypatch, redo_ring.Path, "unlink")
 
@@ -220,7 +220,7 @@ def test_a_ring_that_was_cut_short_is_refused(dead, size):
 
 def test_a_ring_of_another_log_is_refused(dead):
     (dead / NAME).unlink()
-    facts = Facts(run="another", server=0, num_servers=1, era=1, first=0, position=0)
+    facts = LogFacts(run="another", server=0, num_servers=1, era=1, first=0, position=0)
     RedoFile.make(dead / NAME, facts).close()
 
     with pytest.raises(RedoDamageError, match="of another log"):

@@ -6,14 +6,13 @@ import pytest
 
 from dovetail.codecs import codec_of, pack, unpack
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.dense.copies import Copies
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.dense.coding import ReaderCopies
 from dovetail.runtime.messages import Push
-from dovetail.runtime.server.kept_pulls import KeptPulls
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.server.key_set_cache import KeySetCache
 from dovetail.runtime.server.requests import gradients_in
 from dovetail.runtime.server.shard import Shard
-from dovetail.spec.run_compression import RunCompression
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunCompression, RunOptimizer
 from dovetail.transport import WireError
 from tests.runtime.runs import make_run
 
@@ -92,8 +91,8 @@ def test_a_checkpoint_has_what_all_workers_keep_back_and_changes_nothing_for_tho
     commit(shard)
     np.testing.assert_array_equal(shard.values, before)
 
-    fingerprint = checkpoints.Manifest.read(checkpoints.newest(tmp_path / "run-0")).fingerprint
-    manifest = checkpoints.Manifest(
+    fingerprint = checkpoints.RunManifest.read(checkpoints.newest(tmp_path / "run-0")).fingerprint
+    manifest = checkpoints.RunManifest(
         step=0, position=0, dense_steps=0, num_servers=1, samples=2000, fingerprint=fingerprint,
         files=checkpoints.checksums_in(folder, only="**/*"),
     )  # fmt: skip
@@ -107,7 +106,7 @@ def test_a_checkpoint_has_what_all_workers_keep_back_and_changes_nothing_for_tho
 def test_readers_of_dense_parameters_come_ever_closer_to_what_is(bits):
     draw = np.random.default_rng(8)
     values, exact = draw.standard_normal(500).astype(np.float32), np.array([3, 499])
-    copies, held, base = Copies(exact), np.empty(0, dtype=np.float32), -1
+    copies, held, base = ReaderCopies(exact), np.empty(0, dtype=np.float32), -1
 
     for step in range(30):
         if step < 10:
@@ -125,7 +124,7 @@ def test_readers_of_dense_parameters_come_ever_closer_to_what_is(bits):
 def test_a_server_knows_to_the_bit_what_a_reader_holds(bits):
     draw = np.random.default_rng(8)
     values = draw.standard_normal(500).astype(np.float32)
-    copies, held, base = Copies(np.array([3, 499])), np.empty(0, dtype=np.float32), -1
+    copies, held, base = ReaderCopies(np.array([3, 499])), np.empty(0, dtype=np.float32), -1
     for _ in range(50):
         array, base = copies.answer(b"reader", values, base=base, bits=bits)
         is_difference = array.dtype == np.uint8
@@ -136,7 +135,7 @@ def test_a_server_knows_to_the_bit_what_a_reader_holds(bits):
 
 def test_a_reader_gets_rid_of_what_is_no_number():
     values = np.ones(100, dtype=np.float32)
-    copies = Copies(np.empty(0, dtype=np.int64))
+    copies = ReaderCopies(np.empty(0, dtype=np.int64))
     _, base = copies.answer(b"reader", values, base=-1, bits=8)
     values[7] = np.nan
     _, base = copies.answer(b"reader", values, base=base, bits=8)
@@ -149,7 +148,7 @@ def test_a_reader_gets_rid_of_what_is_no_number():
 
 def test_a_reader_that_holds_something_else_gets_all_of_it():
     values = np.ones(100, dtype=np.float32)
-    copies = Copies(np.empty(0, dtype=np.int64))
+    copies = ReaderCopies(np.empty(0, dtype=np.int64))
     _, base = copies.answer(b"reader", values, base=-1, bits=4)
 
     assert copies.answer(b"reader", values, base=base + 1, bits=4)[0].dtype == np.float32
@@ -166,4 +165,4 @@ def test_a_push_with_a_payload_that_is_damaged_is_refused():
     )  # fmt: skip
 
     with pytest.raises(WireError, match="a push of w has a payload with a wrong checksum"):
-        gradients_in(push, [np.arange(3), payload], KeptPulls())
+        gradients_in(push, [np.arange(3), payload], KeySetCache())

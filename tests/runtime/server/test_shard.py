@@ -5,7 +5,7 @@ import pytest
 
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.server.shard import Shard
 from tests.runtime.counting import COUNTING, PLAIN
 from tests.runtime.runs import NUM_ROWS, make_run

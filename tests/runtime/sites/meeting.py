@@ -1,4 +1,4 @@
-"""Sites without sockets and clocks: plain dictionaries for tables, and one `Hub` that they all reach directly."""
+"""Sites without sockets and clocks: plain dictionaries for tables, and one `Aggregation` that all reach directly."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from dovetail.runtime.sites.combine import Rule
-from dovetail.runtime.sites.exchanger import Exchanger
+from dovetail.runtime.sites.aggregator import Aggregation, BroughtRound
+from dovetail.runtime.sites.changes import Rule
+from dovetail.runtime.sites.exchange_log import Cuts
 from dovetail.runtime.sites.figures import Figures
-from dovetail.runtime.sites.hub import Hub
-from dovetail.runtime.sites.hub_line import Brought
-from dovetail.runtime.sites.kept import Cuts
 from dovetail.runtime.sites.messages import Beat, Exchange, RoundHead
+from dovetail.runtime.sites.outer_step import OuterStep, Terms
 from dovetail.runtime.sites.rounds import Arrays, Shapes
-from dovetail.runtime.sites.terms import Terms
 
 NUM_ROWS, WIDTH, NUM_DENSE = 200, 3, 40
 SHAPES = Shapes(NUM_DENSE, np.arange(5), [(NUM_ROWS, WIDTH)])
@@ -57,16 +55,16 @@ class PlainStore:
 
 
 class Meeting:
-    """The hub and its exchanges; a site that is cut off reaches neither."""
+    """The aggregation and its exchanges; a site that is cut off reaches neither."""
 
     def __init__(self, num_sites: int, *, every: int, wait_s: float = 10.0) -> None:
-        self.hub: Hub[Brought] = Hub(num_sites, wait_s=wait_s, now_s=0.0)
+        self.aggregation: Aggregation[BroughtRound] = Aggregation(num_sites, wait_s=wait_s, now_s=0.0)
         self.every = every
         self.made: list[tuple[Exchange, Arrays]] = []
         self.cut_off: set[int] = set()
 
     def make(self, now_s: float) -> None:
-        while rounds := self.hub.next_exchange(now_s):
+        while rounds := self.aggregation.next_exchange(now_s):
             brought = [rounds[site] for site in sorted(rounds)]
             heads = tuple(msgspec.structs.replace(each.head, num_arrays=len(each.arrays)) for each in brought)
             exchange = Exchange(number=len(self.made) + 1, rounds=heads, so_far=())
@@ -78,21 +76,21 @@ class DirectLine:
 
     def __init__(self, meeting: Meeting, site: int) -> None:
         self.meeting, self.site, self.every = meeting, site, meeting.every
-        self.waiting: list[Brought] = []
+        self.waiting: list[BroughtRound] = []
         self.heard_s = 0.0
         self.now_s = 0.0
 
     def offer(self, head: RoundHead, arrays: Arrays, now_s: float) -> None:
-        self.waiting.append(Brought(head, arrays))
+        self.waiting.append(BroughtRound(head, arrays))
 
     def go_on(self, now_s: float, beat: Beat) -> None:
         self.now_s = now_s
         if self.site in self.meeting.cut_off:
             return
         self.heard_s = now_s
-        self.meeting.hub.heard(self.site, now_s)
+        self.meeting.aggregation.heard(self.site, now_s)
         for brought in self.waiting:
-            self.meeting.hub.offer(self.site, brought)
+            self.meeting.aggregation.offer(self.site, brought)
         self.waiting = []
         self.meeting.make(now_s)
 
@@ -112,7 +110,7 @@ class DirectLine:
         return 0
 
     def over(self) -> int | None:
-        return len(self.meeting.made) if self.meeting.hub.is_over(self.now_s, FAR_S) else None
+        return len(self.meeting.made) if self.meeting.aggregation.is_over(self.now_s, FAR_S) else None
 
     def silent_s(self, now_s: float) -> float:
         return now_s - self.heard_s
@@ -125,27 +123,27 @@ class Site:
                  momentum: float = 0.0, ahead: int = 1, rule: Rule | None = None) -> None:  # fmt: skip
         self.store = PlainStore()
         self.line = DirectLine(meeting, site)
-        names = [f"site-{number}" for number in range(len(meeting.hub.applied))]
+        names = [f"site-{number}" for number in range(len(meeting.aggregation.applied))]
         terms = Terms(site=site, names=names, bits=bits, rate=rate, momentum=momentum, ahead=ahead, wait_s=10.0,
                       end_wait_s=FAR_S, last_step=last_step, samples_at=lambda step: 10 * step,
                       rule=rule or Rule(linear_rows=True, sums=False))  # fmt: skip
         self.words: list[str] = []
         own = folder / f"site-{site}"
         figures = Figures(own, lambda _: None, lambda _: None)
-        self.exchanger = Exchanger(terms, SHAPES, self.store, Cuts(own), self.line, figures, self.words.append)
+        self.outer_step = OuterStep(terms, SHAPES, self.store, Cuts(own), self.line, figures, self.words.append)
 
     def step(self, keys: np.ndarray, rows: np.ndarray, dense: np.ndarray, now_s: float) -> None:
         """Change rows and dense parameters by so much."""
-        self.exchanger.touch(0, keys)
+        self.outer_step.touch(0, keys)
         table = self.store.table
         table.write(keys, table.read(keys) + rows)
         self.store.values += dense
         self.store.version += 1
-        self.exchanger.after_step(now_s)
+        self.outer_step.after_step(now_s)
 
 
 def settle(sites: list[Site], now_s: float) -> None:
     """Have every site hear of everything that there is."""
     for _ in range(4):
         for site in sites:
-            site.exchanger.go_on(now_s)
+            site.outer_step.go_on(now_s)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dovetail.runtime.sites.hub import Hub
-from dovetail.runtime.sites.pace import FEWEST, steps_of_a_round
+from dovetail.runtime.sites.aggregator import FEWEST, Aggregation, steps_of_a_round
 
 
 @dataclass(frozen=True)
@@ -17,54 +16,54 @@ class Plain:
 
 
 def test_an_exchange_waits_for_every_site_that_is_heard_of() -> None:
-    hub: Hub[Plain] = Hub(3, wait_s=10.0, now_s=0.0)
-    assert hub.offer(0, Plain(1))
-    assert hub.offer(1, Plain(1))
-    assert hub.next_exchange(5.0) == {}
-    hub.offer(2, Plain(1))
-    assert sorted(hub.next_exchange(6.0)) == [0, 1, 2]
-    assert hub.next_exchange(6.0) == {}
+    aggregation: Aggregation[Plain] = Aggregation(3, wait_s=10.0, now_s=0.0)
+    assert aggregation.offer(0, Plain(1))
+    assert aggregation.offer(1, Plain(1))
+    assert aggregation.next_exchange(5.0) == {}
+    aggregation.offer(2, Plain(1))
+    assert sorted(aggregation.next_exchange(6.0)) == [0, 1, 2]
+    assert aggregation.next_exchange(6.0) == {}
 
 
 def test_a_silent_site_is_left_out_after_a_while_and_takes_part_when_it_is_back() -> None:
-    hub: Hub[Plain] = Hub(2, wait_s=10.0, now_s=0.0)
-    hub.offer(0, Plain(1))
-    assert hub.next_exchange(9.9) == {}
-    assert hub.away(10.0) == [0, 1]
-    hub.heard(0, 10.0)
-    assert hub.away(10.0) == [1]
-    assert sorted(hub.next_exchange(10.0)) == [0]
-    hub.heard(1, 11.0)
-    hub.offer(0, Plain(2))
-    assert hub.next_exchange(11.0) == {}
-    hub.offer(1, Plain(1))
-    assert {site: each.round for site, each in hub.next_exchange(11.0).items()} == {0: 2, 1: 1}
+    aggregation: Aggregation[Plain] = Aggregation(2, wait_s=10.0, now_s=0.0)
+    aggregation.offer(0, Plain(1))
+    assert aggregation.next_exchange(9.9) == {}
+    assert aggregation.away(10.0) == [0, 1]
+    aggregation.heard(0, 10.0)
+    assert aggregation.away(10.0) == [1]
+    assert sorted(aggregation.next_exchange(10.0)) == [0]
+    aggregation.heard(1, 11.0)
+    aggregation.offer(0, Plain(2))
+    assert aggregation.next_exchange(11.0) == {}
+    aggregation.offer(1, Plain(1))
+    assert {site: each.round for site, each in aggregation.next_exchange(11.0).items()} == {0: 2, 1: 1}
 
 
 def test_a_round_that_comes_twice_counts_once_and_rounds_count_in_order() -> None:
-    hub: Hub[Plain] = Hub(1, wait_s=10.0, now_s=0.0, applied={0: 4})
-    assert not hub.offer(0, Plain(4))
-    assert hub.offer(0, Plain(6))
-    assert hub.next_exchange(0.0) == {}
-    assert hub.latest(0) == 4
-    assert hub.offer(0, Plain(5))
-    assert not hub.offer(0, Plain(5))
-    assert hub.latest(0) == 6
-    assert [hub.next_exchange(0.0)[0].round for _ in range(2)] == [5, 6]
+    aggregation: Aggregation[Plain] = Aggregation(1, wait_s=10.0, now_s=0.0, applied={0: 4})
+    assert not aggregation.offer(0, Plain(4))
+    assert aggregation.offer(0, Plain(6))
+    assert aggregation.next_exchange(0.0) == {}
+    assert aggregation.latest(0) == 4
+    assert aggregation.offer(0, Plain(5))
+    assert not aggregation.offer(0, Plain(5))
+    assert aggregation.latest(0) == 6
+    assert [aggregation.next_exchange(0.0)[0].round for _ in range(2)] == [5, 6]
 
 
 def test_it_is_over_when_all_have_brought_their_last_or_were_silent_for_long() -> None:
-    hub: Hub[Plain] = Hub(2, wait_s=10.0, now_s=0.0)
-    hub.offer(0, Plain(1, last=True))
-    hub.offer(1, Plain(1))
-    hub.next_exchange(1.0)
-    assert not hub.is_over(50.0, 100.0)
-    assert hub.is_over(100.0, 100.0)
-    hub.heard(1, 99.0)
-    assert not hub.is_over(100.0, 100.0)
-    hub.offer(1, Plain(2, last=True))
-    assert sorted(hub.next_exchange(100.0)) == [1]
-    assert hub.is_over(100.0, 100.0)
+    aggregation: Aggregation[Plain] = Aggregation(2, wait_s=10.0, now_s=0.0)
+    aggregation.offer(0, Plain(1, last=True))
+    aggregation.offer(1, Plain(1))
+    aggregation.next_exchange(1.0)
+    assert not aggregation.is_over(50.0, 100.0)
+    assert aggregation.is_over(100.0, 100.0)
+    aggregation.heard(1, 99.0)
+    assert not aggregation.is_over(100.0, 100.0)
+    aggregation.offer(1, Plain(2, last=True))
+    assert sorted(aggregation.next_exchange(100.0)) == [1]
+    assert aggregation.is_over(100.0, 100.0)
 
 
 def test_rounds_have_as_few_steps_as_hide_a_transfer() -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.sites.hub_line import HubLine
-from dovetail.runtime.sites.kept import Cuts, ExchangeLog
+from dovetail.runtime.sites.aggregator import AggregatorLine
+from dovetail.runtime.sites.changes import RowDeltas
+from dovetail.runtime.sites.exchange_log import Cuts, ExchangeLog
 from dovetail.runtime.sites.messages import Beat, Offer, RoundHead, SiteMessage
-from dovetail.runtime.sites.progress import RowDeltas
-from dovetail.runtime.sites.remote_line import RemoteLine
 from dovetail.runtime.sites.rounds import Arrays, decode, encode
-from dovetail.transport import Caller, Codec, KeyRing, Listener, Refused, WireError, make_keys
+from dovetail.runtime.sites.site_line import SiteLine
+from dovetail.transport import Caller, EnvelopeCodec, KeyRing, Listener, Refused, WireError, make_keys
 from tests.runtime.sites.meeting import NUM_DENSE, SHAPES, WIDTH
 from tests.runtime.sites.two_sites import free_ports
 
@@ -38,15 +38,15 @@ class Two:
     def __init__(self, folder: Path) -> None:
         for name in NAMES:
             make_keys(folder / "keys", name)
-        self.keys, self.codec = KeyRing(folder / "keys"), Codec(SiteMessage)
+        self.keys, self.codec = KeyRing(folder / "keys"), EnvelopeCodec(SiteMessage)
         self.address, self.folder = f"tcp://127.0.0.1:{free_ports(1)}", folder
         self.words: list[str] = []
-        self.hub = self.make_hub()
-        self.remote = RemoteLine(self.connect, site=1, every=4, now_s=time.monotonic(), tell=self.words.append)
+        self.aggregation = self.make_hub()
+        self.remote = SiteLine(self.connect, site=1, every=4, now_s=time.monotonic(), tell=self.words.append)
 
-    def make_hub(self) -> HubLine:
+    def make_hub(self) -> AggregatorLine:
         listener = Listener([self.address], codec=self.codec, keys=self.keys, name="a")
-        return HubLine(
+        return AggregatorLine(
             NAMES, [8, 8], listener, ExchangeLog(self.folder / "log"), SHAPES, every=4, first_every=4, wait_s=60.0,
             end_wait_s=60.0, now_s=time.monotonic(), tell=self.words.append,
         )  # fmt: skip
@@ -60,12 +60,12 @@ class Two:
         deadline_s = time.monotonic() + 60.0
         while not is_so():
             assert time.monotonic() < deadline_s
-            self.hub.go_on(time.monotonic(), Beat(exchanges=0, kept=beat.kept, has_own=1))
+            self.aggregation.go_on(time.monotonic(), Beat(exchanges=0, kept=beat.kept, has_own=1))
             self.remote.go_on(time.monotonic(), beat)
             time.sleep(0.005)
 
     def close(self) -> None:
-        self.hub.close()
+        self.aggregation.close()
         self.remote.close()
 
 
@@ -77,10 +77,10 @@ def two(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def test_both_sites_get_an_exchange_of_both_and_each_without_its_own_arrays(two: Two) -> None:
-    two.hub.offer(*a_round(0, 1), 0.0)
+    two.aggregation.offer(*a_round(0, 1), 0.0)
     two.remote.offer(*a_round(1, 1), 0.0)
-    two.until(lambda: two.hub.exchange(1) and two.remote.exchange(1))
-    for line, own in ((two.hub, 0), (two.remote, 1)):
+    two.until(lambda: two.aggregation.exchange(1) and two.remote.exchange(1))
+    for line, own in ((two.aggregation, 0), (two.remote, 1)):
         found = line.exchange(1)
         assert found is not None
         assert [head.num_arrays == 0 for head in found[0].rounds] == [own == 0, own == 1]
@@ -89,7 +89,7 @@ def test_both_sites_get_an_exchange_of_both_and_each_without_its_own_arrays(two:
 
 
 def test_a_site_that_went_back_gets_its_own_rounds_as_they_were_sent(two: Two) -> None:
-    two.hub.offer(*a_round(0, 1), 0.0)
+    two.aggregation.offer(*a_round(0, 1), 0.0)
     two.remote.offer(*a_round(1, 1), 0.0)
     two.until(lambda: two.remote.exchange(1))
     two.remote.forget()
@@ -101,16 +101,16 @@ def test_a_site_that_went_back_gets_its_own_rounds_as_they_were_sent(two: Two) -
 
 
 def test_a_first_site_that_came_back_knows_its_exchanges_and_gets_what_it_lacks(two: Two) -> None:
-    two.hub.offer(*a_round(0, 1), 0.0)
+    two.aggregation.offer(*a_round(0, 1), 0.0)
     two.remote.offer(*a_round(1, 1), 0.0)
     two.until(lambda: two.remote.exchange(1))
     two.remote.offer(*a_round(1, 2, last=True), 0.0)
     for _ in range(20):
         two.remote.go_on(time.monotonic(), QUIET)  # it goes out, to nobody who keeps it
-    two.hub.close()
-    two.hub = two.make_hub()
-    two.hub.offer(*a_round(0, 1), 0.0)
-    two.hub.offer(*a_round(0, 2, last=True), 0.0)
+    two.aggregation.close()
+    two.aggregation = two.make_hub()
+    two.aggregation.offer(*a_round(0, 1), 0.0)
+    two.aggregation.offer(*a_round(0, 2, last=True), 0.0)
     has_one = Beat(exchanges=1, kept=0, has_own=1)
     two.until(lambda: two.remote.exchange(2), has_one)
     two.until(lambda: two.remote.over() == 2, has_one)
@@ -118,15 +118,15 @@ def test_a_first_site_that_came_back_knows_its_exchanges_and_gets_what_it_lacks(
 
 def test_a_first_site_that_came_back_with_one_exchange_left_knows_what_counts(two: Two) -> None:
     for number in (1, 2):
-        two.hub.offer(*a_round(0, number), 0.0)
+        two.aggregation.offer(*a_round(0, number), 0.0)
     two.remote.offer(*a_round(1, 1), 0.0)
     two.until(lambda: two.remote.exchange(1))
     two.remote.offer(*a_round(1, 2), 0.0)
     two.until(lambda: two.remote.exchange(2), Beat(exchanges=1, kept=0, has_own=1))
     two.until(lambda: not (two.folder / "log" / "exchange-00000001").exists(), Beat(exchanges=2, kept=2, has_own=1))
-    two.hub.close()
-    two.hub = two.make_hub()
-    two.hub.offer(*a_round(0, 3), 0.0)
+    two.aggregation.close()
+    two.aggregation = two.make_hub()
+    two.aggregation.offer(*a_round(0, 3), 0.0)
     two.remote.offer(*a_round(1, 3), 0.0)
     two.until(lambda: two.remote.exchange(3), Beat(exchanges=2, kept=2, has_own=1))
 
@@ -136,7 +136,7 @@ def test_the_last_round_comes_before_the_last_exchange_and_whole_with_it_where_i
     two: Two, is_lost: bool
 ) -> None:
     head, arrays = a_round(0, 1, last=True)
-    two.hub.offer(head, arrays, 0.0)
+    two.aggregation.offer(head, arrays, 0.0)
     two.until(lambda: two.remote._early)
     if is_lost:
         two.remote._early.clear()
@@ -151,11 +151,11 @@ def test_the_last_round_comes_before_the_last_exchange_and_whole_with_it_where_i
 
 
 def test_a_round_that_is_not_the_last_waits_for_its_exchange(two: Two) -> None:
-    two.hub.offer(*a_round(0, 1), 0.0)
-    two.until(lambda: two.hub._others[1].bulk)
+    two.aggregation.offer(*a_round(0, 1), 0.0)
+    two.until(lambda: two.aggregation._others[1].bulk)
     for _ in range(20):
-        two.hub.go_on(time.monotonic(), QUIET)
-    assert not two.hub._others[1].early
+        two.aggregation.go_on(time.monotonic(), QUIET)
+    assert not two.aggregation._others[1].early
 
 
 @pytest.mark.parametrize("harm", ["cut short", "a flipped byte", "too many arrays", "a foreign key", "another's name"])
@@ -175,17 +175,17 @@ def test_garbage_is_refused_and_makes_no_exchange(two: Two, harm: str) -> None:
     line = two.connect("/bad")
     try:
         line.ask(Offer(head=head), changed)
-        deadline_s, letter = time.monotonic() + 60.0, None
-        while letter is None:
+        deadline_s, envelope = time.monotonic() + 60.0, None
+        while envelope is None:
             assert time.monotonic() < deadline_s
-            two.hub.go_on(time.monotonic(), QUIET)
-            letter = line.receive(0.01)
-        assert isinstance(letter.message, Refused)
+            two.aggregation.go_on(time.monotonic(), QUIET)
+            envelope = line.receive(0.01)
+        assert isinstance(envelope.message, Refused)
     finally:
         line.close()
-    two.hub.offer(*a_round(0, 1), 0.0)
-    two.hub.go_on(time.monotonic(), QUIET)
-    assert two.hub.exchange(1) is None
+    two.aggregation.offer(*a_round(0, 1), 0.0)
+    two.aggregation.go_on(time.monotonic(), QUIET)
+    assert two.aggregation.exchange(1) is None
 
 
 def test_a_round_of_wrong_shapes_is_refused() -> None:

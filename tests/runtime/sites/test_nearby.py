@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.runtime.sites.giver import Giver
-from dovetail.runtime.sites.kept import ExchangeLog, whole
+from dovetail.runtime.sites.catch_up import PATIENCE_S, CatchUpPeer, Nearby
+from dovetail.runtime.sites.exchange_log import ExchangeLog, whole
 from dovetail.runtime.sites.messages import Beat, Exchange, Has, Offer, SiteMessage, Want
-from dovetail.runtime.sites.nearby import PATIENCE_S, Nearby
-from dovetail.runtime.sites.remote_line import RemoteLine
-from dovetail.transport import Caller, Codec, KeyRing, Listener, Refused, make_keys
+from dovetail.runtime.sites.site_line import SiteLine
+from dovetail.transport import Caller, EnvelopeCodec, KeyRing, Listener, Refused, make_keys
 from tests.runtime.sites.test_lines import Two, a_round
 from tests.runtime.sites.two_sites import free_ports
 
@@ -36,16 +35,16 @@ class Place:
     def __init__(self, folder: Path) -> None:
         for name in NAMES:
             make_keys(folder / "keys", name)
-        self.keys, self.codec, self.folder = KeyRing(folder / "keys"), Codec(SiteMessage), folder
+        self.keys, self.codec, self.folder = KeyRing(folder / "keys"), EnvelopeCodec(SiteMessage), folder
         self.address = f"tcp://127.0.0.1:{free_ports(1)}"
         self.words: list[str] = []
         self.giver = self.make_giver()
         self.nearby = Nearby({"b": lambda: self.caller("c")}, self.words.append)
         self.now_s = 0.0
 
-    def make_giver(self) -> Giver:
+    def make_giver(self) -> CatchUpPeer:
         listener = Listener([self.address], codec=self.codec, keys=self.keys, name="b")
-        return Giver(NAMES, 1, listener, ExchangeLog(self.folder / "log"))
+        return CatchUpPeer(NAMES, 1, listener, ExchangeLog(self.folder / "log"))
 
     def caller(self, name: str) -> Caller:
         identity = f"{name}/0/wants".encode()
@@ -139,13 +138,13 @@ def test_strangers_and_what_is_no_wish_are_refused(place: Place) -> None:
     head, arrays = a_round(2, 1)
     with closing(place.caller("c")) as caller:
         caller.ask(Offer(head=head), arrays)
-        deadline_s, letter = time.monotonic() + 60.0, None
-        while letter is None and time.monotonic() < deadline_s:
+        deadline_s, envelope = time.monotonic() + 60.0, None
+        while envelope is None and time.monotonic() < deadline_s:
             place.giver.go_on()
-            letter = caller.receive(0.01)
-        assert letter is not None
-        assert isinstance(letter.message, Refused)
-        assert "for the first site" in letter.message.reason
+            envelope = caller.receive(0.01)
+        assert envelope is not None
+        assert isinstance(envelope.message, Refused)
+        assert "for the first site" in envelope.message.reason
     with pytest.raises(ValueError, match="number"):
         Want(number=-5, has_own=0)
 
@@ -173,17 +172,17 @@ def test_a_site_that_comes_back_finds_what_it_had_on_its_own_disk(tmp_path: Path
     listener = Listener([f"tcp://127.0.0.1:{free_ports(1)}"], codec=two.codec, keys=two.keys, name="b")
     log = ExchangeLog(tmp_path / "own")
     two.remote.close()
-    two.remote = RemoteLine(
+    two.remote = SiteLine(
         two.connect,
         site=1,
         every=4,
         now_s=time.monotonic(),
         tell=two.words.append,
-        giver=Giver(("a", "b"), 1, listener, log),
+        giver=CatchUpPeer(("a", "b"), 1, listener, log),
     )
     try:
         for number in (1, 2):
-            two.hub.offer(*a_round(0, number), 0.0)
+            two.aggregation.offer(*a_round(0, number), 0.0)
             two.remote.offer(*a_round(1, number), 0.0)
             has = Beat(exchanges=number - 1, kept=0, has_own=1)
             two.until(lambda number=number: two.remote.exchange(number), has)
@@ -193,10 +192,10 @@ def test_a_site_that_comes_back_finds_what_it_had_on_its_own_disk(tmp_path: Path
         two.remote.forget()  # back to the beginning, and the first site is told that nothing is missing
         back = Beat(exchanges=0, kept=0, has_own=3)
         assert all(head.num_arrays for head in two.remote.exchange(1)[0].rounds)
-        sent = two.hub._others[1].sent
-        two.until(lambda: two.hub._others[1].beat.has_own == 3, back)
-        assert two.hub._others[1].beat.exchanges == 2
-        assert two.hub._others[1].sent == sent == 2
+        sent = two.aggregation._others[1].sent
+        two.until(lambda: two.aggregation._others[1].beat.has_own == 3, back)
+        assert two.aggregation._others[1].beat.exchanges == 2
+        assert two.aggregation._others[1].sent == sent == 2
     finally:
         two.close()
 
@@ -205,10 +204,10 @@ def test_the_first_site_sends_what_another_promised_and_did_not_give(tmp_path: P
     two = Two(tmp_path)
     try:
         for number in (1, 2):
-            two.hub.offer(*a_round(0, number), 0.0)
+            two.aggregation.offer(*a_round(0, number), 0.0)
             two.remote.offer(*a_round(1, number), 0.0)
         two.until(lambda: two.remote.exchange(2))
-        two.until(lambda: two.hub._others[1].beat.exchanges == 2, Beat(exchanges=2, kept=0, has_own=1))
+        two.until(lambda: two.aggregation._others[1].beat.exchanges == 2, Beat(exchanges=2, kept=0, has_own=1))
         two.remote.forget()
         for number in (1, 2):  # whoever asks for the second does not want the first any more
             two.until(lambda number=number: two.remote.exchange(number))

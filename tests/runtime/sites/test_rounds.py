@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.runtime.sites.combine import Part, Rule, combined_rows
-from dovetail.runtime.sites.progress import RowDeltas
+from dovetail.runtime.sites.changes import RowDeltas, Rule, SiteChange, combined_rows
 from tests.runtime.sites.meeting import NUM_DENSE, NUM_ROWS, WIDTH, Meeting, Site, settle
 
 SUMS = Rule(linear_rows=True, sums=True)
@@ -48,11 +47,11 @@ def run_all(sites: list[Site], num_steps: int, each: Callable[[int], None] = lam
             changes.append(change)
             site.step(*change, now_s=float(step))
             if random.random() < 0.6:
-                site.exchanger.go_on(float(step))
+                site.outer_step.go_on(float(step))
         for site in sites:
-            while site.exchanger.is_held:
+            while site.outer_step.is_held:
                 for other in sites:
-                    other.exchanger.go_on(float(step))
+                    other.outer_step.go_on(float(step))
     settle(sites, float(num_steps))
     return changes
 
@@ -64,7 +63,7 @@ def test_every_change_of_every_site_is_in_the_union_once(tmp_path: Path, num_sit
     sites = [Site(meeting, n, tmp_path, last_step=22, rule=SUMS, ahead=ahead) for n in range(num_sites)]
     rows, dense = total_of(run_all(sites, 22))
     for site in sites:
-        assert site.exchanger.is_finished
+        assert site.outer_step.is_finished
         np.testing.assert_array_equal(table_of(site), rows)
         np.testing.assert_array_equal(site.store.values, dense)
 
@@ -88,8 +87,8 @@ def test_a_base_is_the_same_everywhere_after_every_exchange(tmp_path: Path) -> N
 
     def note(_: int) -> None:
         for site in sites:
-            found = bases.setdefault(site.exchanger.exchanges, [])
-            found.append(site.exchanger.dense.base.copy())
+            found = bases.setdefault(site.outer_step.exchanges, [])
+            found.append(site.outer_step.dense.base.copy())
 
     run_all(sites, 40, note)
     assert len(bases) > 5
@@ -110,13 +109,13 @@ def test_a_site_that_is_cut_off_goes_on_alone_and_its_work_counts_when_it_is_bac
             changes.append(random_change(random))
             site.step(*changes[-1], now_s=now_s)
         later_s = now_s
-        while any(site.exchanger.is_held for site in sites):
+        while any(site.outer_step.is_held for site in sites):
             later_s += 0.5
             for site in sites:
-                site.exchanger.go_on(later_s)
+                site.outer_step.go_on(later_s)
         if step == 29:
             assert len(meeting.made) > 10
-            assert sites[2].exchanger.exchanges < len(meeting.made)
+            assert sites[2].outer_step.exchanges < len(meeting.made)
             assert any("goes on alone" in word for word in sites[2].words)
     settle(sites, 200.0)
     rows, dense = total_of(changes)
@@ -136,7 +135,7 @@ def test_a_site_that_does_its_steps_again_counts_once(tmp_path: Path) -> None:
         for step in range(first, last):
             sites[site].step(*changes[site][step], now_s=float(step))
             for each in sites:
-                each.exchanger.go_on(float(step))
+                each.outer_step.go_on(float(step))
 
     for step in range(30):
         steps(0, step, step + 1)
@@ -151,7 +150,7 @@ def test_a_site_that_does_its_steps_again_counts_once(tmp_path: Path) -> None:
     settle(sites, 100.0)
     rows, dense = total_of(changes[0] + changes[1])
     for site in sites:
-        assert site.exchanger.is_finished
+        assert site.outer_step.is_finished
         np.testing.assert_array_equal(table_of(site), rows)
         np.testing.assert_array_equal(site.store.values, dense)
 
@@ -167,9 +166,9 @@ def test_with_one_step_a_round_the_mean_of_sgd_steps_is_a_step_on_the_union(tmp_
         np.testing.assert_allclose(site.store.values, dense, rtol=1e-6, atol=1e-6)
 
 
-def part(keys: list[int], *, samples: int, value: float) -> Part:
+def part(keys: list[int], *, samples: int, value: float) -> SiteChange:
     values = np.full((len(keys), 1), value, dtype=np.float32)
-    return Part(samples, np.zeros(0, dtype=np.float32), [RowDeltas(np.array(keys, dtype=np.int64), values)])
+    return SiteChange(samples, np.zeros(0, dtype=np.float32), [RowDeltas(np.array(keys, dtype=np.int64), values)])
 
 
 def test_changes_of_rows_whose_optimizer_divides_by_gradients_are_added_up() -> None:

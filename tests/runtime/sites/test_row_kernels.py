@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.runtime.sites.combine import Part, Rule, combined_rows
-from dovetail.runtime.sites.progress import RowDeltas, RowProgress
-from dovetail.runtime.sites.warm_up import SomeRows, warm_up
+from dovetail.runtime.sites.changes import RowDeltas, RowProgress, Rule, SiteChange, combined_rows
+from dovetail.runtime.sites.join import SomeRows, warm_up
 from tests.runtime.sites.meeting import Meeting, Site
 
 
@@ -19,7 +18,7 @@ def deltas(random, count):
 @pytest.mark.parametrize("counts", [(30,), (0, 0), (0, 9), (9, 0), (20, 40), (64, 64, 5)])
 def test_changes_of_sites_are_added_up_key_by_key(counts):
     random = np.random.default_rng(3)
-    parts = [Part(10, np.zeros(1, dtype=np.float32), [deltas(random, count)]) for count in counts]
+    parts = [SiteChange(10, np.zeros(1, dtype=np.float32), [deltas(random, count)]) for count in counts]
 
     keys, total = combined_rows(parts, 0, Rule(linear_rows=False, sums=False))
 
@@ -57,8 +56,8 @@ def test_a_short_last_round_is_part_of_the_one_before(tmp_path: Path, last_step,
     found = []
     for step in range(last_step):
         site.step(none, np.empty((0, site.store.table.read(none).shape[1]), dtype=np.float32), 0, now_s=float(step))
-        site.exchanger.go_on(float(step))
-        if site.exchanger.last_cut == step + 1:
+        site.outer_step.go_on(float(step))
+        if site.outer_step.last_cut == step + 1:
             found.append(step + 1)
 
     assert found == cuts

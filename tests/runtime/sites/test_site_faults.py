@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
+from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.sites.figures import read_facts
-from dovetail.spec.run_keeping import RunSaving
+from dovetail.spec.run_sections import RunSaving
 from dovetail.testbed import Hosts, available
 from dovetail.testbed.namespaces import inside
 from tests.runtime.counting import PLAIN, slow_counting

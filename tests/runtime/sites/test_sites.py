@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dovetail.runtime.sites.figures import read_facts
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.counting import COUNTING, PLAIN
 from tests.runtime.runs import last_state, make_run, train
 from tests.runtime.sites.two_sites import assert_counted_once_at_every_site, at_sites, train_sites

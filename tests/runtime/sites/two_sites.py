@@ -17,8 +17,8 @@ from dovetail.data.clicks import Clicks
 from dovetail.embedding.first_values import first_values
 from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.runtime.launch.sites import make_site_keys
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.prepare.sites import make_site_keys
 from dovetail.spec.run import Run
 from dovetail.spec.run_sites import RunExchange, RunSite
 from tests.runtime.runs import NUM_ROWS, assert_same_state, last_state

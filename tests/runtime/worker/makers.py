@@ -13,17 +13,17 @@ from torch import nn
 
 from dovetail.models.load import load_model
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.launch.in_process import answer_as
-from dovetail.runtime.launch.prepare import load_source, prepare
 from dovetail.runtime.messages import Assign
 from dovetail.runtime.model.build import build_model
+from dovetail.runtime.prepare.run_folder import load_source, prepare
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import Shard
-from dovetail.runtime.worker.lines import Lines
-from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.row_source import Rows
-from dovetail.runtime.worker.task import MicroBatch, Task
+from dovetail.runtime.single.in_process import answer_as
+from dovetail.runtime.worker.compute.served_model import ServedModel
+from dovetail.runtime.worker.links.servers import ServerConnections
+from dovetail.runtime.worker.rows.batch_rows import BatchRows
+from dovetail.runtime.worker.tasks.task import MicroBatch, Task
 from dovetail.transport import DirectCaller
 from tests.runtime.runs import cut, make_run
 
@@ -48,12 +48,12 @@ class Bench:
         for shard in self.shards:
             shard.load(checkpoints.newest(folder))
         self.graph = build_model(self.blueprint.run, self.source.schema, own)
-        self.model = ServedModel(self.graph, Rows(self.blueprint.num_servers, CPU), CPU)
+        self.model = ServedModel(self.graph, BatchRows(self.blueprint.num_servers, CPU), CPU)
         self.samples = Samples(self.blueprint, self.source)
 
-    def lines(self) -> Lines:
+    def lines(self) -> ServerConnections:
         """Return lines to the shards."""
-        return Lines(self.blueprint, [DirectCaller(answer_as(shard)) for shard in self.shards])
+        return ServerConnections(self.blueprint, [DirectCaller(answer_as(shard)) for shard in self.shards])
 
     def close(self) -> None:
         """Give back the shards' memory, and the folder of sockets and lanes."""

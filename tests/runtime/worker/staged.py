@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.launch.in_process import answer_as
 from dovetail.runtime.messages import Apply, Hello, InRing, JoinRing, Message, Reset, RingMeets, Stop, SumUp
 from dovetail.runtime.process import Process
+from dovetail.runtime.single.in_process import answer_as
 from dovetail.runtime.worker.loop import work
-from dovetail.runtime.worker.stage_loop import work_in_stage
+from dovetail.runtime.worker.stages.loop import work_in_stage
 from dovetail.transport import Listener
 from tests.runtime.worker.makers import Bench, running
 from tests.transport.makers import serving
@@ -42,10 +42,10 @@ class Coordinator:
                     del self._heard[at]
                     return message
             assert time.monotonic() < deadline_s, f"no {kind.__name__} of {name} among {self._heard}"
-            letter = self._listener.receive(0.1)
-            if letter is not None:
-                self._senders[letter.owner] = letter.sender
-                self._heard.append((letter.owner, letter.message))
+            envelope = self._listener.receive(0.1)
+            if envelope is not None:
+                self._senders[envelope.owner] = envelope.sender
+                self._heard.append((envelope.owner, envelope.message))
 
     def said(self, kind: type) -> list[Any]:
         """Return what was heard of some kind and not asked for."""

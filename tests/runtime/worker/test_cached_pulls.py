@@ -7,15 +7,15 @@ import torch
 from dovetail.codecs.payload import unpack
 from dovetail.embedding.hashing import shard_of
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.in_process import answer_as
 from dovetail.runtime.messages import Pull, Pulled, Push, Refresh
-from dovetail.runtime.server.wire import AnswerWire
-from dovetail.runtime.worker.incoming import CachedIncoming
-from dovetail.runtime.worker.keys import look_up
-from dovetail.runtime.worker.lines import Lines
-from dovetail.runtime.worker.row_cache import RowCache
-from dovetail.runtime.worker.row_source import Rows
-from dovetail.transport import DirectCaller, Letter
+from dovetail.runtime.server.answers import AnswerWire
+from dovetail.runtime.single.in_process import answer_as
+from dovetail.runtime.worker.links.servers import ServerConnections
+from dovetail.runtime.worker.rows.batch_rows import BatchRows
+from dovetail.runtime.worker.rows.incoming import CachedIncoming
+from dovetail.runtime.worker.rows.keys import look_up
+from dovetail.runtime.worker.rows.row_cache import RowCache
+from dovetail.transport import DirectCaller, Envelope
 from tests.runtime.runs import NUM_ROWS
 from tests.runtime.worker.makers import assign
 
@@ -30,7 +30,7 @@ class Side:
         self.shards, self.tables = bench.shards, bench.blueprint.tables
         self._widths = [table.width for table in self.tables]
         self._parked_s = PARKED_S if early else 0.0
-        self._lines = Lines(bench.blueprint, [DirectCaller(self._server(shard)) for shard in self.shards])
+        self._lines = ServerConnections(bench.blueprint, [DirectCaller(self._server(shard)) for shard in self.shards])
         self._cache = (
             RowCache(self.tables, budget_bytes, torch.device(device), staleness=None) if budget_bytes else None
         )
@@ -39,15 +39,15 @@ class Side:
     def _server(self, shard):
         wire, push = AnswerWire(shard.exact), answer_as(shard)
 
-        def answer(letter):
-            message = letter.message
+        def answer(envelope):
+            message = envelope.message
             if isinstance(message, Push):
-                return push(letter)
+                return push(envelope)
             is_early = isinstance(message, Pull) and message.early
             self.num_early += is_early and message.version > shard.version
             if message.version > shard.version and not is_early:
                 shard.commit(scale=1.0, dense_scale=1.0, factor=1.0)
-            said, arrays = wire.answer(letter, message, shard, self._parked_s, owner="here")
+            said, arrays = wire.answer(envelope, message, shard, self._parked_s, owner="here")
             arrays = [each.written() if hasattr(each, "written") else each for each in arrays]
             self.num_travelled += sum(len(each) for each in arrays if each.ndim == 2)
             return said, arrays
@@ -115,7 +115,7 @@ def test_rows_in_fewer_bits_come_with_those_that_are_kept(make_bench):
     pull = Pull(generation=1, version=0, tables=(0,), dense=False, cached=True, row_bits=16)
 
     said, (bits, payload) = AnswerWire(shard.exact).answer(
-        Letter(b"w", 1, pull, (keys, ages)), pull, shard, 0.0, owner="w"
+        Envelope(b"w", 1, pull, (keys, ages)), pull, shard, 0.0, owner="w"
     )
 
     assert isinstance(said, Pulled)
@@ -129,20 +129,20 @@ def test_ages_that_are_not_those_of_the_keys_are_refused(make_bench, ages):
     pull = Pull(generation=1, version=0, tables=(0,), dense=False, cached=True)
 
     with pytest.raises(TrainingError, match="ages"):
-        AnswerWire(shard.exact).answer(Letter(b"w", 1, pull, (np.arange(4), *ages)), pull, shard, 0.0, owner="w")
+        AnswerWire(shard.exact).answer(Envelope(b"w", 1, pull, (np.arange(4), *ages)), pull, shard, 0.0, owner="w")
 
 
 def test_a_server_that_leaves_out_what_is_not_kept_is_told_apart_from_one_that_is_right(make_bench):
     bench = make_bench()
     width, calls = bench.blueprint.tables[0].width, []
 
-    def answer(letter):
-        calls.append(letter.message)
-        if not letter.message.cached:
+    def answer(envelope):
+        calls.append(envelope.message)
+        if not envelope.message.cached:
             return Pulled(version=0), (np.zeros((3, width), np.float32),)
         return Pulled(version=0), (np.packbits([0, 0, 0, 0]), np.zeros((0, width), np.float32))
 
-    lines = Lines(bench.blueprint, [DirectCaller(answer)])
+    lines = ServerConnections(bench.blueprint, [DirectCaller(answer)])
     cache = RowCache(bench.blueprint.tables, 1 << 20, torch.device("cpu"), staleness=None)
 
     def pull(keys):
@@ -162,7 +162,7 @@ def test_rows_that_are_kept_stay_as_servers_have_them_where_a_table_limits_norms
     bench = make_bench()
     width = bench.blueprint.tables[0].width
     keeps, wanted = Side(bench, budget_bytes=1 << 20), look_up(0, np.arange(20), 1)
-    rows = Rows(1, torch.device("cpu"))
+    rows = BatchRows(1, torch.device("cpu"))
     rows.limit(0, 0.01, 2.0)
     seen = []
     for _ in range(2):

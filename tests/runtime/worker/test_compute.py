@@ -11,9 +11,9 @@ from dovetail.embedding.first_values import first_values
 from dovetail.models.load import as_graph, load_model
 from dovetail.runtime.blueprint import table_seed
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.worker.compute import Computer
+from dovetail.runtime.worker.compute.computer import Computer
 from dovetail.runtime.worker.fetch import Fetcher
-from dovetail.runtime.worker.task import Fetched
+from dovetail.runtime.worker.tasks.task import FetchedBatch
 from dovetail.spec.run import RunModel
 from tests.runtime.one_process import OneProcess, sparse_weights
 from tests.runtime.worker.makers import micro_batch
@@ -24,7 +24,7 @@ MODELS = {
 }
 
 
-def fetched_by(bench, first, last) -> Fetched:
+def fetched_by(bench, first, last) -> FetchedBatch:
     """Return samples with their rows and dense parameters."""
     fetcher = Fetcher(bench.blueprint, bench.samples, bench.model, bench.lines(), wanted=lambda task: True, dense=True)
     return fetcher.fetch(fetcher.read(micro_batch(first, last)))
@@ -92,7 +92,7 @@ def test_rows_that_were_not_fetched_ahead_are_fetched_when_needed(make_bench):
     bench = make_bench(servers=2)
     fetched = fetched_by(bench, 0, 30)
     ahead = compute(bench, fetched)
-    late = compute(bench, Fetched(fetched.micro_batch, fetched.batch, [], fetched.dense, 0.0))
+    late = compute(bench, FetchedBatch(fetched.micro_batch, fetched.batch, [], fetched.dense, 0.0))
 
     assert late.loss == ahead.loss
     for (_, one), (_, other) in zip(late.rows, ahead.rows, strict=True):

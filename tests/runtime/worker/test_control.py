@@ -33,12 +33,12 @@ def make_control(folder, handle=lambda message: None):
 
 
 def next_of(listener, kind, timeout_s=60.0):
-    """Return the next letter with a message of some kind."""
+    """Return the next envelope with a message of some kind."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
-        letter = listener.receive(0.1)
-        if letter is not None and isinstance(letter.message, kind):
-            return letter
+        envelope = listener.receive(0.1)
+        if envelope is not None and isinstance(envelope.message, kind):
+            return envelope
     raise AssertionError(f"no {kind.__name__} came")
 
 
@@ -67,14 +67,14 @@ def test_messages_go_both_ways_with_their_arrays(folder, coordinator):
     with running(control.run):
         sender = next_of(coordinator, Hello).sender
         control.tell(done, (np.arange(4),))
-        letter = next_of(coordinator, Done)
+        envelope = next_of(coordinator, Done)
         close = Close(generation=7, step=1, task=2)
         coordinator.send(sender, Alive(name="coordinator"))
         coordinator.send(sender, close)
         coordinator.send(sender, Stop())
 
-    assert letter.message == done
-    assert letter.arrays[0].tolist() == [0, 1, 2, 3]
+    assert envelope.message == done
+    assert envelope.arrays[0].tolist() == [0, 1, 2, 3]
     assert heard == [close]
 
 

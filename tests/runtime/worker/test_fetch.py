@@ -9,9 +9,8 @@ from dovetail.data.loader import Loader
 from dovetail.embedding.first_values import first_values
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import table_seed
-from dovetail.runtime.worker.fetch import AHEAD, Fetcher
-from dovetail.runtime.worker.read_ahead import ahead
-from dovetail.runtime.worker.task import MicroBatch, Task
+from dovetail.runtime.worker.fetch import AHEAD, Fetcher, ahead
+from dovetail.runtime.worker.tasks.task import MicroBatch, Task
 from tests.runtime.worker.makers import assign, micro_batch, running
 
 
@@ -55,7 +54,7 @@ def test_dense_parameters_come_with_the_first_micro_batch_of_a_task_alone(make_b
         fetch(make_fetcher(bench), MicroBatch(task, number, 10 * number, 10 * number + 10)) for number in (0, 1)
     ]
     kept, _ = checkpoints.load_dense(
-        checkpoints.newest(bench.folder), checkpoints.Manifest.read(checkpoints.newest(bench.folder))
+        checkpoints.newest(bench.folder), checkpoints.RunManifest.read(checkpoints.newest(bench.folder))
     )
 
     np.testing.assert_array_equal(first.dense, kept)

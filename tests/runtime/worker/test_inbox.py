@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.runtime.messages import Close, Extend, GaveBack, GiveBack, More, Recall, Reset, Stop
-from dovetail.runtime.worker.inbox import Inbox, News, Progress
-from dovetail.runtime.worker.pace import Pace
-from dovetail.runtime.worker.task import Task, divide
+from dovetail.runtime.worker.tasks.inbox import Inbox, News, TaskProgress, Throughput
+from dovetail.runtime.worker.tasks.task import Task, divide
 from tests.runtime.worker.makers import assign
 
 
 def make_inbox(most: int = 10, generation: int = 1, sample_s: float = 0.0) -> Inbox:
-    pace = Pace()
+    pace = Throughput()
     pace.add(samples=1, compute_s=sample_s, fetch_s=sample_s * most)
     inbox = Inbox(lambda: most, pace=pace)
     inbox.handle(Reset(generation=generation))
@@ -92,19 +91,19 @@ def test_more_is_asked_for_before_the_last_known_micro_batch_and_not_once_closed
     assert len(news) == 3
     task = first.task
 
-    assert [inbox.should_ask_for_more(first), inbox.computed(task)] == [False, Progress.GOES_ON]
+    assert [inbox.should_ask_for_more(first), inbox.computed(task)] == [False, TaskProgress.GOES_ON]
     inbox.computed(task)
     inbox.handle(close())
     assert not inbox.should_ask_for_more(news[-1])
     assert inbox.is_last(task)
-    assert inbox.computed(task) is Progress.WHOLE
+    assert inbox.computed(task) is TaskProgress.WHOLE
 
 
 def test_a_task_that_ran_out_becomes_whole_when_it_is_closed():
     inbox = make_inbox()
     (only,) = inbox.handle(assign((0, 2), is_open=True)).micro_batches
 
-    assert inbox.computed(only.task) is Progress.RAN_OUT
+    assert inbox.computed(only.task) is TaskProgress.RAN_OUT
     assert inbox.next_whole() is None
     assert inbox.handle(close()).may_be_whole
     assert inbox.next_whole() is only.task
@@ -183,7 +182,11 @@ def test_what_is_not_begun_is_given_back_as_far_as_another_ends_it_sooner():
     assert news.answer.ranges == ((18, 26), (50, 55))
     assert news.more == More(generation=1, step=0, task=0)  # nothing is left to begin
     assert inbox.handle(give_back(1e9)).answer.ranges == ()
-    assert [inbox.computed(first.task) for _ in range(3)] == [Progress.GOES_ON, Progress.GOES_ON, Progress.RAN_OUT]
+    assert [inbox.computed(first.task) for _ in range(3)] == [
+        TaskProgress.GOES_ON,
+        TaskProgress.GOES_ON,
+        TaskProgress.RAN_OUT,
+    ]
 
 
 @pytest.mark.parametrize("message", [give_back(0.01), give_back(1e9, fixed_s=1e9), give_back(1e9, task=7)])
@@ -207,7 +210,7 @@ def test_the_first_micro_batch_stays_where_it_is():
 
 @pytest.mark.parametrize(("fetch_s", "parts"), [(0.0, [256, 279, 279, 279]), (10.0, [256, 837])])
 def test_an_open_task_that_takes_long_is_cut_small_where_that_costs_little(fetch_s, parts):
-    pace = Pace()
+    pace = Throughput()
     pace.add(samples=1, compute_s=0.01, fetch_s=fetch_s)
     inbox = Inbox(lambda: 1024, pace=pace)
     inbox.handle(Reset(generation=1))
@@ -302,9 +305,9 @@ class Bout:
             self.inbox.should_ask_for_more(each)
             self.computed.setdefault(id(each.task), (each.task, []))[1].extend(range(each.first, each.last))
             progress = self.inbox.computed(each.task)
-            if progress is Progress.WHOLE and self.inbox.take(each.task):
+            if progress is TaskProgress.WHOLE and self.inbox.take(each.task):
                 self.note(each.task)
-            elif progress is Progress.RAN_OUT:
+            elif progress is TaskProgress.RAN_OUT:
                 assert each.task.asked_for_more
                 self.finish()
 

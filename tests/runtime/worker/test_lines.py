@@ -5,10 +5,9 @@ import pytest
 
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Stale
-from dovetail.runtime.worker.asking import Abandoned
-from dovetail.runtime.worker.keys import look_up
-from dovetail.runtime.worker.lines import Lines
-from dovetail.transport import DirectCaller, Letter, Refused
+from dovetail.runtime.worker.links.servers import Abandoned, ServerConnections
+from dovetail.runtime.worker.rows.keys import look_up
+from dovetail.transport import DirectCaller, Envelope, Refused
 from tests.runtime.worker.makers import Bench
 
 
@@ -23,8 +22,8 @@ class Nameless(DirectCaller):
     """A line to a server that cannot read the number of a request."""
 
     def receive(self, timeout_s):
-        letter = super().receive(timeout_s)
-        return letter and Letter(b"", 0, letter.message)
+        envelope = super().receive(timeout_s)
+        return envelope and Envelope(b"", 0, envelope.message)
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +34,12 @@ def bench(tmp_path_factory):
 
 
 def pull(bench, channel, wanted=lambda: True):
-    lines = Lines(bench.blueprint, [channel])
+    lines = ServerConnections(bench.blueprint, [channel])
     return lines.pull(1, 0, [look_up(0, np.arange(3), 1)], dense=False, wanted=wanted)
 
 
 def test_a_stale_request_is_abandoned(bench):
-    channel = DirectCaller(lambda letter: (Stale(generation=2), ()))
+    channel = DirectCaller(lambda envelope: (Stale(generation=2), ()))
 
     with pytest.raises(Abandoned):
         pull(bench, channel)
@@ -49,32 +48,32 @@ def test_a_stale_request_is_abandoned(bench):
 
 def test_a_request_that_is_not_wanted_any_more_is_abandoned(bench):
     with pytest.raises(Abandoned):
-        pull(bench, Silent(lambda letter: (Pushed(), ())), wanted=lambda: False)
+        pull(bench, Silent(lambda envelope: (Pushed(), ())), wanted=lambda: False)
 
 
 @pytest.mark.parametrize("kind", [DirectCaller, Nameless])
 def test_a_refusal_names_the_server_and_the_reason(bench, kind):
     with pytest.raises(TrainingError, match="server-0 refused a request: no such table") as caught:
-        pull(bench, kind(lambda letter: (Refused("no such table"), ())))
+        pull(bench, kind(lambda envelope: (Refused("no such table"), ())))
 
     assert "same version" in caught.value.hint
 
 
 def test_an_answer_to_another_question_is_named(bench):
     with pytest.raises(TrainingError, match="refused a request: Pushed"):
-        pull(bench, DirectCaller(lambda letter: (Pushed(), ())))
+        pull(bench, DirectCaller(lambda envelope: (Pushed(), ())))
 
 
 def test_who_waits_for_steps_fetches_before_them_and_again_what_they_change(bench):
     rows, asked = np.zeros((3, bench.blueprint.tables[0].width), dtype=np.float32), []
 
-    def answer(letter):
-        asked.append(letter.message)
-        if isinstance(letter.message, Refresh):
+    def answer(envelope):
+        asked.append(envelope.message)
+        if isinstance(envelope.message, Refresh):
             return Refreshed(parked_s=0.5), (np.array([1], dtype=np.int32), rows[:1] + 7)
-        return Pulled(parked_s=0.0 if letter.message.early else 5.0, version=letter.message.version - 1), (rows,)
+        return Pulled(parked_s=0.0 if envelope.message.early else 5.0, version=envelope.message.version - 1), (rows,)
 
-    lines = Lines(bench.blueprint, [DirectCaller(answer)])
+    lines = ServerConnections(bench.blueprint, [DirectCaller(answer)])
     found = [
         lines.pull(1, step, [look_up(0, np.arange(3), 1)], dense=False, wanted=lambda: True).rows[0][:, 0].tolist()
         for step in (1, 2)
@@ -90,11 +89,11 @@ def test_a_refresh_and_a_push_name_their_pull_and_bring_its_keys_where_a_server_
     rows, asked = np.zeros((3, bench.blueprint.tables[0].width), dtype=np.float32), []
     forgets = set()
 
-    def answer(letter):
-        message = letter.message
+    def answer(envelope):
+        message = envelope.message
         name = type(message).__name__
-        asked.append((name, len(letter.arrays)))
-        if name in forgets and len(letter.arrays) < 2 - isinstance(message, Refresh):
+        asked.append((name, len(envelope.arrays)))
+        if name in forgets and len(envelope.arrays) < 2 - isinstance(message, Refresh):
             return Forgotten(), ()
         if isinstance(message, Push):
             return Pushed(), ()
@@ -102,7 +101,7 @@ def test_a_refresh_and_a_push_name_their_pull_and_bring_its_keys_where_a_server_
             return Refreshed(parked_s=0.5), (np.array([1], dtype=np.int32), rows[:1] + 7)
         return Pulled(parked_s=0.0 if message.early else 5.0, version=message.version - 1), (rows,)
 
-    lines = Lines(bench.blueprint, [DirectCaller(answer)])
+    lines = ServerConnections(bench.blueprint, [DirectCaller(answer)])
 
     def step(number):
         how = {"dense": False, "wanted": lambda: True, "keep": True}
@@ -127,13 +126,13 @@ def test_a_refresh_and_a_push_name_their_pull_and_bring_its_keys_where_a_server_
 def test_no_two_lines_give_their_pulls_the_same_numbers(bench):
     seen = []
 
-    def answer(letter):
-        if isinstance(letter.message, Pull):
-            seen.append(letter.message.number)
-        return Pulled(version=letter.message.version), (np.zeros((1, bench.blueprint.tables[0].width), np.float32),)
+    def answer(envelope):
+        if isinstance(envelope.message, Pull):
+            seen.append(envelope.message.number)
+        return Pulled(version=envelope.message.version), (np.zeros((1, bench.blueprint.tables[0].width), np.float32),)
 
     for _ in range(20):
-        lines = Lines(bench.blueprint, [DirectCaller(answer)])
+        lines = ServerConnections(bench.blueprint, [DirectCaller(answer)])
         for _ in range(2):
             lines.pull(1, 0, [look_up(0, np.arange(1), 1)], dense=False, wanted=lambda: True, keep=True)
 

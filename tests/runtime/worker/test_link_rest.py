@@ -1,7 +1,7 @@
 """Links without a codec are measured ever less often."""
 
 from dovetail.codecs.chooser import WINDOW
-from dovetail.runtime.worker.link_rest import FIRST_WINDOWS, MOST_WINDOWS, Rest
+from dovetail.runtime.worker.links.compression import FIRST_WINDOWS, MOST_WINDOWS, MeasuringBackoff
 
 
 def measured(rest, tasks, *, is_quiet):
@@ -14,7 +14,7 @@ def measured(rest, tasks, *, is_quiet):
 
 
 def test_quiet_links_are_measured_ever_less_but_never_let_go():
-    rest = Rest()
+    rest = MeasuringBackoff()
     assert measured(rest, 2 * WINDOW, is_quiet=True) == 2 * WINDOW
     measured(rest, 100 * WINDOW, is_quiet=True)
 
@@ -23,13 +23,13 @@ def test_quiet_links_are_measured_ever_less_but_never_let_go():
 
 
 def test_links_that_need_something_are_always_measured():
-    rest = Rest()
+    rest = MeasuringBackoff()
 
     assert measured(rest, 50 * WINDOW, is_quiet=False) == 50 * WINDOW
 
 
 def test_after_a_codec_was_on_rests_are_short_again():
-    rest = Rest()
+    rest = MeasuringBackoff()
     measured(rest, 200 * WINDOW, is_quiet=True)
     while rest.is_now:
         rest.task_done(is_quiet=True)
@@ -40,7 +40,7 @@ def test_after_a_codec_was_on_rests_are_short_again():
 
 
 def test_a_task_is_as_long_as_from_the_end_of_the_one_before():
-    rest, now = Rest(), iter([3.0, 10.0])
+    rest, now = MeasuringBackoff(), iter([3.0, 10.0])
     rest.clock = now.__next__
     rest.task_done(is_quiet=True)
 

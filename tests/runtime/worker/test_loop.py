@@ -13,7 +13,6 @@ from torch import nn
 
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.in_process import answer_as
 from dovetail.runtime.messages import (
     Apply,
     Close,
@@ -33,9 +32,10 @@ from dovetail.runtime.messages import (
     Stop,
 )
 from dovetail.runtime.process import Process
+from dovetail.runtime.single.in_process import answer_as
 from dovetail.runtime.worker.loop import work
 from dovetail.spec.run import RunWorker
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.worker.makers import assign, running
 from tests.runtime.worker.test_compute import by_autograd
 from tests.runtime.worker.test_control import next_of
@@ -69,9 +69,9 @@ class Coordinator:
         deadline_s = time.monotonic() + timeout_s
         while (found := next((each for each in self._heard if isinstance(each, kind)), None)) is None:
             assert time.monotonic() < deadline_s, f"no {kind.__name__} among {self._heard}"
-            letter = self._listener.receive(0.1)
-            if letter is not None:
-                self._heard.append(letter.message)
+            envelope = self._listener.receive(0.1)
+            if envelope is not None:
+                self._heard.append(envelope.message)
         self._heard.remove(found)
         return found
 

@@ -14,18 +14,18 @@ import zmq
 
 from dovetail.runtime.folder import KEYS
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.asking import Abandoned
-from dovetail.runtime.worker.meeting import (
+from dovetail.runtime.worker.dense.rendezvous import (
     CODEC,
     MOST_BYTES,
-    Found,
-    Leave,
-    Look,
-    Meeting,
-    MeetingPlace,
-    MeetingStore,
-    Put,
+    Rendezvous,
+    RendezvousServer,
+    RendezvousStore,
+    StoreGet,
+    StoreLeave,
+    StorePut,
+    StoreReply,
 )
+from dovetail.runtime.worker.links.servers import Abandoned
 from dovetail.transport import Caller, KeyRing, Refused, make_keys
 from tests.runtime.worker.makers import Bench, running
 
@@ -41,14 +41,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def place(folder) -> Iterator[MeetingPlace]:
-    place = MeetingPlace(Process(folder, "worker-0"), "127.0.0.1", MEMBERS)
+def place(folder) -> Iterator[RendezvousServer]:
+    place = RendezvousServer(Process(folder, "worker-0"), "127.0.0.1", MEMBERS)
     yield place
     place.close()
 
 
-def meeting(folder, place, name, wanted=lambda: True, wait_s=60.0) -> Meeting:
-    return Meeting(Process(folder, name), "worker-0", place.address, wanted, wait_s=wait_s)
+def meeting(folder, place, name, wanted=lambda: True, wait_s=60.0) -> Rendezvous:
+    return Rendezvous(Process(folder, name), "worker-0", place.address, wanted, wait_s=wait_s)
 
 
 def caller(folder, place, name, keys=None) -> Caller:
@@ -77,7 +77,7 @@ def listening_here() -> set[Any]:
     return {each.laddr for each in found if each.status == psutil.CONN_LISTEN}
 
 
-def address_of(place: MeetingPlace) -> tuple[str, int]:
+def address_of(place: RendezvousServer) -> tuple[str, int]:
     host, _, port = place.address.rpartition(":")
     return host, int(port)
 
@@ -91,7 +91,7 @@ def test_it_listens_on_the_one_address_alone(place):
 def test_a_stranger_without_a_key_can_neither_read_nor_write(folder, place):
     member = meeting(folder, place, "worker-0")
     member.put("here", b"secret")
-    frames = [CODEC.pack(1, Look(("here",))), CODEC.pack(2, Put("forged", b"x"))]
+    frames = [CODEC.pack(1, StoreGet(("here",))), CODEC.pack(2, StorePut("forged", b"x"))]
     with zmq.Context() as context, context.socket(zmq.DEALER) as client:
         client.linger = 0
         client.setsockopt(zmq.IDENTITY, b"worker-1")
@@ -112,7 +112,7 @@ def test_a_key_of_another_run_opens_nothing(folder, place, tmp_path):
     make_keys(tmp_path / "keys", "worker-1")
     (tmp_path / "keys" / "worker-0.public").write_bytes((folder / KEYS / "worker-0.public").read_bytes())
     stranger = caller(folder, place, "worker-1", KeyRing(tmp_path / "keys"))
-    stranger.ask(Look(("here",)))
+    stranger.ask(StoreGet(("here",)))
 
     assert stranger.receive(0.5) is None
     stranger.socket.linger = 0
@@ -121,27 +121,33 @@ def test_a_key_of_another_run_opens_nothing(folder, place, tmp_path):
 
 def test_a_process_of_the_run_that_is_no_member_is_refused(folder, place):
     other = caller(folder, place, "worker-2")
-    for message in (Look(("here",)), Put("forged", b"x"), Leave()):
+    for message in (StoreGet(("here",)), StorePut("forged", b"x"), StoreLeave()):
         other.ask(message)
-        letter = other.receive(60)
-        assert letter is not None
-        assert letter.message == Refused("worker-2 is no member of this ring")
+        envelope = other.receive(60)
+        assert envelope is not None
+        assert envelope.message == Refused("worker-2 is no member of this ring")
     other.close()
 
 
 @pytest.mark.parametrize(
     "message",
-    [Put("here", b"other"), Put("k", bytes(MOST_BYTES + 1)), Put("k" * MOST_BYTES, b"v"), Found(), Refused("")],
+    [
+        StorePut("here", b"other"),
+        StorePut("k", bytes(MOST_BYTES + 1)),
+        StorePut("k" * MOST_BYTES, b"v"),
+        StoreReply(),
+        Refused(""),
+    ],
 )
 def test_a_member_can_neither_change_what_is_kept_nor_fill_the_memory(folder, place, message):
     first = meeting(folder, place, "worker-0")
     first.put("here", b"mine")
     line = caller(folder, place, "worker-1")
     line.ask(message)
-    letter = line.receive(60)
+    envelope = line.receive(60)
 
-    assert letter is not None
-    assert "makes no sense here" in letter.message.reason
+    assert envelope is not None
+    assert "makes no sense here" in envelope.message.reason
     assert first.wait(["here"]) == [b"mine"]
     line.close()
     first.close()
@@ -171,7 +177,7 @@ def test_gloo_gives_up_with_its_member(folder, place, how):
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
 
     with pytest.raises(Abandoned if how == "abandoned" else RuntimeError):
-        dist.ProcessGroupGloo(MeetingStore(one), 0, 2, options)  # the second never comes
+        dist.ProcessGroupGloo(RendezvousStore(one), 0, 2, options)  # the second never comes
     one.close()
 
 
@@ -183,7 +189,7 @@ def test_gloo_listens_on_the_address_that_it_is_given(folder, place):
         one = meeting(folder, place, name)
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        store = MeetingStore(one)
+        store = RendezvousStore(one)
         groups.append((dist.ProcessGroupGloo(store, rank, 2, options), store))
         one.leave()
 

@@ -5,27 +5,27 @@ import pytest
 import torch
 
 from dovetail.runtime.messages import Span
-from dovetail.runtime.worker import score_counts
-from dovetail.runtime.worker.idle_time import IdleTime
-from dovetail.runtime.worker.memory import Room, free_memory_bytes, saved_bytes
-from dovetail.runtime.worker.pace import Pace
-from dovetail.runtime.worker.score_counts import NUM_BINS, ScoreCounts
+from dovetail.runtime.worker.compute.memory import MemoryBudget, free_memory_bytes, saved_bytes
+from dovetail.runtime.worker.tasks import score_counts
+from dovetail.runtime.worker.tasks.inbox import Throughput
+from dovetail.runtime.worker.tasks.lifecycle import IdleTime
+from dovetail.runtime.worker.tasks.score_counts import NUM_BINS, ScoreCounts
 
 
 def test_before_a_sample_is_known_the_micro_batch_is_the_run_files():
-    room = Room(None, 4096, lambda: 0.0)
+    room = MemoryBudget(None, 4096, lambda: 0.0)
 
     assert room.most_samples() is None
     assert room.most_at_once() == 4096
 
 
 def test_four_micro_batches_fit_eight_tenths_of_what_is_free(monkeypatch):
-    monkeypatch.setattr("dovetail.runtime.worker.memory.free_memory_bytes", lambda limit: limit)
+    monkeypatch.setattr("dovetail.runtime.worker.compute.memory.free_memory_bytes", lambda limit: limit)
 
-    assert Room(1_000_000, 4096, lambda: 100.0).most_samples() == 8000
-    assert Room(1_000_000, 4096, lambda: 100.0).most_at_once() == 2000
-    assert Room(1_000_000, 512, lambda: 100.0).most_at_once() == 512
-    assert Room(1_000_000, 512, lambda: 1e9).most_at_once() == 1  # a sample at a time, at the least
+    assert MemoryBudget(1_000_000, 4096, lambda: 100.0).most_samples() == 8000
+    assert MemoryBudget(1_000_000, 4096, lambda: 100.0).most_at_once() == 2000
+    assert MemoryBudget(1_000_000, 512, lambda: 100.0).most_at_once() == 512
+    assert MemoryBudget(1_000_000, 512, lambda: 1e9).most_at_once() == 1  # a sample at a time, at the least
 
 
 def test_free_memory_is_what_the_limit_leaves():
@@ -45,7 +45,7 @@ def test_bytes_that_autograd_keeps_are_counted_once_and_parameters_not_at_all():
 
 
 def test_a_pace_goes_three_tenths_of_the_way_to_what_was_seen():
-    pace = Pace()
+    pace = Throughput()
     pace.add(samples=10, compute_s=1.0, fetch_s=2.0)
     assert (pace.busy_s(5), pace.fetch_s) == (0.5, 2.0)
 

@@ -23,13 +23,13 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker import ring
-from dovetail.runtime.worker.compute import Computer
-from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.ring_sync import RingSync
-from dovetail.runtime.worker.row_source import Rows
-from dovetail.runtime.worker.task import Task
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.runtime.worker.compute.computer import Computer
+from dovetail.runtime.worker.compute.served_model import ServedModel
+from dovetail.runtime.worker.dense import ring
+from dovetail.runtime.worker.dense.ring_sync import RingSync
+from dovetail.runtime.worker.rows.batch_rows import BatchRows
+from dovetail.runtime.worker.tasks.task import Task
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.worker.makers import CPU, assign, running
 
 RATE = 0.5
@@ -41,7 +41,7 @@ class Member:
     def __init__(self, bench, name):
         self.bench, self.name, self.told = bench, name, []
         graph = build_model(bench.run, bench.source.schema)
-        self.model = ServedModel(graph, Rows(bench.blueprint.num_servers, CPU), CPU)
+        self.model = ServedModel(graph, BatchRows(bench.blueprint.num_servers, CPU), CPU)
         self.sync = RingSync(Process(bench.folder, name), self.model, self.told.append)
         self.sync.reset(1)
         assert self.told.pop() == Holds(name=name, generation=1, era=-1, version=-1)
@@ -119,7 +119,7 @@ def test_a_member_loads_the_checkpoints_parameters_and_writes_its_own(make_membe
     member.model.values.zero_()
     form([member])
     newest = checkpoints.newest(member.bench.folder)
-    kept, _ = checkpoints.load_dense(newest, checkpoints.Manifest.read(newest))
+    kept, _ = checkpoints.load_dense(newest, checkpoints.RunManifest.read(newest))
     np.testing.assert_array_equal(member.model.values.numpy(), kept)
 
     (tmp_path / "partial").mkdir()

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from dovetail.runtime.blueprint import TableSpec
-from dovetail.runtime.coordinator.pool import TaskPool
+from dovetail.runtime.coordinator.pool_work import TaskPool
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages.row_ages import NEW_ENOUGH, NOT_KEPT
-from dovetail.runtime.worker.keys import look_up
-from dovetail.runtime.worker.row_cache import SLOT_BYTES, RowCache
+from dovetail.runtime.messages.parameters import NEW_ENOUGH, NOT_KEPT
+from dovetail.runtime.worker.rows.keys import look_up
+from dovetail.runtime.worker.rows.row_cache import SLOT_BYTES, RowCache
 from dovetail.spec.run import RunWorker
 from tests.runtime.worker.makers import assign
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dovetail.runtime.worker.keys import look_up
+from dovetail.runtime.worker.rows.keys import look_up
 from dovetail.runtime.worker.send import Sender
-from dovetail.runtime.worker.task import Task
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.runtime.worker.tasks.task import Task
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.worker.makers import assign, running
 
 PLAIN = RunOptimizer(name="sgd", rows="sgd", learning_rate=1.0)

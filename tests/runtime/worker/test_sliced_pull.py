@@ -6,34 +6,34 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.runtime.dense.slices import slices_of
-from dovetail.runtime.worker.asking import Abandoned
+from dovetail.runtime.dense.buckets import buckets_of
+from dovetail.runtime.worker.dense.buckets import BucketPull, LayerBarrier
 from dovetail.runtime.worker.fetch import Fetcher
-from dovetail.runtime.worker.sliced_pull import Gate, SlicedPull
-from dovetail.runtime.worker.task import Arriving
+from dovetail.runtime.worker.links.servers import Abandoned
+from dovetail.runtime.worker.tasks.task import ArrivingBuckets
 from tests.runtime.worker.makers import micro_batch, running
 from tests.runtime.worker.test_compute import compute, fetched_by
 
 
 def arriving_of(values, slices):
     """Return parameters of which nothing has come yet."""
-    return Arriving(values, [threading.Event() for _ in slices])
+    return ArrivingBuckets(values, [threading.Event() for _ in slices])
 
 
 @pytest.mark.parametrize("servers", [1, 3])
 def test_parameters_in_slices_are_those_of_one_piece(make_bench, servers):
     bench = make_bench(servers=servers, slice_bytes=100)
-    slices = slices_of(bench.blueprint)
+    slices = buckets_of(bench.blueprint)
     expected = compute(bench, fetched_by(bench, 0, 60))
     whole = bench.model.values.clone()
     bench.model.values.fill_(7.0)
     rested = threading.Event()
-    pull = SlicedPull(slices, bench.lines(), lambda task: True, rested.set)
+    pull = BucketPull(slices, bench.lines(), lambda task: True, rested.set)
     fetcher = Fetcher(
         *(bench.blueprint, bench.samples, bench.model, bench.lines()),
         wanted=lambda task: True, dense=True, slices=pull,
     )  # fmt: skip
-    gate = Gate(bench.model, slices)
+    gate = LayerBarrier(bench.model, slices)
 
     with running(pull.run):
         fetched = fetcher.fetch(fetcher.read(micro_batch(0, 60)))
@@ -59,9 +59,9 @@ def test_a_layer_waits_for_its_slices_and_not_for_those_of_later_ones(make_bench
     bench = make_bench(slice_bytes=100)
     fetched = fetched_by(bench, 0, 30)
     expected = compute(bench, fetched).loss
-    slices, values = slices_of(bench.blueprint), fetched.dense.copy()
+    slices, values = buckets_of(bench.blueprint), fetched.dense.copy()
     bench.model.values.zero_()
-    gate, arriving = Gate(bench.model, slices), arriving_of(values, slices)
+    gate, arriving = LayerBarrier(bench.model, slices), arriving_of(values, slices)
     layers = [block.module for block in bench.graph.blocks if any(p.requires_grad for p in block.module.parameters())]
     layers = [layer for layer in layers if any(p is each for p in layer.parameters() for each in bench.model.dense)]
     ran = [threading.Event() for _ in layers]
@@ -85,8 +85,8 @@ def test_a_layer_waits_for_its_slices_and_not_for_those_of_later_ones(make_bench
 
 def test_nobody_waits_for_slices_of_a_task_that_is_not_wanted(make_bench):
     bench = make_bench(slice_bytes=100)
-    slices = slices_of(bench.blueprint)
-    gate = Gate(bench.model, slices)
+    slices = buckets_of(bench.blueprint)
+    gate = LayerBarrier(bench.model, slices)
     gate.begin(arriving_of(np.zeros(bench.blueprint.dense_size, dtype=np.float32), slices), lambda: False)
 
     with pytest.raises(Abandoned):
@@ -95,9 +95,9 @@ def test_nobody_waits_for_slices_of_a_task_that_is_not_wanted(make_bench):
 
 def test_a_model_that_is_compiled_has_all_parameters_before_it_runs(make_bench):
     bench = make_bench(slice_bytes=100)
-    slices = slices_of(bench.blueprint)
+    slices = buckets_of(bench.blueprint)
     bench.model.compiles = True
-    gate = Gate(bench.model, slices)
+    gate = LayerBarrier(bench.model, slices)
     values = np.arange(bench.blueprint.dense_size, dtype=np.float32)
     arriving = arriving_of(values, slices)
     for event in arriving.came:

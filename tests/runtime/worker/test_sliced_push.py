@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from dovetail.runtime.dense.slices import slices_of
+from dovetail.runtime.dense.buckets import buckets_of
+from dovetail.runtime.worker.dense.buckets import BucketPush, through_servers
 from dovetail.runtime.worker.send import Sender
-from dovetail.runtime.worker.sliced_push import SlicedPush, through_servers
 from tests.runtime.worker.makers import micro_batch, running
 from tests.runtime.worker.test_compute import compute, fetched_by
 
@@ -24,8 +24,8 @@ def test_slices_are_sent_while_the_backward_pass_goes_on_and_are_those_of_one_pi
             then()
 
     sender = Watched("worker-0", "worker-0/1", bench.lines(), wanted=lambda task: True, tell=lambda *_: None)
-    sync = through_servers(bench.model, slices_of(bench.blueprint), sender)
-    assert isinstance(sync, SlicedPush)
+    sync = through_servers(bench.model, buckets_of(bench.blueprint), sender)
+    assert isinstance(sync, BucketPush)
     task = micro_batch(0, 60).task
     sync.begin_task()
 
@@ -43,7 +43,7 @@ def test_a_task_in_slices_counts_on_every_server_after_its_last_part(make_bench)
     sender = Sender(
         "worker-0", "worker-0/1", bench.lines(), wanted=lambda task: True, tell=lambda message, _: done.append(message)
     )
-    sync = through_servers(bench.model, slices_of(bench.blueprint), sender)
+    sync = through_servers(bench.model, buckets_of(bench.blueprint), sender)
     fetched = fetched_by(bench, 0, 60)
     task = fetched.micro_batch.task
     sync.begin_task()

@@ -29,7 +29,7 @@ from dovetail.runtime.messages import (
 from dovetail.runtime.model.stages import cuts_of
 from dovetail.runtime.process import Process
 from dovetail.spec.run import RunModel
-from dovetail.spec.run_optimizer import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer
 from tests.runtime.counting import slow_counting
 from tests.runtime.worker.makers import assign
 from tests.runtime.worker.staged import workers_of
@@ -87,7 +87,7 @@ def test_gradients_that_go_through_stages_are_those_of_the_whole(make_bench, how
 def test_each_stage_keeps_its_parameters_and_all_of_them_step_as_the_whole(make_bench, tmp_path):
     bench = make_bench(optimizer=PLAIN, micro_batch=16, lasts=(0, 3), counts=(1, 2, 1), dense="ring")
     begun = checkpoints.newest(bench.folder)
-    before, _ = checkpoints.load_dense(begun, checkpoints.Manifest.read(begun))
+    before, _ = checkpoints.load_dense(begun, checkpoints.RunManifest.read(begun))
     loss, dense, _ = by_autograd(bench, bench.samples.read(0, 0, 60))
     with workers_of(bench) as coordinator:
         coordinator.begin()

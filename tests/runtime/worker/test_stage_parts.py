@@ -14,15 +14,15 @@ from dovetail.runtime.messages import Apply, Collect, Collected, Forward, JoinRi
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.calls import Calls, is_stale
-from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.ring_sync import RingSync
-from dovetail.runtime.worker.row_source import Rows
-from dovetail.runtime.worker.stage_dense import StageRing, TaskSums
-from dovetail.runtime.worker.stage_visits import Visit, Visits, joined
-from dovetail.runtime.worker.waker import Waker
-from dovetail.spec.run_optimizer import RunOptimizer
-from dovetail.transport import Letter
+from dovetail.runtime.worker.compute.served_model import ServedModel
+from dovetail.runtime.worker.control import Waker
+from dovetail.runtime.worker.dense.ring_sync import RingSync
+from dovetail.runtime.worker.rows.batch_rows import BatchRows
+from dovetail.runtime.worker.stages.batches import StageBatch, StageBatches, concatenated
+from dovetail.runtime.worker.stages.dense import StageRing, TaskSums
+from dovetail.runtime.worker.stages.requests import StageRequests, is_stale
+from dovetail.spec.run_sections import RunOptimizer
+from dovetail.transport import Envelope
 from tests.runtime.worker.makers import CPU
 from tests.transport.makers import serving
 
@@ -37,7 +37,7 @@ def forward(*, flight=1, sender=0, step=0, task=0, head=HEAD, samples=2, generat
 
 
 def letter_of(message):
-    return Letter(sender=b"", request=1, message=message)
+    return Envelope(sender=b"", request=1, message=message)
 
 
 # -- micro-batches -----------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def cut_with(*senders):
 
 
 def test_a_micro_batch_is_ready_when_every_stage_that_it_reads_has_sent_its_part():
-    visits = Visits(cut_with(0, 2))
+    visits = StageBatches(cut_with(0, 2))
     visit = visits.add(letter_of(forward(sender=2)))
     assert visits.ready(lambda message: True) is None
     assert visits.add(letter_of(forward(sender=0))) is visit
@@ -61,16 +61,16 @@ def test_a_micro_batch_is_ready_when_every_stage_that_it_reads_has_sent_its_part
 
 
 class Answer:
-    letter = None
+    envelope = None
 
 
 def test_backward_passes_come_before_forward_passes_that_came_earlier():
-    visits = Visits(cut_with(0))
+    visits = StageBatches(cut_with(0))
     first, second = visits.add(letter_of(forward(flight=1))), visits.add(letter_of(forward(flight=2)))
     call = Answer()
     second.calls[4] = call
     assert visits.ready(lambda message: True) is first
-    call.letter = letter_of(None)
+    call.envelope = letter_of(None)
 
     assert visits.ready(lambda message: True) is second
     visits.clear()
@@ -78,14 +78,14 @@ def test_backward_passes_come_before_forward_passes_that_came_earlier():
 
 
 def visit_of(*, flight, samples=2, width=3, step=0):
-    visit = Visit(forward(flight=flight, samples=samples, step=step))
+    visit = StageBatch(forward(flight=flight, samples=samples, step=step))
     visit.inputs["of-0"] = torch.full((samples, width), float(flight)).requires_grad_()
     visit.fields["labels"] = torch.full((samples,), flight)
     return visit
 
 
 def test_micro_batches_that_are_alike_are_computed_as_one_up_to_a_limit():
-    visits = Visits(cut_with(0))
+    visits = StageBatches(cut_with(0))
     for flight, how in enumerate([{}, {}, {"width": 5}, {"step": 1}, {"samples": 9}, {}], 1):
         made = visit_of(flight=flight, **how)
         visit = visits.add(letter_of(made.message))
@@ -93,13 +93,13 @@ def test_micro_batches_that_are_alike_are_computed_as_one_up_to_a_limit():
     first = visits.ready(lambda message: True)
 
     found = visits.ready_with(first, lambda message: True, most_samples=6)
-    whole = joined(found)
+    whole = concatenated(found)
 
     assert [visit.message.flight for visit in found] == [1, 2, 6]
     assert whole.fields["labels"].tolist() == [1, 1, 2, 2, 6, 6]
     assert whole.inputs["of-0"][:, 0].tolist() == [1, 1, 2, 2, 6, 6]
     assert whole.inputs["of-0"].requires_grad
-    assert joined([first]) is first
+    assert concatenated([first]) is first
 
 
 def test_what_is_not_one_entry_a_sample_is_computed_on_its_own():
@@ -111,7 +111,7 @@ def test_what_is_not_one_entry_a_sample_is_computed_on_its_own():
 
 
 def test_what_stages_took_for_a_micro_batch_adds_up():
-    visit = Visit(forward())
+    visit = StageBatch(forward())
     visit.took((0.0, 1.0))
     visit.took((0.0, 0.5, 2.0))
 
@@ -125,7 +125,7 @@ def stage_of(bench, number=1):
     """Return a stage's model and its cut."""
     graph = build_model(bench.run, bench.source.schema)
     cut = cuts_of(graph, bench.blueprint)[number]
-    return ServedModel(graph, Rows(1, CPU), CPU, only=cut.names), cut
+    return ServedModel(graph, BatchRows(1, CPU), CPU, only=cut.names), cut
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_a_stages_ring_has_parameters_for_its_own_generation_up_to_its_step(make
 def stage_line(make_bench):
     """Return calls to a worker of the second stage, and where it listens."""
     bench = make_bench(lasts=(1,), counts=(1, 1))
-    calls = Calls(Process(bench.folder, "stage-0"), "test", dense_size=1000)
+    calls = StageRequests(Process(bench.folder, "stage-0"), "test", dense_size=1000)
     stage = Process(bench.folder, "stage-1")
     (spec,) = bench.blueprint.stages[1].workers
     yield calls, stage.listen([spec.local_address])
@@ -251,14 +251,14 @@ def collect(task):
 def test_several_requests_are_under_way_and_each_gets_its_own_answer(stage_line):
     calls, listener = stage_line
     big = np.arange(50_000, dtype=np.float32)
-    with serving(listener, lambda letter: (Collected(), [np.full_like(big, letter.message.task)])):
+    with serving(listener, lambda envelope: (Collected(), [np.full_like(big, envelope.message.task)])):
         asked = [calls.ask("stage-1", collect(task), [big]) for task in range(3)]
         found = []
         while len(found) < 3:
             found += answers(calls)
         for task, call in enumerate(asked):
             assert call in found
-            np.testing.assert_array_equal(call.letter.arrays[0], np.full_like(big, task))
+            np.testing.assert_array_equal(call.envelope.arrays[0], np.full_like(big, task))
         lines = {call.line for call in asked}
         for call in asked:
             calls.end(call)
@@ -274,9 +274,9 @@ def test_an_answer_that_nobody_wants_any_more_goes_nowhere(stage_line):
     calls, listener = stage_line
     may_answer = threading.Event()
 
-    def answer(letter):
+    def answer(envelope):
         assert may_answer.wait(60)
-        return Stale(generation=letter.message.task), ()
+        return Stale(generation=envelope.message.task), ()
 
     with serving(listener, answer):
         first = calls.ask("stage-1", collect(1))
@@ -287,15 +287,15 @@ def test_an_answer_that_nobody_wants_any_more_goes_nowhere(stage_line):
         assert second.line is first.line
         assert answers(calls) == [second]
         assert is_stale(second)
-        assert second.letter.message.generation == 2
-        assert first.letter is None
+        assert second.envelope.message.generation == 2
+        assert first.envelope is None
 
 
 def test_a_request_that_is_refused_ends_the_worker(stage_line):
     calls, listener = stage_line
     calls.ask("stage-1", collect(1))
-    letter = listener.receive(60)
-    listener.refuse(letter, "it makes no sense")
+    envelope = listener.receive(60)
+    listener.refuse(envelope, "it makes no sense")
 
     with pytest.raises(TrainingError, match="stage-1 refused a request: it makes no sense"):
         answers(calls)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dovetail.runtime.worker.travel import Travel
+from dovetail.runtime.worker.stages.activations import ActivationTransport
 
 CPU = torch.device("cpu")
 DEVICES = [CPU, *([torch.device("cuda")] if torch.cuda.is_available() else [])]
@@ -25,7 +25,7 @@ DEVICES = [CPU, *([torch.device("cuda")] if torch.cuda.is_available() else [])]
     ids=["floats", "whole", "bool", "empty", "int16", "turned", "bfloat16"],
 )
 def test_what_arrives_is_what_was_sent(device, half, tensor):
-    travel = Travel(device, half=half)
+    travel = ActivationTransport(device, half=half)
     sent = travel.pack(tensor.to(device))
 
     arrived = travel.unpack_all([sent.written() if hasattr(sent, "written") else sent])[0]
@@ -37,6 +37,6 @@ def test_what_arrives_is_what_was_sent(device, half, tensor):
 
 
 def test_exact_numbers_are_not_halved():
-    travel, tensor = Travel(CPU, half=True), torch.randn(50)
+    travel, tensor = ActivationTransport(CPU, half=True), torch.randn(50)
 
     assert torch.equal(travel.unpack_all([travel.pack(tensor, exact=True)])[0], tensor)

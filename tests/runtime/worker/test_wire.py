@@ -7,10 +7,10 @@ import pytest
 
 from dovetail.codecs import unpack
 from dovetail.codecs.chooser import WINDOW
-from dovetail.runtime.launch.prepare import prepare
-from dovetail.runtime.worker.wire import Wire
+from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.worker.links.compression import LinkCompression
 from dovetail.spec.run import RunModel
-from dovetail.spec.run_compression import RunCompression
+from dovetail.spec.run_sections import RunCompression
 from tests.runtime.runs import make_run
 
 MODEL = RunModel(name="ctr-dnn", options={"num_rows": 240, "width": 8, "hidden": [64, 32]})
@@ -21,7 +21,7 @@ def make_wire(tmp_path):
     def make(run=None, **settings):
         run = make_run(model=MODEL, compression=RunCompression(**settings), **(run or {}))
         blueprint = prepare(run, tmp_path / "run")
-        wire = Wire(blueprint, name="w", is_slow=True)
+        wire = LinkCompression(blueprint, name="w", is_slow=True)
         wire.rest.clock = itertools.count().__next__  # steps of a second each, whatever else the machine does
         return wire, blueprint
 

@@ -6,25 +6,110 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numba import njit
 from numpy.typing import NDArray
 
 from dovetail.data.batch import Batch
-from dovetail.data.clicks.best import best_recall
-from dovetail.data.clicks.items import draw_item_features, pool_of
-from dovetail.data.clicks.kernels import draw_offsets
-from dovetail.data.clicks.popularity import rank_table
-from dovetail.data.clicks.topics import draw_rows, draw_topics, row_chances, topic_chances
-from dovetail.data.counter import stream_of
+from dovetail.data.clicks.kernels import draw_offsets, near_normal
+from dovetail.data.clicks.popularity import rank_table, row_shares
+from dovetail.data.clicks.source import best_recall
+from dovetail.data.counter import draw, stream_of, substream, unit
 from dovetail.data.errors import DataError
 from dovetail.data.items import ItemPool
 from dovetail.data.schema import Schema, Slot
+
+_PER_SLOT = 128  # draws set aside for a slot: two for each of up to 64 ids
+
+
+@njit(cache=True, nogil=True)
+def draw_topics(
+    stream: np.uint64, first: int, num_samples: int, num_topics: int
+) -> NDArray[np.int64]:  # pragma: no cover
+    """Return the topic of each sample."""
+    topics = np.empty(num_samples, dtype=np.int64)
+    for i in range(num_samples):
+        own = substream(stream, np.uint64(first + i))
+        topics[i] = int(unit(draw(own, np.uint64(1 << 30))) * num_topics)
+    return topics
+
+
+@njit(cache=True, nogil=True)
+def draw_rows(
+    stream: np.uint64,
+    first: int,
+    slot: int,
+    topics: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    table: NDArray[np.float64],
+    num_topics: int,
+    focus: float,
+) -> NDArray[np.int64]:  # pragma: no cover
+    """Return the rows of one slot: those of sample `first + i` are at `starts[i]` up to `starts[i + 1]`."""
+    rows = np.empty(starts[-1], dtype=np.int64)
+    num_steps = table.size - 1
+    for i in range(topics.size):
+        own = substream(stream, np.uint64(first + i))
+        for position in range(starts[i], starts[i + 1]):
+            number = slot * _PER_SLOT + 2 * (position - starts[i])
+            u = unit(draw(own, np.uint64(number))) * num_steps
+            step = int(u)
+            row = int(table[step] + (u - step) * (table[step + 1] - table[step]))
+            if unit(draw(own, np.uint64(number + 1))) < focus:
+                row = row - row % num_topics + topics[i]
+            rows[position] = row
+    return rows
+
+
+def row_chances(num_rows: int, num_topics: int, focus: float) -> NDArray[np.float64]:
+    """Return P(r | t) as an array [T, num_rows]."""
+    shares = row_shares(num_rows)
+    blocks = shares.reshape(-1, num_topics).sum(axis=1)
+    of_topic = np.arange(num_rows)[None, :] % num_topics == np.arange(num_topics)[:, None]
+    return np.asarray(focus * of_topic * np.repeat(blocks, num_topics)[None, :] + (1.0 - focus) * shares[None, :])
+
+
+def topic_chances(
+    rows: NDArray[np.int64], starts: NDArray[np.int64], chances: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return log P(rows of a sample | t) for every sample and topic, as an array [n, T]."""
+    each = np.log(chances[:, rows].T)
+    cumulated = np.concatenate([np.zeros((1, each.shape[1])), np.cumsum(each, axis=0)])
+    return np.asarray(cumulated[starts[1:]] - cumulated[starts[:-1]])
+
+
+_DENSE_FROM = 1 << 20
+
+
+@njit(cache=True, nogil=True)
+def draw_item_features(
+    stream: np.uint64, items: NDArray[np.int64], rows_per_slot: NDArray[np.int64], num_topics: int, num_dense: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:  # pragma: no cover
+    """Return the rows [n, s] and the numbers [n, d] of items: slot 0 is the item itself, slot 1 its topic."""
+    rows = np.empty((items.size, rows_per_slot.size), dtype=np.int64)
+    dense = np.empty((items.size, num_dense), dtype=np.float32)
+    for i in range(items.size):
+        own = substream(stream, np.uint64(items[i]))
+        for slot in range(rows_per_slot.size):
+            rows[i, slot] = int(unit(draw(own, np.uint64(slot))) * rows_per_slot[slot])
+        rows[i, 0] = items[i]
+        if rows_per_slot.size > 1:
+            rows[i, 1] = items[i] % num_topics
+        for feature in range(num_dense):
+            dense[i, feature] = near_normal(draw(own, np.uint64(_DENSE_FROM + feature)))
+    return rows, dense
+
+
+def pool_of(rows: NDArray[np.int64], dense: NDArray[np.float32], first_keys: NDArray[np.int64]) -> ItemPool:
+    """Return the pool of items with these rows, under the keys of their slots."""
+    return ItemPool(ids=torch.from_numpy(rows + first_keys[None, :]), dense=torch.from_numpy(dense))
+
 
 _ITEM = 1 << 10  # the slot number under which a sample's item is drawn, beyond all user slots
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matches:
-    """Samples of a user (or a context) and the item that followed; see `dovetail.data.clicks.topics` for which.
+    """Samples of a user (or a context) and the item that followed; see `dovetail.data.clicks.matches` for which.
 
     The first `num_user_slots` slots describe the user; the others, and the numbers, the item. Every label is 1: what
     was not clicked is for the model to draw.

@@ -12,8 +12,7 @@ import pyarrow.csv as arrow_csv
 from dovetail.data.errors import DataError
 from dovetail.data.files.columns import Columns
 from dovetail.data.files.decoder import ROWS_PER_PART, DecodedPart
-from dovetail.data.files.lines import line_blocks
-from dovetail.data.files.opening import DataFile, opened
+from dovetail.data.files.opening import DataFile, line_blocks, opened
 from dovetail.data.schema import Schema
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from dovetail.data.bad_rows import BadRow
 from dovetail.data.batch import Batch
+from dovetail.data.errors import BadRow
 from dovetail.data.files.opening import DataFile
 from dovetail.data.schema import Schema
 

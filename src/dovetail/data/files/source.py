@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from dovetail.data.bad_rows import BadRow, BadRows
 from dovetail.data.batch import Batch, concatenate
 from dovetail.data.cache import DecodedCache
-from dovetail.data.errors import DataError
+from dovetail.data.errors import BadRow, BadRows, DataError
 from dovetail.data.files.decoder import DecodedPart, Decoder
 from dovetail.data.files.opening import DataFile, find_files
 from dovetail.data.schema import Schema

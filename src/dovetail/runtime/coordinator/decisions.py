@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.runtime.coordinator.journal import Line
-from dovetail.runtime.coordinator.members import Member
+from dovetail.runtime.coordinator.journal import JournalLine
+from dovetail.runtime.coordinator.membership import Member
 from dovetail.runtime.messages import Message
 
 
@@ -24,7 +24,7 @@ class Send:
 class Write:
     """A line of the journal: on disk before anything that comes after it is carried out."""
 
-    line: Line
+    line: JournalLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Decisions:
 
     def write(self, **entry: Any) -> None:
         """Write a line of the journal."""
-        line = Line(**entry)
+        line = JournalLine(**entry)
         self._num_lines = self._num_lines + 1 if line.start is None else 0
         self._made.append(Write(line))
 

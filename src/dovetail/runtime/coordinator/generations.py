@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.coordinator.checkpoints import KeptCheckpoint
 from dovetail.runtime.coordinator.decisions import Decisions
-from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
-from dovetail.runtime.coordinator.members import Server, Worker
-from dovetail.runtime.coordinator.roster import Roster
-from dovetail.runtime.coordinator.saving import Kept
+from dovetail.runtime.coordinator.journal import CommitLine, Past, StartLine
+from dovetail.runtime.coordinator.membership import Roster, Server, Worker
 from dovetail.runtime.messages import Adopt, Apply, Commit, Load, Ready
 
 ASK_AGAIN_S = 5.0
@@ -57,7 +56,7 @@ class Generations:
         """Go on from a checkpoint."""
         self._past, self._came_back = None, False
 
-    def remember(self, start: Start, decided: CommitLine | None) -> None:
+    def remember(self, start: StartLine, decided: CommitLine | None) -> None:
         """Go on from where the run stands; servers keep their state, or come back with it.
 
         The last step of `start` may be one that was just `decided`, and that not all servers have heard of.
@@ -88,7 +87,7 @@ class Generations:
             if not self._is_held(server, past)
         )
 
-    def ask_servers(self, kept: Kept, now_s: float) -> None:
+    def ask_servers(self, kept: KeptCheckpoint, now_s: float) -> None:
         """Once every server is there, have all of them in one state."""
         if self._roster.missing_servers:
             return

@@ -30,7 +30,7 @@ TaskLine = tuple[int, int, int]
 """Number, first position and the one after the last, over all epochs."""
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class StartLine(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run stands."""
 
     generation: int
@@ -54,10 +54,10 @@ class CommitLine(msgspec.Struct, frozen=True, kw_only=True):
     factor: float
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line: one of its entries is there."""
 
-    start: Start | None = None
+    start: StartLine | None = None
     commit: CommitLine | None = None
     task: TaskLine | None = None
     done: int | None = None
@@ -67,7 +67,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Past(msgspec.Struct, kw_only=True):
     """Where a run stood: the last start, the last commit after it, and tasks that are not done."""
 
-    start: Start
+    start: StartLine
     commit: CommitLine | None = None
     position: int = 0
     next_task: int = 0
@@ -76,7 +76,7 @@ class Past(msgspec.Struct, kw_only=True):
     """Workers of a ring that hold the dense parameters."""
 
     @classmethod
-    def of(cls, start: Start) -> Past:
+    def of(cls, start: StartLine) -> Past:
         """Return where a run stands that has done nothing since."""
         tasks = {task[0]: task for task in start.tasks}
         return cls(start=start, position=start.position, next_task=start.next_task, tasks=tasks, holders=start.holders)
@@ -92,7 +92,7 @@ class Past(msgspec.Struct, kw_only=True):
         made = self.next_task - self.start.next_task + len(self.start.tasks)
         return self.step + made - len(self.tasks)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: JournalLine) -> None:
         """Take in what was decided next."""
         if line.commit is not None:
             self.commit, self.position = line.commit, line.commit.position
@@ -107,7 +107,7 @@ class Past(msgspec.Struct, kw_only=True):
             self.holders = line.ring
 
 
-def past_of(lines: Iterator[Line]) -> Past | None:
+def past_of(lines: Iterator[JournalLine]) -> Past | None:
     """Return where a run stands by its journal, or None where that says nothing."""
     past: Past | None = None
     for line in lines:
@@ -126,7 +126,7 @@ class Journal:
         self._path, self._root = folder / JOURNAL, root
         self._encoder = msgspec.json.Encoder()
         self._sum, self._num_lines = root, 0
-        self._past: list[Line] | None = self._read()
+        self._past: list[JournalLine] | None = self._read()
         self._file = self._path.open("r+b" if self._path.exists() else "w+b", buffering=0)
         self._broken = self._past is None
         """Whether a line is missing: nothing is written until the next `start`, and nothing is read."""
@@ -138,7 +138,7 @@ class Journal:
         """Return what the journal said when it was opened, or None where it said nothing."""
         return past_of(iter(self._past or ()))
 
-    def write(self, line: Line) -> bool:
+    def write(self, line: JournalLine) -> bool:
         """Append a line, which survives the end of this process; False where there is no room for it.
 
         A journal that lacks a line would lead elsewhere, so it is emptied: a coordinator that comes back then goes
@@ -159,7 +159,7 @@ class Journal:
             self._give_up()
         return not self._broken
 
-    def _begin(self, line: Line) -> bool:
+    def _begin(self, line: JournalLine) -> bool:
         """Begin the file anew; the old one is there until the new one is."""
         beside = self._path.with_suffix(".new")
         self._num_lines = 1
@@ -187,13 +187,13 @@ class Journal:
         """Return the first line, which is always as long."""
         return self._encoder.encode({"journal": self._root, "lines": f"{self._num_lines:010d}"}) + b"\n"
 
-    def _sealed(self, line: Line, before: str) -> tuple[bytes, str]:
+    def _sealed(self, line: JournalLine, before: str) -> tuple[bytes, str]:
         """Return a line with its sum, and the sum."""
         body = self._encoder.encode(line)
         total = checksum_of_bytes(before.encode() + body, size=8)
         return body[:-1] + b',"sum":"' + total.encode() + b'"}\n', total
 
-    def _read(self) -> list[Line] | None:
+    def _read(self) -> list[JournalLine] | None:
         """Return the lines, or None where one is missing, or not what was written, or of another run."""
         try:
             header, *texts = self._path.read_bytes().split(b"\n")
@@ -202,7 +202,7 @@ class Journal:
                 return None
             if not texts or texts.pop() != b"" or len(texts) < int(found["lines"]):
                 return None  # it was cut short
-            lines = [msgspec.json.decode(text, type=Line) for text in texts]
+            lines = [msgspec.json.decode(text, type=JournalLine) for text in texts]
         except (OSError, msgspec.MsgspecError, ValueError):
             return None
         for line, text in zip(lines, texts, strict=True):

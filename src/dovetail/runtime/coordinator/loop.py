@@ -1,30 +1,55 @@
-"""The process of the coordinator: sockets, clock, journal and files around the conductor, which decides."""
+"""The process of the coordinator: sockets, clock, journal and files around the state machine, which decides."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from dovetail.models.schedules import make_schedule
-from dovetail.runtime.awake import AwakeClock
-from dovetail.runtime.coordinator.conductor import Conductor
+from dovetail.runtime.clocks import AwakeClock
+from dovetail.runtime.coordinator.checkpoints import FolderCheckpointStore
 from dovetail.runtime.coordinator.decisions import Counted, Decision, Say, Send
-from dovetail.runtime.coordinator.events import Events
 from dovetail.runtime.coordinator.journal import Journal
-from dovetail.runtime.coordinator.links import Links
-from dovetail.runtime.coordinator.metrics import EVERY_S, Metrics, server_summary
-from dovetail.runtime.coordinator.shelf import FolderShelf
-from dovetail.runtime.coordinator.state import RunState
+from dovetail.runtime.coordinator.metrics import EVERY_S, Links, Metrics, server_summary
+from dovetail.runtime.coordinator.state_machine import RunState, RunStateMachine
 from dovetail.runtime.fingerprint import Fingerprint
-from dovetail.runtime.folder import StageSummary, Summary
+from dovetail.runtime.folder import RunSummary, StageSummary
 from dovetail.runtime.messages import Died, Done, Hello, Report, SaveNow, ServerStats, StageSpans, Status, WhoAreYou
 from dovetail.runtime.messages.compression import Tuned
 from dovetail.runtime.process import Process
 from dovetail.runtime.sealed import checksum_of_value
-from dovetail.transport import Letter
+from dovetail.transport import Envelope
+
+MOST_KEPT = 1000
+"""Events that are kept for those who ask late."""
+
+
+class Events:
+    """Numbered from 0; asking for them changes nothing."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._texts: deque[str] = deque(maxlen=MOST_KEPT)
+        self.next_number = 0
+
+    def add(self, text: str) -> None:
+        """Note what happened."""
+        self._texts.append(text)
+        self.next_number += 1
+
+    def since(self, number: int) -> tuple[str, ...]:
+        """Return the events from a number on, as far as they are kept.
+
+        Whoever asks for one that is still to come heard of another coordinator's, and gets all.
+        """
+        first = self.next_number - len(self._texts)
+        number = number if number <= self.next_number else 0
+        return tuple(self._texts)[max(0, number - first) :]
+
 
 LOOK_S = 0.05
 """How long the loop waits for a message at most."""
@@ -37,7 +62,7 @@ WATCHES_S = 5.0
 
 
 class CoordinatorLoop:
-    """Brings messages and the time to the conductor, and carries out what it decides."""
+    """Brings messages and the time to the machine, and carries out what it decides."""
 
     def __init__(self, process: Process) -> None:
         """Listen, and see in the journal whether this run was under way."""
@@ -51,11 +76,11 @@ class CoordinatorLoop:
         self._clock = AwakeClock()
         fingerprint = Fingerprint.of(self._blueprint)
         keep = self._blueprint.run.checkpoint.keep
-        shelf = FolderShelf(
+        store = FolderCheckpointStore(
             self._folder, keep=keep, fingerprint=fingerprint, tell=self._say, statistics=self._metrics.statistics
         )
-        self._conductor = Conductor(
-            self._blueprint, shelf, self._journal.past(), self._clock.now(), place=str(self._folder)
+        self._machine = RunStateMachine(
+            self._blueprint, store, self._journal.past(), self._clock.now(), place=str(self._folder)
         )
         schedule = self._blueprint.run.optimizer.schedule
         self._schedule = make_schedule(schedule.name, **schedule.settings())
@@ -72,10 +97,10 @@ class CoordinatorLoop:
         try:
             while not self._may_leave():
                 now_s = self._clock.now()
-                letter = self._listener.receive(min(LOOK_S, max(0.0, self._conductor.work.due_s() - now_s)))
-                while letter is not None:
-                    self._receive(letter)
-                    letter = self._listener.receive(0)
+                envelope = self._listener.receive(min(LOOK_S, max(0.0, self._machine.work.due_s() - now_s)))
+                while envelope is not None:
+                    self._receive(envelope)
+                    envelope = self._listener.receive(0)
                 self._tick()
         finally:
             self._listener.close()
@@ -91,39 +116,39 @@ class CoordinatorLoop:
     def _tick(self) -> None:
         """Do what is due by time."""
         now_s = self._clock.now()
-        if self._conductor.work.due_s() <= now_s:
-            self._conductor.settle(now_s)
+        if self._machine.work.due_s() <= now_s:
+            self._machine.settle(now_s)
         if now_s - self._ticked_s >= TICK_S:
             self._ticked_s = now_s
-            self._conductor.tick(now_s)
+            self._machine.tick(now_s)
         self._carry_out()
         if now_s - self._turned_s >= EVERY_S:
             self._turned_s = now_s
-            if self._conductor.state.is_working:
+            if self._machine.state.is_working:
                 self._write_metrics(now_s)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def _receive(self, letter: Letter) -> None:
-        """Bring a message to the conductor."""
-        message: Any = letter.message
+    def _receive(self, envelope: Envelope) -> None:
+        """Bring a message to the machine."""
+        message: Any = envelope.message
         now_s = self._clock.now()
-        reason = self._senders.why_not_to_coordinator(letter.owner, message) or why_not_counts(letter)
+        reason = self._senders.why_not_to_coordinator(envelope.owner, message) or why_not_counts(envelope)
         if reason is not None:
-            self._listener.refuse(letter, reason)
+            self._listener.refuse(envelope, reason)
             return
         if isinstance(message, Hello):
-            self._conductor.hello(letter.sender, message, now_s)
+            self._machine.hello(envelope.sender, message, now_s)
         elif isinstance(message, Status):
-            self._answer(letter, message)
+            self._answer(envelope, message)
         elif isinstance(message, Died):
-            self._conductor.died(message, now_s)
+            self._machine.died(message, now_s)
         elif isinstance(message, SaveNow):
-            self._conductor.save_now(message, now_s)
+            self._machine.save_now(message, now_s)
         else:
-            member = self._conductor.roster.sender(letter.sender)
+            member = self._machine.roster.sender(envelope.sender)
             if member is None:
-                self._listener.send(letter.sender, WhoAreYou())
+                self._listener.send(envelope.sender, WhoAreYou())
             elif isinstance(message, ServerStats):
                 self._server_stats[message.name] = message
             elif isinstance(message, Tuned):
@@ -132,24 +157,24 @@ class CoordinatorLoop:
                 member.hear(now_s)
                 self._metrics.add_spans(message.name, message.spans)
             else:
-                if isinstance(message, Done) and message.generation == self._conductor.roster.generation:
-                    self._metrics.add_task(message, letter.arrays)
-                self._conductor.received(member, message, now_s)
+                if isinstance(message, Done) and message.generation == self._machine.roster.generation:
+                    self._metrics.add_task(message, envelope.arrays)
+                self._machine.received(member, message, now_s)
         self._carry_out()
 
-    def _answer(self, letter: Letter, status: Status) -> None:
+    def _answer(self, envelope: Envelope, status: Status) -> None:
         """Tell someone how the run goes."""
-        self._listener.reply(letter, self._report(status.since))
+        self._listener.reply(envelope, self._report(status.since))
         if self._ended_s is None:
-            self._watchers[letter.sender] = self._clock.now()
+            self._watchers[envelope.sender] = self._clock.now()
         else:
-            self._watchers.pop(letter.sender, None)
+            self._watchers.pop(envelope.sender, None)
 
     def _carry_out(self) -> None:
         """Do what was decided, in order."""
-        for decision in self._conductor.decisions.take():
+        for decision in self._machine.decisions.take():
             self._do(decision)
-        if self._conductor.state.is_over and self._ended_s is None:
+        if self._machine.state.is_over and self._ended_s is None:
             self._end()
 
     def _do(self, decision: Decision) -> None:
@@ -174,17 +199,17 @@ class CoordinatorLoop:
         """Write what the run came to; stay for those who watch."""
         now_s = self._ended_s = self._clock.now()
         self._watchers = {who: asked_s for who, asked_s in self._watchers.items() if now_s - asked_s < WATCHES_S}
-        if self._conductor.state is RunState.FAILED:
-            self._process.log(f"error: {self._conductor.failure[0]}")
+        if self._machine.state is RunState.FAILED:
+            self._process.log(f"error: {self._machine.failure[0]}")
             return
         self._write_metrics(now_s)
         with suppress(OSError):
             self._summary().write(self._folder)
 
-    def _summary(self) -> Summary:
+    def _summary(self) -> RunSummary:
         """Return what the run came to."""
-        work, rows = self._conductor.work, [stats.rows for stats in self._server_stats.values()]
-        return Summary(
+        work, rows = self._machine.work, [stats.rows for stats in self._server_stats.values()]
+        return RunSummary(
             step=work.step,
             samples=work.samples_done,
             seconds=round(time.time() - self._begun_s, 3),
@@ -194,7 +219,7 @@ class CoordinatorLoop:
             workers=self._metrics.summary(),
             servers={name: server_summary(stats) for name, stats in sorted(self._server_stats.items())},
             imbalance=round(max(rows) * len(rows) / sum(rows), 4) if rows and sum(rows) else 1.0,
-            checkpoint=self._conductor.kept.folder.name,
+            checkpoint=self._machine.kept.folder.name,
             stages=self._stages(),
             links=self._links.summary,
         )
@@ -218,22 +243,22 @@ class CoordinatorLoop:
 
     def _epoch(self) -> int:
         """Return the epoch that work is in."""
-        return self._conductor.work.position // self._blueprint.samples
+        return self._machine.work.position // self._blueprint.samples
 
     def _learning_rate(self) -> float:
         """Return the rate of dense parameters at this step."""
         rate = self._blueprint.optimizer.get("learning_rate", 0.0)
-        return float(rate) * self._schedule(self._conductor.work.step)
+        return float(rate) * self._schedule(self._machine.work.step)
 
     def _write_metrics(self, now_s: float) -> None:
         """Write a line of figures."""
         facts = {
             "time_s": round(time.time() - self._begun_s, 3),
             "unix_s": round(time.time(), 3),
-            "generation": self._conductor.roster.generation,
-            "step": self._conductor.work.step,
+            "generation": self._machine.roster.generation,
+            "step": self._machine.work.step,
             "epoch": self._epoch(),
-            "samples": self._conductor.work.samples_done,
+            "samples": self._machine.work.samples_done,
             "total_samples": self._blueprint.samples * self._blueprint.run.training.epochs,
             "learning_rate": round(self._learning_rate(), 12),
         }
@@ -241,19 +266,19 @@ class CoordinatorLoop:
 
     def _report(self, since: int) -> Report:
         """Return how the run goes, with what happened since an event."""
-        conductor, run = self._conductor, self._blueprint.run
-        roster = conductor.roster
+        machine, run = self._machine, self._blueprint.run
+        roster = machine.roster
         return Report(
-            state=conductor.state.value,
+            state=machine.state.value,
             generation=roster.generation,
-            step=conductor.work.step,
+            step=machine.work.step,
             epoch=min(self._epoch(), run.training.epochs - 1),
-            samples=conductor.work.samples_done,
+            samples=machine.work.samples_done,
             total_samples=self._blueprint.samples * run.training.epochs,
             samples_per_s=self._metrics.samples_per_s,
             loss=self._metrics.loss,
             auc=self._metrics.auc,
-            checkpoint_step=conductor.kept.manifest.step,
+            checkpoint_step=machine.kept.manifest.step,
             workers=tuple(
                 self._metrics.worker_status(
                     name, "working" if name in roster.workers else "away", self._links.bits_of(name)
@@ -264,9 +289,9 @@ class CoordinatorLoop:
             stage_workers=tuple(sorted(roster.stage_workers)),
             events=self._events.since(since),
             next_event=self._events.next_number,
-            lost=tuple(conductor.lost.items()),
-            error=conductor.failure[0],
-            hint=conductor.failure[1],
+            lost=tuple(machine.lost.items()),
+            error=machine.failure[0],
+            hint=machine.failure[1],
             metrics=tuple(self._metrics.values.items()),
             learning_rate=self._learning_rate(),
             gradient_norm=self._metrics.gradient_norm,
@@ -275,20 +300,20 @@ class CoordinatorLoop:
         )
 
 
-def why_not_counts(letter: Letter) -> str | None:
-    """Return why the arrays of a letter are not what comes with its message, or None where they are."""
+def why_not_counts(envelope: Envelope) -> str | None:
+    """Return why the arrays of an envelope are not what comes with its message, or None where they are."""
     expected = "two arrays of counts, one of sums and one of statistics, or none"
-    expected = expected if isinstance(letter.message, Done) else "none"
-    if not letter.arrays:
+    expected = expected if isinstance(envelope.message, Done) else "none"
+    if not envelope.arrays:
         return None
-    if isinstance(letter.message, Done) and len(letter.arrays) == 4:
-        one, other, sums, statistics = letter.arrays
+    if isinstance(envelope.message, Done) and len(envelope.arrays) == 4:
+        one, other, sums, statistics = envelope.arrays
         are_counts = one.ndim == 1 and one.shape == other.shape and one.dtype == other.dtype == np.int64
         are_sums = sums.ndim == 2 and sums.shape[1] == 2 and statistics.ndim == 1
         if are_counts and are_sums and sums.dtype == statistics.dtype == np.float32:
             return None
-    shapes = ", ".join(f"{array.dtype} {array.shape}" for array in letter.arrays[:4])
-    return f"{type(letter.message).__name__} came with the arrays {shapes}, expected {expected}"
+    shapes = ", ".join(f"{array.dtype} {array.shape}" for array in envelope.arrays[:4])
+    return f"{type(envelope.message).__name__} came with the arrays {shapes}, expected {expected}"
 
 
 def coordinate(process: Process) -> None:

@@ -1,9 +1,12 @@
-"""Figures of a run as it goes: speed, loss, AUC, each worker's share and idle time; for people and for files."""
+"""Figures of a run as it goes: speed, loss, AUC, shares, idle times and link widths; for people and for files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -15,10 +18,99 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.models.ratios import live_ratios, ratio_value
-from dovetail.runtime.coordinator.board import Board
 from dovetail.runtime.coordinator.decisions import Counted
-from dovetail.runtime.folder import METRICS, STEPS, TENSORBOARD, TIMELINE, ServerSummary, WorkerSummary
-from dovetail.runtime.messages import Done, ServerStats, Span, WorkerStatus
+from dovetail.runtime.folder import (
+    METRICS,
+    STEPS,
+    TENSORBOARD,
+    TIMELINE,
+    WIDTHS,
+    LinkSummary,
+    ServerSummary,
+    WorkerSummary,
+)
+from dovetail.runtime.messages import Done, ServerStats, Span, Tuned, WorkerStatus
+
+MOST_WAITING = 1000
+END_S = 10.0
+
+
+class Board:
+    """A file of scalars, written by the caller's own thread; a full disk leaves gaps and is no error."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin a file of this process's own; what writes it is loaded meanwhile, since that takes a second."""
+        self._path = folder / "events"
+        self._writer: Any = None
+        self._waiting: list[tuple[float, int, dict[str, float]]] = []
+        folder.mkdir(exist_ok=True)
+        self._loading = threading.Thread(target=self._load, name="dovetail-board", daemon=True)
+        self._loading.start()
+
+    def write(self, figures: Mapping[str, float], step: int) -> None:
+        """Write figures of one moment."""
+        self._waiting = [*self._waiting, (time.time(), step, dict(figures))][-MOST_WAITING:]
+        if self._writer is not None:
+            self._write_waiting(self._writer)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._loading.join(END_S)
+        if self._writer is not None:
+            with suppress(OSError):
+                self._write_waiting(self._writer)
+                self._writer.close()
+
+    def _load(self) -> None:
+        # Its SummaryWriter has a thread that a full disk ends, and then waits for that thread for ever.
+        from tensorboardX.event_file_writer import EventsWriter  # noqa: PLC0415 - slow, and only a coordinator needs it
+
+        with suppress(OSError):
+            self._writer = EventsWriter(str(self._path), f".{os.getpid()}")
+
+    def _write_waiting(self, writer: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event  # noqa: PLC0415
+        from tensorboardX.proto.summary_pb2 import Summary  # noqa: PLC0415
+
+        waiting, self._waiting = self._waiting, []
+        with suppress(OSError):
+            for moment_s, step, figures in waiting:
+                values = [Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()]
+                writer.write_event(Event(wall_time=moment_s, step=step, summary=Summary(value=values)))
+            writer.flush()
+
+
+class Links:
+    """What was decided of each link, as workers tell it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write every decision into the run's folder as well, for the timeline."""
+        self._file = folder / WIDTHS
+        self.summary: dict[str, LinkSummary] = {}
+
+    def add(self, message: Tuned) -> str:
+        """Take in a decision; return it in words."""
+        name = f"{message.name} {message.link}"
+        before = self.summary.get(name, LinkSummary(bits=32, gain=1.0, changes=0))
+        is_change = message.before != message.bits
+        gain = 1.0 if message.bits == 32 else before.gain if is_change else before.gain * message.gain
+        self.summary[name] = LinkSummary(bits=message.bits, gain=round(gain, 3), changes=before.changes + is_change)
+        line = [round(time.time(), 3), message.name, message.link, message.before, message.bits, message.gain]
+        with suppress(OSError), self._file.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+        if is_change:
+            return f"{name}: {message.bits} bits instead of {message.before}, for {message.reason}"
+        return f"{name}: with {message.bits} bits {message.reason} ({message.gain:.1f}x)"
+
+    def bits_of(self, worker: str) -> str:
+        """Return the fewest bits of a worker's links, there and back; nothing where none was ever chosen."""
+        mine = {name: each.bits for name, each in self.summary.items() if name.startswith(f"{worker} ")}
+        if not mine:
+            return ""
+        there = [bits for name, bits in mine.items() if name.startswith(f"{worker} to ")]
+        back = [bits for name, bits in mine.items() if name.startswith(f"{worker} from ")]
+        return f"{min(there, default=32)}/{min(back, default=32)}"
+
 
 EVERY_S = 1.0
 WINDOW = 8

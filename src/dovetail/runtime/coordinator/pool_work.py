@@ -3,18 +3,142 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import Manifest
+from dovetail.runtime.checkpoint import RunManifest
 from dovetail.runtime.coordinator.decisions import Counted, Decisions
-from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
-from dovetail.runtime.coordinator.members import Member, Worker, shares_of
-from dovetail.runtime.coordinator.pool import TaskPool
-from dovetail.runtime.coordinator.roster import Roster
+from dovetail.runtime.coordinator.journal import CommitLine, Past, StartLine, TaskLine
+from dovetail.runtime.coordinator.membership import Member, Roster, Worker, shares_of
 from dovetail.runtime.coordinator.work import Finish, Pause, Wish
 from dovetail.runtime.dispatch import split
 from dovetail.runtime.messages import Accepted, Assign, Done, Message
+
+
+@dataclass(slots=True)
+class PoolTask:
+    """A task: positions `first` up to but not including `last`, over all epochs; all are of one epoch."""
+
+    number: int
+    first: int
+    last: int
+    worker: str = ""
+    handed_s: float = 0.0
+    accepted: set[str] = field(default_factory=set)
+    """Servers that have applied it."""
+
+    @property
+    def num_positions(self) -> int:
+        """Return how many positions it covers."""
+        return self.last - self.first
+
+    @property
+    def line(self) -> TaskLine:
+        """Return it as the journal has it."""
+        return (self.number, self.first, self.last)
+
+
+@dataclass(slots=True)
+class TaskPool:
+    """Hands out positions of all epochs in turn, `samples` an epoch."""
+
+    samples: int
+    epochs: int
+    position: int = 0
+    """Over all epochs: the first that was not handed out."""
+    next_number: int = 0
+    held: dict[int, PoolTask] = field(default_factory=dict)
+    returned: deque[PoolTask] = field(default_factory=deque)
+    clocks: dict[str, int] = field(default_factory=dict)
+    """Tasks that each worker has finished."""
+
+    @property
+    def total(self) -> int:
+        """Return the positions of all epochs."""
+        return self.samples * self.epochs
+
+    @property
+    def under_way(self) -> list[PoolTask]:
+        """Return the tasks that are not done."""
+        return [*self.held.values(), *self.returned]
+
+    @property
+    def num_done(self) -> int:
+        """Return how many positions are done."""
+        return self.position - sum(task.num_positions for task in self.under_way)
+
+    @property
+    def is_finished(self) -> bool:
+        """Say whether every position is done."""
+        return self.position >= self.total and not self.held and not self.returned
+
+    def held_by(self, worker: str) -> int:
+        """Return how many tasks a worker holds."""
+        return sum(task.worker == worker for task in self.held.values())
+
+    def give_back(self, lines: Iterable[TaskLine]) -> None:
+        """Have tasks handed out again under their numbers."""
+        self.returned.extend(PoolTask(*line) for line in lines)
+
+    def take(self, worker: str, samples: int, now_s: float) -> PoolTask | None:
+        """Return the next task for a worker, or None where nothing is left."""
+        if self.returned:
+            task = self.returned.popleft()
+        elif self.position < self.total:
+            end_of_epoch = (self.position // self.samples + 1) * self.samples
+            task = PoolTask(self.next_number, self.position, min(end_of_epoch, self.position + samples))
+            self.next_number += 1
+            self.position = task.last
+        else:
+            return None
+        task.worker, task.handed_s = worker, now_s
+        self.held[task.number] = task
+        return task
+
+    def accept(self, server: str, number: int, num_servers: int) -> PoolTask | None:
+        """Note that a server has applied a task; return it once all have."""
+        task = self.held.get(number) or next((each for each in self.returned if each.number == number), None)
+        if task is None:
+            return None
+        task.accepted.add(server)
+        if len(task.accepted) < num_servers:
+            return None
+        if number in self.held:
+            del self.held[number]
+        else:
+            self.returned.remove(task)
+        if task.worker in self.clocks:
+            self.clocks[task.worker] += 1
+        return task
+
+    def take_back(self, number: int) -> None:
+        """Have a task handed out again under its number: a server that applied it will not do so again."""
+        self.returned.append(self.held.pop(number))
+
+    def drop_worker(self, worker: str) -> None:
+        """Take back a worker's tasks."""
+        for number in [task.number for task in self.held.values() if task.worker == worker]:
+            self.take_back(number)
+        self.clocks.pop(worker, None)
+
+    def may_begin(self, worker: str, staleness: int | None) -> bool:
+        """Say whether a worker may begin another task: it is at most `staleness` tasks ahead of the slowest."""
+        if staleness is None or len(self.clocks) < 2:
+            return True
+        return self.clocks.get(worker, 0) <= min(self.clocks.values()) + staleness
+
+    def clocks_of(self, worker: str) -> dict[str, int]:
+        """Return how many tasks a worker has done, and the slowest: servers have applied that many of everyone."""
+        slowest = min(self.clocks.values(), default=0)
+        return {"clock": self.clocks.get(worker, slowest), "slowest": slowest}
+
+    def join(self, worker: str) -> None:
+        """Start a worker's clock with the slowest."""
+        self.clocks.setdefault(worker, min(self.clocks.values(), default=0))
+
 
 HELD = 2
 """Tasks that a worker holds: one it computes, and one whose parameters are on their way."""
@@ -67,7 +191,7 @@ class PoolWork:
         """Return the number of the next task."""
         return self._pool.next_number
 
-    def start(self, manifest: Manifest) -> None:
+    def start(self, manifest: RunManifest) -> None:
         """Stand where a checkpoint stands."""
         self._stand(manifest.step, manifest.position)
 
@@ -84,9 +208,9 @@ class PoolWork:
         self._late.clear()
         self.step = step
 
-    def as_start(self) -> Start:
+    def as_start(self) -> StartLine:
         """Return where it stands, for the journal."""
-        return Start(
+        return StartLine(
             generation=self._roster.generation,
             era=self._roster.era,
             step=self.step,
@@ -106,9 +230,9 @@ class PoolWork:
     def save_dense(self, number: int, step: int, folder: str) -> None:
         """Do nothing: the servers keep all parameters."""
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> RunManifest:
         """Return the manifest of a checkpoint of how things are now: nothing is under way."""
-        return Manifest(
+        return RunManifest(
             step=self.step,
             position=self._pool.position,
             dense_steps=self.step,

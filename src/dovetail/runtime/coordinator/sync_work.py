@@ -6,16 +6,15 @@ import math
 
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import Manifest
+from dovetail.runtime.checkpoint import RunManifest
 from dovetail.runtime.coordinator.decisions import Counted, Decisions
-from dovetail.runtime.coordinator.hand_out import HandOut
-from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
-from dovetail.runtime.coordinator.members import Member, Worker
-from dovetail.runtime.coordinator.roster import Roster
-from dovetail.runtime.coordinator.stage_keepers import dense_keepers
+from dovetail.runtime.coordinator.dense_keepers import dense_keepers
+from dovetail.runtime.coordinator.journal import CommitLine, Past, StartLine
+from dovetail.runtime.coordinator.membership import Member, Roster, Worker
 from dovetail.runtime.coordinator.steps import Step
+from dovetail.runtime.coordinator.task_scheduler import TaskScheduler
 from dovetail.runtime.coordinator.work import BeginAgain, Finish, GoBack, Pause, Wish
-from dovetail.runtime.dense.clipping import clipped_scale
+from dovetail.runtime.dense.optimizer import clipped_scale
 from dovetail.runtime.messages import Accepted, Commit, Committed, Done, GaveBack, Message, More, Norm, NormIs, RanOut
 
 REPEAT_S = 2.0
@@ -34,7 +33,7 @@ class SyncWork:
         self._schedule = make_schedule(schedule.name, **schedule.settings())
         self._keepers = dense_keepers(blueprint, roster, decisions)
         self._clip_norm = blueprint.run.optimizer.clip_norm
-        self._hand_out = HandOut(blueprint, roster, decisions, everyone=self._keepers.everyone)
+        self._scheduler = TaskScheduler(blueprint, roster, decisions, everyone=self._keepers.everyone)
         self.position = 0
         self.pause = Pause.NONE
         self.wish: Wish | None = None
@@ -51,7 +50,7 @@ class SyncWork:
     @property
     def step(self) -> int:
         """Return how many steps count."""
-        return self._hand_out.step
+        return self._scheduler.step
 
     @property
     def samples_done(self) -> int:
@@ -66,10 +65,10 @@ class SyncWork:
     @property
     def can_save(self) -> bool:
         """Say whether no commit is on its way: servers keep gradients of a step under way apart."""
-        step = self._hand_out.current
+        step = self._scheduler.current
         return self._keepers.are_there and (step is None or step.committed is None)
 
-    def start(self, manifest: Manifest) -> None:
+    def start(self, manifest: RunManifest) -> None:
         """Stand where a checkpoint stands."""
         self._stand(manifest.step, manifest.position, holders=())
 
@@ -83,15 +82,15 @@ class SyncWork:
 
     def _stand(self, step: int, position: int, holders: tuple[str, ...]) -> None:
         """Forget what is under way."""
-        self._hand_out.stand(step, position)
+        self._scheduler.stand(step, position)
         self.position, self._holders, self._checkpoint_folder = position, holders, ""
         self._ring_told = ()
 
-    def as_start(self) -> Start:
+    def as_start(self) -> StartLine:
         """Return where it stands, for the journal; a commit that was decided stands."""
-        step = self._hand_out.current
+        step = self._scheduler.current
         decided = step is not None and step.committed is not None
-        return Start(
+        return StartLine(
             generation=self._roster.generation,
             era=self._roster.era,
             step=self.step + decided,
@@ -102,12 +101,12 @@ class SyncWork:
     @property
     def decided(self) -> CommitLine | None:
         """Return the commit that is on its way, where one is."""
-        step = self._hand_out.current
+        step = self._scheduler.current
         return self._last_commit if step is not None and step.committed is not None else None
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> RunManifest:
         """Return the manifest of a checkpoint of how things are now."""
-        return Manifest(
+        return RunManifest(
             step=self.step,
             position=self.position,
             dense_steps=self.step,
@@ -125,12 +124,12 @@ class SyncWork:
         """Take in everyone who is there."""
         self._keepers.stand(self.step, self._checkpoint_folder, self._holders, now_s)
         for name in self._roster.workers:
-            self._hand_out.join(name)
+            self._scheduler.join(name)
 
     def join(self, worker: Worker, now_s: float) -> None:
         """Take in a worker that came later."""
         if self._keepers.join(worker, now_s):
-            self._hand_out.join(worker.name)
+            self._scheduler.join(worker.name)
 
     def join_stage(self, worker: Worker, now_s: float) -> None:
         """Take in a worker of a later stage that came later."""
@@ -138,7 +137,7 @@ class SyncWork:
 
     def drop(self, name: str, now_s: float) -> None:
         """Have others do what a lost worker held."""
-        if not self._hand_out.drop(name):
+        if not self._scheduler.drop(name):
             self._want(BeginAgain(f"servers have other positions of a task than {name} said"))
         self._want(self._keepers.drop(name))
 
@@ -151,24 +150,24 @@ class SyncWork:
 
     def due_s(self) -> float:
         """Return when someone has to be answered who was kept waiting on purpose."""
-        return self._hand_out.due_s()
+        return self._scheduler.due_s()
 
     def tick(self, now_s: float) -> None:
         """Do what is due by time."""
         self._want(self._keepers.tick(now_s))
-        self._hand_out.find_late(now_s)
+        self._scheduler.find_late(now_s)
         self._repeat_commit(now_s)
 
     def handle(self, member: Member, message: Message, now_s: float) -> None:
         """Take in a message of a worker or server."""
         if isinstance(message, Accepted):
-            step = self._hand_out.step_of(message.step)
+            step = self._scheduler.step_of(message.step)
             if step is not None and not step.accept(message):
                 self._want(BeginAgain(f"a worker was not told of all of task {message.task} of step {step.number}"))
         elif isinstance(message, Committed):
             self._committed(message, now_s)
         elif isinstance(message, NormIs):
-            step = self._hand_out.step_of(message.step)
+            step = self._scheduler.step_of(message.step)
             if step is not None:
                 step.norms[message.name] = message.square
         elif isinstance(member, Worker):
@@ -176,26 +175,26 @@ class SyncWork:
 
     def _from_worker(self, worker: Worker, message: Message, now_s: float) -> None:
         """Take in a message of a worker."""
-        self._hand_out.goes_on(worker.name)
+        self._scheduler.goes_on(worker.name)
         if isinstance(message, More):
-            self._hand_out.asks(worker, message, now_s)
+            self._scheduler.asks(worker, message, now_s)
         elif isinstance(message, RanOut):
-            self._hand_out.ran_out(worker, now_s)
+            self._scheduler.ran_out(worker, now_s)
         elif isinstance(message, GaveBack):
-            if not self._hand_out.gave_back(worker, message, now_s):
+            if not self._scheduler.gave_back(worker, message, now_s):
                 self._want(BeginAgain(f"{worker.name} gave back what it did not have, of step {message.step}"))
         elif not isinstance(message, Done):
             self._want(self._keepers.handle(message, now_s))
 
     def advance(self, now_s: float) -> None:
         """Count what is whole, hand out what is left."""
-        if self.position >= self._hand_out.total:
+        if self.position >= self._scheduler.total:
             self._want(Finish())
         elif self._keepers.are_there and self.wish is None:
             self._note_ring()
-            self._hand_out.answer_due(now_s)
+            self._scheduler.answer_due(now_s)
             self._try_commit(now_s)
-            self._hand_out.advance(now_s)
+            self._scheduler.advance(now_s)
 
     def _note_ring(self) -> None:
         """Have it in the journal who holds dense parameters: a coordinator that comes back waits for them."""
@@ -207,7 +206,7 @@ class SyncWork:
 
     def _try_commit(self, now_s: float) -> None:
         """Commit the step where every server has all of it."""
-        step = self._hand_out.current
+        step = self._scheduler.current
         if step is None or step.committed is not None or not step.is_whole(self._roster.num_servers):
             return
         if self.pause is Pause.TO_STOP:
@@ -251,7 +250,7 @@ class SyncWork:
 
     def _repeat_commit(self, now_s: float) -> None:
         """Tell servers again of a commit that they have not confirmed; none applies it twice."""
-        step = self._hand_out.current
+        step = self._scheduler.current
         if step is None or step.committed is None or step.told_s is None or now_s - step.told_s < REPEAT_S:
             return
         step.told_s = now_s
@@ -261,7 +260,7 @@ class SyncWork:
 
     def _committed(self, message: Committed, now_s: float) -> None:
         """Go on to the next step once every server has applied this one."""
-        step = self._hand_out.current
+        step = self._scheduler.current
         if step is None or step.committed is None or message.step != step.number:
             return
         step.committed.add(message.name)
@@ -280,4 +279,4 @@ class SyncWork:
                 gradient_norm=scale * math.sqrt(sum(step.norms.values())),
             )
         )
-        self._hand_out.next_step(now_s)
+        self._scheduler.next_step(now_s)

@@ -1,7 +1,7 @@
 """How work is handed out and counted: one protocol, one way for `sync` and one for `ssp` and `async`.
 
 What implements it decides and does nothing: it is told what happened and what time it is, and leaves decisions and at
-most one wish. The conductor carries out the wish; the loop carries out the decisions.
+most one wish. The machine carries out the wish; the loop carries out the decisions.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from dovetail.runtime.checkpoint import Manifest
-from dovetail.runtime.coordinator.journal import CommitLine, Past, Start
-from dovetail.runtime.coordinator.members import Member, Worker
+from dovetail.runtime.checkpoint import RunManifest
+from dovetail.runtime.coordinator.journal import CommitLine, Past, StartLine
+from dovetail.runtime.coordinator.membership import Member, Worker
 from dovetail.runtime.messages import Message
 
 
@@ -62,7 +62,7 @@ class Pause(Enum):
 
 
 class Work(Protocol):
-    """What the conductor asks of a way to hand out work."""
+    """What the machine asks of a way to hand out work."""
 
     pause: Pause
     wish: Wish | None
@@ -98,7 +98,7 @@ class Work(Protocol):
         """Return a number above those of all tasks that are done (ssp, async)."""
         ...
 
-    def start(self, manifest: Manifest) -> None:
+    def start(self, manifest: RunManifest) -> None:
         """Stand where a checkpoint stands."""
         ...
 
@@ -110,7 +110,7 @@ class Work(Protocol):
         """Take what servers do not keep from a checkpoint's folder, which is of this very step."""
         ...
 
-    def as_start(self) -> Start:
+    def as_start(self) -> StartLine:
         """Return where it stands, for the journal; what is under way is to be handed out again."""
         ...
 
@@ -155,6 +155,6 @@ class Work(Protocol):
         """Have dense parameters written that servers do not keep; `number` is the checkpoint's."""
         ...
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> RunManifest:
         """Return the manifest of a checkpoint of how things are now, without its files."""
         ...

@@ -10,15 +10,14 @@ import msgspec
 from torch import nn
 
 from dovetail.data.adopt import as_source
-from dovetail.data.by_name import by_name
 from dovetail.data.load import DATA, load_data, options_known
 from dovetail.data.source import Source
+from dovetail.data.transforms import by_name
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.predict import COLUMN_FILES, COLUMNS
+from dovetail.runtime.finished.predict import COLUMN_FILES, COLUMNS, figures_of, without_ranking
 from dovetail.runtime.finished.restore import check_by_name, restore_model
-from dovetail.runtime.finished.scores import figures_of, without_ranking
 from dovetail.runtime.trust import check_trusted
 
 

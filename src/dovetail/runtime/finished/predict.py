@@ -12,25 +12,73 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dovetail.data.adopt import as_source
-from dovetail.data.by_name import by_name
+from dovetail.data.adopt import as_source, as_table
+from dovetail.data.batch import Batch
 from dovetail.data.load import DATA, load_data
 from dovetail.data.schema import Field, Schema, Slot
 from dovetail.data.source import Source
-from dovetail.data.tables import as_table
+from dovetail.data.transforms import by_name
 from dovetail.models.answers import LossSpec, Scores, heads_of
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.loss_names import base_name
-from dovetail.models.metrics import click_scores
+from dovetail.models.metrics import click_scores, make_metric
 from dovetail.models.whole import inputs_of
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import restore_model
-from dovetail.runtime.finished.scores import answers, batches_of
 from dovetail.runtime.folder import BEST
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.trust import check_trusted
+
+BATCH = 2048
+
+
+def answers(model: Model, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Scores]]:
+    """Yield each batch with the model's answer; labels are not looked at."""
+    model.eval()
+    for batch in batches:
+        with torch.no_grad():
+            answer = model.predict(batch)
+        yield batch, answer
+
+
+def figures_of(
+    model: Model, source: Source, *, first: int = 0, num_samples: int | None = None, metrics: Sequence[str]
+) -> tuple[dict[str, float], int]:
+    """Return the mean loss as `loss`, and the metrics, over samples from `first` on; and how many samples those are."""
+    counted = {name: make_metric(name) for name in metrics}
+    loss, samples = 0.0, 0
+    model.eval()
+    for batch in batches_of(source, first, num_samples):
+        with torch.no_grad():
+            batch_loss, scores = model.outcome(batch)
+        loss += float(batch_loss)
+        samples += batch.num_samples
+        for metric in counted.values():
+            metric.update(scores, batch.labels)
+    if not samples:
+        raise TrainingError("there are no samples to look at", hint="give other data, or fewer broken rows")
+    return {"loss": loss / samples, **{name: metric.value() for name, metric in counted.items()}}, samples
+
+
+def without_ranking(model: Model, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the metrics but those that rank all items, which nobody lists for a graph of layers."""
+    return tuple(name for name in names if not (isinstance(model, LayerGraph) and name.startswith("recall@")))
+
+
+def batches_of(source: Source, first: int = 0, num_samples: int | None = None) -> Iterator[Batch]:
+    """Yield samples in order."""
+    end = source.num_samples
+    if num_samples is not None:
+        end = first + num_samples if end is None else min(end, first + num_samples)
+    if end is None:
+        raise TrainingError("the data have no end", hint="say how many samples")
+    for begin in range(first, end, BATCH):
+        batch = source.read(begin, min(begin + BATCH, end))
+        if batch.num_samples:
+            yield batch
+
 
 COLUMN_FILES = ("csv", "parquet")
 Floats = NDArray[np.float32]

@@ -20,11 +20,11 @@ from dovetail.data.source import Source
 from dovetail.embedding import Checkpoint, first_values
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, TableSpec, table_seed
-from dovetail.runtime.checkpoint import Manifest
+from dovetail.runtime.checkpoint import RunManifest
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint, Matter
 from dovetail.runtime.model.build import Model, build_model, of_users
-from dovetail.runtime.model.fixed import read_fixed, read_statistics
+from dovetail.runtime.model.frozen import read_fixed, read_statistics
 from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import Run
@@ -83,7 +83,7 @@ def check_by_name(run: Run, *, model: nn.Module | None, source: Source | None) -
 
 def fill_model(model: Model, blueprint: Blueprint, run_folder: Path, folder: Path) -> None:
     """Fill a model from a checkpoint's folder, its files checked first: all parameters, frozen or not, and buffers."""
-    manifest = Manifest.read(folder)
+    manifest = RunManifest.read(folder)
     manifest.check_files(folder)
     _check_of_this_run(manifest, blueprint, folder)
     sparse = sparse_modules(model)
@@ -110,7 +110,7 @@ def fill_model(model: Model, blueprint: Blueprint, run_folder: Path, folder: Pat
         read_statistics(model, folder, manifest)
 
 
-def _check_of_this_run(manifest: Manifest, blueprint: Blueprint, folder: Path) -> None:
+def _check_of_this_run(manifest: RunManifest, blueprint: Blueprint, folder: Path) -> None:
     """Refuse a checkpoint with other parameters than the run's; in which order they were trained is of no matter."""
     if manifest.fingerprint is None:
         return
@@ -121,7 +121,7 @@ def _check_of_this_run(manifest: Manifest, blueprint: Blueprint, folder: Path) -
             )
 
 
-def table_rows(blueprint: Blueprint, manifest: Manifest, folder: Path, position: int) -> NDArray[np.float32]:
+def table_rows(blueprint: Blueprint, manifest: RunManifest, folder: Path, position: int) -> NDArray[np.float32]:
     """Return all rows of a table: float32 [num_rows, width]."""
     spec = blueprint.tables[position]
     seed = table_seed(blueprint.values_seed, position)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dovetail.runtime.checkpoint import Manifest, folder_of
+from dovetail.runtime.checkpoint import RunManifest, folder_of
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.validated import Validated, read_validated
-from dovetail.runtime.folder import BEST, CHECKPOINTS, Summary, WorkerSummary
+from dovetail.runtime.folder import BEST, CHECKPOINTS, VALIDATION, RunSummary, WorkerSummary
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,11 +24,49 @@ if TYPE_CHECKING:
     from dovetail.runtime.messages import Report
     from dovetail.runtime.model.build import Model
 
+
+MORE_IS_BETTER = ("auc", "accuracy", "recall")
+"""How the names of metrics begin of which more is better; of the others, less is."""
+
+
+class Validated(msgspec.Struct, frozen=True, kw_only=True):
+    """How good the model of one checkpoint is."""
+
+    step: int
+    samples: int
+    """Trained on before, over all epochs."""
+    figures: dict[str, float | None]
+    """The mean loss as `loss`, and metrics."""
+    is_best: bool
+
+
+def is_better(metric: str, value: float | None, before: float | None, least_gain: float = 0.0) -> bool:
+    """Say whether a figure is better than another by more than `least_gain`; a number is better than none."""
+    if value is None or math.isnan(value):
+        return False
+    if before is None or math.isnan(before):
+        return True
+    gain = value - before if metric.startswith(MORE_IS_BETTER) else before - value
+    return gain > least_gain
+
+
+def read_validated(folder: Path) -> list[Validated]:
+    """Return what a run's folder says, oldest first; a line that was cut off is left out."""
+    path = folder / VALIDATION
+    found = []
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        try:
+            found.append(msgspec.json.decode(line, type=Validated))
+        except msgspec.MsgspecError:
+            continue
+    return found
+
+
 M = TypeVar("M", bound="nn.Module")
 
 
 @dataclass(slots=True)
-class Pace:
+class RunPace:
     """How fast a run goes from the last report before its first step to the first one after its last."""
 
     first: tuple[float, int] | None = None
@@ -162,7 +199,7 @@ class TrainingResult:
 
 def read_result(
     folder: Path,
-    pace: Pace,
+    pace: RunPace,
     total_samples: int,
     *,
     last: Report,
@@ -174,11 +211,11 @@ def read_result(
     Where a full disk left no summary, the figures are those of the `last` report.
     """
     try:
-        summary = Summary.read(folder)
+        summary = RunSummary.read(folder)
     except TrainingError:
         summary = _summary_of(last)
     checkpoint = folder / CHECKPOINTS / summary.checkpoint
-    kept = Manifest.read(checkpoint)
+    kept = RunManifest.read(checkpoint)
     tried = read_validated(folder)
     best = next((each for each in reversed(tried) if each.is_best), None)
     here = sum(worker.samples for worker in summary.workers.values())
@@ -204,9 +241,9 @@ def read_result(
     )
 
 
-def _summary_of(report: Report) -> Summary:
+def _summary_of(report: Report) -> RunSummary:
     """Return what the last report knows of a run: how long it and its workers took is not among it."""
-    return Summary(
+    return RunSummary(
         step=report.step,
         samples=report.samples,
         seconds=0.0,

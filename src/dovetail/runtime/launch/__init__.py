@@ -1,1 +1,1 @@
-"""Starting a run: its folder, its keys, its processes; and starting again what dies."""
+"""Starting a run's processes, here and on other hosts; and starting again what dies."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +23,47 @@ from torch import nn
 
 from dovetail.data.source import Source
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.bed import Bed
+from dovetail.runtime.folder import log_of
 from dovetail.runtime.launch.entry import LEAVE, run_worker
-from dovetail.runtime.launch.guard import travelling
 from dovetail.runtime.launch.hosts.protocol import HERE, Handle
 from dovetail.runtime.launch.ready import Role, start_ready, take_ready, wait_until_ready
-from dovetail.runtime.launch.starter_folder import keep_starter_folder
-from dovetail.runtime.launch.work_out import COORDINATOR
+from dovetail.runtime.launch.sandbox import Sandbox
+from dovetail.runtime.messages import Report
+from dovetail.runtime.prepare.main_guard import travelling
+from dovetail.runtime.prepare.resolve import COORDINATOR
+
+PREFIX = "dovetail-starter-"
+HELD = "held"
+
+
+@cache
+def keep_starter_folder() -> Path:
+    """Have the process that starts workers keep its socket in a folder of ours, from the first time on."""
+    sweep_starter_folders()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    draft = os.open(folder / f".{HELD}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)  # open until this process ends
+    fcntl.flock(draft, fcntl.LOCK_EX)
+    (folder / f".{HELD}").rename(folder / HELD)
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        util.get_temp_dir()
+    finally:
+        tempfile.tempdir = before
+    util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-200)
+    return folder
+
+
+def sweep_starter_folders() -> None:
+    """Remove the folders of processes that are gone."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # it goes away, or is another user's
+            held = os.open(folder / HELD, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(held)
+
 
 OVER_S = 3.0
 """How long a process that ended well is left alone: so does everyone when the run is over."""
@@ -137,7 +176,7 @@ def processes_ready(num_servers: int) -> Iterator[None]:
 class Starter:
     """Starts processes of a run, each on the host that the run's bed says."""
 
-    def __init__(self, folder: Path, bed: Bed, model: nn.Module | None, source: Source | None) -> None:
+    def __init__(self, folder: Path, bed: Sandbox, model: nn.Module | None, source: Source | None) -> None:
         """Keep what workers are given."""
         self._folder, self._bed = folder, bed
         self._model, self._source = travelling(model), travelling(source)
@@ -178,3 +217,44 @@ class Starter:
                         hint="it was killed, or ran out of memory: see the system's log (dmesg), and start again",
                     ) from None
         return LocalHandle(process)
+
+
+MOST = 4
+"""How often in a row a process may end before it was heard of."""
+
+
+class FalseStarts:
+    """Who was heard of, out of those that were started."""
+
+    def __init__(self, folder: Path, children: Mapping[str, Child]) -> None:
+        """Watch the children of a run, which come and go."""
+        self._folder, self._children = folder, children
+        self._seen: set[str] = set()
+        self._answered_starts = 1
+
+    def check(self, report: Report | None) -> None:
+        """Learn from a report, where there is one; give up on who never comes to life."""
+        starts = self._children[COORDINATOR].starts
+        if report is not None:
+            self._answered_starts = starts
+            self._seen.update(worker.name for worker in report.workers if worker.state == "working")
+            self._seen.update(report.stage_workers)
+        elif starts - self._answered_starts >= MOST:
+            raise TrainingError(
+                f"the coordinator ended {starts - self._answered_starts} times without a word: {self._last_error()}",
+                hint=f"its log is {log_of(self._folder, COORDINATOR)}",
+            )
+        for name, child in self._children.items():
+            if not child.is_role and child.starts > MOST and name not in self._seen:
+                raise TrainingError(
+                    f"{name} ended {child.starts - 1} times before it could begin",
+                    hint=f"its log is {log_of(self._folder, name)}; what came before the log is above",
+                )
+
+    def _last_error(self) -> str:
+        """Return the last error in the coordinator's log."""
+        path = log_of(self._folder, COORDINATOR)
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return next(
+            (line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "no error"
+        )

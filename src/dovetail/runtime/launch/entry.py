@@ -118,9 +118,9 @@ def _end_with_launcher() -> None:
 
 def _work(folder: Path, name: str, model: Any, source: Any, enter_host: EnterHost | None) -> None:
     """Enter the worker's host where it has one of its own, then work."""
-    from dovetail.runtime.launch.prepare import load_source  # noqa: PLC0415 - only workers need torch
+    from dovetail.runtime.prepare.run_folder import load_source  # noqa: PLC0415 - only workers need torch
     from dovetail.runtime.worker.loop import work  # noqa: PLC0415
-    from dovetail.runtime.worker.stage_loop import work_in_stage  # noqa: PLC0415
+    from dovetail.runtime.worker.stages.loop import work_in_stage  # noqa: PLC0415
 
     told = threading.Event()
     signal.signal(LEAVE, lambda *_: told.set())

@@ -13,21 +13,20 @@ from types import TracebackType
 from torch import nn
 
 from dovetail.data.source import Source
-from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.clocks import AwakeClock
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import REDO, ROWS, ask_for
-from dovetail.runtime.launch.bed import Bed, Quotas, check_ring
-from dovetail.runtime.launch.child import Child, Starter
-from dovetail.runtime.launch.false_starts import FalseStarts
-from dovetail.runtime.launch.guard import check_guarded
+from dovetail.runtime.launch.child import Child, FalseStarts, Starter
+from dovetail.runtime.launch.elastic_workers import ElasticWorkers
 from dovetail.runtime.launch.hosts.fleet import Fleet
 from dovetail.runtime.launch.hosts.protocol import HERE, Handle
-from dovetail.runtime.launch.lock import RunLock
-from dovetail.runtime.launch.team import Team
-from dovetail.runtime.launch.work_out import COORDINATOR
+from dovetail.runtime.launch.sandbox import Quotas, Sandbox, check_ring
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
 from dovetail.runtime.messages.senders import LAUNCHER
+from dovetail.runtime.prepare.lock import RunLock
+from dovetail.runtime.prepare.main_guard import check_guarded
+from dovetail.runtime.prepare.resolve import COORDINATOR
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.process import Process
 from dovetail.transport import Caller, sweep
@@ -55,7 +54,7 @@ class LocalRun:
         *,
         model: nn.Module | None = None,
         source: Source | None = None,
-        bed: Bed | None = None,
+        bed: Sandbox | None = None,
         lock: RunLock | None = None,
         fleet: Fleet | None = None,
     ) -> None:
@@ -66,12 +65,12 @@ class LocalRun:
         """
         self.folder, self._lock, self._fleet = folder, lock, fleet
         self.blueprint = Blueprint.read(folder)
-        self.bed: Bed = Quotas(self.blueprint) if bed is None else bed
+        self.bed: Sandbox = Quotas(self.blueprint) if bed is None else bed
         self._starter = Starter(folder, self.bed, model, source)
         self._process = Process(folder, LAUNCHER)
         self._roles = [COORDINATOR, *(spec.name for spec in self.blueprint.servers)]
         self.children: dict[str, Child] = {}
-        self._team = Team(folder, self.blueprint, self.children, self._start)
+        self._team = ElasticWorkers(folder, self.blueprint, self.children, self._start)
         self._starter.environment_of = self._team.environment_of
         self._things = ExitStack()
         self._line: Caller | None = None
@@ -166,12 +165,12 @@ class LocalRun:
             line.abandon()  # a coordinator that came back knows nothing of an older question
             self._request = line.ask(Status(since=self._next_event))
             self._asked_s = time.monotonic()
-        letter = line.receive(timeout_s)
+        envelope = line.receive(timeout_s)
         report: Report | None = None
-        if letter is not None and isinstance(letter.message, Report):
+        if envelope is not None and isinstance(envelope.message, Report):
             self._request = None
             self._answered_s, self._answer_s = self._clock.now(), ANSWER_S
-            self.report = report = letter.message
+            self.report = report = envelope.message
             self.events.extend(report.events)
             self._next_event = report.next_event
             if report.state in ("done", "failed"):

@@ -6,9 +6,9 @@ import numpy as np
 
 import dovetail.data.load
 import dovetail.models.load
-import dovetail.runtime.launch.prepare
+import dovetail.runtime.prepare.run_folder
 import dovetail.runtime.worker.loop
-import dovetail.runtime.worker.stage_loop  # noqa: F401 - for whoever is forked from here
+import dovetail.runtime.worker.stages.loop  # noqa: F401 - for whoever is forked from here
 from dovetail.splitmix import mix
 
 mix(np.uint64(1))  # the first kernel of a process takes most of a second

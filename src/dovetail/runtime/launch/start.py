@@ -12,20 +12,20 @@ from dovetail.data.source import Source
 from dovetail.logs import json_lines
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name
-from dovetail.runtime.finished.result import Pace, TrainingResult, read_result
-from dovetail.runtime.launch.callbacks import Callback, Callbacks
-from dovetail.runtime.launch.guard import check_travels, forget
+from dovetail.runtime.finished.result import RunPace, TrainingResult, read_result
 from dovetail.runtime.launch.hosts.fleet import Fleet
 from dovetail.runtime.launch.local import LocalRun
-from dovetail.runtime.launch.lock import RunLock
-from dovetail.runtime.launch.metrics_page import MetricsPage
-from dovetail.runtime.launch.on_device import DeviceRun, on_one_device
-from dovetail.runtime.launch.prepare import prepare, undo
 from dovetail.runtime.launch.validation import Validator
-from dovetail.runtime.launch.warm_start import Start
 from dovetail.runtime.messages import Report
 from dovetail.runtime.messages.senders import LAUNCHER
+from dovetail.runtime.monitor.callbacks import Callback, Callbacks
+from dovetail.runtime.monitor.metrics_page import MetricsPage
+from dovetail.runtime.prepare.lock import RunLock
+from dovetail.runtime.prepare.main_guard import check_travels, forget
+from dovetail.runtime.prepare.run_folder import prepare, undo
+from dovetail.runtime.prepare.warm_start import FirstValues
 from dovetail.runtime.private_folder import remove_private_folder
+from dovetail.runtime.single.device_run import DeviceRun, on_one_device
 from dovetail.spec.run import Run
 
 OnReport = Callable[[Report], None]
@@ -38,7 +38,7 @@ def start(
     model: nn.Module | None = None,
     source: Source | None = None,
     validation: Source | None = None,
-    start_from: Start | None = None,
+    start_from: FirstValues | None = None,
     callbacks: Sequence[Callback] = (),
     resumed: bool = False,
     timeline: bool = False,
@@ -61,7 +61,7 @@ def start(
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
     forget()
     page = [] if run.log.metrics is None else [MetricsPage(tell)]
-    told, pace = Callbacks([*callbacks, *page]), Pace()
+    told, pace = Callbacks([*callbacks, *page]), RunPace()
     with ExitStack() as things:
         things.callback(told.close)
         held = lock or things.enter_context(RunLock(folder))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.child import processes_ready
-from dovetail.runtime.launch.hosts.placing import Elsewhere
-from dovetail.runtime.launch.lock import owner_of
-from dovetail.runtime.launch.prepare import load_source
-from dovetail.runtime.launch.work_out import work_out
 from dovetail.runtime.model.build import build_model
+from dovetail.runtime.prepare.lock import owner_of
+from dovetail.runtime.prepare.placement import Elsewhere
+from dovetail.runtime.prepare.resolve import resolve
+from dovetail.runtime.prepare.run_folder import load_source
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.spec.run import Run
 
@@ -54,5 +54,5 @@ def _get_ready(run: Run) -> None:
     with processes_ready(run.servers.count):
         data = load_source(run)
         built = build_model(run, data.schema)
-        _, private = work_out(run, built, data, timeline=False, bare=False, elsewhere=Elsewhere())
+        _, private = resolve(run, built, data, timeline=False, bare=False, elsewhere=Elsewhere())
         remove_private_folder(private)

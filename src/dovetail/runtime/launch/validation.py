@@ -17,20 +17,20 @@ from pathlib import Path
 import msgspec
 from torch import nn
 
-from dovetail.data.by_name import by_name
 from dovetail.data.load import load_data, options_known
 from dovetail.data.source import Source
+from dovetail.data.transforms import by_name
 from dovetail.errors import DovetailError
 from dovetail.models.metrics import make_metric
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.checkpoint import Manifest
+from dovetail.runtime.checkpoint import RunManifest
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.finished.predict import figures_of, without_ranking
 from dovetail.runtime.finished.restore import restore_model
-from dovetail.runtime.finished.scores import figures_of, without_ranking
-from dovetail.runtime.finished.validated import Validated, is_better, read_validated
+from dovetail.runtime.finished.result import Validated, is_better, read_validated
 from dovetail.runtime.folder import BEST, VALIDATION
-from dovetail.runtime.launch.prepare import load_source
+from dovetail.runtime.prepare.run_folder import load_source
 
 TRIED = "tried"
 """Where a checkpoint lies while it is tried: the run may drop its own."""
@@ -96,11 +96,11 @@ class Validator:
             return
         for folder in reversed(checkpoints.all_in(self._folder)):
             with suppress(TrainingError, OSError):  # where it was dropped meanwhile, another one will do
-                manifest = Manifest.read(folder)
+                manifest = RunManifest.read(folder)
                 if not self._is_due(manifest) or self._begin(folder, manifest):
                     return
 
-    def _is_due(self, manifest: Manifest) -> bool:
+    def _is_due(self, manifest: RunManifest) -> bool:
         """Say whether steps or epochs enough have passed since the last."""
         steps, epochs = self._settings.every_steps, self._settings.epochs
         if steps is not None and manifest.step // steps > self._seen_step // steps:
@@ -109,7 +109,7 @@ class Validator:
         done, before = manifest.position // samples, self._seen_position // samples
         return epochs is not None and done // epochs > before // epochs
 
-    def _begin(self, folder: Path, manifest: Manifest) -> bool:
+    def _begin(self, folder: Path, manifest: RunManifest) -> bool:
         """Try a checkpoint in a thread; return whether it was still there."""
         tried = self._folder / TRIED
         shutil.rmtree(tried, ignore_errors=True)
@@ -121,7 +121,7 @@ class Validator:
         self._thread.start()
         return True
 
-    def _try(self, tried: Path, manifest: Manifest) -> None:
+    def _try(self, tried: Path, manifest: RunManifest) -> None:
         """Look how good a checkpoint is."""
         try:
             model = restore_model(
@@ -140,7 +140,7 @@ class Validator:
                 hint="look at these data: dovetail data inspect",
             )
 
-    def _take(self, tried: Path, manifest: Manifest, figures: dict[str, float]) -> None:
+    def _take(self, tried: Path, manifest: RunManifest, figures: dict[str, float]) -> None:
         """Note figures, and keep the checkpoint where it is the best."""
         metric = self._settings.metric
         if metric not in figures:
@@ -191,7 +191,7 @@ class Validator:
         self.close()
         self.check()
         folder = checkpoints.newest(self._folder)
-        manifest = Manifest.read(folder)
+        manifest = RunManifest.read(folder)
         if manifest.step > self._seen_step:
             self._begin(folder, manifest)
             self.close()

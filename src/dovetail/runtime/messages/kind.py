@@ -20,7 +20,7 @@ class MessageKind(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_lik
 
 
 def check_numbers(struct: msgspec.Struct) -> None:
-    """Raise ValueError where a number cannot be one; whoever reads a letter then refuses it."""
+    """Raise ValueError where a number cannot be one; whoever reads an envelope then refuses it."""
     for name in struct.__struct_fields__:
         _check(name, getattr(struct, name))
 

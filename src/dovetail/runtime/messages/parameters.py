@@ -140,3 +140,9 @@ class Stale(MessageKind, frozen=True):
     """The request is of another generation, or the task is not the worker's any more."""
 
     generation: int
+
+
+NOT_KEPT = 0
+MOST_STEPS = 2
+"""Older rows are not offered: a server knows what its last step changed, and nothing of those before."""
+NEW_ENOUGH = 255

@@ -10,8 +10,8 @@ from pathlib import Path
 import zmq
 
 from dovetail.errors import DovetailError
-from dovetail.runtime.awake import AwakeClock
 from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.clocks import AwakeClock
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
     AddUp,
@@ -34,21 +34,37 @@ from dovetail.runtime.messages import (
     Refresh,
     Residual,
     Save,
+    ServerStats,
     Stale,
     Stop,
     WhoAreYou,
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
+from dovetail.runtime.server.answers import AnswerWire
 from dovetail.runtime.server.norm_calls import NormCalls
 from dovetail.runtime.server.parked import Parked, Waiting
+from dovetail.runtime.server.redo.log import RedoLog
+from dovetail.runtime.server.redo.safekeeping import Safekeeping
 from dovetail.runtime.server.requests import accepted, gradients_in, residual_in
-from dovetail.runtime.server.safekeeping import Safekeeping
 from dovetail.runtime.server.saving import PartSaving
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.server.site_shard import SiteShard, rest
-from dovetail.runtime.server.stats import stats_of
-from dovetail.runtime.server.wire import AnswerWire
-from dovetail.transport import Letter, Listener, PeerLost, Refused
+from dovetail.transport import Envelope, Listener, PeerLost, Refused
+
+
+def stats_of(name: str, shard: Shard, redo: RedoLog, busy_s: float) -> ServerStats:
+    """Return what a server holds and has done."""
+    stats = [table.stats() for table in shard.tables]
+    return ServerStats(
+        name=name,
+        rows=sum(each.num_rows for each in stats),
+        memory_bytes=sum(each.memory_bytes for each in stats) + 4 * shard.values.nbytes,
+        pulled_keys=shard.pulled_keys,
+        pushed_keys=shard.pushed_keys,
+        busy_s=busy_s,
+        log_s=redo.cost.seconds,
+        log_bytes=redo.cost.num_bytes,
+    )
 
 
 class ServerLoop:
@@ -101,14 +117,14 @@ class ServerLoop:
                 poller.poll(0 if not is_idle else 20 if self._saving.is_under_way else rest(self._site))
                 self._beat()
                 # The coordinator first: a commit answers workers that wait.
-                while (letter := self._coordinator.receive(0)) is not None:
+                while (envelope := self._coordinator.receive(0)) is not None:
                     self._heard_s = self._clock.now()
-                    self._from_coordinator(letter.message)
+                    self._from_coordinator(envelope.message)
                 for _ in range(16):
-                    if (letter := self._listener.receive(0)) is None:
+                    if (envelope := self._listener.receive(0)) is None:
                         break
                     start_s = time.perf_counter()
-                    self._from_worker(letter)
+                    self._from_worker(envelope)
                     self._busy_s += time.perf_counter() - start_s
                 if not self._shard.is_settled:
                     self._shard.settle_some()
@@ -195,7 +211,7 @@ class ServerLoop:
         """Go on as a generation: whoever waits for an older one is told."""
         self._generation, self._waits_in, self._word = generation, -1, ""
         for waiting in self._parked.take():
-            self._listener.reply(waiting.letter, Stale(generation=generation))
+            self._listener.reply(waiting.envelope, Stale(generation=generation))
         if self._site is None or not self._site.is_over_held:
             version = self._shard.version
             self._coordinator.send(Ready(name=self._name, generation=generation, version=version, era=self._era))
@@ -219,55 +235,55 @@ class ServerLoop:
     def _answer_parked(self) -> None:
         """Answer those who wait, where what they wait for is here."""
         for waiting in self._parked.take():
-            self._from_worker(waiting.letter, waiting)
+            self._from_worker(waiting.envelope, waiting)
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def _from_worker(self, letter: Letter, waited: Waiting | None = None) -> None:
+    def _from_worker(self, envelope: Envelope, waited: Waiting | None = None) -> None:
         """Answer a worker, who may have `waited`; a request that makes no sense is its problem, not the run's."""
-        message = letter.message
-        reason = self._senders.why_not_to_server(letter.owner, message)
+        message = envelope.message
+        reason = self._senders.why_not_to_server(envelope.owner, message)
         if reason is not None:
-            self._listener.refuse(letter, reason)
+            self._listener.refuse(envelope, reason)
             return
-        if self._safe.handle(letter):
+        if self._safe.handle(envelope):
             return
         if message.generation != self._generation:
-            self._listener.reply(letter, Stale(generation=self._generation))
+            self._listener.reply(envelope, Stale(generation=self._generation))
             return
         try:
             if self._sync and isinstance(message, Push | AddUp) and message.step == self._shard.version + 1:
-                self._parked.add(letter, time.monotonic())  # it was told of the last commit before we were
+                self._parked.add(envelope, time.monotonic())  # it was told of the last commit before we were
             elif isinstance(message, Pull | Refresh):
-                self._pull(letter, message, waited or Waiting(letter, time.monotonic()))
+                self._pull(envelope, message, waited or Waiting(envelope, time.monotonic()))
             elif isinstance(message, Residual):
-                kept = residual_in(message, letter.arrays, len(self._shard.values))
+                kept = residual_in(message, envelope.arrays, len(self._shard.values))
                 self._redo.take_back(kept, worker=message.worker, checkpoint=message.number)
-                self._listener.reply(letter, Pushed())
+                self._listener.reply(envelope, Pushed())
             elif isinstance(message, AddUp):
-                self._norm_calls.add_up(letter, message)
+                self._norm_calls.add_up(envelope, message)
             else:
-                self._push(letter, message)
+                self._push(envelope, message)
         except (DovetailError, ValueError, TypeError, IndexError) as error:
-            self._listener.reply(letter, Refused(reason=f"{type(error).__name__}: {error}"))
+            self._listener.reply(envelope, Refused(reason=f"{type(error).__name__}: {error}"))
 
-    def _pull(self, letter: Letter, message: Pull | Refresh, waited: Waiting) -> None:
+    def _pull(self, envelope: Envelope, message: Pull | Refresh, waited: Waiting) -> None:
         """Send parameters, or keep the request until the step it asks for is applied."""
         is_early = isinstance(message, Pull) and message.early
         has_steps = message.version <= self._shard.version
         if not (has_steps or is_early) or (has_steps and self._site is not None and self._site.is_held):
-            self._parked.add(letter, waited.since_s)
+            self._parked.add(envelope, waited.since_s)
             return
         parked_s = time.monotonic() - waited.since_s
-        answer = self._wire.answer(letter, message, self._shard, parked_s, owner=letter.owner, rows=waited.rows)
-        if not self._listener.reply(letter, *answer):
-            self._wire.forget(letter.owner, self._shard.kept)
+        answer = self._wire.answer(envelope, message, self._shard, parked_s, owner=envelope.owner, rows=waited.rows)
+        if not self._listener.reply(envelope, *answer):
+            self._wire.forget(envelope.owner, self._shard.kept)
 
-    def _push(self, letter: Letter, message: Push) -> None:
+    def _push(self, envelope: Envelope, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
-        brought = gradients_in(message, letter.arrays, self._shard.kept, self._shard.exact, len(self._shard.values))
+        brought = gradients_in(message, envelope.arrays, self._shard.kept, self._shard.exact, len(self._shard.values))
         if brought is None:
-            self._listener.reply(letter, Forgotten())
+            self._listener.reply(envelope, Forgotten())
             return
         rows, wheres, dense = brought
         self._shard.check(rows, dense, message.first)
@@ -283,8 +299,8 @@ class ServerLoop:
                 message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last,
                 scale=self._scale, factor=message.factor, wheres=wheres,
             )  # fmt: skip
-        self._shard.kept.forget(letter.owner, message.pulls)
-        self._listener.reply(letter, Pushed(counts=counts or not message.last))
+        self._shard.kept.forget(envelope.owner, message.pulls)
+        self._listener.reply(envelope, Pushed(counts=counts or not message.last))
         grew = counts and self._sync
         is_whole = grew and self._redo.step_grew(generation=message.generation, positions=message.positions)
         self._norm_calls.pushed(message)

@@ -8,7 +8,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import AddedUp, AddUp, Push
 from dovetail.runtime.server.norm_sums import Answers
 from dovetail.runtime.server.shard import Shard
-from dovetail.transport import Letter, Listener, Refused
+from dovetail.transport import Envelope, Listener, Refused
 
 
 class NormCalls:
@@ -18,15 +18,15 @@ class NormCalls:
         """Answer by a listener what a shard's norms come to."""
         self._shard, self._listener = shard, listener
 
-    def add_up(self, letter: Letter, message: AddUp) -> None:
+    def add_up(self, envelope: Envelope, message: AddUp) -> None:
         """Put statistics of a norm together; whoever waits for the last part of them is answered with it."""
         norms = self._shard.norms
-        if norms is None or message.step != self._shard.version or len(letter.arrays) != 1:
+        if norms is None or message.step != self._shard.version or len(envelope.arrays) != 1:
             raise TrainingError(f"a norm of step {message.step}", hint="a bug: report it")
-        bits = letter.arrays[0]
+        bits = envelope.arrays[0]
         if bits.dtype != np.int64 or bits.ndim != 1:
             raise TrainingError(f"sums of a norm are {bits.dtype} {bits.shape}", hint="a bug: report it")
-        self._answer(norms.add(message, bits.view(np.float64), letter))
+        self._answer(norms.add(message, bits.view(np.float64), envelope))
 
     def pushed(self, message: Push) -> None:
         """Note that a task comes to no further norm."""
@@ -35,8 +35,8 @@ class NormCalls:
 
     def _answer(self, answers: Answers) -> None:
         """Answer those who wait."""
-        for letter, sums in answers:
+        for envelope, sums in answers:
             if sums is None:
-                self._listener.reply(letter, Refused(reason="the workers' samples do not all pass the same norms"))
+                self._listener.reply(envelope, Refused(reason="the workers' samples do not all pass the same norms"))
             else:
-                self._listener.reply(letter, AddedUp(), [sums.view(np.int64)])
+                self._listener.reply(envelope, AddedUp(), [sums.view(np.int64)])

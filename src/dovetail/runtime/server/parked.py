@@ -8,57 +8,57 @@ from dataclasses import dataclass
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.messages import Message, Pull
-from dovetail.runtime.server.kept_pulls import PullName
+from dovetail.runtime.server.key_set_cache import PullName
 from dovetail.runtime.server.shard import Shard
-from dovetail.transport import Letter, Sendable, Unwritten
+from dovetail.transport import Envelope, Sendable, Unwritten
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A letter, since when it waits, and the rows of its answer where they are read already."""
+    """An envelope, since when it waits, and the rows of its answer where they are read already."""
 
-    letter: Letter
+    envelope: Envelope
     since_s: float
     rows: list[Sendable] | None = None
 
 
 class Parked:
-    """The letters that wait, in the order in which they came."""
+    """The envelopes that wait, in the order in which they came."""
 
     def __init__(
-        self, shard: Shard, answer: Callable[[Letter, Waiting], None] | None = None, *, reads_ahead: bool
+        self, shard: Shard, answer: Callable[[Envelope, Waiting], None] | None = None, *, reads_ahead: bool
     ) -> None:
-        """Start with none; without `reads_ahead` rows are read when a letter is answered.
+        """Start with none; without `reads_ahead` rows are read when an envelope is answered.
 
         Where dense parameters go in slices, who waits gets an `answer` as soon as what it asks for is stepped.
         """
         self._shard, self._answer, self._reads_ahead = shard, answer, reads_ahead
         if shard.sliced and answer is not None:
             shard.after_slice = self._stepped
-        self._letters: list[Waiting] = []
+        self._envelopes: list[Waiting] = []
         self._unread: list[Waiting] = []
 
-    def add(self, letter: Letter, since_s: float) -> None:
-        """Have a letter wait."""
-        waiting = Waiting(letter, since_s)
-        self._letters.append(waiting)
-        if self._reads_ahead and letter.lane is not None and is_plain(letter.message):
+    def add(self, envelope: Envelope, since_s: float) -> None:
+        """Have an envelope wait."""
+        waiting = Waiting(envelope, since_s)
+        self._envelopes.append(waiting)
+        if self._reads_ahead and envelope.lane is not None and is_plain(envelope.message):
             self._unread.append(waiting)
 
     def take(self) -> list[Waiting]:
         """Return those that wait, who do not from then on."""
-        taken, self._letters = self._letters, []
+        taken, self._envelopes = self._envelopes, []
         self._unread.clear()
         return taken
 
     def _stepped(self, end: int) -> None:
         """Answer those who wait for rows of the step that is being committed, or for slices up to where it has come."""
         version = self._shard.version
-        ready = [each for each in self._letters if _is_ready(each.letter.message, version, end)]
-        self._letters = [each for each in self._letters if each not in ready]
+        ready = [each for each in self._envelopes if _is_ready(each.envelope.message, version, end)]
+        self._envelopes = [each for each in self._envelopes if each not in ready]
         self._unread = [each for each in self._unread if each not in ready]
         for waiting in ready if self._answer is not None else ():
-            self._answer(waiting.letter, waiting)  # type: ignore[misc]
+            self._answer(waiting.envelope, waiting)  # type: ignore[misc]
 
     @property
     def is_read(self) -> bool:
@@ -66,19 +66,19 @@ class Parked:
         return not self._unread
 
     def read_one(self) -> None:
-        """Read the rows of one letter to where its answer goes; the step will change some of them.
+        """Read the rows of one envelope to where its answer goes; the step will change some of them.
 
         A request that makes no sense is refused when it is answered.
         """
         if not (self._unread and self._shard.is_settled):
             return
         waiting, shard = self._unread.pop(0), self._shard
-        letter, asked = waiting.letter, waiting.letter.message
-        keep = PullName(letter.owner, asked.number, asked.version) if asked.number >= 0 else None
+        envelope, asked = waiting.envelope, waiting.envelope.message
+        keep = PullName(envelope.owner, asked.number, asked.version) if asked.number >= 0 else None
         with suppress(DovetailError, ValueError, TypeError, IndexError):
-            rows = shard.answer(asked.tables, letter.arrays, dense=False, keep=keep)
+            rows = shard.answer(asked.tables, envelope.arrays, dense=False, keep=keep)
             dense = Unwritten(shard.values.shape, shard.values.dtype, lambda _: None)
-            if letter.lane.place([*rows, dense] if asked.dense else rows) is not None:
+            if envelope.lane.place([*rows, dense] if asked.dense else rows) is not None:
                 waiting.rows = rows
 
 

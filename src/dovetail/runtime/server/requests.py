@@ -12,8 +12,8 @@ from dovetail.embedding import Whereabouts
 from dovetail.runtime.blueprint import TableSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Accepted, Push, Refresh, Residual
-from dovetail.runtime.server.attempts import Floats, Keys, RowGradients
-from dovetail.runtime.server.kept_pulls import KeptPulls
+from dovetail.runtime.server.gradients import Floats, Keys, RowGradients
+from dovetail.runtime.server.key_set_cache import KeySetCache
 
 BUG = "a bug: report it"
 
@@ -29,7 +29,7 @@ def check_wanted(tables: Sequence[int], keys: Sequence[Keys], specs: Sequence[Ta
         _check_keys(position, wanted, spec)
 
 
-def keys_of(refresh: Refresh, arrays: Sequence[Any], worker: str, kept: KeptPulls) -> Sequence[Keys] | None:
+def keys_of(refresh: Refresh, arrays: Sequence[Any], worker: str, kept: KeySetCache) -> Sequence[Keys] | None:
     """Return the keys that a refresh is about, or None where it names a pull that is not remembered."""
     if refresh.number < 0 or arrays:
         return arrays
@@ -37,7 +37,7 @@ def keys_of(refresh: Refresh, arrays: Sequence[Any], worker: str, kept: KeptPull
     return None if look_ups is None else [each.keys for each in look_ups]
 
 
-class Brought(NamedTuple):
+class PushedGradients(NamedTuple):
     """What a push brings: gradients of rows by table, where the rows were when they were pulled, and the dense ones."""
 
     rows: list[RowGradients]
@@ -46,8 +46,8 @@ class Brought(NamedTuple):
 
 
 def gradients_in(
-    push: Push, arrays: Sequence[Any], kept: KeptPulls, exact: Places = NO_PLACES, num_dense: int = 0
-) -> Brought | None:
+    push: Push, arrays: Sequence[Any], kept: KeySetCache, exact: Places = NO_PLACES, num_dense: int = 0
+) -> PushedGradients | None:
     """Return what a push brings, be it in fewer bits or not, or None where it names a pull that is not remembered.
 
     Of `num_dense` dense gradients in fewer bits, the numbers at the places `exact` are not.
@@ -70,7 +70,7 @@ def gradients_in(
             _, keys, where = look_ups[place]
         rows.append((table, keys, _read(push, next(left))))
         wheres.append(where)
-    return Brought(rows, wheres, _read(push, arrays[-1], exact, (num_dense,)) if push.dense else None)
+    return PushedGradients(rows, wheres, _read(push, arrays[-1], exact, (num_dense,)) if push.dense else None)
 
 
 def _read(push: Push, array: Any, exact: Places = NO_PLACES, shape: tuple[int, ...] | None = None) -> Any:

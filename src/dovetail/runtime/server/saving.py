@@ -10,7 +10,7 @@ from dovetail.errors import DovetailError
 from dovetail.runtime.checkpoint import STATISTICS, checksums_in, table_folder
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Save, SaveBegun, Saved, SaveFailed
-from dovetail.runtime.server.redo import RedoLog
+from dovetail.runtime.server.redo.log import RedoLog
 from dovetail.runtime.server.shard import Shard
 
 

@@ -1,48 +1,231 @@
-"""What one server keeps: its rows of every table and its slice of the dense parameters, and how steps change them.
-
-In `sync`, gradients of rows are summed as they arrive. When the step is committed, the rows that workers ask for are
-updated first and the others when there is time: nobody can see a row that is not up to date.
-
-No sockets and no clock: `loop` brings messages here. One thread.
-"""
+"""What one server keeps: its rows of every table and its slice of the dense parameters, and how steps change them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding import Checkpoint, Table, Whereabouts
-from dovetail.runtime.blueprint import Blueprint
+from dovetail.embedding import Checkpoint, Table, Whereabouts, make_row_optimizer
+from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.runtime.checkpoint import (
     RESIDUAL,
-    Manifest,
+    RunManifest,
     load_vectors,
     read_statistics,
     save_dense,
     table_folder,
     write_statistics,
 )
-from dovetail.runtime.dense.exempt import exact_places
-from dovetail.runtime.dense.groups import optimizer_of
+from dovetail.runtime.dense.buckets import bucket_size, is_bucketed, stepper
+from dovetail.runtime.dense.coding import exact_places
 from dovetail.runtime.dense.kernels import sum_of_squares
-from dovetail.runtime.dense.slices import is_sliced, slice_size, stepper
-from dovetail.runtime.server.apply_rows import apply_rows
-from dovetail.runtime.server.attempts import Attempts, BeforeApply, Floats, Keys, RowGradients, copied
-from dovetail.runtime.server.due_rows import DueRows
-from dovetail.runtime.server.kept_pulls import KeptPulls, PullName
+from dovetail.runtime.dense.optimizer import optimizer_of
+from dovetail.runtime.server.gradients import (
+    Attempts,
+    BeforeApply,
+    DeferredUpdates,
+    Floats,
+    Keys,
+    RowGradients,
+    StepSums,
+    WholeStep,
+    copied,
+)
+from dovetail.runtime.server.key_set_cache import KeySet, KeySetCache, PullName
 from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.requests import check_gradients, check_wanted
-from dovetail.runtime.server.returned import Returned
-from dovetail.runtime.server.row_read import RowRead
-from dovetail.runtime.server.step_sums import StepSums, WholeStep
-from dovetail.runtime.server.tables import load_tables
-from dovetail.runtime.server.threads import threads_of
 from dovetail.transport import Sendable, Unwritten
+
+Vector = NDArray[np.float32]
+
+
+class ErrorFeedbackResidual:
+    """Vectors as long as this server's part of the dense parameters."""
+
+    def __init__(self, size: int, waiting: Vector | None = None) -> None:
+        """Begin with what a checkpoint has."""
+        self.waiting: Vector = np.zeros(size, dtype=np.float32) if waiting is None else waiting.copy()
+        self.is_any = bool(self.waiting.any())
+        self._number = -1
+        self._copies: dict[str, Vector] = {}
+        """For the checkpoint of that number, by worker: one may tell twice."""
+
+    def add(self, kept: Vector, *, worker: str, checkpoint: int) -> None:
+        """Take in what a worker keeps back: a copy for the checkpoint of a number; with -1, for good."""
+        if checkpoint < 0:
+            self.waiting += kept
+            self.is_any = True
+            return
+        if self._number != checkpoint:
+            self._number, self._copies = checkpoint, {}
+        self._copies[worker] = kept.copy()
+
+    def with_gradient(self, gradient: Vector) -> Vector:
+        """Return a gradient with what waits."""
+        return gradient + self.waiting if self.is_any else gradient
+
+    def put_into(self, gradient: Vector) -> None:
+        """Add what waits to the gradient of a step that counts, which it is in then."""
+        if self.is_any:
+            gradient += self.waiting
+            self.waiting = np.zeros_like(self.waiting)
+            self.is_any = False
+
+    def at_checkpoint(self, number: int) -> Vector:
+        """Return what a checkpoint of a number holds."""
+        total = self.waiting.copy()
+        if self._number == number:
+            for kept in self._copies.values():
+                total += kept
+        return total
+
+
+class RowRead:
+    """Writes rows as they are now.
+
+    Where it is asked again to write to the same place, one step later, the place has all rows that the step has not
+    changed: only the others are written.
+    """
+
+    def __init__(
+        self, table: Table, due: DeferredUpdates, position: int, keys: Keys, kept: list[KeySet] | None
+    ) -> None:
+        """Read keys of the table at a position; what is `kept` of the pull gets them, and where their rows lie."""
+        self._table, self._due, self._position, self._keys, self._kept = table, due, position, keys, kept
+        self._where: Whereabouts | None = None
+        self._written_to, self._version = 0, -1
+
+    def write(self, out: Floats, version: int) -> int:
+        """Write the rows as they are after so many steps; return how many were looked up."""
+        address = out.__array_interface__["data"][0]
+        is_first = self._version < 0
+        if address == self._written_to and (version == self._version or self._write_changed(out, version)):
+            count = 0
+        else:
+            self._due.apply_of(self._position, self._keys)
+            _, self._where = self._table.lookup_distinct(self._keys, out)
+            count = len(self._keys)
+        self._written_to, self._version = address, version
+        if is_first and self._kept is not None:
+            self._kept.append(KeySet(self._position, self._keys.copy(), self._where))
+        return count
+
+    def _write_changed(self, out: Floats, version: int) -> bool:
+        """Write the rows that the last step has changed; False where it is not known which, or where they are."""
+        if version != self._version + 1 or self._where is None:
+            return False
+        changed = self._due.apply_changed(self._position, self._keys)
+        return changed is not None and self._table.read_again(self._where, changed, out)
+
+
+def apply_rows(
+    tables: Sequence[Table],
+    rows: Sequence[RowGradients],
+    wheres: Sequence[Whereabouts | None],
+    *,
+    scale: float,
+    factor: float,
+) -> int:
+    """Step rows by their gradients times `scale`; a row that is in several parts gets one step. Return how many rows.
+
+    `wheres` says of `rows` where they were when they were pulled; it may be empty.
+    """
+    known = wheres or [None] * len(rows)
+    for position, table in enumerate(tables):
+        mine = [place for place, (of_table, _, _) in enumerate(rows) if of_table == position]
+        if not mine:
+            continue
+        table.set_rate_factor(factor)
+        if len(mine) == 1:
+            _, keys, values = rows[mine[0]]
+            values = values.view()
+            values.flags.writeable = False  # they are the message's, not ours to scale where they are
+            table.update_distinct(keys, values, scale=scale, where=known[mine[0]])
+        else:
+            scaled = [rows[place][2] * np.float32(scale) for place in mine]
+            table.update(np.concatenate([rows[place][1] for place in mine]), np.concatenate(scaled))
+    return sum(len(keys) for _, keys, _ in rows)
+
+
+MOST_THREADS = 8
+"""Where nobody says: more would wait for memory."""
+
+
+def threads_of(blueprint: Blueprint) -> int:
+    """Return `servers.threads`, or what this machine's cores leave to each server beside the workers that it may run.
+
+    A worker is taken to be here, with all its threads; a worker on a GPU as well, as it feeds it.
+    """
+    servers = blueprint.run.servers
+    if servers.threads is not None:
+        return servers.threads
+    if servers.cores is not None:
+        return max(1, min(MOST_THREADS, int(servers.cores)))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    of_workers = sum(worker.count * worker.threads for worker in blueprint.run.workers)
+    return max(1, min(MOST_THREADS, (cores - of_workers) // servers.count))
+
+
+def load_table(
+    blueprint: Blueprint,
+    checkpoint: RunManifest,
+    folder: Path,
+    position: int,
+    *,
+    cold: Path,
+    server: int = 0,
+    device: str = "cuda",
+    device_bytes: int | None = None,
+    threads: int = 1,
+) -> Table:
+    """Return one table with a server's rows, as they are in the checkpoint in `folder`; cold rows go into `cold`.
+
+    With `device_bytes`, hot rows lie on a device.
+    """
+    spec = blueprint.tables[position]
+    budget = blueprint.run.servers.host_bytes // max(1, len(blueprint.tables))
+    settings = dict(blueprint.row_optimizer)
+    optimizer = make_row_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
+    place: dict[str, Any] = {
+        "host_bytes": budget,
+        "folder": cold,
+        "shard": server,
+        "num_shards": blueprint.num_servers,
+        "device": device,
+        "device_bytes": device_bytes,
+        "threads": threads,
+    }
+    if not checkpoint.num_servers:
+        seed = table_seed(blueprint.values_seed, position)
+        table = Table(width=spec.width, optimizer=optimizer, seed=seed, scale=spec.scale, **place)
+    else:
+        parts = [checkpoint.table_at(folder, position, old) for old in range(checkpoint.num_servers)]
+        table = Table.load(parts, optimizer=optimizer, **place)
+    if spec.max_norm is not None:
+        table.limit_norms(spec.max_norm, norm_type=spec.norm_type)
+    return table
+
+
+def load_tables(
+    blueprint: Blueprint, checkpoint: RunManifest, folder: Path, *, cold: Path, server: int, threads: int
+) -> list[Table]:
+    """Return all tables of a server."""
+    return [
+        load_table(
+            *(blueprint, checkpoint, folder, position),
+            cold=cold / f"table-{position}",
+            server=server,
+            threads=threads,
+        )
+        for position in range(len(blueprint.tables))
+    ]
 
 
 class Shard:
@@ -54,12 +237,12 @@ class Shard:
         self._slice = blueprint.dense_slice(number)
         self._optimizer = optimizer_of(blueprint, self._slice)
         size = self._slice.stop - self._slice.start
-        self.keeps_dense, self.sliced = blueprint.run.training.dense == "ps", is_sliced(blueprint)
+        self.keeps_dense, self.sliced = blueprint.run.training.dense == "ps", is_bucketed(blueprint)
         self.values = np.zeros(size if self.keeps_dense else 0, dtype=np.float32)
         self._state: dict[str, Floats] = {}
         self.exact = exact_places(blueprint.dense, self._slice)
         """Where in this part dense numbers are that no codec touches."""
-        self.returned = Returned(len(self.values))
+        self.returned = ErrorFeedbackResidual(len(self.values))
         self.tables: list[Table] = []
         self.version = -1
         self._dense_steps = self._all_before = 0
@@ -71,13 +254,13 @@ class Shard:
         self._step = StepSums((), 0)
         """In sync: the gradients of the step under way."""
         self._threads = threads_of(blueprint)
-        self._due = DueRows(self._threads)
+        self._due = DeferredUpdates(self._threads)
         """Sums of the step that was committed last, those that are not applied yet."""
         self.before_apply: BeforeApply | None = None
         """In ssp and async: told of every task that is about to be applied."""
         self.after_slice: Callable[[int], None] | None = None
         """In sync, where there are slices: told up to where the dense parameters have the step that is committed."""
-        self.kept = KeptPulls()
+        self.kept = KeySetCache()
         self.norms = NormSums() if number == 0 and blueprint.run.training.batch_norm == "global" else None
         """Batch norms over whole batches, on the first server."""
         self.pulled_keys = self._applied_keys = 0
@@ -86,7 +269,7 @@ class Shard:
 
     def load(self, folder: Path) -> None:
         """Take up the state of a checkpoint, whatever number of servers wrote it."""
-        checkpoint = Manifest.read(folder)
+        checkpoint = RunManifest.read(folder)
         self.discard()
         self._accepted.clear()
         self._all_before = 0
@@ -99,7 +282,7 @@ class Shard:
         if self.keeps_dense:
             values, state = load_vectors(folder, checkpoint)
             residual = state.pop(RESIDUAL, None)
-            self.returned = Returned(len(self.values), None if residual is None else residual[self._slice])
+            self.returned = ErrorFeedbackResidual(len(self.values), None if residual is None else residual[self._slice])
             self.values = values[self._slice].copy()
             kept = {name: vector[self._slice].copy() for name, vector in state.items()}
             self._state = kept or self._optimizer.first_state(len(self.values))
@@ -276,7 +459,7 @@ class Shard:
         """Step the dense parameters by their gradients times `scale`."""
         self._dense_steps += 1
         parts, clip_value = (self.values, gradients, self._state), self._blueprint.run.optimizer.clip_value
-        step = stepper(self._optimizer, slice_size(self._blueprint), self.after_slice)
+        step = stepper(self._optimizer, bucket_size(self._blueprint), self.after_slice)
         step(*parts, step_number=self._dense_steps, scale=scale, factor=factor, clip_value=clip_value)
 
     def discard(self) -> None:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from dovetail.embedding import Checkpoint
 from dovetail.runtime.messages import Commit, LogNote, Message, Waits
 from dovetail.runtime.process import Process
-from dovetail.runtime.server.attempts import Floats, Keys
+from dovetail.runtime.server.gradients import Floats, Keys
 from dovetail.runtime.server.shard import Shard
-from dovetail.runtime.sites import saved
+from dovetail.runtime.sites import checkpoint as saved
 from dovetail.runtime.sites.join import Joined, join
 
 LOOK_S, HELD_LOOK_S = 0.01, 0.002
@@ -75,12 +75,12 @@ class SiteShard(Shard):
     @property
     def is_held(self) -> bool:
         """Say whether workers have to wait for an exchange."""
-        return self._joined.exchanger.is_held
+        return self._joined.outer_step.is_held
 
     @property
     def is_over_held(self) -> bool:
         """Say whether the last step is applied, and the last exchange is not here yet."""
-        return self.version >= self._joined.last_step and not self._joined.exchanger.is_finished
+        return self.version >= self._joined.last_step and not self._joined.outer_step.is_finished
 
     @property
     def look_s(self) -> float:
@@ -105,14 +105,14 @@ class SiteShard(Shard):
         if self.version < 0 or now_s - self._seen_to_s < self.look_s:
             return False
         self._seen_to_s = now_s
-        return self._joined.exchanger.go_on(now_s)
+        return self._joined.outer_step.go_on(now_s)
 
     def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
         """Apply the step, and cut a round where it is time."""
         for table, keys, _ in self.step_sums().rows:
-            self._joined.exchanger.touch(table, keys)
+            self._joined.outer_step.touch(table, keys)
         super().commit(scale=scale, dense_scale=dense_scale, factor=factor)
-        self._joined.exchanger.after_step(time.monotonic())
+        self._joined.outer_step.after_step(time.monotonic())
 
     def changed_since(self, position: int, keys: Keys, since: int) -> NDArray[np.int32]:
         """Return which rows may have changed; after an exchange, any may have."""
@@ -125,17 +125,17 @@ class SiteShard(Shard):
         for table in self.tables:  # compiled now, and not when the first exchange comes
             table.write(np.empty(0, dtype=np.int64), np.empty((0, table.width), dtype=np.float32))
         self._joined.forget()
-        saved.load(folder, self._number, self._joined.exchanger, self._joined.shapes, **self._joined.facts())
+        saved.load(folder, self._number, self._joined.outer_step, self._joined.shapes, **self._joined.facts())
 
     def save(self, folder: Path, number: int = -1) -> list[Future[Checkpoint]]:
         """Write what there is, the state of the exchanges too."""
         futures = super().save(folder, number)
-        saved.save(folder, self._number, self._joined.exchanger, **self._joined.facts())
+        saved.save(folder, self._number, self._joined.outer_step, **self._joined.facts())
         return futures
 
     def is_kept(self, step: int) -> None:
         """Hear that the checkpoint of a step is whole."""
-        self._joined.exchanger.is_kept(step)
+        self._joined.outer_step.is_kept(step)
 
     def close(self) -> None:
         """Give back memory and files, and hang up."""
@@ -144,5 +144,5 @@ class SiteShard(Shard):
 
 
 def rest(site: SiteShard | None) -> int:
-    """Return for how many milliseconds a server may wait for letters, which has sites to see to or not."""
+    """Return for how many milliseconds a server may wait for envelopes, which has sites to see to or not."""
     return 100 if site is None else round(2000 * site.look_s)

@@ -1,4 +1,4 @@
-"""A server joins the other sites: its line, its journal, and what it holds itself to, from the blueprint."""
+"""A server joins the other sites: its line, its journal, its terms, and what is compiled before training."""
 
 from __future__ import annotations
 
@@ -8,25 +8,58 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dovetail.codecs.payload import Places
 from dovetail.runtime.blueprint import portions_of
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import SITES
 from dovetail.runtime.process import Process
-from dovetail.runtime.sites.combine import Rule
-from dovetail.runtime.sites.exchanger import Exchanger
+from dovetail.runtime.sites.aggregator import AggregatorLine
+from dovetail.runtime.sites.catch_up import CatchUpPeer, Nearby
+from dovetail.runtime.sites.changes import DenseProgress, Floats, Keys, RowProgress, Rule, combined_dense, combined_rows
+from dovetail.runtime.sites.exchange_log import Cuts, ExchangeLog
 from dovetail.runtime.sites.figures import Figures
-from dovetail.runtime.sites.giver import Giver
-from dovetail.runtime.sites.hub_line import HubLine
-from dovetail.runtime.sites.kept import Cuts, ExchangeLog
-from dovetail.runtime.sites.messages import SiteMessage
-from dovetail.runtime.sites.nearby import Nearby
-from dovetail.runtime.sites.remote_line import RemoteLine
-from dovetail.runtime.sites.rounds import Shapes
-from dovetail.runtime.sites.terms import Store, Terms
-from dovetail.runtime.sites.warm_up import warm_up
+from dovetail.runtime.sites.messages import RoundHead, SiteMessage
+from dovetail.runtime.sites.outer_step import OuterStep, SiteParameters, Terms
+from dovetail.runtime.sites.rounds import Shapes, decode, encode
+from dovetail.runtime.sites.site_line import SiteLine
 from dovetail.spec.run_sites import RunSite
-from dovetail.transport import Caller, Codec, KeyRing, Listener
+from dovetail.transport import Caller, EnvelopeCodec, KeyRing, Listener
+
+ROWS, WIDTH = 64, 4
+
+
+class SomeRows:
+    """Rows in an array."""
+
+    def __init__(self) -> None:
+        """Begin with zeros."""
+        self._values = np.zeros((ROWS, WIDTH), dtype=np.float32)
+
+    def read(self, keys: Keys) -> Floats:
+        """Return the values of distinct keys."""
+        return self._values[keys].copy()
+
+    def write(self, keys: Keys, values: Floats) -> None:
+        """Give the rows of distinct keys these values."""
+        self._values[keys] = values
+
+
+def warm_up(bits: int) -> None:
+    """Have a round of a few rows go through all that rounds go through, in so many bits."""
+    rows, progress, dense = SomeRows(), RowProgress(WIDTH), DenseProgress(np.zeros(ROWS, dtype=np.float32))
+    keys = np.arange(ROWS)
+    progress.touch(keys, rows)
+    rows.write(keys, np.ones((ROWS, WIDTH), dtype=np.float32))
+    shapes = Shapes(ROWS, keys[:0], [(ROWS, WIDTH)])
+    arrays = encode(dense.rest(np.ones(ROWS, dtype=np.float32)), [progress.rest(rows)], shapes, bits=bits, seed=0)
+    part = decode(RoundHead(site=0, round=1, step=1, samples=1, bits=bits), arrays, shapes, who="this site")
+    progress.cut(part.tables[0])
+    rule = Rule(linear_rows=False, sums=False)
+    combined_dense([part, part], rule)
+    progress.agree(combined_rows([part, part], 0, rule), part.tables[0], rows)
+
 
 FIRST_EVERY = 16
 """Steps of a round before anything is measured."""
@@ -37,9 +70,9 @@ LINEAR = ("sgd",)
 class Joined:
     """A server's side of the exchanges."""
 
-    exchanger: Exchanger
+    outer_step: OuterStep
     shapes: Shapes
-    line: HubLine | RemoteLine
+    line: AggregatorLine | SiteLine
     names: tuple[str, ...]
     site: int
     num_servers: int
@@ -51,7 +84,7 @@ class Joined:
 
     def forget(self) -> None:
         """Have what was on its way sent again: the run went back."""
-        if isinstance(self.line, RemoteLine):
+        if isinstance(self.line, SiteLine):
             self.line.forget()
 
     def close(self) -> None:
@@ -59,7 +92,7 @@ class Joined:
         self.line.close()
 
 
-def join(process: Process, number: int, store: Store, exact: Places, tell: Callable[[str], None]) -> Joined:
+def join(process: Process, number: int, store: SiteParameters, exact: Places, tell: Callable[[str], None]) -> Joined:
     """Join the other sites as server `number` of this one."""
     blueprint = process.blueprint
     run, portion, exchange = blueprint.run, blueprint.portion, blueprint.run.exchange
@@ -79,12 +112,12 @@ def join(process: Process, number: int, store: Store, exact: Places, tell: Calla
             linear_rows=blueprint.row_optimizer["name"] in LINEAR, sums=run.training.reduction == "sum"
         ),
     )  # fmt: skip
-    line: HubLine | RemoteLine
-    codec, keys, now_s = Codec(SiteMessage), KeyRing(Path(exchange.keys)), time.monotonic()
+    line: AggregatorLine | SiteLine
+    codec, keys, now_s = EnvelopeCodec(SiteMessage), KeyRing(Path(exchange.keys)), time.monotonic()
     address = _address(run.sites[0], number)
     if site == 0:
         listener = Listener([address], codec=codec, keys=keys, name=names[0], log=process.log)
-        line = HubLine(
+        line = AggregatorLine(
             names, last_steps, listener, ExchangeLog(folder), shapes, every=every, first_every=FIRST_EVERY,
             wait_s=exchange.wait_s, end_wait_s=exchange.end_wait_s, now_s=now_s, tell=tell,
         )  # fmt: skip
@@ -105,7 +138,7 @@ def join(process: Process, number: int, store: Store, exact: Places, tell: Calla
             own = Listener(
                 [_address(run.sites[site], number)], codec=codec, keys=keys, name=names[site], log=process.log
             )
-            giver = Giver(names, site, own, ExchangeLog(folder))
+            giver = CatchUpPeer(names, site, own, ExchangeLog(folder))
         others = [each for each in run.sites[1:] if each.name != names[site] and each.address is not None]
 
         def say(word: str) -> None:
@@ -113,13 +146,13 @@ def join(process: Process, number: int, store: Store, exact: Places, tell: Calla
             tell(word)
 
         nearby = Nearby({each.name: to(each) for each in others}, say)
-        line = RemoteLine(
+        line = SiteLine(
             connect, site=site, every=every or FIRST_EVERY, now_s=now_s, tell=tell, giver=giver, nearby=nearby
         )  # fmt: skip
     warm_up(exchange.bits)
     figures = Figures(folder, process.log, tell)
-    exchanger = Exchanger(terms, shapes, store, Cuts(folder), line, figures, tell)
-    return Joined(exchanger, shapes, line, names, site, blueprint.num_servers, last_steps[site])
+    outer_step = OuterStep(terms, shapes, store, Cuts(folder), line, figures, tell)
+    return Joined(outer_step, shapes, line, names, site, blueprint.num_servers, last_steps[site])
 
 
 def _address(site: RunSite, server: int) -> str:

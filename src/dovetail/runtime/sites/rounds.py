@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from dovetail.codecs import codec_of, pack, unpack
 from dovetail.codecs.payload import Places
-from dovetail.runtime.sites.combine import Part
-from dovetail.runtime.sites.key_index import Keys
+from dovetail.runtime.sites.changes import Floats, Keys, RowDeltas, SiteChange
 from dovetail.runtime.sites.messages import RoundHead
-from dovetail.runtime.sites.progress import Floats, RowDeltas
 from dovetail.transport import WireError
 
 Arrays = tuple[NDArray[Any], ...]
@@ -47,7 +45,7 @@ def encode(dense: Floats, tables: Sequence[RowDeltas], shapes: Shapes, *, bits: 
     return tuple(arrays)
 
 
-def decode(head: RoundHead, arrays: Sequence[NDArray[Any]], shapes: Shapes, *, who: str) -> Part:
+def decode(head: RoundHead, arrays: Sequence[NDArray[Any]], shapes: Shapes, *, who: str) -> SiteChange:
     """Return what a round says, or refuse it."""
     if len(arrays) != 1 + A_TABLE * len(shapes.tables):
         raise WireError(f"a round of {who} has {len(arrays)} arrays for {len(shapes.tables)} tables")
@@ -62,7 +60,7 @@ def decode(head: RoundHead, arrays: Sequence[NDArray[Any]], shapes: Shapes, *, w
         tables.append(RowDeltas(keys, rows))
     if not all(np.isfinite(numbers).all() for numbers in (dense, *(each.values for each in tables))):
         raise WireError(f"a round of {who} has numbers that are not finite")
-    return Part(head.samples, dense, tables)
+    return SiteChange(head.samples, dense, tables)
 
 
 def num_bytes(arrays: Sequence[NDArray[Any]]) -> int:

@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dovetail.data.batch import Batch
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.messages import Span
 from dovetail.runtime.samples import Samples
-from dovetail.runtime.worker.asking import Abandoned
-from dovetail.runtime.worker.incoming import CachedIncoming
-from dovetail.runtime.worker.keys import LookUp, look_up
-from dovetail.runtime.worker.lines import Lines, now_s
-from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.read_ahead import ahead
-from dovetail.runtime.worker.row_cache import RowCache
-from dovetail.runtime.worker.sliced_pull import SlicedPull
-from dovetail.runtime.worker.task import Fetched, MicroBatch, Task
+from dovetail.runtime.worker.compute.served_model import ServedModel
+from dovetail.runtime.worker.dense.buckets import BucketPull
+from dovetail.runtime.worker.links.servers import Abandoned, ServerConnections, now_s
+from dovetail.runtime.worker.rows.incoming import CachedIncoming
+from dovetail.runtime.worker.rows.keys import LookUp, look_up
+from dovetail.runtime.worker.rows.row_cache import RowCache
+from dovetail.runtime.worker.tasks.task import FetchedBatch, MicroBatch, Task
+
+Item = TypeVar("Item")
+
+
+def ahead(items: Iterator[Item], name: str) -> Iterator[Item]:
+    """Yield items that a thread makes, one ahead; what goes wrong there goes wrong here."""
+    made: queue.Queue[Item | None] = queue.Queue(maxsize=1)
+    failed: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            for item in items:
+                made.put(item)
+        except BaseException as error:  # whoever waits says it
+            failed.append(error)
+        made.put(None)
+
+    threading.Thread(target=make, name=name, daemon=True).start()
+    while (item := made.get()) is not None:
+        yield item
+    if failed:
+        raise failed[0]
+
 
 AHEAD = 2
 """Micro-batches that are ready before they are needed."""
@@ -46,13 +69,13 @@ class Fetcher:
         blueprint: Blueprint,
         samples: Samples,
         model: ServedModel,
-        lines: Lines,
+        lines: ServerConnections,
         *,
         wanted: Callable[[Task], bool],
         dense: bool,
         rests: Callable[[], None] = lambda: None,
         cache: RowCache | None = None,
-        slices: SlicedPull | None = None,
+        slices: BucketPull | None = None,
     ) -> None:
         """Keep the lines, which `run` closes; with `dense`, a task begins with the servers' dense parameters.
 
@@ -68,7 +91,7 @@ class Fetcher:
         self._wanted, self._dense = wanted, dense
         self._sync, self._num_servers = blueprint.run.training.mode == "sync", blueprint.num_servers
         self.micro_batches: queue.SimpleQueue[MicroBatch | None] = queue.SimpleQueue()
-        self.ready: queue.Queue[Fetched | None] = queue.Queue(maxsize=AHEAD)
+        self.ready: queue.Queue[FetchedBatch | None] = queue.Queue(maxsize=AHEAD)
         """What can be computed; None has whoever computes look at the tasks again."""
 
     def nudge(self) -> None:
@@ -104,7 +127,7 @@ class Fetcher:
     def _is_wanted(self, micro_batch: MicroBatch) -> bool:
         return self._wanted(micro_batch.task) and micro_batch.number not in micro_batch.task.given_back
 
-    def _put(self, fetched: Fetched) -> None:
+    def _put(self, fetched: FetchedBatch) -> None:
         """Hand over a micro-batch, unless nobody wants it any more."""
         while True:
             try:
@@ -124,7 +147,7 @@ class Fetcher:
         look_ups = [self._memory.lock(each) for each in asked]
         return Read(micro_batch, batch, look_ups, time.perf_counter() - start_s)
 
-    def fetch(self, read: Read) -> Fetched:
+    def fetch(self, read: Read) -> FetchedBatch:
         """Fetch the rows that samples need; with a task's first micro-batch, the dense parameters too."""
         micro_batch, look_ups = read.micro_batch, read.look_ups
         task, assign = micro_batch.task, micro_batch.task.assign
@@ -151,4 +174,4 @@ class Fetcher:
         # What came before servers had to wait for a step was done while there was something else to wait for.
         after_s = end_s - (answer.asked_s if answer.parked_s else start_s) - answer.parked_s
         fetch_s = end_s - start_s - answer.parked_s
-        return Fetched(micro_batch, read.batch, rows, answer.dense, fetch_s, after_s, arriving)
+        return FetchedBatch(micro_batch, read.batch, rows, answer.dense, fetch_s, after_s, arriving)

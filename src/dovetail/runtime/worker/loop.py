@@ -22,41 +22,37 @@ from dovetail.data.source import Source
 from dovetail.data.streams import stream_number
 from dovetail.errors import DovetailError
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.runtime.dense.slices import slices_of
+from dovetail.runtime.dense.buckets import buckets_of
 from dovetail.runtime.messages import Message, Reset, Span, Staff
 from dovetail.runtime.model.build import build_model
-from dovetail.runtime.model.fixed import read_fixed, read_newest_statistics
+from dovetail.runtime.model.frozen import read_fixed, read_newest_statistics
 from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.model.stages import cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
-from dovetail.runtime.worker.asking import Abandoned
-from dovetail.runtime.worker.compiled import can_compile
-from dovetail.runtime.worker.compute import Computer
+from dovetail.runtime.worker.compute.compiled import can_compile
+from dovetail.runtime.worker.compute.computer import Computer
+from dovetail.runtime.worker.compute.memory import MemoryBudget
+from dovetail.runtime.worker.compute.served_model import ServedModel
+from dovetail.runtime.worker.compute.sync_batch_norm import SyncBatchNorms
 from dovetail.runtime.worker.control import Control
-from dovetail.runtime.worker.dense_sync import DenseSync
+from dovetail.runtime.worker.dense.buckets import BucketPull, LayerBarrier, through_servers
+from dovetail.runtime.worker.dense.ring_sync import RingSync
+from dovetail.runtime.worker.dense.sync import DenseSync
 from dovetail.runtime.worker.fetch import Fetcher
-from dovetail.runtime.worker.host_memory import HostMemory
-from dovetail.runtime.worker.idle_time import IdleTime
-from dovetail.runtime.worker.inbox import Inbox
-from dovetail.runtime.worker.lines import lines_of, now_s
-from dovetail.runtime.worker.memory import Room
-from dovetail.runtime.worker.model import ServedModel
-from dovetail.runtime.worker.pace import Pace
-from dovetail.runtime.worker.passing import Passing
-from dovetail.runtime.worker.pipeline import Pipeline
-from dovetail.runtime.worker.residual import ResidualKeeper
-from dovetail.runtime.worker.ring_sync import RingSync
-from dovetail.runtime.worker.row_cache import cache_of
-from dovetail.runtime.worker.row_source import Fetch, Rows
-from dovetail.runtime.worker.score_counts import counts_of
+from dovetail.runtime.worker.links.compression import LinkCompression
+from dovetail.runtime.worker.links.residual import ResidualKeeper
+from dovetail.runtime.worker.links.servers import Abandoned, connect_to_servers, now_s
+from dovetail.runtime.worker.rows.batch_rows import BatchRows, Fetch
+from dovetail.runtime.worker.rows.pinned_memory import PinnedMemory
+from dovetail.runtime.worker.rows.row_cache import cache_of
 from dovetail.runtime.worker.send import Sender
-from dovetail.runtime.worker.sliced_pull import Gate, SlicedPull
-from dovetail.runtime.worker.sliced_push import through_servers
-from dovetail.runtime.worker.staged_work import StagedWork
-from dovetail.runtime.worker.task import Fetched, RowGradients, Task
-from dovetail.runtime.worker.whole_norms import WholeNorms
-from dovetail.runtime.worker.wire import Wire
+from dovetail.runtime.worker.stages.feeder import PipelineFeeder
+from dovetail.runtime.worker.stages.pipeline import Pipeline
+from dovetail.runtime.worker.tasks.inbox import Inbox, Throughput
+from dovetail.runtime.worker.tasks.lifecycle import IdleTime, TaskLifecycle
+from dovetail.runtime.worker.tasks.score_counts import counts_of
+from dovetail.runtime.worker.tasks.task import FetchedBatch, RowGradients, Task
 from dovetail.spec.run import RunWorker
 
 SWITCH_S = 0.0005
@@ -90,7 +86,7 @@ class WorkerLoop:
         cut = cuts_of(model, blueprint)[0] if blueprint.stages and isinstance(model, LayerGraph) else None
         self._sync, has_ring = training.mode == "sync", training.dense == "ring"
         self._model = ServedModel(
-            *(model.train(), Rows(blueprint.num_servers, device), device),
+            *(model.train(), BatchRows(blueprint.num_servers, device), device),
             schema=source.schema,
             only=cut.names if cut is not None and has_ring else None,
             last=cut.last if cut is not None else None,
@@ -99,14 +95,14 @@ class WorkerLoop:
         )
         self._computer = Computer(self._model)
         self._pipeline = Pipeline(process, self._model) if blueprint.stages else None
-        room = Room(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
+        room = MemoryBudget(settings.memory_bytes, training.micro_batch, lambda: self._computer.bytes_per_sample)
         whole_norms = training.batch_norm == "global"
-        self._idle, self._pace = IdleTime(), Pace()
+        self._idle, self._pace = IdleTime(), Throughput()
         self._inbox = Inbox(room.most_at_once, undivided=whole_norms, pace=self._pace)
         self._control = Control(process, self._handle, lambda: self._inbox.generation, room.most_samples, leaves)
-        self._wire = Wire(blueprint, name=process.name, is_slow=process.lanes is None)
+        self._wire = LinkCompression(blueprint, name=process.name, is_slow=process.lanes is None)
         self._sender = Sender(
-            *(process.name, f"{process.name}/{process.process_id}", lines_of(process, "send", self._wire)),
+            *(process.name, f"{process.name}/{process.process_id}", connect_to_servers(process, "send", self._wire)),
             wanted=self._wanted,
             tell=self._control.tell,
             rests=self._control.pulse.rest,
@@ -114,15 +110,15 @@ class WorkerLoop:
         self._dense: DenseSync = (
             RingSync(process, self._model, self._control.tell, part=cut.dense if cut is not None else None)
             if has_ring and (cut is None or len(self._model.values))
-            else through_servers(self._model, slices_of(blueprint), self._sender)
+            else through_servers(self._model, buckets_of(blueprint), self._sender)
         )
-        slices = slices_of(blueprint) if self._dense.is_fetched else ()
-        lines = lines_of(process, "dense", memory=HostMemory(device)) if slices else None
-        self._gate = Gate(self._model, slices)
-        self._slices = SlicedPull(slices, lines, self._wanted, self._control.pulse.rest)
+        slices = buckets_of(blueprint) if self._dense.is_fetched else ()
+        lines = connect_to_servers(process, "dense", memory=PinnedMemory(device)) if slices else None
+        self._gate = LayerBarrier(self._model, slices)
+        self._slices = BucketPull(slices, lines, self._wanted, self._control.pulse.rest)
         self._fetcher = Fetcher(
             *(blueprint, Samples(blueprint, source), self._model),
-            lines_of(process, "fetch", self._wire, HostMemory(device)),
+            connect_to_servers(process, "fetch", self._wire, PinnedMemory(device)),
             wanted=self._wanted,
             dense=self._dense.is_fetched,
             rests=self._control.pulse.rest,
@@ -130,18 +126,18 @@ class WorkerLoop:
             slices=self._slices,
         )
         self._residual = ResidualKeeper(process, self._wire, self._sender, self._control.tell, self._is_now, leaves)
-        self._lines = lines_of(process, "compute", self._wire)
-        self._norms = WholeNorms(self._model, self._lines, process, self._wanted) if whole_norms else None
+        self._lines = connect_to_servers(process, "compute", self._wire)
+        self._norms = SyncBatchNorms(self._model, self._lines, process, self._wanted) if whole_norms else None
         scores = counts_of(blueprint.metrics, lambda: statistics_vector(model), has_own=self._norms is None)
-        self._passing = Passing(
+        self._passing = TaskLifecycle(
             *(self._inbox, self._sender, self._dense, scores, self._idle, self._pace),
             pipeline=self._pipeline,
             tell=self._control.tell,
             wanted=self._wanted,
         )
-        self._staged: StagedWork | None = None
+        self._staged: PipelineFeeder | None = None
         if self._pipeline is not None:
-            self._staged = StagedWork(self._pipeline, self._fetcher.ready, self._passing, wanted=self._wanted)
+            self._staged = PipelineFeeder(self._pipeline, self._fetcher.ready, self._passing, wanted=self._wanted)
 
     def run(self) -> None:
         """Compute until told to stop."""
@@ -236,7 +232,7 @@ class WorkerLoop:
         elif self._wanted(fetched.micro_batch.task):
             self._begin(fetched, begin_s, waited_s)
 
-    def _begin(self, fetched: Fetched, begin_s: float, waited_s: float) -> None:
+    def _begin(self, fetched: FetchedBatch, begin_s: float, waited_s: float) -> None:
         """Compute a micro-batch that was waited for, or send it on its way through the stages."""
         if not self._inbox.begins(fetched.micro_batch):
             self._passing.finish_whole()
@@ -246,7 +242,7 @@ class WorkerLoop:
         self._passing.account(fetched, begin_s, waited_s)
         self._compute(fetched)
 
-    def _compute(self, fetched: Fetched) -> None:
+    def _compute(self, fetched: FetchedBatch) -> None:
         """Compute the gradients of a micro-batch and pass them on; ask for more work while that goes on."""
         task, samples = fetched.micro_batch.task, fetched.batch.num_samples
         start_s, begin_s = time.perf_counter(), now_s()
@@ -271,7 +267,7 @@ class WorkerLoop:
         task.spans.append(Span("compute", begin_s, now_s(), task.assign.step))
         self._passing.pass_on(task, gradients)
 
-    def _gradients(self, fetched: Fetched) -> RowGradients:
+    def _gradients(self, fetched: FetchedBatch) -> RowGradients:
         """Return the gradients of rows; those of dense parameters add up."""
         task, assign = fetched.micro_batch.task, fetched.micro_batch.task.assign
         computed = self._computer.compute(

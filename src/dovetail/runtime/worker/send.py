@@ -7,12 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dovetail.runtime.dense.slices import DenseSlice
+from dovetail.runtime.dense.buckets import Bucket
 from dovetail.runtime.messages import Done, Push, Span
-from dovetail.runtime.worker.asking import Abandoned
-from dovetail.runtime.worker.lines import Lines, now_s
-from dovetail.runtime.worker.score_counts import Counts
-from dovetail.runtime.worker.task import Floats, RowGradients, Task
+from dovetail.runtime.worker.links.servers import Abandoned, ServerConnections, now_s
+from dovetail.runtime.worker.tasks.score_counts import Counts
+from dovetail.runtime.worker.tasks.task import Floats, RowGradients, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Sender:
         self,
         name: str,
         attempt: str,
-        lines: Lines,
+        lines: ServerConnections,
         *,
         wanted: Callable[[Task], bool],
         tell: Callable[[Done, Counts], None],
@@ -78,7 +77,7 @@ class Sender:
         rows = self._take_held(task) if rows is None else rows
         self._queue.put(Gradients(task, rows, dense, last=True, counts=counts, put_s=now_s()))
 
-    def put_slice(self, task: Task, where: DenseSlice, numbers: Floats, then: Errand) -> None:
+    def put_slice(self, task: Task, where: Bucket, numbers: Floats, then: Errand) -> None:
         """Have a slice of dense gradients sent; `then` is called when it was, or is not wanted any more."""
 
         def send() -> None:

@@ -10,13 +10,108 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from dovetail.cost.speed import SpeedModel
-from dovetail.simulator.traces.arrivals import Pattern, arrivals_s
-from dovetail.simulator.traces.kinds import KINDS, PACE, ModelKind
 from dovetail.spec.job import Job, LossCurve
 from dovetail.spec.workload import NodeGroup, Workload
+
+INSIDE_BYTE_S = 1 / 20e9
+BETWEEN_BYTE_S = 1 / 10e9
+"""Nodes linked at 100 Gb/s, four fifths of it to be had; twice that inside a node."""
+
+REDUCE_BYTE_S = 1 / 200e9
+LATENCY_S = 3e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelKind:
+    """A model: its parameters, its global batch and the seconds one sample takes."""
+
+    name: str
+    parameters: float
+    batch: int
+    sample_s: float
+    fixed_s: float = 0.01
+
+    def speed_model(self, *, node_workers: int, pace: float = 1.0) -> SpeedModel:
+        """Return how the model's speed depends on workers that compute at `pace` times a V100's."""
+        return SpeedModel(
+            batch=self.batch,
+            sample_s=self.sample_s / pace,
+            payload_bytes=4.0 * self.parameters,
+            inside_byte_s=INSIDE_BYTE_S,
+            between_byte_s=BETWEEN_BYTE_S,
+            latency_s=LATENCY_S,
+            reduce_byte_s=REDUCE_BYTE_S,
+            fixed_s=self.fixed_s,
+            node_workers=node_workers,
+        )
+
+
+KINDS = (
+    ModelKind(name="resnet110", parameters=1.7e6, batch=512, sample_s=1 / 3500),
+    ModelKind(name="mobilenet_v2", parameters=3.5e6, batch=512, sample_s=1 / 900),
+    ModelKind(name="inception_v3", parameters=23.8e6, batch=512, sample_s=1 / 260),
+    ModelKind(name="resnet50", parameters=25.6e6, batch=1024, sample_s=1 / 390),
+    ModelKind(name="resnet101", parameters=44.5e6, batch=512, sample_s=1 / 230),
+    ModelKind(name="alexnet", parameters=61e6, batch=2048, sample_s=1 / 3000),
+    ModelKind(name="transformer", parameters=65e6, batch=512, sample_s=1 / 450),
+    ModelKind(name="bert_base", parameters=110e6, batch=256, sample_s=1 / 110),
+    ModelKind(name="vgg16", parameters=138e6, batch=512, sample_s=1 / 230),
+)
+
+PACE = {"v100": 1.0, "p100": 0.55, "t4": 0.35, "k80": 0.18, "a100": 2.2}
+"""How fast a type computes against a V100, roughly; a type that is not listed counts as a V100."""
+
+BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+Pattern = Literal["poisson", "bursty", "diurnal"]
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+
+BURST_JOBS = 8
+"""How many jobs a burst has on average."""
+BURST_GAP_S = 5.0
+"""The mean gap inside a burst."""
+DAY_S = 86400.0
+SWING = 0.8
+"""How far the rate goes up by day and down by night, as a share of its mean."""
+
+
+def arrivals_s(pattern: Pattern, *, count: int, mean_gap_s: float, draw: random.Random) -> list[float]:
+    """Return the seconds at which `count` jobs arrive, the first at zero."""
+    if pattern == "poisson":
+        gaps = [draw.expovariate(1 / mean_gap_s) for _ in range(count - 1)]
+    elif pattern == "bursty":
+        gaps = [_bursty_gap_s(mean_gap_s, draw) for _ in range(count - 1)]
+    else:
+        return _diurnal(count, mean_gap_s, draw)
+    times = [0.0]
+    for gap_s in gaps:
+        times.append(times[-1] + gap_s)
+    return times
+
+
+def _bursty_gap_s(mean_gap_s: float, draw: random.Random) -> float:
+    """Return a gap: most are short, one in `BURST_JOBS` so long that the mean is right."""
+    if draw.random() < 1 / BURST_JOBS:
+        between_s = BURST_JOBS * mean_gap_s - (BURST_JOBS - 1) * min(BURST_GAP_S, mean_gap_s / 2)
+        return draw.expovariate(1 / between_s)
+    return draw.expovariate(1 / min(BURST_GAP_S, mean_gap_s / 2))
+
+
+def _diurnal(count: int, mean_gap_s: float, draw: random.Random) -> list[float]:
+    """Return arrivals whose rate follows a sine over the day, by thinning a faster Poisson process."""
+    times: list[float] = []
+    now_s = 0.0
+    while len(times) < count:
+        now_s += draw.expovariate((1 + SWING) / mean_gap_s)
+        if draw.random() < (1 + SWING * math.sin(2 * math.pi * now_s / DAY_S)) / (1 + SWING):
+            times.append(now_s)
+    return [time_s - times[0] for time_s in times]
+
 
 Contention = Literal["none", "moderate", "extreme"]
 CONTENTIONS: tuple[Contention, ...] = get_args(Contention)

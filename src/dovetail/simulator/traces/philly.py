@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from dovetail.simulator.traces.kinds import BY_NAME, KINDS, ModelKind
-from dovetail.simulator.traces.make import MAX_WORKERS, make_job
+from dovetail.simulator.traces.make import BY_NAME, KINDS, MAX_WORKERS, ModelKind, make_job
 from dovetail.simulator.traces.table import TableJob
 from dovetail.spec.workload import NodeGroup, Workload
 

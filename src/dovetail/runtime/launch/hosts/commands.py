@@ -11,10 +11,9 @@ from pathlib import Path
 from dovetail.errors import DovetailError
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.folder import BLUEPRINT, FIXED
-from dovetail.runtime.launch.hosts.brought import code_of
-from dovetail.runtime.launch.hosts.protocol import HostProblem
+from dovetail.runtime.launch.hosts.protocol import Bring, Fetch, FetchedFiles, HostProblem
 from dovetail.runtime.launch.hosts.remote import RemoteHandle, RemoteHost
-from dovetail.runtime.launch.hosts.requests import Bring, Fetch, Fetched
+from dovetail.runtime.launch.hosts.shipped_files import code_of
 from dovetail.spec.run import Run
 
 LOOK_S = 0.1
@@ -72,7 +71,7 @@ def _written(remote: RemoteHost, handle: RemoteHandle, kind: str) -> str:
     """Return what a command has written so far: `log` for its user, `out` for others."""
     path = f"logs/{handle.name}.{kind}"
     found = remote.call(Fetch(paths=(path,)))
-    return found.files.get(path, b"").decode(errors="replace") if isinstance(found, Fetched) else ""
+    return found.files.get(path, b"").decode(errors="replace") if isinstance(found, FetchedFiles) else ""
 
 
 def _failed(remote: RemoteHost, handle: RemoteHandle, said: str) -> DovetailError:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dovetail.runtime.launch.entry import allow_many_files
 from dovetail.runtime.launch.hosts.keeper import Keeper
-from dovetail.runtime.launch.hosts.requests import Refused, decode_request, encode
+from dovetail.runtime.launch.hosts.protocol import RequestRefused, decode_request, encode
 
 TOKEN = re.compile(r"[0-9a-f]{16,64}")
 SOCKET = "keeper.sock"
@@ -77,7 +77,7 @@ def _answer_all(keeper: Keeper, line: socket.socket) -> None:
             try:
                 answer = keeper.answer(decode_request(_read(line, length, keeper)))
             except ValueError as error:
-                answer = Refused(error=str(error))
+                answer = RequestRefused(error=str(error))
             line.sendall(framed(encode(answer)))
 
 

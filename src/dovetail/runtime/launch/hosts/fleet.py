@@ -9,6 +9,7 @@ with Fleet(lines, lost_s=20.0) as fleet:
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,27 +18,35 @@ from types import TracebackType
 
 import msgspec
 
-from dovetail.errors import PlanError, SpecError
+from dovetail.errors import DovetailError, PlanError, SpecError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import LOGS
 from dovetail.runtime.launch.entry import first_worker
-from dovetail.runtime.launch.from_plan import Machine
-from dovetail.runtime.launch.hosts.brought import code_of, data_paths, files_for
-from dovetail.runtime.launch.hosts.placing import Elsewhere, Places, is_on_gpu
-from dovetail.runtime.launch.hosts.protocol import Handle, HostProblem, Line
+from dovetail.runtime.launch.hosts.protocol import (
+    AskMissing,
+    AskPorts,
+    Handle,
+    HostConnection,
+    HostProblem,
+    MissingPaths,
+    Ports,
+)
 from dovetail.runtime.launch.hosts.remote import RemoteHost
-from dovetail.runtime.launch.hosts.requests import AskMissing, AskPorts, Missing, Ports
-from dovetail.spec.hosts import LOST_S, Host
+from dovetail.runtime.launch.hosts.shipped_files import code_of, data_paths, files_for
+from dovetail.runtime.planned.from_plan import Machine
+from dovetail.runtime.prepare.placement import Elsewhere, UnitPlacement, is_on_gpu
+from dovetail.spec.files import read_struct
+from dovetail.spec.hosts import LOST_S, Host, HostsFile
 from dovetail.spec.run import Run, RunWorker
 
 
 class Fleet:
     """Hosts, and which worker is on which of them."""
 
-    def __init__(self, lines: Sequence[Line], *, lost_s: float = LOST_S) -> None:
+    def __init__(self, lines: Sequence[HostConnection], *, lost_s: float = LOST_S) -> None:
         """Keep the lines; nobody is called yet."""
         self.remotes = {line.host.name: RemoteHost(line, lost_s=lost_s) for line in lines}
-        self.places = Places([line.host for line in lines])
+        self.places = UnitPlacement([line.host for line in lines])
 
     @property
     def hosts(self) -> list[Host]:
@@ -96,7 +105,7 @@ class Fleet:
     def place(self, run: Run, folder: Path) -> Elsewhere:
         """Give every worker its host, and every worker that others call a port there; refuse what cannot be."""
         self._check(run, folder)
-        self.places = Places(self.hosts)
+        self.places = UnitPlacement(self.hosts)
         host_of = self.places.place_all(run)
         called: dict[str, list[str]] = {}
         for name, worker in run.each_worker():
@@ -155,7 +164,7 @@ class Fleet:
     def _missing(host: RemoteHost, paths: Sequence[str]) -> tuple[str, ...]:
         """Return which paths a host does not have."""
         found = host.call(AskMissing(paths=tuple(paths))) if paths else None
-        return found.paths if isinstance(found, Missing) else ()
+        return found.paths if isinstance(found, MissingPaths) else ()
 
     # -- while it goes on ----------------------------------------------------------------------------------------------
 
@@ -231,3 +240,31 @@ def is_loopback(address: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(address).is_loopback
     return address == "localhost"
+
+
+ON_RAY = "ray"
+HEAD = re.compile(r"[^/\\]+:\d+")
+"""A head's name or address, and its port."""
+
+
+def fleet_of(on: str) -> Fleet:
+    """Return the hosts that `--on` names, not opened yet."""
+    if on == ON_RAY or HEAD.fullmatch(on):
+        from dovetail.runtime.launch.hosts.ray.connection import lines_of  # noqa: PLC0415 - only where it is needed
+
+        lines, lost_s = lines_of(None if on == ON_RAY else on)
+        return Fleet(lines, lost_s=lost_s)
+    path = Path(on)
+    if path.suffix not in (".toml", ".json") and not path.is_file():
+        raise DovetailError(
+            f"`--on {on}` names no hosts",
+            hint="give a file of hosts, such as hosts.toml, `ray` for the cluster of this machine, or HEAD:PORT of one",
+        )
+    return over_ssh(read_struct(path, HostsFile))
+
+
+def over_ssh(file: HostsFile) -> Fleet:
+    """Return the hosts of a file, not opened yet."""
+    from dovetail.runtime.launch.hosts.ssh import ssh_lines  # noqa: PLC0415 - asyncio only where it is needed
+
+    return Fleet(ssh_lines(file), lost_s=file.lost_s)

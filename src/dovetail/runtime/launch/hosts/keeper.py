@@ -19,35 +19,35 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-from dovetail.runtime.held_ports import hold_port, let_go
 from dovetail.runtime.launch.entry import LEAVE
-from dovetail.runtime.launch.hosts.requests import (
-    Answer,
+from dovetail.runtime.launch.hosts.protocol import (
     AskFacts,
     AskMissing,
     AskPorts,
+    AskStates,
     Bring,
-    Close,
-    Facts,
+    CloseKeeper,
     Fetch,
-    Fetched,
+    FetchedFiles,
     Fine,
-    Look,
-    Missing,
+    HostFacts,
+    KeeperAnswer,
+    KeeperRequest,
+    MissingPaths,
     Ports,
-    Refused,
-    Request,
-    Seen,
+    ProcessState,
+    ProcessStates,
+    RequestRefused,
     Signal,
-    Start,
-    State,
+    StartProcess,
 )
+from dovetail.runtime.private_folder import hold_port, let_go
 
 LOGS = "logs"
 MOST_LOG_BYTES = 1 << 18
 """Of one log in one answer: the rest comes with the next."""
 END_S = 5.0
-THERE = "dovetail.runtime.launch.hosts.there"
+THERE = "dovetail.runtime.launch.hosts.worker_entry"
 COMMAND = "from dovetail.cli.main import main; main()"
 
 
@@ -74,16 +74,18 @@ class Keeper:
         """Take in that the launcher speaks: what it brings may take long to come."""
         self._heard_s = time.monotonic()
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: KeeperRequest) -> KeeperAnswer:
         """Do what the launcher asks for; from any thread."""
         with self._lock:
             self.heard()
             if self.is_closed:
-                return Refused(error="this keeper has ended, as nobody spoke to it")
+                return RequestRefused(error="this keeper has ended, as nobody spoke to it")
             try:
                 return self._answer(request)
             except (OSError, subprocess.TimeoutExpired) as error:
-                return Refused(error=str(error), hint="see what that host allows: its disks, its memory, `ulimit -a`")
+                return RequestRefused(
+                    error=str(error), hint="see what that host allows: its disks, its memory, `ulimit -a`"
+                )
 
     def close(self) -> None:
         """End every process and remove the folder; nothing is started any more."""
@@ -103,9 +105,9 @@ class Keeper:
         shutil.rmtree(self.folder, ignore_errors=True)
         let_go(self.folder)
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: KeeperRequest) -> KeeperAnswer:
         """Do what the launcher asks for."""
-        answer: Answer = Fine()
+        answer: KeeperAnswer = Fine()
         match request:
             case AskFacts():
                 answer = self._facts()
@@ -114,26 +116,26 @@ class Keeper:
                     _write(self._below(name), content)
             case Fetch():
                 paths = {name: self._below(name) for name in request.paths}
-                answer = Fetched(files={name: path.read_bytes() for name, path in paths.items() if path.is_file()})
+                answer = FetchedFiles(files={name: path.read_bytes() for name, path in paths.items() if path.is_file()})
             case AskMissing():
-                answer = Missing(paths=tuple(path for path in request.paths if not Path(path).exists()))
+                answer = MissingPaths(paths=tuple(path for path in request.paths if not Path(path).exists()))
             case AskPorts():
                 answer = Ports(ports=tuple(hold_port(request.address, self.folder) for _ in range(request.count)))
-            case Start():
+            case StartProcess():
                 answer = self._start(request)
             case Signal():
                 child = self._children.get(request.name)
                 if child is not None and child.pid == request.process_id:
                     _signal(child, LEAVE if request.what == "leave" else signal.SIGKILL)
-            case Look():
+            case AskStates():
                 answer = self._look(request)
-            case Close():
+            case CloseKeeper():
                 self._close()
         return answer
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> HostFacts:
         """Return what this host has."""
-        return Facts(
+        return HostFacts(
             keeper=self.name,
             cores=len(os.sched_getaffinity(0)),
             gpus=len(list(Path("/proc/driver/nvidia/gpus").glob("*"))),
@@ -141,7 +143,7 @@ class Keeper:
             folder=str(self.folder),
         )
 
-    def _start(self, request: Start) -> Answer:
+    def _start(self, request: StartProcess) -> KeeperAnswer:
         """Start a process in a session of its own, with its log."""
         earlier = self._children.get(request.name)
         if earlier is not None and earlier.poll() is None:
@@ -164,18 +166,18 @@ class Keeper:
                 start_new_session=True,
             )
         self._children[request.name] = child
-        return State(process_id=child.pid)
+        return ProcessState(process_id=child.pid)
 
-    def _look(self, request: Look) -> Seen:
+    def _look(self, request: AskStates) -> ProcessStates:
         """Return how the processes are, and what is new in the logs."""
-        states = {name: State(process_id=child.pid, ended=_how(child)) for name, child in self._children.items()}
+        states = {name: ProcessState(process_id=child.pid, ended=_how(child)) for name, child in self._children.items()}
         logs = {}
         for name, begin in request.logs.items():
             with suppress(OSError), self._below(f"{LOGS}/{name}").open("rb") as file:
                 file.seek(begin)
                 if new := file.read(MOST_LOG_BYTES):
                     logs[name] = new
-        return Seen(states=states, logs=logs)
+        return ProcessStates(states=states, logs=logs)
 
     def _below(self, name: str) -> Path:
         """Return a path below the folder; refuse one that leads out of it."""

@@ -1,18 +1,150 @@
 """What every launcher has in common: a process somewhere, and a line to the host that it is on.
 
 A launcher starts the coordinator and the servers beside itself and workers where their hosts are. `Handle` is a
-process on whichever machine. `Line` is how one host is reached: SSH is one, and whoever brings another (a cluster of
+process on any machine. `HostConnection` is how one host is reached: SSH is one, and whoever adds another (a cluster of
 its own) writes that class alone; which worker goes where, what is brought, what happens to a host that is lost and how
 it ends are the same for all of them (`fleet`).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
 
 from dovetail.errors import DovetailError
-from dovetail.runtime.launch.hosts.requests import Answer, Facts, Request
 from dovetail.spec.hosts import Host
+
+
+class KeeperMessage(msgspec.Struct, frozen=True, tag=True):
+    """A request or an answer."""
+
+
+class Fine(KeeperMessage, frozen=True):
+    """It is done."""
+
+
+class RequestRefused(KeeperMessage, frozen=True):
+    """It cannot be done, and why."""
+
+    error: str
+    hint: str = ""
+
+
+class HostFacts(KeeperMessage, frozen=True):
+    """What a host has; `keeper` is another one when its processes are gone."""
+
+    keeper: str
+    cores: int
+    gpus: int
+    memory_bytes: int
+    folder: str
+    """Where files come to."""
+
+
+class AskFacts(KeeperMessage, frozen=True):
+    """Tell what the host has."""
+
+
+class Bring(KeeperMessage, frozen=True):
+    """Write files into the keeper's folder: by path below it, readable by its user alone."""
+
+    files: dict[str, bytes]
+
+
+class Fetch(KeeperMessage, frozen=True):
+    """Return what files below the keeper's folder hold; those that are not there are left out."""
+
+    paths: tuple[str, ...]
+
+
+class FetchedFiles(KeeperMessage, frozen=True):
+    """The contents of files."""
+
+    files: dict[str, bytes]
+
+
+class AskMissing(KeeperMessage, frozen=True):
+    """Tell which of these absolute paths are not there."""
+
+    paths: tuple[str, ...]
+
+
+class MissingPaths(KeeperMessage, frozen=True):
+    """The paths that are not there."""
+
+    paths: tuple[str, ...]
+
+
+class AskPorts(KeeperMessage, frozen=True):
+    """Find ports of an address that nobody listens on."""
+
+    address: str
+    count: int
+
+
+class Ports(KeeperMessage, frozen=True):
+    """Free ports."""
+
+    ports: tuple[int, ...]
+
+
+class StartProcess(KeeperMessage, frozen=True):
+    """Start a process: one of the run, by its name, or a command line of `dovetail`.
+
+    What it writes goes to `logs/NAME.log`; of a command, what it prints goes to `logs/NAME.out`.
+    """
+
+    name: str
+    kind: Literal["process", "command"] = "process"
+    arguments: tuple[str, ...] = ()
+
+
+class Signal(KeeperMessage, frozen=True):
+    """Have a process leave, or end it."""
+
+    name: str
+    process_id: int
+    what: Literal["leave", "kill"]
+
+
+class AskStates(KeeperMessage, frozen=True):
+    """Tell how the processes are; logs are told from these places on."""
+
+    logs: dict[str, int] = {}
+
+
+class ProcessState(KeeperMessage, frozen=True):
+    """A process; `ended` says how, or nothing while it runs."""
+
+    process_id: int
+    ended: str = ""
+
+
+class ProcessStates(KeeperMessage, frozen=True):
+    """The processes, by name, and what is new in their logs."""
+
+    states: dict[str, ProcessState]
+    logs: dict[str, bytes] = {}
+
+
+class CloseKeeper(KeeperMessage, frozen=True):
+    """End every process and remove the folder."""
+
+
+KeeperRequest: TypeAlias = (
+    AskFacts | Bring | Fetch | AskMissing | AskPorts | StartProcess | Signal | AskStates | CloseKeeper
+)
+KeeperAnswer: TypeAlias = (
+    Fine | RequestRefused | HostFacts | FetchedFiles | MissingPaths | Ports | ProcessState | ProcessStates
+)
+
+encode = msgspec.msgpack.Encoder().encode
+_requests: msgspec.msgpack.Decoder[KeeperRequest] = msgspec.msgpack.Decoder(KeeperRequest)
+_answers: msgspec.msgpack.Decoder[KeeperAnswer] = msgspec.msgpack.Decoder(KeeperAnswer)
+decode_request = _requests.decode
+decode_answer = _answers.decode
+
 
 HERE = ""
 """What the launching machine is called where hosts are named."""
@@ -22,12 +154,12 @@ class HostProblem(DovetailError):  # noqa: N818
     """A host cannot be used: it is not reached, does not let us in, or lacks what is needed."""
 
 
-class LineLost(Exception):  # noqa: N818
+class Unreachable(Exception):  # noqa: N818
     """A line broke, or nobody answered in time: it may be opened again."""
 
 
 class Handle(Protocol):
-    """A process of a run, on whichever machine."""
+    """A process of a run, on any machine."""
 
     @property
     def host(self) -> str:
@@ -56,23 +188,23 @@ class Handle(Protocol):
         ...
 
 
-class Line(Protocol):
+class HostConnection(Protocol):
     """The way to one host and the keeper of our processes there. Calls come from one thread at a time."""
 
     host: Host
     here: str
     """The launching machine's address as this host reaches it, once the line is open."""
 
-    def open(self) -> Facts:
-        """Reach the host and its keeper, which is started where there is none; again after a `LineLost`.
+    def open(self) -> HostFacts:
+        """Reach the host and its keeper, which is started where there is none; again after a `Unreachable`.
 
-        What the user has to put right is a `HostProblem`; a host that is not there for now is a `LineLost` where the
+        What the user has to put right is a `HostProblem`; a host that is not there for now is a `Unreachable` where the
         line was open before.
         """
         ...
 
-    def call(self, request: Request, timeout_s: float) -> Answer:
-        """Return the keeper's answer, or raise `LineLost`."""
+    def call(self, request: KeeperRequest, timeout_s: float) -> KeeperAnswer:
+        """Return the keeper's answer, or raise `Unreachable`."""
         ...
 
     def close(self) -> None:

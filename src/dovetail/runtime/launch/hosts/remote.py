@@ -13,19 +13,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from dovetail.runtime.launch.hosts.protocol import HostProblem, Line, LineLost
-from dovetail.runtime.launch.hosts.requests import (
-    Answer,
+from dovetail.runtime.launch.hosts.protocol import (
+    AskStates,
     Bring,
-    Close,
-    Facts,
-    Look,
-    Refused,
-    Request,
-    Seen,
+    CloseKeeper,
+    HostConnection,
+    HostFacts,
+    HostProblem,
+    KeeperAnswer,
+    KeeperRequest,
+    ProcessState,
+    ProcessStates,
+    RequestRefused,
     Signal,
-    Start,
-    State,
+    StartProcess,
+    Unreachable,
 )
 
 LOOK_S = 0.25
@@ -86,10 +88,10 @@ class RemoteHandle:
 class RemoteHost:
     """A host, the line to it, and the processes that were started on it."""
 
-    def __init__(self, line: Line, *, lost_s: float) -> None:
+    def __init__(self, line: HostConnection, *, lost_s: float) -> None:
         """Keep the line; nobody is called yet."""
         self.name, self.line, self._lost_s = line.host.name, line, lost_s
-        self.facts: Facts | None = None
+        self.facts: HostFacts | None = None
         self.is_away = False
         self._refused_s = -FULL_S
         self.problem = ""
@@ -112,7 +114,7 @@ class RemoteHost:
         """Reach the host; raise what is wrong with it."""
         try:
             self.facts = self.line.open()
-        except LineLost as error:
+        except Unreachable as error:
             raise HostProblem(
                 f"host `{self.name}` ({self.line.host.address}:{self.line.host.port}) is not reached: {error}",
                 hint="see that it is up, and its address and port in the hosts file",
@@ -127,24 +129,24 @@ class RemoteHost:
 
     def start(self, name: str, files: dict[str, bytes], *, arguments: tuple[str, ...] = ()) -> RemoteHandle:
         """Bring files and start a process of the run; it begins when the host's thread comes to it."""
-        return self._begin(Start(name=name, arguments=arguments), files)
+        return self._begin(StartProcess(name=name, arguments=arguments), files)
 
     def command(self, name: str, arguments: tuple[str, ...]) -> RemoteHandle:
         """Start a command line of `dovetail`; what it prints is in `logs/NAME.out` there."""
-        return self._begin(Start(name=name, kind="command", arguments=arguments), {})
+        return self._begin(StartProcess(name=name, kind="command", arguments=arguments), {})
 
     def signal(self, handle: RemoteHandle, what: str) -> None:
         """Have a process leave, or end it."""
         self._todo.put(lambda: self._send_signal(handle, what))
 
-    def call(self, request: Request, *, timeout_s: float = CALL_S) -> Answer:
+    def call(self, request: KeeperRequest, *, timeout_s: float = CALL_S) -> KeeperAnswer:
         """Return the keeper's answer; raise where it refuses, or where nobody answers."""
-        answers: queue.Queue[Answer | Exception] = queue.Queue()
+        answers: queue.Queue[KeeperAnswer | Exception] = queue.Queue()
 
         def ask() -> None:
             try:
                 answers.put(self.line.call(request, timeout_s))
-            except LineLost as error:
+            except Unreachable as error:
                 answers.put(error)
                 raise
 
@@ -152,8 +154,8 @@ class RemoteHost:
         try:
             answer = answers.get(timeout=timeout_s + ANSWER_S)
         except queue.Empty:
-            answer = LineLost(f"no answer in {timeout_s:.0f} s")
-        if isinstance(answer, Refused):
+            answer = Unreachable(f"no answer in {timeout_s:.0f} s")
+        if isinstance(answer, RequestRefused):
             raise HostProblem(f"host `{self.name}`: {answer.error}", hint=answer.hint or "see to that host")
         if isinstance(answer, Exception):
             raise HostProblem(f"host `{self.name}` does not answer: {answer}", hint="see that it is up, and try again")
@@ -169,13 +171,13 @@ class RemoteHost:
 
     # -- in the host's thread ------------------------------------------------------------------------------------------
 
-    def _begin(self, start: Start, files: dict[str, bytes]) -> RemoteHandle:
+    def _begin(self, start: StartProcess, files: dict[str, bytes]) -> RemoteHandle:
         """Have a process started when it is its turn."""
         handle = RemoteHandle(self, start.name)
         self._todo.put(lambda: self._start(handle, start, files))
         return handle
 
-    def _start(self, handle: RemoteHandle, start: Start, files: dict[str, bytes]) -> None:
+    def _start(self, handle: RemoteHandle, start: StartProcess, files: dict[str, bytes]) -> None:
         """Bring the files and start the process; where the line is broken, once it is open again."""
         if handle.ended is not None:
             return
@@ -183,14 +185,14 @@ class RemoteHost:
             for request in (Bring(files=files), start) if files else (start,):
                 brought = sum(map(len, files.values())) if isinstance(request, Bring) else 0
                 answer = self.line.call(request, CALL_S + brought / LEAST_BYTES_PER_S)
-                if isinstance(answer, Refused):
+                if isinstance(answer, RequestRefused):
                     self._refused_s = time.monotonic()
                     handle.ended = f"not started: {answer.error}"
                     return
-        except LineLost:
+        except Unreachable:
             self._waiting.append(lambda: self._start(handle, start, files))
             raise
-        if isinstance(answer, State):
+        if isinstance(answer, ProcessState):
             handle.process_id = answer.process_id
             self._handles[start.name] = handle
             if handle.how_it_ended() is not None:  # nobody wants it any more
@@ -215,9 +217,9 @@ class RemoteHost:
                 self._see_whether_away()
                 self._closed.wait(AGAIN_S)
         if not self._line_is_lost:
-            with suppress(LineLost):
+            with suppress(Unreachable):
                 self._look()
-                self.line.call(Close(), ANSWER_S)
+                self.line.call(CloseKeeper(), ANSWER_S)
         for handle in self._handles.values():
             handle.ended = handle.ended or "its launcher ended"
 
@@ -231,9 +233,9 @@ class RemoteHost:
     def _look(self) -> None:
         """Take in how the processes are and what they wrote."""
         logs = {f"{name}.log": self._read.get(f"{name}.log", 0) for name in self._handles}
-        seen = self.line.call(Look(logs=logs), ANSWER_S)
-        if not isinstance(seen, Seen):
-            raise LineLost(f"a strange answer: {type(seen).__name__}")
+        seen = self.line.call(AskStates(logs=logs), ANSWER_S)
+        if not isinstance(seen, ProcessStates):
+            raise Unreachable(f"a strange answer: {type(seen).__name__}")
         self._keep_logs(seen)
         for name, handle in list(self._handles.items()):
             state = seen.states.get(name)
@@ -244,7 +246,7 @@ class RemoteHost:
                     continue  # the rest of its log comes first
                 handle.ended = state.ended
 
-    def _keep_logs(self, seen: Seen) -> None:
+    def _keep_logs(self, seen: ProcessStates) -> None:
         """Add to the logs here what processes wrote there."""
         for name, new in seen.logs.items():
             self._read[name] = self._read.get(name, 0) + len(new)
@@ -266,10 +268,10 @@ class RemoteHost:
         try:
             facts = self.line.open()
             if self.is_away and before is not None and facts.keeper == before.keeper:
-                self.line.call(Close(), ANSWER_S)
+                self.line.call(CloseKeeper(), ANSWER_S)
                 facts = self.line.open()
         except HostProblem as problem:
-            raise LineLost(str(problem)) from None
+            raise Unreachable(str(problem)) from None
         if before is None or facts.keeper != before.keeper:
             for handle in self._handles.values():
                 handle.ended = handle.ended or AWAY.format(self.name)

@@ -19,10 +19,18 @@ from typing import Any, TypeVar
 
 from dovetail import __version__
 from dovetail.errors import MissingExtraError
-from dovetail.runtime.launch.hosts import code
+from dovetail.runtime.launch.hosts import shipped_code as code
 from dovetail.runtime.launch.hosts.daemon import LENGTH_BYTES, framed
-from dovetail.runtime.launch.hosts.protocol import HostProblem, LineLost
-from dovetail.runtime.launch.hosts.requests import Answer, AskFacts, Facts, Request, decode_answer, encode
+from dovetail.runtime.launch.hosts.protocol import (
+    AskFacts,
+    HostFacts,
+    HostProblem,
+    KeeperAnswer,
+    KeeperRequest,
+    Unreachable,
+    decode_answer,
+    encode,
+)
 from dovetail.spec.hosts import Host, HostsFile
 
 CONNECT_S = 10.0
@@ -79,12 +87,12 @@ class SshLine:
         """Return the host in words."""
         return f"host `{self.host.name}` ({self._user}@{self.host.address}:{self.host.port})"
 
-    def open(self) -> Facts:
+    def open(self) -> HostFacts:
         """Log in, see that the same Dovetail is there, and reach the keeper."""
         self.close()
         return self._loop.run(self._open())
 
-    def call(self, request: Request, timeout_s: float) -> Answer:
+    def call(self, request: KeeperRequest, timeout_s: float) -> KeeperAnswer:
         """Return the keeper's answer."""
         return self._loop.run(self._call(request, timeout_s))
 
@@ -94,7 +102,7 @@ class SshLine:
 
     # -- in the connections' thread ------------------------------------------------------------------------------------
 
-    async def _open(self) -> Facts:
+    async def _open(self) -> HostFacts:
         """Log in and reach the keeper."""
         try:
             self._connection = await self._log_in()
@@ -106,10 +114,10 @@ class SshLine:
             words = f"exec {self._python} -m {module} {self._token} {self._file.lost_s}"
             self._process = await asyncio.wait_for(self._connection.create_process(words, encoding=None), CONNECT_S)
         except (self._ssh.Error, OSError, TimeoutError) as error:
-            raise LineLost(_said(error)) from None
+            raise Unreachable(_said(error)) from None
         facts = await self._call(AskFacts(), ANSWER_S)
-        if not isinstance(facts, Facts):
-            raise LineLost("a strange answer")
+        if not isinstance(facts, HostFacts):
+            raise Unreachable("a strange answer")
         return facts
 
     async def _log_in(self) -> Any:
@@ -195,11 +203,11 @@ class SshLine:
                 )
         self._python = f"env PYTHONPATH={home} {self._python}"
 
-    async def _call(self, request: Request, timeout_s: float) -> Answer:
+    async def _call(self, request: KeeperRequest, timeout_s: float) -> KeeperAnswer:
         """Send a request and return its answer."""
         process = self._process
         if process is None:
-            raise LineLost("the line is not open")
+            raise Unreachable("the line is not open")
         try:
             async with asyncio.timeout(timeout_s):
                 process.stdin.write(framed(encode(request)))
@@ -212,7 +220,7 @@ class SshLine:
                 async with asyncio.timeout(0.5):
                     why = (await process.stderr.read()).decode(errors="replace").strip() or why
             await self._close()
-            raise LineLost(why) from None
+            raise Unreachable(why) from None
 
     async def _close(self) -> None:
         """Hang up at once."""

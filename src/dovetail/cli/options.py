@@ -1,0 +1,56 @@
+"""Options that several commands have: the machines to run on, a model, its data and prices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dovetail.cli.output import say
+
+if TYPE_CHECKING:
+    from dovetail.runtime.launch.hosts.fleet import Fleet
+
+
+OnHosts = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="HOSTS",
+        help="Run on these machines: a file of hosts that SSH reaches (hosts.toml), the Ray cluster of this machine "
+        "(ray), or another (HEAD:PORT).",
+    ),
+]
+
+
+@contextmanager
+def opened(on: str | None) -> Iterator[Fleet | None]:
+    """Reach the machines that `--on` names, and leave them as they were; without it there are none."""
+    if on is None:
+        yield None
+        return
+    from dovetail.runtime.launch.hosts.fleet import fleet_of
+
+    with fleet_of(on) as fleet:
+        say(f"on {len(fleet.hosts)} hosts: {', '.join(f'{h.name} ({h.units} x {h.type})' for h in fleet.hosts)}")
+        yield fleet
+
+
+ModelName = Annotated[str, typer.Argument(help="ctr-dnn, 2emb, dlrm, matchnet, nce, or package.module:function.")]
+ModelOptions = Annotated[
+    list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the model.")
+]
+DataName = Annotated[str, typer.Option(help="clicks, criteo, csv, parquet, or package.module:function.")]
+DataOptions = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the data, e.g. path=day.tsv.gz.")
+]
+Prices = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=USD", help="USD per hour of `cpu` (one core) or `gpu`.")
+]
+
+ReplanAbove = Annotated[
+    float, typer.Option(min=0.0, help="With --replan: the part by which a stage's throughput may be off.")
+]
+ReplanSteps = Annotated[int, typer.Option(min=1, help="With --replan: over how many steps stages are measured.")]

@@ -1,0 +1,1 @@
+"""The disk tier: a log of checksummed records in segment files."""

@@ -1,0 +1,94 @@
+"""What every tier can do, whatever it is made of: keep rows at numbered places, and hand them over in host memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_AT_ONCE = 4096
+"""Rows moved between tiers, into a checkpoint or out of one in one go: what bounds buffers and waiting for the lock."""
+
+
+class MetadataAbove(NamedTuple):
+    """What a tier that knows its rows itself says of some: one number a row each."""
+
+    keys: NDArray[np.int64]
+    numbers: NDArray[np.int32]
+    seen: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    states: NDArray[np.int32]
+
+    @property
+    def columns(self) -> NDArray[np.int32]:
+        """Return last step seen, count and state side by side."""
+        return np.stack([self.seen, self.counts, self.states], axis=1)
+
+
+class Tier(Protocol):
+    """Whole rows, values and optimizer state, at numbers that the tier gives out; whose they are, the index knows.
+
+    A tier has a budget of its own. Rows come and go through arrays in host memory: row i is `rows[at[i]]`, so that two
+    tiers exchange rows without a copy between them.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows there are."""
+        ...
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the bytes the rows take where the tier keeps them."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the RAM of the host that the tier takes, lists included."""
+        ...
+
+    def write_from(
+        self, keys: NDArray[np.int64], rows: NDArray[np.float32], at: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """Keep rows, and return the number of each; where that fails, nothing counts as written."""
+        ...
+
+    def read_into(
+        self, keys: NDArray[np.int64], numbers: NDArray[np.int32], rows: NDArray[np.float32], at: NDArray[np.int32]
+    ) -> None:
+        """Copy the rows at `numbers`, which belong to `keys`, to `rows`."""
+        ...
+
+    def release(self, numbers: NDArray[np.int32]) -> None:
+        """Give numbers back."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+class TierAbove(Tier, Protocol):
+    """A tier that knows its rows itself: what is known of them in the index may be out of date."""
+
+    @property
+    def capacity(self) -> int:
+        """Return how many rows there is room for."""
+        ...
+
+    def facts_at(self, numbers: NDArray[np.int32]) -> MetadataAbove:
+        """Return what is known of the rows at `numbers`."""
+        ...
+
+    def taken(self) -> NDArray[np.int32]:
+        """Return the numbers of all rows."""
+        ...
+
+    def mark_saved(self, numbers: NDArray[np.int32]) -> None:
+        """Say that rows are as in the last checkpoint."""
+        ...
+
+    def age(self) -> None:
+        """Halve all access counts."""
+        ...

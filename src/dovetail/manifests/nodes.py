@@ -1,0 +1,161 @@
+"""The machines that a plan asks for: for each of its types so many nodes of so many units, and one that leads.
+
+The first node holds no units. It runs what is not a worker: the launcher, the coordinator and the servers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dovetail.catalogue import Catalogue
+from dovetail.errors import SpecError, did_you_mean
+from dovetail.runtime.planned.units import units_of
+from dovetail.spec.plan import Plan
+from dovetail.spec.problem import Problem
+from dovetail.spec.run import Run
+
+PLAN, RUN = "plan.json", "run.toml"
+"""What plan and run file are called where they are started."""
+ROLES = 2
+"""Processes beside the servers that do not train: the launcher and the coordinator."""
+BASE_BYTES = 4 << 30
+"""Memory of the first node beside the servers' rows: Python, PyTorch and Ray."""
+LONGEST_NAME = 40
+"""Kubernetes takes 63 letters of a name, and operators add some of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePool:
+    """The nodes of one type, all alike."""
+
+    type: str
+    name: str
+    """The type as a name that any system takes."""
+    nodes: int
+    units: int
+    """Of each node; the last one may have fewer to do."""
+    cores: int
+    """Of each node."""
+    gpus: int
+    """Of each node."""
+    cloud: str | None = None
+    instance: str | None = None
+    """As the cloud calls it, where the type is the catalogue's."""
+    accelerator: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedNodes:
+    """Everything that a manifest says."""
+
+    name: str
+    groups: tuple[NodePool, ...]
+    head_cores: int
+    head_bytes: int
+    plan: str
+    """The plan file's text."""
+    run: str | None
+    """The run file's text; None where it is put beside the manifest later."""
+    image: str
+    claim: str | None = None
+    """On Kubernetes: where the run's folder is kept."""
+
+    @property
+    def cloud(self) -> str | None:
+        """The one cloud that all types are rented from, where there is one."""
+        clouds = {group.cloud for group in self.groups}
+        return clouds.pop() if len(clouds) == 1 else None
+
+    @property
+    def num_nodes(self) -> int:
+        """How many there are, the first one included."""
+        return 1 + sum(group.nodes for group in self.groups)
+
+
+def fleet_of(
+    plan: Plan,
+    *,
+    plan_text: str,
+    run: Run | None = None,
+    run_text: str | None = None,
+    problem: Problem | None = None,
+    catalogue: Catalogue | None = None,
+    per_node: Mapping[str, int] | None = None,
+    name: str = "dovetail",
+    image: str = "dovetail",
+    claim: str | None = None,
+) -> PlannedNodes:
+    """Return the nodes for a plan's units; `per_node` says how many units of a type one node has, else it is one."""
+    wanted: dict[str, int] = {}
+    for stage in plan.stages:
+        wanted[stage.resource] = wanted.get(stage.resource, 0) + stage.units
+    for type_ in per_node or {}:
+        if type_ not in wanted:
+            raise SpecError(f"`{type_}` is no type of the plan", key="--per-node", hint=did_you_mean(type_, wanted))
+    units = units_of(plan.stages, problem, catalogue)
+    entries = {entry.instance: entry for entry in (catalogue or {}).values()} | dict(catalogue or {})
+    groups: list[NodePool] = []
+    for type_, count in wanted.items():
+        each, entry, unit = (per_node or {}).get(type_, 1), entries.get(type_), units[type_]
+        per_unit = unit.size if not unit.on_gpu else int((entry and entry.vcpus) or unit.size)
+        groups.append(
+            NodePool(
+                type=type_,
+                name=_free_name(name_of(type_), [group.name for group in groups]),
+                nodes=-(-count // each),
+                units=each,
+                cores=each * per_unit,
+                gpus=each * unit.size if unit.on_gpu else 0,
+                cloud=entry.cloud if entry is not None else None,
+                instance=entry.instance if entry is not None else None,
+                accelerator=entry.accelerator if entry is not None else None,
+            )
+        )
+    servers = run.servers.count if run is not None else 1
+    host_bytes = run.servers.host_bytes if run is not None else 1 << 30
+    return PlannedNodes(
+        name=name_of(name),
+        groups=tuple(groups),
+        head_cores=ROLES + servers,
+        head_bytes=BASE_BYTES + servers * host_bytes,
+        plan=plan_text,
+        run=run_text,
+        image=image,
+        claim=claim,
+    )
+
+
+def name_of(text: str) -> str:
+    """Return text as a name of small letters, digits and `-`, which begins with a letter."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST_NAME].strip("-")
+    return name if name[:1].isalpha() else f"n-{name}".rstrip("-")
+
+
+def _free_name(name: str, taken: list[str]) -> str:
+    """Return a name that no other group has, nor the first node."""
+    taken = ["head", *taken]
+    return name if name not in taken else f"{name}-{len(taken)}"
+
+
+def parse_per_node(words: list[str]) -> dict[str, int]:
+    """Return what `TYPE=UNITS` words say."""
+    found = {}
+    for word in words:
+        type_, _, count = word.rpartition("=")
+        if not type_ or not count.isdecimal() or int(count) < 1:
+            raise SpecError(f"`{word}` does not say how many", key="--per-node", hint="write TYPE=UNITS, e.g. v100=8")
+        found[type_] = int(count)
+    return found
+
+
+def train_words(folder: str, out: str, *, on: str) -> list[str]:
+    """Return the words that train a plan's run over a cluster."""
+    return ["dovetail", "train", f"{folder}{RUN}", "--plan", f"{folder}{PLAN}", "--on", on, "--out", out]
+
+
+def train_line(out: str, *, on: str) -> str:
+    """Return them for a shell in the files' folder, `on` as the shell has it; run again, it goes on with the run."""
+    line = f"dovetail train {RUN} --plan {PLAN} --on {on}"
+    return f"{line} $(test -e {out}/blueprint.json && echo --resume {out} || echo --out {out})"

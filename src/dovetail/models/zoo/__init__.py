@@ -1,0 +1,1 @@
+"""The built-in models, one a file; `dovetail.models.load` knows them by name."""

@@ -1,0 +1,1 @@
+"""Watching a run: callbacks of a program, the table on a terminal, loggers, and a page for Prometheus."""

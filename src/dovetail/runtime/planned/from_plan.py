@@ -1,0 +1,288 @@
+"""From a plan to the workers of a run: what its units are on this machine, and how fast they should be."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from dovetail.catalogue import load_catalogue
+from dovetail.cost import evaluate, stage_memory
+from dovetail.cost.pipeline import StageShare, sync_step_seconds
+from dovetail.errors import PlanError
+from dovetail.runtime.planned.units import PlanUnit, units_of
+from dovetail.runtime.prepare.devices import gpu_bytes, num_gpus
+from dovetail.spec.files import read_struct
+from dovetail.spec.plan import Plan, Stage
+from dovetail.spec.problem import Problem
+from dovetail.spec.run import Dense, Run, RunWorker
+from dovetail.spec.run_sections import RunStage
+from dovetail.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What there is to run on: cores, and GPUs; where their memory is not known it is not looked at."""
+
+    cores: int
+    gpus: int
+    memory_bytes: float | None = None
+    gpu_memory_bytes: float | None = None
+    """Of the smallest."""
+    called: str = "this machine has"
+    """In messages: it may be several."""
+
+    @classmethod
+    def this(cls) -> Machine:
+        """Return this one; cores are those that this process may use."""
+        return cls(
+            cores=len(os.sched_getaffinity(0)),
+            gpus=num_gpus(),
+            memory_bytes=float(psutil.virtual_memory().total),
+            gpu_memory_bytes=gpu_bytes(),
+        )
+
+    def has(self, *, gpu: bool) -> int:
+        """Return how many GPUs, or cores."""
+        return self.gpus if gpu else self.cores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedStage:
+    """A stage of a plan, and how many of its units run here."""
+
+    first_layer: int
+    last_layer: int
+    resource: str
+    planned: int
+    units: int
+    unit: PlanUnit
+    size: int
+    """Cores or GPUs of a unit here: less than planned where even one is more than there is."""
+    seconds_per_batch: float | None = None
+    """What the plan says that it takes, with the planned units."""
+    row_budgets: Mapping[str, float] | None = None
+    """Memory for rows of its embeddings on each unit, by name, where the plan keeps only some there."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it runs on GPUs."""
+        return self.unit.on_gpu
+
+    @property
+    def workers(self) -> int:
+        """How many there are of it: one for each GPU, and one for all cores of a unit."""
+        return self.units * self.size if self.on_gpu else self.units
+
+    @property
+    def is_as_planned(self) -> bool:
+        """Whether it has all of its units."""
+        return self.units == self.planned and self.size == self.unit.size
+
+    def as_stage(self) -> Stage:
+        """Return it as plans have stages, with the units that it has here."""
+        return Stage(resource=self.resource, first_layer=self.first_layer, last_layer=self.last_layer, units=self.units)
+
+
+def place(
+    stages: Sequence[Stage], machine: Machine, *, scale: bool = False, units: Mapping[str, PlanUnit] | None = None
+) -> list[PlacedStage]:
+    """Return where each stage of a plan runs; `units` says what a unit of a type is, where the stage does not tell.
+
+    What does not fit is refused; with `scale` every stage gets its part of what there is, and at least one unit.
+    """
+    units = units_of(stages) if units is None else units
+    wanted = {True: 0, False: 0}
+    for stage in stages:
+        unit = units[stage.resource]
+        wanted[unit.on_gpu] += stage.units * unit.size
+    has = {gpu: machine.has(gpu=gpu) for gpu in wanted}
+    if wanted[True] and not machine.gpus:
+        named = sorted({f"`{stage.resource}`" for stage in stages if units[stage.resource].on_gpu})
+        raise PlanError(
+            f"the plan needs {_counted(wanted)}, {', '.join(named)} among them, and {machine.called} "
+            f"{_counted(has)} that PyTorch can use",
+            hint="plan for what is here: dovetail profile measures the types at hand",
+        )
+    if not scale and any(wanted[kind] > has[kind] for kind in wanted):
+        raise PlanError(
+            f"the plan needs {_counted(wanted)}, and {machine.called} {_counted(has)}",
+            hint="--scale runs it in proportion with what there is",
+        )
+    return [_placed(stage, units[stage.resource], wanted, has) for stage in stages]
+
+
+def _placed(stage: Stage, unit: PlanUnit, wanted: Mapping[bool, int], has: Mapping[bool, int]) -> PlacedStage:
+    """Return a stage with its part of what there is."""
+    fits = wanted[unit.on_gpu] <= has[unit.on_gpu]
+    return PlacedStage(
+        first_layer=stage.first_layer,
+        last_layer=stage.last_layer,
+        resource=stage.resource,
+        planned=stage.units,
+        units=stage.units if fits else max(1, stage.units * has[unit.on_gpu] // wanted[unit.on_gpu]),
+        unit=unit,
+        size=min(unit.size, has[unit.on_gpu]),
+        seconds_per_batch=stage.seconds_per_batch,
+        row_budgets=stage.row_budgets,
+    )
+
+
+def _counted(units: Mapping[bool, int]) -> str:
+    """Return so many cores and GPUs in words."""
+    return f"{units[False]} cores and {units[True]} GPUs"
+
+
+def check_memory(problem: Problem, stages: Sequence[PlacedStage], machine: Machine) -> None:
+    """Refuse stages whose dense parameters, with gradients and optimizer state, do not fit into memory here.
+
+    Rows of tables are not among it: servers keep them, and on disk where they are too many.
+    """
+    hosts_bytes = 0.0
+    for number, stage in enumerate(stages):
+        layers = [
+            layer for layer in problem.layers[stage.first_layer : stage.last_layer + 1] if layer.kind != "embedding"
+        ]
+        memory = stage_memory(layers, units=1)
+        needed = memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes
+        if not stage.on_gpu:
+            hosts_bytes += needed * stage.units
+        elif machine.gpu_memory_bytes is not None and needed > machine.gpu_memory_bytes:
+            raise PlanError(
+                f"stage {number} holds {format_bytes(needed)} of parameters, gradients and optimizer state on each "
+                f"GPU, and one here has {format_bytes(machine.gpu_memory_bytes)}",
+                hint="plan with memory_bytes of this GPU in the problem file, so that the stage is cut",
+            )
+    if machine.memory_bytes is not None and hosts_bytes > machine.memory_bytes:
+        raise PlanError(
+            f"the workers on cores would hold {format_bytes(hosts_bytes)} of parameters, gradients and optimizer "
+            f"state, and {machine.called} {format_bytes(machine.memory_bytes)}",
+            hint="plan with fewer units: every worker of a stage holds all dense parameters of its layers",
+        )
+
+
+def planned_run(
+    run: Run, stages: Sequence[PlacedStage], machine: Machine, batch: int | None, *, dense: Dense | None = None
+) -> Run:
+    """Return a run with a worker for every unit of every stage, and the plan's batch where it has none of its own.
+
+    The GPUs are taken in turn, one for each worker; a CPU worker has a thread for each core of its unit. Without
+    `dense`, the workers of each stage keep its dense parameters in a ring where there are several stages and steps are
+    in `sync`: then no gradient of theirs leaves the stage. Otherwise the run's own choice stands. A plan of one GPU
+    that keeps some rows there is a run in one process, with that memory for rows.
+    """
+    if keeps_rows_on_gpu(stages):
+        budgets = {name: math.ceil(held_bytes) for name, held_bytes in (stages[0].row_budgets or {}).items()}
+        table = msgspec.structs.replace(
+            run.table, place="device", device_bytes=sum(budgets.values()), layer_bytes=budgets
+        )
+        training = msgspec.structs.replace(run.training, plan=None, batch=run.training.batch or batch)
+        return msgspec.structs.replace(run, table=table, training=training)
+    workers, next_gpu = [], 0
+    for number, stage in enumerate(stages):
+        name = f"stage-{number}-{'gpu' if stage.on_gpu else 'cpu'}"
+        if not stage.on_gpu:
+            workers.append(RunWorker(name=name, count=stage.units, threads=stage.size, stage=number))
+            continue
+        for unit in range(stage.workers):
+            device = f"cuda:{next_gpu % max(1, machine.gpus)}"
+            workers.append(RunWorker(name=f"{name}-{unit}", device=device, stage=number))
+            next_gpu += 1
+    cut = [
+        RunStage(first_layer=stage.first_layer, last_layer=stage.last_layer, resource=stage.resource)
+        for stage in stages
+    ]
+    training = run.training
+    if dense is None and len(stages) > 1 and training.mode == "sync":
+        dense = "ring"
+    training = msgspec.structs.replace(
+        training, plan=None, batch=training.batch or batch, dense=dense or training.dense
+    )
+    return msgspec.structs.replace(run, workers=workers, stages=cut, training=training)
+
+
+def keeps_rows_on_gpu(stages: Sequence[PlacedStage]) -> bool:
+    """Say whether a plan is one GPU that keeps some rows of its embeddings."""
+    return len(stages) == 1 and stages[0].on_gpu and stages[0].workers == 1 and bool(stages[0].row_budgets)
+
+
+def with_plan_of(run: Run, folder: Path, *, dense: Dense | None = None) -> Run:
+    """Return a run with the workers and stages of the plan that it names, from that folder, where it names one.
+
+    `dense` is where dense parameters are kept, where someone chose.
+    """
+    if run.training.plan is None:
+        return run
+    plan, machine = read_struct(folder / run.training.plan, Plan), Machine.this()
+    stages = place(plan.stages, machine, units=units_of(plan.stages, None, load_catalogue()))
+    return planned_run(run, stages, machine, plan.batch, dense=dense or dense_of(plan))
+
+
+def dense_of(plan: Plan) -> Dense | None:
+    """Return where a plan has dense parameters, where it says so."""
+    return next((stage.dense for stage in plan.stages if stage.dense is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Samples/s with all planned units and with those here, and the seconds of each stage for a batch here.
+
+    What is not known is None. `is_modelled` is False where units were taken to be worth the same each, for want of the
+    problem that the plan was made for.
+    """
+
+    planned_samples_per_s: float
+    samples_per_s: float | None
+    stage_seconds: tuple[float | None, ...]
+    is_modelled: bool
+
+
+def predict(plan: Plan, stages: Sequence[PlacedStage], problem: Problem | None) -> Prediction:
+    """Return what the cost model says of a plan with these units, or what the plan says where there is no problem."""
+    nothing: tuple[float | None, ...] = (None,) * len(stages)
+    planned = plan.samples_per_s
+    if any(stage.size != stage.unit.size for stage in stages):  # units smaller than those that were priced
+        return Prediction(
+            planned_samples_per_s=planned, samples_per_s=None, stage_seconds=nothing, is_modelled=problem is not None
+        )
+    if problem is not None:
+        here = evaluate(problem, [stage.as_stage() for stage in stages], split_stages=True)
+        return Prediction(
+            planned_samples_per_s=evaluate(problem, plan.stages, split_stages=True).samples_per_s,
+            samples_per_s=here.samples_per_s,
+            stage_seconds=here.stage_seconds,
+            is_modelled=True,
+        )
+    seconds = [
+        None if stage.seconds_per_batch is None else stage.seconds_per_batch * stage.planned / stage.units
+        for stage in stages
+    ]
+    known = [each for each in seconds if each is not None]
+    samples_per_s: float | None = None
+    if all(stage.is_as_planned for stage in stages):
+        samples_per_s = planned
+    elif plan.batch is not None and len(known) == len(seconds) and max(known) > 0:
+        samples_per_s = plan.batch / max(known)
+    return Prediction(
+        planned_samples_per_s=planned, samples_per_s=samples_per_s, stage_seconds=tuple(seconds), is_modelled=False
+    )
+
+
+def in_sync(prediction: Prediction, plan: Plan, stages: Sequence[PlacedStage], run: Run) -> float | None:
+    """Return the samples/s of a run in `sync`, whose steps fill several stages and drain them; None where not known.
+
+    Every worker of the first stage cuts its part of a batch into micro-batches.
+    """
+    seconds = [each for each in prediction.stage_seconds if each is not None]
+    batch = run.training.batch or plan.batch
+    if run.training.mode != "sync" or len(stages) < 2 or len(seconds) < len(stages) or batch is None:
+        return None
+    readers = stages[0].workers
+    micro_batches = readers * math.ceil(batch / readers / run.training.micro_batch)
+    shares = [StageShare(seconds=each, workers=stage.workers) for each, stage in zip(seconds, stages, strict=True)]
+    return batch / sync_step_seconds(shares, micro_batches=micro_batches)

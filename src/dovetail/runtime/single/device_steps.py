@@ -1,0 +1,310 @@
+"""How a run on one device computes a step: forward, backward, and the rows' update; dense parameters are stepped after.
+
+`FreeSteps` takes any model. `KnownSteps` takes models whose look-ups are known before they run: all rows of a table
+come at once, nothing of a batch is copied while the device waits, and on CUDA steps of one size are captured and
+replayed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dovetail.data.batch import Batch
+from dovetail.embedding.tiers.device.captured_step import WARM_STEPS
+from dovetail.embedding.tiers.device.prefetched_batch import BatchPlaces
+from dovetail.embedding.tiers.device.table import DeviceTable
+from dovetail.runtime.single.device_rows import DeviceRows
+from dovetail.runtime.worker.compute.served_model import ServedModel
+from dovetail.runtime.worker.rows.prefetch import PrefetchableLookUp, fields_beside
+
+Launch = Callable[[], Any]
+Record = Callable[[Launch], Launch]
+"""Takes in what launches a step; returns what does the same again, on the same memory."""
+
+
+def recorder_for(device: torch.device) -> Record | None:
+    """Return what captures steps on a device; None where nothing does."""
+    return cuda_graph if device.type == "cuda" else None
+
+
+def cuda_graph(launch: Launch) -> Launch:
+    """Capture what is launched, which is not done yet; nothing else may use the device meanwhile."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        result = launch()
+
+    def again() -> Any:
+        graph.replay()
+        return result
+
+    return again
+
+
+MOST_GRAPHS = 8
+"""Sizes of batches whose steps are captured; each holds the memory of a step."""
+Tell = Callable[[str], None]
+
+
+class DeviceSteps(Protocol):
+    """Computes batches in the order in which they were announced."""
+
+    @property
+    def waited_s(self) -> float:
+        """How long look-ups have waited for rows."""
+        ...
+
+    def prepare(self, batch: Batch) -> Any:
+        """Return what is announced of a batch; any thread may ask."""
+        ...
+
+    def announce(self, prepared: Any) -> None:
+        """Have the rows of a batch to come brought to the device."""
+        ...
+
+    def compute(self, batch: Batch, *, scale: float, factor: float) -> tuple[Tensor, Any]:
+        """Add a batch's dense gradients up, step its rows, and return the summed loss and the model's answer.
+
+        Rows step by `scale` times their gradients, at `factor` times their rate.
+        """
+        ...
+
+
+class FreeSteps:
+    """Steps of any model, operation by operation; it may look up what it likes, when it likes."""
+
+    def __init__(self, model: ServedModel, rows: DeviceRows) -> None:
+        self._model, self._rows = model, rows
+
+    @property
+    def waited_s(self) -> float:
+        """How long look-ups have waited for rows."""
+        return self._rows.waited_s
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Return the batch: what it looks up is known only while the model runs."""
+        return batch
+
+    def announce(self, prepared: Batch) -> None:
+        """Have the rows of a batch to come brought to the device, those that are known."""
+        self._rows.announce(self._model.asked(prepared))
+
+    def compute(self, batch: Batch, *, scale: float, factor: float) -> tuple[Tensor, Any]:
+        """Compute a batch and step its rows."""
+        device = self._model.device
+        with self._model.computing():
+            loss, scores = self._model.outcome(
+                batch if device.type == "cpu" else batch.pinned().to(device, non_blocking=True)
+            )
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._rows.step(scale=scale, factor=factor)
+        return loss, scores
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """What one batch looks up: where each look-up's keys lie among its table's, and the bags where they are not one."""
+
+    spans: tuple[slice, ...]
+    bags: tuple[Tensor | None, ...]
+    keys: tuple[NDArray[np.int64], ...] = ()
+    """Of each table."""
+    arrays: tuple[NDArray[Any], ...] = ()
+    """What else of the batch is wanted on the device."""
+
+    @property
+    def is_flat(self) -> bool:
+        return all(bags is None for bags in self.bags)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Outcome:
+    loss: Tensor
+    scores: Any
+    stepped: tuple[bool, ...]
+    """By table: whether the loss depends on its rows."""
+
+
+class KnownSteps:
+    """Steps of a model whose look-ups are all known."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        tables: Sequence[DeviceTable],
+        look_ups: Sequence[PrefetchableLookUp],
+        *,
+        record: Record | None,
+        tell: Tell,
+    ) -> None:
+        """Take the layers over; `record` captures a step, and `tell` hears where it cannot."""
+        self._model, self._tables, self._look_ups = model, tables, look_ups
+        self._record, self._tell = record, tell
+        self._fields = fields_beside(model.graph)
+        self._asked: deque[_Asked] = deque()
+        self._seen: Counter[tuple[Any, ...]] = Counter()
+        self._graphs: dict[tuple[Any, ...], _Static] = {}
+        self._now: tuple[_Asked, list[Tensor]] | None = None
+        self.waited_s = 0.0
+        for number, look_up in enumerate(look_ups):
+            look_up.take_from(self._values_of(number))
+
+    def prepare(self, batch: Batch) -> _Asked:
+        """Return what a batch looks up, and what the layers read of it."""
+        keys: list[list[NDArray[np.int64]]] = [[] for _ in self._tables]
+        spans, all_bags = [], []
+        for look_up in self._look_ups:
+            mine, bags = look_up.asked(batch)
+            begin = sum(map(len, keys[look_up.table]))
+            keys[look_up.table].append(mine)
+            spans.append(slice(begin, begin + len(mine)))
+            all_bags.append(bags)
+        read = [*self._read(batch).values(), *(bags for bags in all_bags if bags is not None)]
+        joined = tuple(each[0] if len(each) == 1 else np.concatenate(each) for each in keys)
+        return _Asked(tuple(spans), tuple(all_bags), joined, tuple(map(_as_array, read)))
+
+    def announce(self, prepared: _Asked) -> None:
+        """Have the rows of a batch brought to the device, and the rest with those of the first table."""
+        for number, (table, keys) in enumerate(zip(self._tables, prepared.keys, strict=True)):
+            table.announce(keys, *(() if number else prepared.arrays))
+        self._asked.append(replace(prepared, keys=(), arrays=()))
+
+    def compute(self, batch: Batch, *, scale: float, factor: float) -> tuple[Tensor, Any]:
+        """Compute the next batch announced and step its rows."""
+        asked = self._asked.popleft()
+        begun_s = time.perf_counter()
+        taken = [table.take_next() for table in self._tables]
+        self.waited_s += time.perf_counter() - begun_s
+        for table in self._tables:
+            table.set_rate_factor(factor)
+        places = [place for _, place in taken]
+        inputs = taken[0][0].inputs
+        static = self._captured(asked, batch, places, inputs, scale)
+        if static is not None:
+            outcome = static.replay(places, inputs)
+        else:
+            unique = [place.unique[: place.num_unique] for place in places]
+            bags = iter(inputs[len(self._read(batch)) :])
+            asked = replace(asked, bags=tuple(None if here is None else next(bags) for here in asked.bags))
+            outcome = self._launch(asked, self._there(batch, inputs), places, unique, scale)
+        for table, (plan, place), stepped in zip(self._tables, taken, outcome.stepped, strict=True):
+            if stepped:
+                table.stepped(plan, place)
+            else:
+                table.done_with(plan)
+        return outcome.loss, outcome.scores
+
+    def _read(self, batch: Batch) -> dict[str, Tensor]:
+        """Return what the layers read of a batch, less what it does not have."""
+        return {name: tensor for name in self._fields if (tensor := getattr(batch, name)) is not None}
+
+    def _there(self, batch: Batch, inputs: Sequence[Tensor]) -> Batch:
+        """Return a batch with what the layers read of it on the device; the rest is nobody's."""
+        read = {
+            name: there.view(here.dtype).view(here.shape)
+            for (name, here), there in zip(self._read(batch).items(), inputs, strict=False)  # bags come behind
+        }
+        extra = {name: read.pop(name, tensor) for name, tensor in batch.extra.items()}
+        return replace(batch, **read, extra=extra)
+
+    def _launch(
+        self, asked: _Asked, batch: Batch, places: Sequence[BatchPlaces], unique: Sequence[Tensor], scale: float
+    ) -> _Outcome:
+        """Launch a step; of `unique`, those beyond the number in `places` are no rows."""
+        rows = zip(self._tables, places, unique, strict=True)
+        values = [table.gather(place, mine).requires_grad_() for table, place, mine in rows]
+        self._now = (asked, values)
+        with self._model.computing():
+            loss, scores = self._model.outcome(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for table, place, mine, of in zip(self._tables, places, unique, values, strict=True):
+            if of.grad is not None:
+                table.launch_step(mine, place, place.order, (of.grad * scale).contiguous())
+        stepped = tuple(of.grad is not None for of in values)
+        return _Outcome(loss.detach(), scores.detach() if isinstance(scores, Tensor) else scores, stepped)
+
+    def _values_of(self, number: int) -> Callable[[], tuple[Tensor, Tensor | None]]:
+        """Return what gives a look-up its vectors and bags while a step is launched."""
+
+        def values() -> tuple[Tensor, Tensor | None]:
+            if self._now is None:
+                raise RuntimeError("rows are looked up outside of a step")
+            asked, of_tables = self._now
+            return of_tables[self._look_ups[number].table][asked.spans[number]], asked.bags[number]
+
+        return values
+
+    # -- captured steps ------------------------------------------------------------------------------------------------
+
+    def _captured(
+        self, asked: _Asked, batch: Batch, places: Sequence[BatchPlaces], inputs: Sequence[Tensor], scale: float
+    ) -> _Static | None:
+        """Return the captured step of batches like this one, None where there is none."""
+        if self._record is None or not asked.is_flat or batch.num_samples < 2:  # one sample is normalised otherwise
+            return None
+        size = (*((span.start, span.stop) for span in asked.spans), *(each.shape for each in inputs), scale)
+        if size not in self._graphs and len(self._graphs) < MOST_GRAPHS:
+            self._seen[size] += 1
+            if self._seen[size] > WARM_STEPS:
+                self._capture(size, asked, batch, places, inputs, scale)
+        return self._graphs.get(size)
+
+    def _capture(
+        self,
+        size: tuple[Any, ...],
+        asked: _Asked,
+        batch: Batch,
+        places: Sequence[BatchPlaces],
+        inputs: Sequence[Tensor],
+        scale: float,
+    ) -> None:
+        """Capture a step; where the model does not bear it, none is from now on. Nothing is computed."""
+        if self._record is None:
+            return
+        own = [BatchPlaces(each.numbers.clone(), each.num_keys, each.num_unique) for each in places]
+        own_inputs = [each.clone() for each in inputs]
+        there = self._there(batch, own_inputs)
+        try:
+            with ExitStack() as still:
+                for table in self._tables:
+                    still.enter_context(table.quiet())
+                again = self._record(lambda: self._launch(asked, there, own, [each.unique for each in own], scale))
+        except Exception as problem:  # of CUDA, of PyTorch, of the model: each has its own
+            self._record = None
+            cause = problem.__context__ or problem
+            why = next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+            self._tell(f"steps run operation by operation: the model cannot be captured as a CUDA graph ({why[:200]})")
+            return
+        self._graphs[size] = _Static(own, own_inputs, again)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Static:
+    """A captured step, and the memory that it reads."""
+
+    places: Sequence[BatchPlaces]
+    inputs: Sequence[Tensor]
+    again: Callable[[], _Outcome]
+
+    def replay(self, places: Sequence[BatchPlaces], inputs: Sequence[Tensor]) -> _Outcome:
+        """Do the step on another batch of the same size."""
+        for own, given in zip(self.places, places, strict=True):
+            own.numbers.copy_(given.numbers)
+        for mine, here in zip(self.inputs, inputs, strict=True):
+            mine.copy_(here)
+        return self.again()
+
+
+def _as_array(tensor: Tensor) -> NDArray[Any]:
+    """Return a tensor as numbers that NumPy knows, bit by bit."""
+    tensor = tensor.detach().contiguous()
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()

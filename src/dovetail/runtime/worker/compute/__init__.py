@@ -1,0 +1,1 @@
+"""Computing: a model whose tables lie elsewhere, forward and backward on one micro-batch."""

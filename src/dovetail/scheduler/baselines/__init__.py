@@ -1,0 +1,1 @@
+"""The policies that the default is compared with, one a file; `dovetail.scheduler.registry` knows them by name."""

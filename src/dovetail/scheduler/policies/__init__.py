@@ -1,1 +1,0 @@
-"""One policy a file; `dovetail.scheduler.registry` knows them by name."""

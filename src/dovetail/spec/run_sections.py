@@ -1,0 +1,356 @@
+"""The sections of a run file, each with its checks; those about several sites are in `run_sites`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from dovetail.errors import SpecError
+from dovetail.spec.checks import check_number, check_whole_number
+
+Meta = msgspec.Meta
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file: unknown keys are errors."""
+
+
+class RunStage(Section, frozen=True):
+    """A run of consecutive layers, as in a plan."""
+
+    first_layer: Annotated[int, Meta(description="the position of the stage's first layer, from 0")]
+    last_layer: Annotated[int, Meta(description="the position of the stage's last layer, itself included")]
+    resource: Annotated[str, Meta(description="the type that a plan puts it on")] = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a stage without layers."""
+        check_whole_number(self, "first_layer", at_least=0)
+        check_whole_number(self, "last_layer", at_least=self.first_layer)
+
+
+def check_stages(stages: Sequence[RunStage], stages_of_workers: Sequence[int]) -> None:
+    """Refuse stages with gaps between them, or that nobody works in."""
+    expected = 0
+    for number, stage in enumerate(stages):
+        if stage.first_layer != expected:
+            raise SpecError(
+                f"{number} begins with layer {stage.first_layer}, and layer {expected} is next",
+                key="stage",
+                hint="every layer is in exactly one stage, in the order of the layers",
+            )
+        expected = stage.last_layer + 1
+    number_of_stages = max(1, len(stages))
+    for number in range(number_of_stages):
+        if number not in stages_of_workers:
+            raise SpecError(f"{number} has no worker", key="stage", hint=f"add a [[worker]] with stage = {number}")
+    beyond = [stage for stage in stages_of_workers if stage >= number_of_stages]
+    if beyond:
+        raise SpecError(f"has one of stage {beyond[0]}", key="worker", hint=f"the last stage is {number_of_stages - 1}")
+
+
+Place = Literal["servers", "device"]
+
+
+class RunTable(Section, frozen=True):
+    """Where the rows of embedding tables lie: on servers, or in the memory of one GPU over host memory and disk."""
+
+    place: Annotated[
+        Place, Meta(description="servers, or device: one process trains, hot rows lie in the memory of its GPU")
+    ] = "servers"
+    device: Annotated[str, Meta(description='with device: where rows and layers are, "cuda", "cuda:1" or "cpu"')] = (
+        "cuda"
+    )
+    device_bytes: Annotated[
+        int, Meta(description="with device: memory for rows there, over all tables; host memory is servers.host_bytes")
+    ] = 1 << 30
+    layer_bytes: Annotated[
+        dict[str, int],
+        Meta(description="with device: memory for rows of a layer's table, by its name; others share the rest evenly"),
+    ] = msgspec.field(default_factory=dict)
+    look_ahead: Annotated[
+        int, Meta(description="with device: batches whose rows are brought there before they are trained on")
+    ] = 16
+    graph: Annotated[
+        bool, Meta(description="with device on CUDA: steps are captured as a CUDA graph where the model allows it")
+    ] = True
+
+    def __post_init__(self) -> None:
+        """Refuse no memory, and no batches."""
+        check_whole_number(self, "device_bytes", at_least=1)
+        check_whole_number(self, "look_ahead", at_least=1)
+        for name, rows_bytes in self.layer_bytes.items():
+            if not 1 <= rows_bytes <= self.device_bytes:
+                raise SpecError(
+                    f"is {rows_bytes}, and device_bytes is {self.device_bytes}",
+                    key=f"layer_bytes.{name}",
+                    hint="give at least 1, and no more than device_bytes has for all",
+                )
+
+
+PROCESS_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+"""A name that is a file's as well: of a log, of a key."""
+OTHERS = re.compile(r"coordinator|launcher|server-[0-9]+", re.IGNORECASE)
+"""What the other processes of a run are called; some disks take capitals for small letters."""
+
+
+def check_worker_name(name: str) -> None:
+    """Refuse a name that is no file's, or that another process of every run has."""
+    if not PROCESS_NAME.fullmatch(name):
+        raise SpecError(
+            f'has one called "{name}"',
+            key="worker",
+            hint="a name is of letters, digits, `_`, `-` and `.`, at most 64, and does not begin with `.`",
+        )
+    if OTHERS.fullmatch(name):
+        raise SpecError(
+            f'has one called "{name}"',
+            key="worker",
+            hint="`coordinator`, `launcher` and `server-N` are other processes of the run; choose another name",
+        )
+
+
+def check_caches(budgets_bytes: Sequence[int], mode: str) -> None:
+    """Refuse memory for kept rows where workers want the newest there are."""
+    if mode == "async" and any(budgets_bytes):
+        raise SpecError(
+            f'is {max(budgets_bytes)}, and mode is "async", whose workers compute with the newest rows there are',
+            key="worker.cache_bytes",
+            hint='leave cache_bytes away, or set mode = "ssp", in which rows may be `staleness` tasks old',
+        )
+
+
+class RunSchedule(Section, frozen=True):
+    """How the learning rate changes."""
+
+    name: Annotated[str, Meta(description="constant, warmup, inverse-sqrt, linear or cosine")] = "constant"
+    warmup_steps: Annotated[int | None, Meta(description="steps of rising rates")] = None
+    total_steps: Annotated[int | None, Meta(description="steps until the rate has fallen, for linear and cosine")] = (
+        None
+    )
+    floor: Annotated[float | None, Meta(description="the factor that the rate falls to, for linear and cosine")] = None
+
+    def settings(self) -> dict[str, float]:
+        """Return the settings that were given."""
+        given = {"warmup_steps": self.warmup_steps, "total_steps": self.total_steps, "floor": self.floor}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class RunGroup(Section, frozen=True):
+    """Dense parameters, by the names they have in the model."""
+
+    pattern: Annotated[str, Meta(description="of names, with * and ?, e.g. *.bias")]
+    learning_rate: Annotated[float | None, Meta(description="above zero; absent: the optimizer's")] = None
+    settings: Annotated[dict[str, float], Meta(description="on top of the optimizer's, e.g. { weight_decay = 0 }")] = (
+        msgspec.field(default_factory=dict)
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse no pattern, and a rate that is not above zero."""
+        if not self.pattern.strip():
+            raise SpecError("is empty", key="pattern", hint='name parameters, e.g. "*.bias"')
+        if self.learning_rate is not None:
+            check_number(self, "learning_rate", above=0.0)
+
+
+class RunOptimizer(Section, frozen=True):
+    """What updates the parameters, on the servers."""
+
+    name: Annotated[
+        str | None,
+        Meta(description="of dense parameters: sgd, momentum, adagrad, adam, adamw; absent: the model's own"),
+    ] = None
+    learning_rate: Annotated[float | None, Meta(description="above zero; absent: the model's own")] = None
+    rows: Annotated[
+        str | None,
+        Meta(description="of embedding rows: sgd, adagrad, row-wise-adagrad, adam, ftrl; absent: as `name`"),
+    ] = None
+    rows_learning_rate: Annotated[float | None, Meta(description="of embedding rows; absent: learning_rate")] = None
+    settings: Annotated[
+        dict[str, float], Meta(description="of the dense one, e.g. { beta1 = 0.9, beta2 = 0.98, weight_decay = 0.1 }")
+    ] = msgspec.field(default_factory=dict)
+    rows_settings: Annotated[dict[str, float], Meta(description="of that of rows, e.g. { first_sum = 0.1 }")] = (
+        msgspec.field(default_factory=dict)
+    )
+    groups: Annotated[
+        tuple[RunGroup, ...],
+        Meta(description="dense parameters with settings of their own; the first that fits counts"),
+    ] = ()
+    schedule: RunSchedule = RunSchedule()
+    clip_norm: Annotated[
+        float | None, Meta(description="the most that the norm of the dense gradient may be, above zero")
+    ] = None
+    clip_value: Annotated[
+        float | None, Meta(description="the most that a number of the dense gradient may be, either way, above zero")
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse rates and limits that are not above zero."""
+        for name in ("learning_rate", "rows_learning_rate", "clip_norm", "clip_value"):
+            if getattr(self, name) is not None:
+                check_number(self, name, above=0.0)
+
+
+class RunSaving(Section, frozen=True):
+    """When the state of the run is kept; it always is at the end."""
+
+    every_steps: Annotated[int | None, Meta(description="steps (in ssp and async: tasks) from one to the next")] = None
+    every_s: Annotated[float | None, Meta(description="seconds from one to the next, as well")] = 300.0
+    keep: Annotated[int, Meta(description="how many of the newest are kept, at least 1")] = 3
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        if self.every_steps is not None:
+            check_whole_number(self, "every_steps", at_least=1)
+        if self.every_s is not None:
+            check_number(self, "every_s", above=0.0)
+        check_whole_number(self, "keep", at_least=1)
+
+
+class RunValidation(Section, frozen=True):
+    """Data that are not trained on, and when the model is tried on them; absent, it is not."""
+
+    name: Annotated[str | None, Meta(description="data as in [data]; absent: those of the run")] = None
+    options: Annotated[
+        dict[str, Any], Meta(description="options of these data, on top of the run's where they are of one name")
+    ] = msgspec.field(default_factory=dict)
+    samples: Annotated[int, Meta(description="how many samples are looked at, at most")] = 100_000
+    every_steps: Annotated[int | None, Meta(description="steps from one to the next")] = None
+    every_epochs: Annotated[
+        int | None, Meta(description="epochs from one to the next; absent both: at the end of every epoch")
+    ] = None
+    metric: Annotated[str, Meta(description="what is best: loss, or a metric of the model")] = "loss"
+    patience: Annotated[
+        int | None, Meta(description="how often in a row it may not get better before the run stops; absent: never")
+    ] = None
+    least_gain: Annotated[float, Meta(description="by how much it has to get better to count")] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_whole_number(self, "samples", at_least=1)
+        for name in ("every_steps", "every_epochs", "patience"):
+            if getattr(self, name) is not None:
+                check_whole_number(self, name, at_least=1)
+        check_number(self, "least_gain", at_least=0.0)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is any."""
+        return bool(self.name or self.options or self.every_steps or self.every_epochs or self.patience)
+
+    @property
+    def epochs(self) -> int | None:
+        """Epochs from one to the next; None where steps count."""
+        return self.every_epochs or (None if self.every_steps else 1)
+
+
+Bits = Literal["auto", 32, 16, 8, 4, 2, 1]
+ActivationBits = Literal[32, 16, 8, 4]
+
+
+class RunCompression(Section, frozen=True):
+    """In how many bits numbers travel; absent, in 32, as they are."""
+
+    bits: Annotated[
+        Bits,
+        Meta(
+            description="a number of gradients between workers and servers, or around a ring: 32, 16, 8, 4, 2, 1, or "
+            "auto (as many as still hide behind computing, by what is measured on each link)"
+        ),
+    ] = 32
+    topk: Annotated[
+        float | None,
+        Meta(description="in the place of bits: the part of a dense gradient that goes, its largest numbers, 0 to 1"),
+    ] = None
+    activations: Annotated[
+        ActivationBits, Meta(description="a number between stages: 32 (as training.activations says), 16, 8 or 4")
+    ] = 32
+
+    def __post_init__(self) -> None:
+        """Refuse no numbers at all, and two ways at once."""
+        if self.topk is not None:
+            check_number(self, "topk", above=0.0, at_most=1.0)
+            if self.bits != 32:
+                raise SpecError(f"is {self.topk:g}, and bits is {self.bits}", key="topk", hint="choose one of them")
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether gradients travel in another way than as they are."""
+        return self.bits != 32 or self.topk is not None
+
+
+def check_ring(compression: RunCompression, dense: str) -> None:
+    """Refuse what a ring, whose members keep nothing back, cannot do."""
+    if dense == "ring" and (compression.topk is not None or compression.bits in ("auto", 2, 1)):
+        raise SpecError(
+            f"is {compression.topk or compression.bits}, and the dense parameters are a ring's",
+            key="compression.bits" if compression.topk is None else "compression.topk",
+            hint='a ring takes 32, 16, 8 or 4 bits; the others need servers: training.dense = "ps"',
+        )
+
+
+class RunFaults(Section, frozen=True):
+    """What happens when processes die."""
+
+    restarts: Annotated[int, Meta(description="how often each process is started again, at least 0")] = 100
+    restart_workers: Annotated[bool, Meta(description="whether dead workers are started again")] = True
+    patience_s: Annotated[float, Meta(description="the least silence after which a process counts as lost")] = 10.0
+    redo_log: Annotated[
+        bool,
+        Meta(description="whether servers keep what they did since the last checkpoint: a death costs no step"),
+    ] = True
+    log_bytes: Annotated[
+        int,
+        Meta(
+            description="how large each server's redo log may get, and no more than half of the free disk; "
+            "a checkpoint is made before it is full"
+        ),
+    ] = 8 << 30
+    log_folder: Annotated[str | None, Meta(description="where redo logs go; absent: inside the run's folder")] = None
+    replicas: Annotated[
+        int, Meta(description="on how many other servers each redo log lies as well, 0 or 1: a lost disk costs no step")
+    ] = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_whole_number(self, "restarts", at_least=0)
+        check_number(self, "patience_s", above=0.0)
+        check_whole_number(self, "log_bytes", at_least=1 << 20)
+        check_whole_number(self, "replicas", at_least=0)
+        if self.replicas > 1:
+            raise SpecError(f"is {self.replicas}, expected 0 or 1", key="replicas", hint="one copy is kept at most")
+        if self.replicas and not self.redo_log:
+            raise SpecError(
+                f"is {self.replicas}, and redo_log = false", key="replicas", hint="it is the redo log that is copied"
+            )
+
+
+HERE = "127.0.0.1"
+LogFormat = Literal["text", "json"]
+
+
+class RunLog(Section, frozen=True):
+    """What programs that watch a run are told."""
+
+    metrics: Annotated[
+        str | int | None,
+        Meta(description='where Prometheus finds figures at /metrics: a port of this machine, or "HOST:PORT"; 0: any'),
+    ] = None
+    format: Annotated[
+        LogFormat | None,
+        Meta(description="of logs: text, or json (an object a line); absent: what DOVETAIL_LOG says, else text"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address."""
+        if self.metrics is not None:
+            self.metrics_address()
+
+    def metrics_address(self) -> tuple[str, int]:
+        """Return host and port of the page of figures."""
+        host, _, port = str(self.metrics).rpartition(":")
+        if not port.isdecimal() or int(port) > 65535:
+            raise SpecError(f'is "{self.metrics}"', key="metrics", hint='give a port, or "HOST:PORT", e.g. 9100')
+        return host.strip("[]") or HERE, int(port)
