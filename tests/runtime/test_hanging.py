@@ -11,12 +11,13 @@ class HangOne:
     """Has one worker hang, now and then."""
 
     def __init__(self, path, times):
-        """Leave a file that one of them takes away, and hangs; `over` is there when the last one has."""
+        """Leave a file that one of them takes away, and hangs; `over` is there when the last one has, and one was found."""
         self._path, self._left, self._next = path, times, 600
         self.over = path.with_name("over")
 
     def __call__(self, local, report):
-        if not self._left and not self._path.exists():
+        is_known = any("at the same thing for" in event for event in local.events)
+        if is_known and not self._left and not self._path.exists():
             self.over.touch()
         if self._left and report.samples > self._next and not self._path.exists():
             self._path.touch()
