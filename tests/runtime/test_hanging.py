@@ -11,7 +11,7 @@ class HangOne:
     """Has one worker hang, now and then."""
 
     def __init__(self, path, times):
-        """Leave a file that one of them takes away, and hangs; `over` is there when the last one has, and one was found."""
+        """Leave a file that one of them takes away, and hangs; `over`: the last one has, and one was found."""
         self._path, self._left, self._next = path, times, 600
         self.over = path.with_name("over")
 
