@@ -54,7 +54,7 @@ format: .venv/installed
 
 clean:
 	rm -rf .venv .coverage out dist build
-	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests testbed benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Dovetail needs Python 3.11 or newer, this is " + sys.version)'
