@@ -1,4 +1,10 @@
-"""What one server keeps: its rows of every table and its slice of the dense parameters, and how steps change them."""
+"""What one server keeps: its rows of every table and its slice of the dense parameters, and how steps change them.
+
+In `sync`, gradients of rows are summed as they arrive. When the step is committed, the rows that workers ask for are
+updated first and the others when there is time: nobody can see a row that is not up to date.
+
+No sockets and no clock: `loop` brings messages here. One thread.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +53,11 @@ Vector = NDArray[np.float32]
 
 
 class ErrorFeedbackResidual:
-    """Vectors as long as this server's part of the dense parameters."""
+    """What workers kept back of dense gradients, and servers have: of those who left, and of a checkpoint.
+
+    It is added to the gradient of the next step. Of workers that go on, copies are kept for the checkpoint that is
+    about to be written: loaded, they are what those workers had kept back, who then begin with nothing.
+    """
 
     def __init__(self, size: int, waiting: Vector | None = None) -> None:
         """Begin with what a checkpoint has."""

@@ -1,4 +1,9 @@
-"""The aggregator, at the first site: which rounds make an exchange, and the line that takes them in and sends it."""
+"""The aggregator, at the first site: which rounds make an exchange, and the line that takes them in and sends it.
+
+An exchange takes the next round of every site that has one here. It is made once every site that is heard of has one;
+a site that has been silent for `wait_s` is not waited for, and takes part again when it is back. Each round counts
+once, whoever sends it again.
+"""
 
 from __future__ import annotations
 
