@@ -23,7 +23,7 @@ class Pull(MessageKind, frozen=True):
     base: int = -1
     """Which dense parameters the worker holds, as the server told it; -1 where it holds none."""
     cached: bool = False
-    """Whether ages (`NOT_KEPT` and after) follow, an array for each one of keys: of rows that the worker keeps, few are sent."""
+    """Whether ages (`NOT_KEPT`, ...) follow, an array for each of keys: of rows that the worker keeps, few are sent."""
     number: int = -1
     """By which `Refresh` and `Push` name this pull, in the place of its keys; -1: they will not."""
     first: int = -1

@@ -79,7 +79,6 @@ def recover(log: RedoLog, shard: Shard, run_folder: Path) -> tuple[LogFacts, int
         raise RedoDamageError(f"the checkpoint holds {shard.version} steps, and the log begins with {facts.first}")
     shard.forget_tasks(below=facts.next_task)
     again = Again(shard)
-    hook, shard.before_apply = shard.before_apply, None
     try:
         for content in contents:
             if content.facts.first != shard.version:
@@ -88,8 +87,6 @@ def recover(log: RedoLog, shard: Shard, run_folder: Path) -> tuple[LogFacts, int
                 again.do(record)
     except (DovetailError, ValueError, TypeError, IndexError) as error:
         raise RedoDamageError(f"it does not fit: {error}") from None
-    finally:
-        shard.before_apply = hook
     generation = again.put_waiting()
     position = contents[0].facts.position
     for _ in range(shard.version - facts.first):
