@@ -347,11 +347,6 @@ class AggregatorLine:
                 word = f"silent for {self._wait_s:.0f} s: the others go on without it" if other.is_away else "back"
                 self._tell(f"site {self._names[site]} is {word}")
 
-    @property
-    def sockets(self) -> list[object]:
-        """Return the sockets on which something may come."""
-        return [self._listener.socket]
-
     def close(self) -> None:
         """Stop listening."""
         self._listener.close()
