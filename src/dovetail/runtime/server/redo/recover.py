@@ -159,7 +159,7 @@ class Again:
             raise RedoDamageError(f"step {record.number} counts, and is not the one after {version}")
         self._shard.put_step(self._waiting[1])
         self._waiting = None
-        factors = {name: float(record.details[name]) for name in ("scale", "dense_scale", "factor")}
+        factors: dict[str, Any] = {name: float(record.details[name]) for name in ("scale", "dense_scale", "factor")}
         self._shard.commit(**factors)
         self._shard.settle()
 
