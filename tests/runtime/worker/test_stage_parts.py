@@ -16,7 +16,7 @@ from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.compute.served_model import ServedModel
 from dovetail.runtime.worker.control import Waker
-from dovetail.runtime.worker.dense.ring_sync import RingSync
+from dovetail.runtime.worker.dense.ring import RingSync
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.stages.batches import StageBatch, StageBatches, concatenated
 from dovetail.runtime.worker.stages.dense import StageRing, TaskSums
@@ -68,7 +68,7 @@ def test_backward_passes_come_before_forward_passes_that_came_earlier():
     visits = StageBatches(cut_with(0))
     first, second = visits.add(letter_of(forward(flight=1))), visits.add(letter_of(forward(flight=2)))
     call = Answer()
-    second.calls[4] = call
+    second.requests[4] = call
     assert visits.ready(lambda message: True) is first
     call.envelope = letter_of(None)
 

@@ -22,72 +22,6 @@ from dovetail.runtime.messages.membership import Role
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.transport import Envelope
 
-
-class Pulse:
-    """When each thread that works last showed that it gets on; waiting for work is rest, waiting in small steps is not.
-
-    Any thread beats; the one that owns the clock asks.
-    """
-
-    def __init__(self, clock: AwakeClock) -> None:
-        """Start with nobody at work."""
-        self._clock = clock
-        self._beats_s: dict[int, float] = {}
-        self.longest_s = 0.0
-        """The longest that a thread ever took from one beat to the next."""
-
-    def beat(self) -> None:
-        """Note that the calling thread gets on."""
-        thread, now_s = threading.get_ident(), self._clock.last_s
-        last_s = self._beats_s.get(thread)
-        if last_s is not None and now_s - last_s > self.longest_s:
-            self.longest_s = now_s - last_s
-        self._beats_s[thread] = now_s
-
-    def rest(self) -> None:
-        """Note that the calling thread has nothing to do."""
-        self.beat()
-        self._beats_s.pop(threading.get_ident(), None)
-
-    @property
-    def stuck_s(self) -> float:
-        """Return the longest time for which a thread has been at the same thing."""
-        return max((self._clock.last_s - beat_s for beat_s in list(self._beats_s.values())), default=0.0)
-
-
-class Waker:
-    """A socket that becomes readable when somebody wakes whoever polls it."""
-
-    def __init__(self) -> None:
-        """Connect both ends within this process."""
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-        self._lock = threading.Lock()
-        self.socket = context.socket(zmq.PAIR)
-        """For the poller of the thread that is woken."""
-        self._other = context.socket(zmq.PAIR)
-        place = f"inproc://waker-{id(self)}"
-        self.socket.bind(place)
-        self._other.connect(place)
-
-    def wake(self) -> None:
-        """Wake it; a waker that is closed wakes nobody."""
-        with self._lock:
-            if not self._other.closed:
-                with suppress(zmq.Again):  # whoever was woken so often is awake
-                    self._other.send(b"", zmq.NOBLOCK)
-
-    def clear(self) -> None:
-        """Be awake: sleep again at the next poll."""
-        while self.socket.poll(0):
-            self.socket.recv()
-
-    def close(self) -> None:
-        """Close both ends."""
-        with self._lock:
-            self.socket.close()
-            self._other.close()
-
-
 Arrays = tuple[NDArray[np.generic], ...]
 LOOK_MS = 200
 """How often a line without messages looks what is due: well within the time from one sign of life to the next."""
@@ -215,3 +149,68 @@ class Control:
                 missed=missed,
             )
         )
+
+
+class Pulse:
+    """When each thread that works last showed that it gets on; waiting for work is rest, waiting in small steps is not.
+
+    Any thread beats; the one that owns the clock asks.
+    """
+
+    def __init__(self, clock: AwakeClock) -> None:
+        """Start with nobody at work."""
+        self._clock = clock
+        self._beats_s: dict[int, float] = {}
+        self.longest_s = 0.0
+        """The longest that a thread ever took from one beat to the next."""
+
+    def beat(self) -> None:
+        """Note that the calling thread gets on."""
+        thread, now_s = threading.get_ident(), self._clock.last_s
+        last_s = self._beats_s.get(thread)
+        if last_s is not None and now_s - last_s > self.longest_s:
+            self.longest_s = now_s - last_s
+        self._beats_s[thread] = now_s
+
+    def rest(self) -> None:
+        """Note that the calling thread has nothing to do."""
+        self.beat()
+        self._beats_s.pop(threading.get_ident(), None)
+
+    @property
+    def stuck_s(self) -> float:
+        """Return the longest time for which a thread has been at the same thing."""
+        return max((self._clock.last_s - beat_s for beat_s in list(self._beats_s.values())), default=0.0)
+
+
+class Waker:
+    """A socket that becomes readable when somebody wakes whoever polls it."""
+
+    def __init__(self) -> None:
+        """Connect both ends within this process."""
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._lock = threading.Lock()
+        self.socket = context.socket(zmq.PAIR)
+        """For the poller of the thread that is woken."""
+        self._other = context.socket(zmq.PAIR)
+        place = f"inproc://waker-{id(self)}"
+        self.socket.bind(place)
+        self._other.connect(place)
+
+    def wake(self) -> None:
+        """Wake it; a waker that is closed wakes nobody."""
+        with self._lock:
+            if not self._other.closed:
+                with suppress(zmq.Again):  # whoever was woken so often is awake
+                    self._other.send(b"", zmq.NOBLOCK)
+
+    def clear(self) -> None:
+        """Be awake: sleep again at the next poll."""
+        while self.socket.poll(0):
+            self.socket.recv()
+
+    def close(self) -> None:
+        """Close both ends."""
+        with self._lock:
+            self.socket.close()
+            self._other.close()

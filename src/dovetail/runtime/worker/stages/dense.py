@@ -11,7 +11,7 @@ from torch import Tensor
 from dovetail.runtime.messages import Forward
 from dovetail.runtime.model.stages import Cut
 from dovetail.runtime.worker.compute.served_model import ServedModel
-from dovetail.runtime.worker.dense.ring_sync import RingSync
+from dovetail.runtime.worker.dense.ring import RingSync
 from dovetail.runtime.worker.links.servers import ServerConnections
 from dovetail.runtime.worker.stages.batches import TaskKey, Wanted, task_of
 
@@ -76,13 +76,13 @@ class TaskSums(StageDense):
         self,
         model: ServedModel,
         cut: Cut,
-        lines: ServerConnections,
+        connections: ServerConnections,
         *,
         sync: bool,
         has_out: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Keep the lines to the servers; `has_out` says whether micro-batches are between their two passes."""
-        self._model, self._cut, self._lines, self._sync, self._has_out = model, cut, lines, sync, has_out
+        """Keep the connections to the servers; `has_out` says whether micro-batches are between their two passes."""
+        self._model, self._cut, self._connections, self._sync, self._has_out = model, cut, connections, sync, has_out
         self._fetched_for: int | TaskKey | None = None
         self._sums: dict[TaskKey, Tensor] = {}
         """Gradients of tasks under way, but for the one whose sum is in the model."""
@@ -103,7 +103,7 @@ class TaskSums(StageDense):
         if use == self._fetched_for or not len(self._model.values):
             return
         version = message.step if self._sync else 0
-        answer = self._lines.pull(message.generation, version, [], dense=True, wanted=wanted)
+        answer = self._connections.pull(message.generation, version, [], dense=True, wanted=wanted)
         if answer.dense is not None:
             self._model.values.copy_(torch.from_numpy(answer.dense[self._cut.dense]))
         self._fetched_for = use

@@ -26,7 +26,7 @@ from dovetail.runtime.process import Process
 from dovetail.runtime.worker.compute.computer import Computer
 from dovetail.runtime.worker.compute.served_model import ServedModel
 from dovetail.runtime.worker.dense import ring
-from dovetail.runtime.worker.dense.ring_sync import RingSync
+from dovetail.runtime.worker.dense.ring import RingSync
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.tasks.task import Task
 from dovetail.spec.run_sections import RunOptimizer
