@@ -21,8 +21,7 @@ from torch import nn
 from dovetail.errors import DovetailError
 from dovetail.runtime.checkpoint import RunManifest, checksums_in, load_dense, save_dense
 from dovetail.runtime.dense.kernels import sum_of_squares
-from dovetail.runtime.dense.optimizer import optimizer_of
-from dovetail.runtime.dense.torch_optimizer import from_device, step_on_device, to_device
+from dovetail.runtime.dense.optimizer import from_device, optimizer_of, to_device
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import (
     Apply,
@@ -393,7 +392,7 @@ class Ring:
             "clip_value": self._clip.clip_value,
         }
         if self._values.device.type != "cpu":
-            step_on_device(self._optimizer, self._values, self._gradients, self._state, **numbers)
+            self._optimizer.step_on_device(self._values, self._gradients, self._state, **numbers)
             return
         state = {name: vector.numpy() for name, vector in self._state.items()}
         self._optimizer.step(self._values.numpy(), self._gradients.numpy(), state, **numbers)
