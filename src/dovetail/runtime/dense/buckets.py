@@ -4,7 +4,8 @@ Gradients go to it one by one, as the backward pass has them; parameters come fr
 Where it pays: in `sync`, through servers, where each has at least two buckets. A single one would be a message of its
 own each way where the whole vector travels with rows that travel anyway: 0.95x and 0.93x the samples/s of that (CTR-DNN
 with hidden 64 and 400, two workers, 2 busy cores, sides in turn). With fewer bits nobody knows what is kept back before
-all gradients are there, later stages send theirs at the end, and sites exchange whole parts: there they go in one piece.
+all gradients are there, later stages send theirs at the end, and sites exchange whole parts: there they go in one
+piece.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from dovetail.runtime.worker.links.compression import LinkCompression
 from dovetail.runtime.worker.rows.incoming import Incoming
 from dovetail.runtime.worker.rows.keys import Keys, LookUp
 from dovetail.runtime.worker.rows.pinned_memory import PinnedMemory
-from dovetail.transport import LOOK_EVERY_S, Channel, Flow, Envelope, Refused
+from dovetail.transport import LOOK_EVERY_S, Channel, Envelope, Flow, Refused
 
 Floats = NDArray[np.float32]
 Wanted = Callable[[], bool]
@@ -171,7 +171,9 @@ class ServerConnections:
                 refreshed = self._checked(number, envelope, Refreshed)
                 rows.take_changed(number, envelope.arrays, self.compression)
                 if vector is not None:
-                    vector[self._parts[number]] = self.compression.dense_down(number, envelope.arrays[-1], refreshed.base)
+                    vector[self._parts[number]] = self.compression.dense_down(
+                        number, envelope.arrays[-1], refreshed.base
+                    )
                 parked_s = max(parked_s, refreshed.parked_s)
         self._parked_s = parked_s
         return PullResult(list(look_ups), rows.whole(), vector, parked_s, asked_s)
