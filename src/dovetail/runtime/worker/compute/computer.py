@@ -56,7 +56,7 @@ class Computer:
         device = self.model.device
         with self.model.computing():
             loss, scores = self._forward(batch if device.type == "cpu" else batch.to(device, non_blocking=True), ahead)
-        total = finite_loss(loss, where)
+        total = finite(float(loss.detach()), where)
         if (scale := self.model.loss_scale) is not None:  # gradients are not final before they are divided by it
             scale.backward(loss, batch.num_samples, self.model.gradients, lambda: rows.leaves)
         else:
@@ -73,11 +73,6 @@ class Computer:
         rows_bytes = 2 * sum(rows.nbytes for _, rows in ahead)  # they and their gradients
         self.bytes_per_sample = (saved.total + batch.num_bytes + rows_bytes) / batch.num_samples
         return result
-
-
-def finite_loss(loss: Tensor, where: str) -> float:
-    """Return a loss as a number; one that is none is an error that says `where`."""
-    return finite(float(loss.detach()), where)
 
 
 def finite(total: float, where: str) -> float:

@@ -58,32 +58,14 @@ class CacheSlab:
     def __init__(self, width: int, size: int, device: torch.device) -> None:
         """Take the memory for `size` rows."""
         self.rows = torch.empty((size, width), dtype=torch.float32, device=device)
-        self._heads = np.full(1 << (2 * size - 1).bit_length(), FREE, dtype=np.int32)
-        self._lines = np.zeros((size, 4), dtype=np.int64)
-        self._counts = np.zeros(2, dtype=np.int64)
+        self.heads = np.full(1 << (2 * size - 1).bit_length(), FREE, dtype=np.int32)
+        self.lines = np.zeros((size, 4), dtype=np.int64)
+        self.counts = np.zeros(2, dtype=np.int64)
 
     def clear(self) -> None:
         """Keep nothing."""
-        self._heads[:] = FREE
-        self._counts[:] = 0
-
-    def find(self, table: int, keys: Keys, moment: CacheMoment, *, exact: bool) -> CachedSlots:
-        """Return what is kept of distinct keys."""
-        kept = CachedSlots(np.empty(len(keys), dtype=np.int32), np.empty(len(keys), dtype=np.uint8))
-        find_rows(table, keys, self._heads, self._lines, moment.oldest, moment.stamp, exact, *kept)
-        return kept
-
-    def stay(self, slots: NDArray[np.int32], moment: CacheMoment, turn: int, *, exact: bool) -> None:
-        """Have rows that are used stay through a turn; exact ones are as of now from now on."""
-        keep_rows(self._lines, slots, turn, moment.stamp, exact)
-
-    def place(self, table: int, keys: Keys, moment: CacheMoment, turn: int) -> NDArray[np.int32]:
-        """Return slots for rows of distinct keys that have come, -1 for those that find none."""
-        slots = np.empty(len(keys), dtype=np.int32)
-        place_rows(
-            table, keys, self._heads, self._lines, turn, moment.stamp, moment.oldest, self._counts, slots
-        )  # fmt: skip
-        return slots
+        self.heads[:] = FREE
+        self.counts[:] = 0
 
 
 class RowCache:
@@ -95,7 +77,7 @@ class RowCache:
         """Share the budget among tables by what their rows take; without a `staleness`, every row is exact."""
         self._staleness, self._device = staleness, device
         self._tables = tables
-        self._shelves = {width: CacheSlab(width, size, device) for width, size in _sizes(tables, budget_bytes).items()}
+        self._slabs = {width: CacheSlab(width, size, device) for width, size in _sizes(tables, budget_bytes).items()}
         self._turn = 0
         self._is_of: tuple[int, int] | None = None
         """The generation and the count of times that `forget` was said, of what is kept."""
@@ -116,8 +98,8 @@ class RowCache:
         now = (assign.generation, self._num_forgotten)
         stamp = assign.step if self._staleness is None else assign.slowest
         if now != self._is_of or (not self.is_exact and stamp < self._newest):
-            for shelf in self._shelves.values():
-                shelf.clear()
+            for slab in self._slabs.values():
+                slab.clear()
             self._is_of = now
         self._newest = stamp
         self._turn += 1
@@ -127,10 +109,11 @@ class RowCache:
 
     def find(self, table: int, keys: Keys, moment: CacheMoment) -> CachedSlots:
         """Return what is kept of distinct keys of a table."""
-        shelf = self._shelves.get(self._tables[table].width)
-        if shelf is None:
-            return CachedSlots(np.full(len(keys), LEFT_OUT, dtype=np.int32), np.zeros(len(keys), dtype=np.uint8))
-        return shelf.find(table, keys, moment, exact=self.is_exact)
+        slab = self._slabs.get(self._tables[table].width)
+        kept = CachedSlots(np.full(len(keys), LEFT_OUT, dtype=np.int32), np.zeros(len(keys), dtype=np.uint8))
+        if slab is not None:
+            find_rows(table, keys, slab.heads, slab.lines, moment.oldest, moment.stamp, self.is_exact, *kept)
+        return kept
 
     def whole(
         self, table: int, rows: Floats, came: Places, kept: Places, slots: NDArray[np.int32], moment: CacheMoment
@@ -139,29 +122,30 @@ class RowCache:
 
         Those in slots still are good: exact ones are from now on as of now.
         """
-        shelf = self._shelves.get(self._tables[table].width)
+        slab = self._slabs.get(self._tables[table].width)
         values = torch.from_numpy(rows)
         if self._device.type != "cpu":
             values = torch.empty(rows.shape, dtype=torch.float32, device=self._device)
             values.index_copy_(0, self._on_device(came), self._on_device(rows[came]))
-        if len(kept) and shelf is not None:
-            found = shelf.rows.index_select(0, self._on_device(_positions(slots)))
+        if len(kept) and slab is not None:
+            found = slab.rows.index_select(0, self._on_device(slots.astype(np.int64)))
             values.index_copy_(0, self._on_device(kept), found)
-            shelf.stay(slots, moment, self._turn, exact=self.is_exact)
+            keep_rows(slab.lines, slots, self._turn, moment.stamp, self.is_exact)
         return values
 
     def put(self, table: int, keys: Keys, values: Tensor, came: Places, moment: CacheMoment) -> None:
         """Keep those rows of a look-up that came."""
-        shelf = self._shelves.get(self._tables[table].width)
-        if shelf is None or not len(came):
+        slab = self._slabs.get(self._tables[table].width)
+        if slab is None or not len(came):
             return
-        slots = shelf.place(table, keys[came], moment, self._turn)
+        slots = np.empty(len(came), dtype=np.int32)
+        turn, oldest = self._turn, moment.oldest
+        place_rows(table, keys[came], slab.heads, slab.lines, turn, moment.stamp, oldest, slab.counts, slots)
         found = slots != LEFT_OUT
         if not found.all():
             slots, came = slots[found], came[found]
-        shelf.rows.index_copy_(
-            0, self._on_device(_positions(slots)), values.index_select(0, self._on_device(came))
-        )  # fmt: skip
+        places = self._on_device(slots.astype(np.int64))
+        slab.rows.index_copy_(0, places, values.index_select(0, self._on_device(came)))
 
     def _on_device(self, numbers: NDArray[Any]) -> Tensor:
         """Return numbers on the device, in its order of things: whoever asks does not wait for what it does now.
@@ -169,11 +153,6 @@ class RowCache:
         They are read before this returns, since their memory is not page-locked.
         """
         return torch.from_numpy(numbers).to(self._device, non_blocking=self._device.type == "cuda")
-
-
-def _positions(slots: NDArray[np.int32]) -> Places:
-    """Return slots as tensors are indexed by."""
-    return slots.astype(np.int64)
 
 
 def check_caches(blueprint: Blueprint) -> None:

@@ -17,8 +17,9 @@ from dovetail.runtime.model.parameters import sparse_modules
 from dovetail.runtime.model.stages import Cut
 from dovetail.runtime.worker.compute.computer import finite, gradients_of
 from dovetail.runtime.worker.compute.served_model import ServedModel
-from dovetail.runtime.worker.links.servers import ServerConnections
-from dovetail.runtime.worker.stages.activations import ActivationTransport
+from dovetail.runtime.worker.links.servers import Floats, ServerConnections
+from dovetail.runtime.worker.rows.keys import LookUp
+from dovetail.runtime.worker.stages.activations import ActivationTransport, add_gradients, run_back
 from dovetail.runtime.worker.stages.batches import StageBatch, concatenated
 from dovetail.runtime.worker.stages.dense import StageDense
 from dovetail.runtime.worker.stages.requests import StageRequests
@@ -123,9 +124,14 @@ class StageComputer:
         message = batch.message
         self._dense.prepare(message, self._wanted)
         rows = self._model.rows
-        rows.begin([], lambda look_up: self._connections.pull(
-            message.generation, message.step, [look_up], dense=False, wanted=self._wanted
-        ).rows[0])  # fmt: skip
+
+        def fetch(look_up: LookUp) -> Floats | Tensor:
+            asked = self._connections.pull(
+                message.generation, message.step, [look_up], dense=False, wanted=self._wanted
+            )
+            return asked.rows[0]
+
+        rows.begin([], fetch)
         graph, cut = self._graph, self._cut
         keep = {name for names in cut.outputs.values() for name in names}
         if self._is_last:
@@ -170,14 +176,9 @@ class StageComputer:
             arrays = call.envelope.arrays if call.envelope is not None else ()
             if call.envelope is not None:
                 batch.took(call.envelope.message.stages_s)
-            for name, tensor in zip(self._cut.outputs[stage], self._transport.unpack_all(arrays), strict=True):
-                if not batch.outputs[name].requires_grad:
-                    continue
-                gradient = tensor.to(batch.outputs[name].dtype)
-                gradients[name] = gradients[name] + gradient if name in gradients else gradient
+            add_gradients(gradients, batch.outputs, self._cut.outputs[stage], self._transport.unpack_all(arrays))
         self._dense.add_up(batch.task)
-        if gradients:
-            torch.autograd.backward([batch.outputs[name] for name in gradients], list(gradients.values()))
+        run_back(batch.outputs, gradients)
         for call in batch.requests.values():  # only now: the gradients were in the memory of the envelopes
             self._requests.end(call)
 

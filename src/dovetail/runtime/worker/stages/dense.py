@@ -17,31 +17,31 @@ from dovetail.runtime.worker.stages.batches import TaskKey, Wanted, task_of
 
 
 class StageDense(Protocol):
-    """What computing at a stage asks of them; the main thread's."""
+    """What computing at a stage asks of them; the main thread's. Whoever need not do a thing leaves it out."""
 
     def are_there(self, message: Forward) -> bool:
         """Say whether a micro-batch can be computed: its step's parameters are here, or can be fetched."""
-        ...
-
-    def prepare(self, message: Forward, wanted: Wanted) -> None:
-        """Have the parameters be those that a micro-batch is computed with."""
-        ...
-
-    def add_up(self, task: TaskKey) -> None:
-        """Have the gradients of the backward pass that follows count for a task."""
-        ...
-
-    def take_sum(self, task: TaskKey) -> Tensor | None:
-        """Return the gradients of a task, and forget them; None where there are none, or nobody asks for them."""
         ...
 
     def begin_generation(self) -> None:
         """Throw away what is under way."""
         ...
 
+    def prepare(self, message: Forward, wanted: Wanted) -> None:
+        """Have the parameters be those that a micro-batch is computed with."""
+        return
+
+    def add_up(self, task: TaskKey) -> None:
+        """Have the gradients of the backward pass that follows count for a task."""
+        return
+
+    def take_sum(self, task: TaskKey) -> Tensor | None:
+        """Return the gradients of a task, and forget them; None where there are none, or nobody asks for them."""
+        return None
+
 
 class StageRing(StageDense):
-    """The stage's workers keep them, and add up those of a whole step."""
+    """The stage's workers keep them, and add up those of a whole step: there is nothing to fetch or to hand out."""
 
     def __init__(self, ring: RingSync, model: ServedModel) -> None:
         """Keep this worker's place in the ring."""
@@ -50,16 +50,6 @@ class StageRing(StageDense):
     def are_there(self, message: Forward) -> bool:
         """Say whether this worker is in the ring, and the step before has been applied here too."""
         return self._ring.has_step(message.generation, message.step)
-
-    def prepare(self, message: Forward, wanted: Wanted) -> None:
-        """Do nothing: they are here."""
-
-    def add_up(self, task: TaskKey) -> None:
-        """Do nothing: all of a step add up."""
-
-    def take_sum(self, task: TaskKey) -> Tensor | None:
-        """Return nothing: they stay here."""
-        return None
 
     def begin_generation(self) -> None:
         """Forget what was added up."""

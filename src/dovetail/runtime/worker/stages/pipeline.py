@@ -21,7 +21,7 @@ from dovetail.runtime.worker.compute.served_model import ServedModel
 from dovetail.runtime.worker.links.servers import Abandoned
 from dovetail.runtime.worker.rows.batch_rows import Fetch, Leaf
 from dovetail.runtime.worker.rows.keys import look_up
-from dovetail.runtime.worker.stages.activations import activation_transport
+from dovetail.runtime.worker.stages.activations import activation_transport, add_gradients, run_back
 from dovetail.runtime.worker.stages.requests import StageRequest, StageRequests, is_stale
 from dovetail.runtime.worker.tasks.spans import now_s
 from dovetail.runtime.worker.tasks.task import FetchedBatch, RowGradients, Task
@@ -161,11 +161,7 @@ class Pipeline:
             if call.envelope is None or not isinstance(answer, Returned):
                 raise TrainingError(f"{call.name} answered a micro-batch with {type(answer).__name__}", hint="a bug")
             arrays, names = list(call.envelope.arrays), self._cuts[stage].inputs.get(0, ())
-            for name, tensor in zip(names, self._transport.unpack_all(arrays[: len(names)]), strict=True):
-                if not flying.outputs[name].requires_grad:
-                    continue
-                gradient = tensor.to(flying.outputs[name].dtype)
-                gradients[name] = gradients[name] + gradient if name in gradients else gradient
+            add_gradients(gradients, flying.outputs, names, self._transport.unpack_all(arrays[: len(names)]))
             arrays = arrays[len(names) :]
             for table in answer.tables:
                 keys, values = arrays.pop(0), arrays.pop(0)
@@ -174,8 +170,7 @@ class Pipeline:
                 scores = torch.from_numpy(arrays.pop(0).copy())
             loss = answer.loss if answer.loss is not None else loss
             self._stages_s = tuple(a + b for a, b in zip_longest(self._stages_s, answer.stages_s, fillvalue=0.0))
-        if gradients:
-            torch.autograd.backward([flying.outputs[name] for name in gradients], list(gradients.values()))
+        run_back(flying.outputs, gradients)
         for call in flying.requests.values():
             self._requests.end(call)
         mine = gradients_of(flying.leaves)
