@@ -24,11 +24,11 @@ from dovetail.transport import Envelope
 
 Arrays = tuple[NDArray[np.generic], ...]
 LOOK_MS = 200
-"""How often a line without messages looks what is due: well within the time from one sign of life to the next."""
+"""How often a connection without messages looks what is due: well within the time from one sign of life to the next."""
 
 
 class Control:
-    """The line to the coordinator, which one thread owns; others `tell` it what to say."""
+    """The connection to the coordinator, which one thread owns; others `tell` it what to say."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Control:
         *,
         role: Role = "worker",
     ) -> None:
-        """Open the line; `handle` is called with every message of the coordinator, in this thread.
+        """Open the connection; `handle` is called with every message of the coordinator, in this thread.
 
         The next two are what the coordinator is told of this worker; once `leaves` returns True, it goes.
         """
@@ -49,7 +49,7 @@ class Control:
         self._generation, self._most_samples = generation, most_samples
         self._clock = AwakeClock()
         self.pulse = Pulse(self._clock)
-        self._line = process.call_coordinator()
+        self._connection = process.call_coordinator()
         self._outbox: queue.SimpleQueue[tuple[Message, Arrays]] = queue.SimpleQueue()
         self._waker = Waker()
         self.stopped = threading.Event()
@@ -63,7 +63,7 @@ class Control:
     def run(self) -> None:
         """Pass messages until told to stop."""
         poller = zmq.Poller()
-        poller.register(self._line.socket, zmq.POLLIN)
+        poller.register(self._connection.socket, zmq.POLLIN)
         poller.register(self._waker.socket, zmq.POLLIN)
         heard_s, beat_s = self._clock.now(), -HEARTBEAT_S
         self._say_hello()
@@ -72,8 +72,8 @@ class Control:
                 poller.poll(LOOK_MS)
                 self._waker.clear()
                 while not self._outbox.empty():
-                    self._line.send(*self._outbox.get())
-                while (envelope := self._line.receive(0)) is not None:
+                    self._connection.send(*self._outbox.get())
+                while (envelope := self._connection.receive(0)) is not None:
                     heard_s = self._clock.now()
                     self._receive(envelope)
                 if self._clock.now() - beat_s > HEARTBEAT_S:
@@ -84,11 +84,11 @@ class Control:
             self.fail(problem)
         finally:
             while not self._outbox.empty():
-                self._line.send(*self._outbox.get())
+                self._connection.send(*self._outbox.get())
             if self._leaves():
-                self._line.send(Leaves(name=self._process.name, why="it leaves, as it was told to"))
+                self._connection.send(Leaves(name=self._process.name, why="it leaves, as it was told to"))
             self.stopped.set()
-            self._line.close()
+            self._connection.close()
             self._waker.close()
 
     def fail(self, problem: DovetailError) -> None:
@@ -128,7 +128,7 @@ class Control:
 
     def _say_alive(self) -> None:
         """Give a sign of life, and say whether the other threads get on."""
-        self._line.send(
+        self._connection.send(
             Alive(
                 name=self._process.name,
                 most_samples=self._most_samples(),
@@ -139,7 +139,7 @@ class Control:
 
     def _say_hello(self, missed: int = 0) -> None:
         """Tell the coordinator who this is, and of a generation whose beginning it was not told of."""
-        self._line.send(
+        self._connection.send(
             Hello(
                 role=self._role,
                 name=self._process.name,

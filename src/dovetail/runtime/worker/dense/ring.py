@@ -52,7 +52,7 @@ dist: Any = torch.distributed
 """PyTorch does not list its stores and groups as public, though it documents them."""
 BUCKET_BYTES = 1 << 19
 """Gradients that are summed together, as soon as the backward pass has all of them."""
-MEETING_S = 20.0
+RENDEZVOUS_S = 20.0
 """Of members who are all there to find each other."""
 APPLIED_LOOK_S = 0.05
 """How often a member that waits for the commit looks whether it is still wanted; the commit itself wakes it."""
@@ -146,7 +146,7 @@ class RingSync(DenseSync):
         self._tell(Reduced(name=self._name, generation=message.generation, step=message.step, square=square))
 
     def close(self) -> None:
-        """Close the meeting place, where this worker keeps one."""
+        """Close the rendezvous, where this worker keeps one."""
         self._ring.close()
 
     def begin_task(self) -> None:
@@ -194,7 +194,7 @@ class Ring:
         self._clip = process.blueprint.run.optimizer
         self._steps = 0
         self._group: Collective | None = None
-        self._place: RendezvousServer | None = None
+        self._rendezvous: RendezvousServer | None = None
         self._store: RendezvousStore | None = None
         self._lock = threading.Lock()
         self._reduced: int | None = None
@@ -211,10 +211,10 @@ class Ring:
     # -- membership, in the main thread --------------------------------------------------------------------------------
 
     def meet(self, members: Sequence[str]) -> str:
-        """Open the meeting place of a new ring, and say where it is."""
+        """Open the rendezvous of a new ring, and say where it is."""
         self.close()
-        self._place = RendezvousServer(self._process, self._own_address(), members)
-        return self._place.address
+        self._rendezvous = RendezvousServer(self._process, self._own_address(), members)
+        return self._rendezvous.address
 
     def join(self, message: JoinRing, wanted: Callable[[], bool]) -> None:
         """Take a place in a ring, and the dense parameters of whoever has them."""
@@ -222,7 +222,7 @@ class Ring:
         if self._group is not None:
             self._group.leave()
         self._group = self._store = None
-        if self._place is not None and self._place.address != message.meeting:
+        if self._rendezvous is not None and self._rendezvous.address != message.meeting:
             self.close()
         if (self.era, self.version) != (message.era, message.step):
             self.version = -1  # until it is whole
@@ -245,29 +245,29 @@ class Ring:
 
     def _connect(self, message: JoinRing, rank: int, wanted: Callable[[], bool]) -> Collective:
         """Find the other members and connect to them; what listens is on the address by which they reach this one."""
-        meeting = Rendezvous(self._process, message.members[0], message.meeting, wanted, wait_s=MEETING_S)
+        rendezvous = Rendezvous(self._process, message.members[0], message.meeting, wanted, wait_s=RENDEZVOUS_S)
         try:
             # Every member is there before it begins: Gloo would wait for lost ones too, and not be told.
             here = [f"here-{each}" for each in range(len(message.members))]
-            meeting.put(here[rank], b"")
-            meeting.wait_for_all(here)
+            rendezvous.put(here[rank], b"")
+            rendezvous.wait_for_all(here)
             options = dist.ProcessGroupGloo._Options()
-            options._timeout = timedelta(seconds=MEETING_S)
+            options._timeout = timedelta(seconds=RENDEZVOUS_S)
             options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
-            self._store = RendezvousStore(meeting)
+            self._store = RendezvousStore(rendezvous)
             group = dist.ProcessGroupGloo(self._store, rank, len(here), options)
-            meeting.leave()
+            rendezvous.leave()
         except BaseException:
-            meeting.close()
+            rendezvous.close()
             raise
         coder = ring_coder(self._process.blueprint, self._part.start, self._process.name)
         return Collective(group, self._gradients, coder)
 
     def close(self) -> None:
-        """Close the meeting place of an earlier ring."""
-        if self._place is not None:
-            self._place.close()
-            self._place = None
+        """Close the rendezvous of an earlier ring."""
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
 
     def _load(self, folder: Path) -> None:
         """Take the dense parameters of a checkpoint."""

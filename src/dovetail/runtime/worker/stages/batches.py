@@ -100,7 +100,7 @@ class StageBatches:
     def ready(self, may_begin: Callable[[Forward], bool]) -> StageBatch | None:
         """Return what to compute next: backward passes first, which free memory; None where nothing can be."""
         for batch in self._batches.values():
-            if batch.requests and all(call.envelope is not None for call in batch.requests.values()):
+            if batch.requests and all(request.envelope is not None for request in batch.requests.values()):
                 return batch
         for batch in self._batches.values():
             if not batch.requests and batch.envelopes.keys() == self._cut.senders and may_begin(batch.message):

@@ -172,15 +172,15 @@ class StageComputer:
     def _backward(self, batch: StageBatch) -> None:
         """Run the backward pass with the gradients that came back."""
         gradients: dict[str, Tensor] = {}
-        for stage, call in batch.requests.items():
-            arrays = call.envelope.arrays if call.envelope is not None else ()
-            if call.envelope is not None:
-                batch.took(call.envelope.message.stages_s)
+        for stage, request in batch.requests.items():
+            arrays = request.envelope.arrays if request.envelope is not None else ()
+            if request.envelope is not None:
+                batch.took(request.envelope.message.stages_s)
             add_gradients(gradients, batch.outputs, self._cut.outputs[stage], self._transport.unpack_all(arrays))
         self._dense.add_up(batch.task)
         run_back(batch.outputs, gradients)
-        for call in batch.requests.values():  # only now: the gradients were in the memory of the envelopes
-            self._requests.end(call)
+        for request in batch.requests.values():  # only now: the gradients were in the memory of the envelopes
+            self._requests.end(request)
 
     def _packed(self, batch: StageBatch) -> Packed:
         """Return what goes back to each stage, the scores with what goes to the first."""

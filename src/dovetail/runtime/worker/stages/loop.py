@@ -147,8 +147,8 @@ class StageLoop:
             self._control.pulse.rest()
             batch = self._batches.ready(self._dense.are_there)
             has_work = batch is not None or self._computer.has_computed
-            for call in self._requests.answered(0 if has_work else LOOK_MS / 1000):
-                if is_stale(call):
+            for request in self._requests.answered(0 if has_work else LOOK_MS / 1000):
+                if is_stale(request):
                     self._begin_generation(self._generation)
             self._waker.clear()
             while (envelope := self._listener.receive(0)) is not None:

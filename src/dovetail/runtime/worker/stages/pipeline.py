@@ -45,7 +45,7 @@ class InFlightBatch:
     @property
     def has_returned(self) -> bool:
         """Say whether every stage has answered."""
-        return all(call.envelope is not None for call in self.requests.values())
+        return all(request.envelope is not None for request in self.requests.values())
 
 
 class Pipeline:
@@ -139,8 +139,8 @@ class Pipeline:
 
     def returned(self, timeout_s: float) -> list[tuple[FetchedBatch, Computed]]:
         """Return micro-batches that have been everywhere, with what came of them, in the order they were sent."""
-        for call in self._requests.answered(timeout_s):
-            if is_stale(call):
+        for request in self._requests.answered(timeout_s):
+            if is_stale(request):
                 raise Abandoned
         found = []
         while self._in_flight and self._in_flight[0].has_returned:
@@ -156,11 +156,11 @@ class Pipeline:
         gradients: dict[str, Tensor] = {}
         rows: RowGradients = []
         loss, scores = math.nan, None
-        for stage, call in flying.requests.items():
-            answer: Any = call.envelope.message if call.envelope is not None else None
-            if call.envelope is None or not isinstance(answer, Returned):
-                raise TrainingError(f"{call.name} answered a micro-batch with {type(answer).__name__}", hint="a bug")
-            arrays, names = list(call.envelope.arrays), self._cuts[stage].inputs.get(0, ())
+        for stage, request in flying.requests.items():
+            answer: Any = request.envelope.message if request.envelope is not None else None
+            if request.envelope is None or not isinstance(answer, Returned):
+                raise TrainingError(f"{request.name} answered a micro-batch with {type(answer).__name__}", hint="a bug")
+            arrays, names = list(request.envelope.arrays), self._cuts[stage].inputs.get(0, ())
             add_gradients(gradients, flying.outputs, names, self._transport.unpack_all(arrays[: len(names)]))
             arrays = arrays[len(names) :]
             for table in answer.tables:
@@ -171,8 +171,8 @@ class Pipeline:
             loss = answer.loss if answer.loss is not None else loss
             self._stages_s = tuple(a + b for a, b in zip_longest(self._stages_s, answer.stages_s, fillvalue=0.0))
         run_back(flying.outputs, gradients)
-        for call in flying.requests.values():
-            self._requests.end(call)
+        for request in flying.requests.values():
+            self._requests.end(request)
         mine = gradients_of(flying.leaves)
         self._took(flying.fetched.micro_batch.task, begun_s)
         return Computed(mine + rows, loss, scores)
@@ -192,16 +192,17 @@ class Pipeline:
         stage_of = {spec.name: number for number, stage in enumerate(self._blueprint.stages) for spec in stage.workers}
         have_some = [name for name in sorted(visited) if self._blueprint.stages[stage_of[name]].has_dense]
         requests = [self._requests.ask(name, message) for name in have_some]
-        while any(call.envelope is None for call in requests):
+        while any(request.envelope is None for request in requests):
             if not wanted():
                 raise Abandoned
-            if any(is_stale(call) for call in self._requests.answered(LOOK_S)):
+            if any(is_stale(request) for request in self._requests.answered(LOOK_S)):
                 raise Abandoned
-        for call in requests:
-            if call.envelope is not None and isinstance(call.envelope.message, Collected) and call.envelope.arrays:
-                part = self._cuts[stage_of[call.name]].dense
-                self._model.gradients[part] += self._transport.unpack_all(call.envelope.arrays)[0]
-            self._requests.end(call)
+        for request in requests:
+            envelope = request.envelope
+            if envelope is not None and isinstance(envelope.message, Collected) and envelope.arrays:
+                part = self._cuts[stage_of[request.name]].dense
+                self._model.gradients[part] += self._transport.unpack_all(envelope.arrays)[0]
+            self._requests.end(request)
 
     def give_up(self) -> None:
         """Throw away what is under way."""
