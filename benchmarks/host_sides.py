@@ -16,6 +16,8 @@ from typing import Protocol, Self, runtime_checkable
 
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import dovetail
 from dovetail.runtime.launch.entry import EnterHost
 from dovetail.runtime.launch.hosts.fleet import Fleet, fleet_of, over_ssh
@@ -24,8 +26,8 @@ from dovetail.runtime.messages import Report
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.hosts import Host, HostsFile
 from dovetail.spec.run import Run
-from dovetail.testbed import Hosts, RayNodes, enter, inside
-from dovetail.testbed.ssh import PORT, SshServers
+from testbed import Hosts, RayNodes, enter, inside
+from testbed.ssh import PORT, SshServers
 
 NAMES = ("head", "near", "far")
 LONGEST_S = 200.0

@@ -22,14 +22,14 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 os.environ["OMP_NUM_THREADS"] = "1"  # as Ray sets it for what it starts: the same for every side
 
 from dovetail.runtime.messages import Report
 from dovetail.spec.run import Run, RunData, RunFaults, RunModel, RunServers, RunTraining, RunWorker
 from dovetail.spec.run_sections import RunOptimizer
-from dovetail.testbed import Hosts
 from host_sides import NAMES, SIDES, LosesHosts, opened
+from testbed import Hosts
 
 LINK_BYTES_PER_S = 1.25e9
 WARM_PART = 0.2

@@ -22,12 +22,14 @@ import json
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = "1"
 
@@ -45,8 +47,8 @@ from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.worker.rows.row_cache import RowCache
 from dovetail.spec.run import Run, RunData, RunModel, RunNetwork, RunTraining, RunWorker
 from dovetail.spec.run_sections import RunOptimizer, RunSaving
-from dovetail.testbed import Hosts, enter
-from dovetail.testbed.namespaces import inside
+from testbed import Hosts, enter
+from testbed.hosts import inside
 from zipf_keys import make_batches
 
 NAMES = ["near", "far"]

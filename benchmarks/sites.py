@@ -34,6 +34,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = "1"
 
@@ -48,8 +49,8 @@ from dovetail.runtime.sites.figures import read_facts
 from dovetail.spec.run import Run, RunData, RunFaults, RunModel, RunNetwork, RunTraining, RunWorker
 from dovetail.spec.run_sections import RunOptimizer, RunSaving
 from dovetail.spec.run_sites import RunExchange, RunSite
-from dovetail.testbed import Hosts, enter
-from dovetail.testbed.namespaces import inside
+from testbed import Hosts, enter
+from testbed.hosts import inside
 
 NAMES = ["a", "b", "c"]
 RATE = 2.5e6

@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = "1"
 
@@ -37,8 +38,8 @@ from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunNetwork, RunTraining, RunWorker
 from dovetail.spec.run_sections import RunCompression, RunOptimizer, RunSaving
-from dovetail.testbed import Hosts, enter
-from dovetail.testbed.namespaces import inside
+from testbed import Hosts, enter
+from testbed.hosts import inside
 
 NAMES = ["near", "far"]
 SLOW, FAST = 12.5e6, 1.25e9

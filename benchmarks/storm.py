@@ -24,15 +24,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
-from tests.runtime.runs import kill, make_run
-
 from dovetail.errors import DovetailError
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.messages import Report
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run
 from dovetail.spec.run_sections import RunSaving
+from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
+from tests.runtime.runs import kill, make_run
 
 MODES = [{"mode": "sync"}, {"mode": "sync", "dense": "ring"}, {"mode": "ssp"}, {"mode": "async"}]
 SAMPLES = 6000

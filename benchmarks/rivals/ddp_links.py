@@ -10,9 +10,12 @@ import argparse
 import itertools
 import json
 import os
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
@@ -21,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dovetail.data import Batch, Clicks
 from dovetail.models.metrics import make_metric
-from dovetail.testbed import enter
+from testbed import enter
 
 WARM_UP = 5
 

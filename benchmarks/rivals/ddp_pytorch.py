@@ -5,7 +5,7 @@
     python benchmarks/rivals/ddp_pytorch.py --data out/rivals.npz --embedding dense
     python benchmarks/rivals/ddp_pytorch.py --data out/rivals.npz --batch 16384 --seconds 60 --quota 0.8,0.4,0.2,0.1
 
-`--quota` gives each process so many cores (as root, see `dovetail.testbed`), from when it has started up; `--change
+`--quota` gives each process so many cores (as root, see `dovetail.cgroups`), from when it has started up; `--change
 30:0.1,0.4,0.2,0.8` gives others 30 seconds into the measured time. Sparse gradients of the table are the default: a
 dense one has 166 MB to sum in every step. The last line is JSON with samples_per_s.
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from rates import add_options, print_result, windows
 
-from dovetail.testbed import CpuQuota
+from dovetail.cgroups import CpuQuota
 
 READY, MEASURING = "ready", "measuring"
 

@@ -17,8 +17,8 @@ from typing import Self
 from dovetail.errors import DovetailError
 
 
-class HostError(DovetailError):
-    """A host of the test bed, or one of its limits, cannot be made here."""
+class LimitError(DovetailError):
+    """A limit on processes cannot be set here."""
 
 
 _PREFIX = "dovetail"
@@ -35,7 +35,7 @@ def owned_name(name: str) -> str:
 def checked_name(name: str) -> str:
     """Return a name that can stand in a file's name."""
     if not _NAME.fullmatch(name):
-        raise HostError(f"`{name}` is no name for a host or a limit", hint="use letters, digits, `-` and `_`")
+        raise LimitError(f"`{name}` is no name", hint="use letters, digits, `-` and `_`")
     return name
 
 
@@ -79,7 +79,7 @@ def find_place(controller: str, *, proc: Path = Path("/proc/self")) -> Place:
         if kind == "cgroup2" and controller in _words(mount / "cgroup.controllers"):
             home = _own_group(proc, mount, "")
             return Place(version=2, parent=_nearest_that_hands_on(controller, home, mount), home=home)
-    raise HostError(
+    raise LimitError(
         f"no cgroup file system here has the `{controller}` controller", hint="run on Linux with /sys/fs/cgroup mounted"
     )
 
@@ -113,7 +113,7 @@ def _nearest_that_hands_on(controller: str, home: Path, mount: Path) -> Path:
         if group == mount:
             break
         group = group.parent
-    raise HostError(
+    raise LimitError(
         f"no group from {home} up hands the `{controller}` controller on",
         hint="run as root, on the machine itself or in a privileged container",
     )
@@ -171,7 +171,7 @@ class Cgroup(ABC):
     def place(self) -> Place:
         """Where groups are made, once this one is."""
         if self._place is None:
-            raise HostError(f"the group `{self._name}` is not there yet", hint="use it in a `with` block")
+            raise LimitError(f"the group `{self._name}` is not there yet", hint="use it in a `with` block")
         return self._place
 
     @property
@@ -188,7 +188,7 @@ class Cgroup(ABC):
         try:
             (self.path / "cgroup.procs").write_text(str(pid))
         except ProcessLookupError as error:
-            raise HostError(f"there is no process {pid}", hint="add a process while it runs") from error
+            raise LimitError(f"there is no process {pid}", hint="add a process while it runs") from error
         except OSError as error:
             raise self._refused(error) from error
 
@@ -199,19 +199,19 @@ class Cgroup(ABC):
         except OSError as error:
             raise self._refused(error) from error
 
-    def _refused(self, error: OSError) -> HostError:
+    def _refused(self, error: OSError) -> LimitError:
         """Say what the kernel did not allow."""
         hint = "run as root, on the machine itself or in a privileged container"
         if error.errno == errno.EINVAL:
             hint = "the kernel does not take such a limit, or a group above it has a lower one"
-        return HostError(f"the `{self._controller}` limit of {self.path} was refused: {error.strerror}", hint=hint)
+        return LimitError(f"the `{self._controller}` limit of {self.path} was refused: {error.strerror}", hint=hint)
 
 
 def _sweep(place: Place) -> None:
     """Remove the groups of processes that are gone."""
     for folder in place.parent.iterdir():
         if is_leftover(folder.name):
-            with contextlib.suppress(HostError):
+            with contextlib.suppress(LimitError):
                 _remove(folder, place.home)
 
 
@@ -228,7 +228,7 @@ def _remove(group: Path, home: Path) -> None:
             return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise HostError(
+                raise LimitError(
                     f"{group} cannot be removed: {error.strerror}", hint="end its processes and remove the folder"
                 ) from error
             time.sleep(0.01)
@@ -267,9 +267,9 @@ class CpuQuota(Cgroup):
         """Return the quota in microseconds a period."""
         quota_us = round(cores * self._period_us)
         if not 1000 <= self._period_us <= 1_000_000:
-            raise HostError(f"the period is {self._period_us / 1000:g} ms", hint="set it between 1 and 1000 ms")
+            raise LimitError(f"the period is {self._period_us / 1000:g} ms", hint="set it between 1 and 1000 ms")
         if quota_us < _LEAST_QUOTA_US:
-            raise HostError(
+            raise LimitError(
                 f"{cores:g} cores are {quota_us} us in a period of {self._period_us / 1000:g} ms, less than 1 ms",
                 hint=f"set `period_ms` to {1 / cores:.0f} or more" if cores > 0 else "set `cores` above zero",
             )

@@ -16,7 +16,7 @@
     ├── PeerLost                a process did not answer in time
     ├── KeyRingError            a key is missing, broken or readable by others
     ├── ListenError             an address cannot be listened at
-    ├── HostError               a host of a test bed cannot be made (dovetail.testbed)
+    ├── LimitError              a limit on processes cannot be set here (dovetail.cgroups)
     ├── HostProblem             a machine cannot be used for a run (dovetail.runtime)
     ├── UnknownJobError         nobody submitted such a job (dovetail.serve)
     └── MissingExtraError       an optional dependency is not installed

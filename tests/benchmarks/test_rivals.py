@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from dovetail.testbed import available
+from testbed import available
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "rivals"
 IN_SHORT = ("--seconds", 0.5, "--patience", 0, "--warm-up", 0, "--batch", 256)

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from dovetail.runtime.launch.entry import EnterHost
-from dovetail.testbed import enter
+from testbed import enter
 
 
 class OtherHosts(nullcontext[None]):

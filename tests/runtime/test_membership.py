@@ -5,7 +5,7 @@ import pytest
 
 from dovetail.spec.run import RunModel, RunWorker
 from dovetail.spec.run_sections import RunSaving
-from dovetail.testbed import available
+from testbed import available
 from tests.runtime.counting import COUNTING, PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import kill, make_run, train
 

@@ -13,8 +13,8 @@ import pytest
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunNetwork, RunWorker
-from dovetail.testbed import Hosts, available
-from dovetail.testbed.namespaces import inside
+from testbed import Hosts, available
+from testbed.hosts import inside
 from tests.runtime.beds import OtherHosts
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import kill, make_run

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dovetail.testbed import available
+from testbed import available
 
 needs_quota = pytest.mark.skipif(not available().cpu_quota, reason=available().why_not.get("cpu_quota", ""))
 needs_memory = pytest.mark.skipif(not available().memory_limit, reason=available().why_not.get("memory_limit", ""))

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.testbed import HostError, Hosts, available, enter, inside
-from dovetail.testbed.namespaces import FOLDER
+from dovetail.cgroups import LimitError
+from testbed import HostError, Hosts, available, enter, inside
+from testbed.hosts import FOLDER
 from tests.testbed.makers import begin, line_of, needs_hosts, python
 
 RECEIVE = """
 import socket, sys, time
-from dovetail.testbed import enter
+from testbed import enter
 namespace, address = sys.argv[1:]
 enter(namespace)
 listener = socket.create_server((address, 7700))
@@ -27,7 +28,7 @@ while True:
 """
 SEND = """
 import socket, sys
-from dovetail.testbed import enter
+from testbed import enter
 namespace, address, count = sys.argv[1:]
 enter(namespace)
 while input() == "":
@@ -36,8 +37,8 @@ while input() == "":
 """
 LEAVE_BEHIND = """
 import os
-from dovetail.testbed import Hosts
-from dovetail.testbed.namespaces import FOLDER
+from testbed import Hosts
+from testbed.hosts import FOLDER
 hosts = Hosts(["orphan"]).__enter__()
 print(*(FOLDER / name for name in (hosts.hub, hosts.namespace("orphan")) if (FOLDER / name).exists()), flush=True)
 os._exit(1)
@@ -161,7 +162,7 @@ def test_hosts_need_names_that_differ_and_a_rate_each() -> None:
         Hosts(["one", "one"])
     with pytest.raises(HostError, match="1 rates for 2 hosts"):
         Hosts(["one", "two"], [1e6])
-    with pytest.raises(HostError, match="is no name"):
+    with pytest.raises(LimitError, match="is no name"):
         Hosts(["../one"])
     with pytest.raises(HostError, match="no host `three`") as raised:
         Hosts(["one", "two"]).address("three")
@@ -184,7 +185,7 @@ def test_every_part_works_or_has_a_reason() -> None:
 def test_without_root_the_reasons_say_what_to_do() -> None:
     if os.geteuid():
         pytest.skip("root becomes nobody here")
-    code = "import os; from dovetail.testbed import available; os.setuid(65534); print(available().why_not)"
+    code = "import os; from testbed import available; os.setuid(65534); print(available().why_not)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
 
     assert done.stdout.count("run as root") == 3

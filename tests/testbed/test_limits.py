@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cgroups import Place, find_place
-from dovetail.testbed import CpuQuota, HostError, MemoryLimit
+from dovetail.cgroups import CpuQuota, LimitError, Place, find_place
+from testbed import MemoryLimit
 from tests.testbed.makers import begin, line_of, needs_memory, needs_quota, python
 
 BUSY = """
@@ -29,7 +29,7 @@ subprocess.run([sys.executable, "-u", "-c", {BUSY!r}], input="\\n.\\n", text=Tru
 TAKE = "input(); held = bytearray(int(__import__('sys').argv[1])); print(len(held))"
 LEAVE_BEHIND = """
 import os
-from dovetail.testbed import CpuQuota
+from dovetail.cgroups import CpuQuota
 quota = CpuQuota("orphan", 0.5).__enter__()
 quota.add(os.getpid())
 print(quota.path if quota.path.is_dir() else "", flush=True)
@@ -112,21 +112,21 @@ def test_a_process_that_is_gone_cannot_be_added() -> None:
     with python("") as process:
         process.wait(timeout=100)
 
-        with CpuQuota("slow", 0.1) as quota, pytest.raises(HostError, match=f"no process {process.pid}"):
+        with CpuQuota("slow", 0.1) as quota, pytest.raises(LimitError, match=f"no process {process.pid}"):
             quota.add(process.pid)
 
 
 def test_a_quota_below_a_millisecond_a_period_is_refused_with_the_period_it_needs() -> None:
-    with pytest.raises(HostError, match=r"0\.05 cores are 500 us") as raised:
+    with pytest.raises(LimitError, match=r"0\.05 cores are 500 us") as raised:
         CpuQuota("tiny", 0.05)
 
     assert "period_ms` to 20" in raised.value.hint
-    with pytest.raises(HostError, match="0 cores"):
+    with pytest.raises(LimitError, match="0 cores"):
         CpuQuota("none", 0)
 
 
 def test_a_group_is_not_there_before_its_block() -> None:
-    with pytest.raises(HostError, match="not there yet"):
+    with pytest.raises(LimitError, match="not there yet"):
         CpuQuota("early", 1).add(os.getpid())
 
 
@@ -187,7 +187,7 @@ def test_where_no_version_2_group_hands_the_controller_on_the_error_says_so(tmp_
     for group in (top, top / "user", own):
         refuse_writes(group)
 
-    with pytest.raises(HostError, match="hands the `cpu` controller on"):
+    with pytest.raises(LimitError, match="hands the `cpu` controller on"):
         find_place("cpu", proc=proc)
 
 
@@ -211,5 +211,5 @@ def test_a_version_1_group_goes_below_the_one_this_process_is_in(tmp_path: Path)
 
 
 def test_where_no_cgroups_are_mounted_the_error_says_so(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="no cgroup file system here has the `cpu` controller"):
+    with pytest.raises(LimitError, match="no cgroup file system here has the `cpu` controller"):
         find_place("cpu", proc=tmp_path)

@@ -8,7 +8,15 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """One processor."""
+    """One processor.
+
+        fp32 peak of a core = clock * fp32 operations a cycle;   peak of a unit = that * its cores
+        bandwidth of a unit = bandwidth of the socket * its virtual CPUs / those of the socket
+
+    The clock is the base clock: most code runs above it, code of many 512-bit operations about there. An operation is
+    half of a fused multiply-add. A cloud says which processor a family has, not how it places neighbours, so the share
+    of the bandwidth is the fair one.
+    """
 
     name: str
     clock_hz: float
@@ -90,7 +98,11 @@ _FORMS = ("-PCIe", "-NVL", "-80GB", "-32GB")
 
 
 def bus_of(accelerator: str) -> float | None:
-    """Return the bytes a second of one accelerator's bus, one way; None where it is not known."""
+    """Return the bytes a second of one accelerator's bus, one way; None where it is not known.
+
+    A lane of PCI Express carries 8, 16 and 32 gigatransfers a second in generations 3, 4 and 5, of which 128 in 130
+    bits are data; accelerators have 16 lanes.
+    """
     for form in _FORMS:
         accelerator = accelerator.replace(form, "")
     return _RATES.get(accelerator)

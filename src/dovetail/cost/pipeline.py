@@ -1,4 +1,28 @@
-"""What one iteration of a pipeline takes, as formulas: streaming, or filled and drained with every batch."""
+"""What one iteration of a pipeline takes, as formulas: streaming, or filled and drained with every batch.
+
+A batch goes through stages i = 1..s as m micro-batches, each forward and then backward (one forward, one backward once
+the pipeline is full). Stage i computes for c_i seconds a micro-batch; its output crosses to the next stage in p_i, and
+as many bytes of gradient come back. Neighbours exchange once a micro-batch, the gradient first: the next activation
+leaves when the last gradient has come. So the stage behind a cut waits for both, whatever the link:
+
+    cycle_i = c_i + 2 p_(i-1) + 2 h_i p_i                             p_0 = p_s = 0
+
+The stage in front of the cut need not: h_i = 0 where the ends of the link hold a whole message (`buffered`), which
+then crosses while that stage computes; h_i = 1 where both ends must take part all the while (a rendezvous).
+
+The slowest stage sets the pace, and the first micro-batch has to pass through all of them:
+
+    pipeline = (m - 1) max_i cycle_i  +  sum_i c_i  +  2 sum_i p_i
+
+Replicas make chains, each with its own times: the slowest chain decides, not the slowest replica of every stage. Then
+the replicas of each stage sum their gradients around a ring and update, all stages at once:
+
+    iteration = pipeline + max_i (ring_i + update_i)
+
+Limits: with free links and nothing to sum it is `(m - 1) max c + sum c`; with one stage, `m c` and the ring; with one
+micro-batch, every stage and every cut once each way; two stages over a buffered link, `max(c_1, c_2 + 2 p)` a
+micro-batch, and `max(c_1, c_2) + 2 p` over any other.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +109,18 @@ class StageShare:
 
 
 def sync_step_seconds(stages: Sequence[StageShare], *, micro_batches: int, cores: float | None = None) -> float:
-    """Return what a step takes whose batch comes in so many micro-batches; `cores` are those that all stages share."""
+    """Return what a step takes whose batch comes in so many micro-batches; `cores` are those that all stages share.
+
+    A plan's speed is that of its slowest stage: while one batch is in the last stage, the next is in those before. In
+    `sync` the next batch has to wait until the step is applied. Its N micro-batches, of all workers of the first stage,
+    meet the workers of every stage, and the servers; whoever is free takes the next. Stage i, with k_i workers, takes
+    t_i for all N, so one micro-batch spends k_i t_i / N there:
+
+        step = sum_i k_i t_i / N  +  t_s - k_s t_s / N          s is the slowest stage
+
+    The first micro-batch goes through all stages, the others follow at the pace of the slowest. Where processes share
+    cores, all of what they compute has to fit there too: step >= (sum of all work) / cores.
+    """
     passing = [stage.workers * stage.seconds / max(micro_batches, stage.workers) for stage in stages]
     slowest = max(range(len(stages)), key=lambda position: stages[position].seconds)
     step_s = sum(passing) + stages[slowest].seconds - passing[slowest]

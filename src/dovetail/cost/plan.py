@@ -51,6 +51,9 @@ def site_cut_seconds(payload_bytes: float, *, forward: SiteLink, backward: SiteL
     """Return what a cut between two sites adds to the communication of a stage, however many units it has.
 
     payload / forward_bandwidth + forward_latency + payload / backward_bandwidth + backward_latency
+
+    A cut between two sites takes the link between them, which all units of a stage share, and pays for its bytes by the
+    price of the way they leave (egress).
     """
     return sum(payload_bytes / link.bytes_per_s + link.latency_s for link in (forward, backward))
 

@@ -1,4 +1,9 @@
-"""What can go wrong with training data, and rows that could not be understood: only so many are let pass."""
+"""What can go wrong with training data, and rows that could not be understood: only so many are let pass.
+
+DovetailError
+└── DataError               data that cannot be found, opened or understood
+    └── BadRowsError        more broken rows than were allowed
+"""
 
 from __future__ import annotations
 

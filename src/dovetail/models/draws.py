@@ -1,4 +1,8 @@
-"""Random tensors that belong to samples, the same on every device and however a batch is split; dropout from them."""
+"""Random tensors that belong to samples, the same on every device and however a batch is split; dropout from them.
+
+A batch may be split or reordered in any way: a sample keeps its draws. The mixing is SplitMix64 on signed 64-bit
+numbers, which wrap around as unsigned ones do.
+"""
 
 from __future__ import annotations
 

@@ -59,6 +59,8 @@ def initialise(model: nn.Module, seed: int) -> None:
     """Draw the parameters of every module anew by the module's own rule, from (seed, the module's name in the model).
 
     Modules with parameters of their own but without `reset_parameters` keep the values they were made with.
+
+    A process that builds only the layers of its own stage gets the values it would have in the whole model.
     """
     for name, module in model.named_modules():
         reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)

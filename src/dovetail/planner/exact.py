@@ -1,4 +1,15 @@
-"""The exact planner: the cheapest plan of all, or the fastest for the money, and the proof that nothing is better."""
+"""The exact planner: the cheapest plan of all, or the fastest for the money, and the proof that nothing is better.
+
+A plan that runs at x samples/s costs `samples / 3600 * hourly(x) / x`, where hourly(x) is the cheapest hourly price at
+x (`Hourly`), bytes between sites included. It never falls as x rises, so over x in [a, b)
+
+    hourly(x) / x  >=  hourly(a) / b.
+
+The search keeps intervals of x with such bounds, the most promising first. It asks for hourly(x) at the left end of
+an interval, learns a plan (which may be cheaper than the best), and drops all x below hourly(x) / best. When no
+interval can hold anything cheaper, the best plan is optimal and the least bound is its certificate. Beyond the last
+interval stands the relaxation to real units, whose hourly(x) / x never falls.
+"""
 
 from __future__ import annotations
 

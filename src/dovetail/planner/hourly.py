@@ -1,4 +1,16 @@
-"""The cheapest plan per hour at a given throughput, within limits of types: asked by everything that plans."""
+"""The cheapest plan per hour at a given throughput, within limits of types: asked by everything that plans.
+
+Limits couple the stages, so the plain dynamic programme no longer applies. Two steps mend that.
+
+1. Lagrange: put a surcharge m_t >= 0 on every unit of a type. For any surcharges
+
+       cheapest(price + m) - sum_t m_t limit_t   <=   the optimum within limits,
+
+   and subgradient steps raise the left side. Often that is proof enough.
+2. Labels: extend routes layer by layer, each with its price and the units it has used. A route is dropped where its
+   price plus the surcharged price of the rest cannot beat the best known plan, or where another route to the same
+   place costs no more and has used no more of any type. What is left at the end is the optimum.
+"""
 
 from __future__ import annotations
 
@@ -234,7 +246,12 @@ class HourlyCost:
 
 
 class Hourly:
-    """Answers for one problem; holds the arrays that the kernels fill, and the last surcharges as a warm start."""
+    """Answers for one problem; holds the arrays that the kernels fill, and the last surcharges as a warm start.
+
+    Bytes between sites are paid by the byte, so an hour at throughput x costs `price of the units + x * egress of the
+    route`. Both parts never fall as x rises, which is all that the searches stand on. What every plan pays for bytes,
+    the `least_egress_rate`, decides nothing and would only blunt their bounds: answers leave it out.
+    """
 
     def __init__(self, arrays: ProblemArrays, *, max_stages: int | None = None) -> None:
         """Set up for one problem; prices and limits can be replaced per question."""

@@ -49,7 +49,17 @@ class FrameKind(enum.IntEnum):
 
 
 class FramedConnection:
-    """A connection that carries frames; each must be through within `timeout_s`, and all before `until_s`."""
+    """A connection that carries frames; each must be through within `timeout_s`, and all before `until_s`.
+
+    Each has 16 bytes, magic + version + kind + size, and some a payload:
+
+        GREETING            the first frame of each side
+        PUSH n, n bytes     answered by DONE once all n bytes have arrived
+        PULL n              answered by DATA n and n bytes
+        GOODBYE             the last frame of whoever measures
+
+    Whatever else arrives ends that visit, never the server, and every wait has a deadline.
+    """
 
     def __init__(self, connection: socket.socket, *, timeout_s: float, until_s: float) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

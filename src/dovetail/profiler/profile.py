@@ -75,7 +75,13 @@ CPU_ESTIMATE_ERROR = 1.0
 def estimate_layer(
     sizes: LayerSizes, resource: ResourceType, *, is_embedding: bool, network_bytes_per_s: float
 ) -> LayerTime | None:
-    """Return the time of a layer on one unit of a type, or None where the type's data sheet has no peaks."""
+    """Return the time of a layer on one unit of a type, or None where the type's data sheet has no peaks.
+
+        seconds = overhead + max(operations / (peak * share), bytes / (bandwidth * share))
+
+    A training step is taken as three forward passes: one forward, two backward. `share` is what real layers reach of a
+    data sheet's peak. Estimates are marked as such and carry a wide error: plan with them, then measure.
+    """
     if resource.flops_per_s is None or resource.memory_bytes_per_s is None:
         return None
     bandwidth = resource.memory_bytes_per_s * (ROW_BANDWIDTH_SHARE if is_embedding else BANDWIDTH_SHARE)

@@ -190,6 +190,9 @@ def cluster_as_found(
     """Return the cluster with the table's jobs, all arrived, as they were found, in the table's order.
 
     `taken` are workers, by type, that somebody else holds for the moment.
+
+    A driver of real jobs makes one for every decision, from what it keeps of them; columns, checks and changes are
+    those that the simulator uses.
     """
     cluster = Cluster(table)
     for row, found in enumerate(jobs):

@@ -15,9 +15,9 @@ import dovetail
 from dovetail.runtime.launch.hosts.fleet import Fleet, over_ssh
 from dovetail.spec.hosts import Host, HostsFile
 from dovetail.spec.toml import to_toml
-from dovetail.testbed import Hosts
-from dovetail.testbed.namespaces import inside
-from dovetail.testbed.ssh import PORT, SshServers
+from testbed import Hosts
+from testbed.hosts import inside
+from testbed.ssh import PORT, SshServers
 
 NAMES = ("a", "b", "c")
 

@@ -16,8 +16,8 @@ from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.start import start
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunData, RunNetwork, RunWorker
-from dovetail.testbed import available
-from dovetail.testbed.ssh import why_no_ssh
+from testbed import available
+from testbed.ssh import why_no_ssh
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.hosts.ssh_hosts import Machines, make_python, three_machines
 from tests.runtime.runs import assert_same_state, cut, last_state, make_run

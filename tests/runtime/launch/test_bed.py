@@ -11,7 +11,7 @@ from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.sandbox import Quotas, check_ring
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunNetwork, RunServers, RunWorker
-from dovetail.testbed import available
+from testbed import available
 from tests.runtime.beds import OtherHosts
 from tests.runtime.counting import COUNTING, PLAIN
 from tests.runtime.runs import assert_nothing_left, make_run

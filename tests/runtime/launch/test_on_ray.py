@@ -22,7 +22,7 @@ from dovetail.runtime.launch.hosts.ray.messages import Hold, LetGo, Node
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunWorker
-from dovetail.testbed import Hosts, RayNodes, available, inside
+from testbed import Hosts, RayNodes, available, inside
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import assert_same_state, last_state, make_run, train
 from tests.waiting import wait_until

@@ -14,8 +14,8 @@ from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.sites.figures import read_facts
 from dovetail.spec.run_sections import RunSaving
-from dovetail.testbed import Hosts, available
-from dovetail.testbed.namespaces import inside
+from testbed import Hosts, available
+from testbed.hosts import inside
 from tests.runtime.counting import PLAIN, slow_counting
 from tests.runtime.runs import kill, make_run
 from tests.runtime.sites.two_sites import assert_counted_once_at_every_site, at_sites, free_ports, train_sites

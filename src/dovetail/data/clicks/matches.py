@@ -61,7 +61,14 @@ def draw_rows(
 
 
 def row_chances(num_rows: int, num_topics: int, focus: float) -> NDArray[np.float64]:
-    """Return P(r | t) as an array [T, num_rows]."""
+    """Return P(r | t) as an array [T, num_rows].
+
+    Row r of any table belongs to topic r modulo T, and a block of T neighbours holds one row of every topic. A sample
+    has a topic t, all equally likely. Each of its ids is a row drawn by popularity, and with probability f (`focus`)
+    then replaced by the row of topic t in the same block:
+
+        P(r | t) = f [r mod T = t] P(block of r) + (1 - f) P(r)
+    """
     shares = row_shares(num_rows)
     blocks = shares.reshape(-1, num_topics).sum(axis=1)
     of_topic = np.arange(num_rows)[None, :] % num_topics == np.arange(num_topics)[:, None]

@@ -84,7 +84,18 @@ def raw_score(
     dense: NDArray[np.float32],
     weights: Weights,
 ) -> NDArray[np.float64]:
-    """Return the family's score of each sample, before it is scaled and shifted."""
+    """Return the family's score of each sample, before it is scaled and shifted.
+
+    Every id has a vector of four numbers, each uniform with mean 0 and variance 1, drawn from (seed, id). With h the
+    sum of the vectors of a sample's ids, each weighted by its slot, plus a linear map of its numbers, the families are
+
+        logistic     h[0]
+        deep         relu(h[0]) + relu(h[1]) - relu(h[2]) - relu(h[3])         an embedding and fully connected layers
+        two-tables   deep + a second deep term over the first 5 slots, their ids taken modulo 100
+        dot          h[0] + the products of the vectors of every two slots     what DLRM multiplies out
+
+    then scaled to the wanted spread and shifted to the wanted click rate.
+    """
     return FAMILIES[known_family(family)](ids, offsets, dense, weights)
 
 

@@ -147,7 +147,14 @@ class BudgetResult:
 
 
 class BudgetSearch:
-    """One search; `fastest` asks for speed first and money second, else money counts alone."""
+    """One search; `fastest` asks for speed first and money second, else money counts alone.
+
+    A knob that sets budgets is between two bounds. A problem that takes what the upper one saves and only what the
+    lower one needs is easier than any setting between: its plan's cost is a bound for all of them. The plan itself, its
+    units' memory filled with rows, is a plan to be had. Where the two differ, the bounds are parted where the memory
+    was full: below, nothing is better than the plan found; above, this plan does not fit. The most promising bounds
+    come first.
+    """
 
     def __init__(
         self, problem: Problem, demands: Demands, plan_one: PlanOne, *, fastest: bool, clock: Clock, deadline_s: float

@@ -1,4 +1,21 @@
-"""Costates: the delay, of all jobs together, that one unit of a job's work causes; by a table of rooms or by prices."""
+"""Costates: the delay, of all jobs together, that one unit of a job's work causes; by a table of rooms or by prices.
+
+Let jobs be done in some order, the last one first in the count. While the k last of them are there, whatever runs, they
+are delayed by the sum of their weights W_k a second; in the fluid optimum what runs works off exactly as much (the
+Hamilton-Jacobi-Bellman condition). With offers o of speed s and the room C of the cluster that says, from the last job
+to the first,
+
+    W_k = W_(k-1) + w_k
+    p_k = min over o of (W_k - B_(k-1)[C - o]) / s_k(o)
+    B_k[c] = max(B_(k-1)[c], max over o of B_(k-1)[c - o] + p_k s_k(o))
+
+where B_k[c] is the most delay that the k last jobs can work off a second within the room c, and B_k[C] = W_k. For
+speed-ups w^q this is heSRPT; it holds for any curves and several types.
+
+All delay still to come is then V = sum of p_k left_k, so of two orders the one with the smaller V is better. The order
+of the least possible times is nearly the best one where curves are alike; where it costs little, neighbours are
+swapped while that makes V smaller (`ordered_costates`).
+"""
 
 from __future__ import annotations
 
@@ -106,7 +123,15 @@ def priced_costates(
     weights: FloatArray,
     capacity: IntArray,
 ) -> FloatArray:
-    """Return p of every job, `order` going from the job that will be done last to the first."""
+    """Return p of every job, `order` going from the job that will be done last to the first.
+
+    On a large cluster one job more or less moves the price of workers little, so in place of the table
+
+        B_(k-1)[C - o] = W_(k-1) - price . o,        p_k = min over o of (w_k + price . o) / s_k(o)
+
+    with the prices at which the k - 1 last jobs ask for no more workers than there are. Prices are renewed whenever the
+    jobs counted have grown by a twentieth: some twenty times as many jobs are asked as there are, however many.
+    """
     prices = np.zeros(len(capacity))
     worth = np.zeros(len(order))
     values = np.zeros(len(speeds))

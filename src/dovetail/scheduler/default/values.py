@@ -42,7 +42,15 @@ def job_times(view: ClusterView, offers: Offers, now_s: float) -> JobTimes:
 
 
 def delay_weights(times: JobTimes, weight: FloatArray, knob: float) -> FloatArray:
-    """Return what a second of each job's delay counts."""
+    """Return what a second of each job's delay counts.
+
+        weight_j ((due_j / mean due) ** knob + 4 knob (least_j / drain) ** 2)
+
+    `least_j` is the least time in which the job could be done; `due_j` its age and `least_j`, the least completion time
+    it can still have; `drain` the least time in which all work there could be done. At knob 0 every job counts the
+    same, which is the mean completion time; further on, jobs count more that are old already, and those that would be
+    last and alone.
+    """
     due_s = times.age_s + times.least_s
     old = (due_s / due_s.mean()) ** knob
     critical = CRITICAL * knob * (times.least_s / times.drain_s) ** 2
@@ -50,7 +58,19 @@ def delay_weights(times: JobTimes, weight: FloatArray, knob: float) -> FloatArra
 
 
 def must_run(offers: Offers, times: JobTimes, capacity: IntArray) -> BoolArray:
-    """Say which jobs, in order of submission, are overdue and fit beside the overdue ones before them."""
+    """Say which jobs, in order of submission, are overdue and fit beside the overdue ones before them.
+
+    A job is overdue once it has been there
+
+        (1 + jobs before it) times as long as it would take on its slowest offer,
+
+    jobs before it being those of an earlier submission that are still there: as long as it would take if each of them
+    took a turn as long as its own. Overdue jobs are served in order of submission, as many as fit together on their
+    least workers, before anybody else. While a job waits, neither factor grows, and its age does: so every job becomes
+    overdue. From then on only an overdue job of an earlier submission can take its place, and that one keeps it until
+    it is done. So a job that must wait for n others is done, at the latest, when all of them have been overdue and run,
+    and it too.
+    """
     turns = 1 + np.arange(len(times.age_s))
     served = np.zeros(len(turns), bool)
     room = capacity.copy()
@@ -93,7 +113,22 @@ def change_values(
     resize_s: FloatArray,
     next_end_s: float,
 ) -> FloatArray:
-    """Return the value of each offer over that of stopping; jobs by position."""
+    """Return the value of each offer over that of stopping; jobs by position.
+
+    Let p be a job's costate, s the speed of an offer, s0 the speed it has now, R its restart, `left` its work, r what
+    other workers of its type take it (R where its workers are of another type, or where nothing else is said), and
+
+        tau = the time to the next completion as things run,        H(R) = min(sqrt(R tau), left / s)
+
+    the time over which a change has to pay: the root balances what a change costs, R a change, against what waiting for
+    a better moment costs, which grows with the time between moments.
+
+        a job that waits, started        p left / (R + left / s)         its start is part of what it has to do
+        a job that runs, kept            p s0
+        made faster                      p s H(r) / (H(r) + r)            it pays one change
+        made slower                      p s H(r) / (H(r) + r) - owed(r)  and a second one, to come back
+        stopped                          - owed(R)                        owed(R) = p s0 R / (H + R), H of its own speed
+    """
     values = np.empty(len(speeds))
     for job in range(len(held)):
         if held[job] < 0:

@@ -24,7 +24,18 @@ HISTORY_ERROR = 1.0
 
 
 class SizeHistory:
-    """Sizes of finished jobs, by kind and in all."""
+    """Sizes of finished jobs, by kind and in all.
+
+    Sizes are in seconds on one worker, so that jobs of unlike kinds compare. Of a job that has already done `a` of
+    them, with y the sizes of the finished jobs that were longer, less a, what is left counts as (Gittins)
+
+        min over d of  E[min(y, d)] / P(y <= d),
+
+    the work that goes into jobs like it for each one that is done, if each is given up after d at the best moment. For
+    one size it is what is left. Where sizes spread far it is small for a young job, which may well be a short one, and
+    grows with `a`; the mean would count every young job as long. The least d takes in the root of the number of sizes,
+    so that no single one decides. Where too few were longer, as much again as the job has done.
+    """
 
     def __init__(self) -> None:
         """Start with nothing seen."""

@@ -27,7 +27,11 @@ LATENCY_S = 3e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelKind:
-    """A model: its parameters, its global batch and the seconds one sample takes."""
+    """A model: its parameters, its global batch and the seconds one sample takes.
+
+    Parameters are the models' published sizes, four bytes each. Seconds a sample on one V100 are rounded from public
+    single-GPU figures in 32 bits; only the shape of the speed curve depends on them.
+    """
 
     name: str
     parameters: float

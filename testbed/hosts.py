@@ -12,21 +12,72 @@ coordinator) goes into a host, or into the hub.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dovetail.cgroups import HostError, checked_name, is_leftover, owned_name
-from dovetail.testbed.namespaces import FOLDER
+from dovetail.cgroups import LimitError, checked_name, is_leftover, owned_name
 
+FOLDER = Path("/run/netns")
+_CLONE_NEWNET = 0x40000000
 _NETWORK = "10.213.0"
 _MOST_HOSTS = 253
 _BURST_S = 0.005
 _LEAST_BURST_BYTES = 65_536  # one full segment of a veth cable
 _QUEUE_S = 0.05
+
+
+class HostError(LimitError):
+    """A host of the test bed cannot be made or used here."""
+
+
+def enter(namespace: str) -> None:
+    """Move the calling thread into a network namespace, by its name.
+
+    Call it before sockets are made and threads are started: those stay where they were made; threads started and
+    processes forked later are in the new one.
+    """
+    with _opened(FOLDER / namespace) as descriptor:
+        _set(descriptor, namespace)
+
+
+@contextlib.contextmanager
+def inside(namespace: str) -> Iterator[None]:
+    """Move the calling thread into a namespace and back again; sockets made there stay there."""
+    with _opened(Path("/proc/thread-self/ns/net")) as before:
+        enter(namespace)
+        try:
+            yield
+        finally:
+            _set(before, "this process's own")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Open a file for as long as it is needed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise HostError(
+            f"the network namespace {path} cannot be opened: {error.strerror}", hint="enter it while its owner runs"
+        ) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _set(descriptor: int, what: str) -> None:
+    """Call setns, which Python has from 3.12 on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET):
+        reason = os.strerror(ctypes.get_errno())
+        raise HostError(f"the network namespace `{what}` cannot be entered: {reason}", hint="run as root")
 
 
 class Hosts:
@@ -143,7 +194,7 @@ def _sweep() -> None:
 
 def _run(*command: str) -> None:
     """Run one command; tell what it said when it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode:
         raise HostError(
             f"`{' '.join(command)}` failed: {done.stderr.strip()}",

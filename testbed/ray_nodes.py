@@ -17,8 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dovetail.cgroups import HostError
-from dovetail.testbed.hosts import Hosts
+from testbed.hosts import HostError, Hosts
 
 PORT = 6379
 _STORE_BYTES = 80 << 20  # the least that Ray takes is 75 MiB
@@ -104,7 +103,7 @@ class RayNodes:
             *(f"--temp-dir={self._folder / name}", f"--resources={json.dumps(dict(self._types[name]))}", *as_what),
         ]
         with self._log(name).open("wb") as log:
-            self._started[name] = subprocess.Popen(  # noqa: S603 - this interpreter, and Ray
+            self._started[name] = subprocess.Popen(
                 command,
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
@@ -126,7 +125,7 @@ class RayNodes:
     def processes(self, name: str) -> list[int]:
         """Return the processes on a host, without this one."""
         command = ("ip", "netns", "pids", self._hosts.namespace(name))
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         return [int(word) for word in done.stdout.split() if int(word) != os.getpid()]
 
     def wait_for(self, name: str) -> None:

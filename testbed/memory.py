@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.cgroups import Cgroup, HostError
+from dovetail.cgroups import Cgroup, LimitError
 
 
 class MemoryLimit(Cgroup):
@@ -39,5 +39,5 @@ class MemoryLimit(Cgroup):
 def _checked(limit_bytes: int) -> int:
     """Return a limit that a process can live in."""
     if limit_bytes < 1_000_000:
-        raise HostError(f"the memory limit is {limit_bytes} bytes", hint="set it to a megabyte or more")
+        raise LimitError(f"the memory limit is {limit_bytes} bytes", hint="set it to a megabyte or more")
     return limit_bytes

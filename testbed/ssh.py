@@ -18,9 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dovetail.cgroups import HostError
-from dovetail.testbed.hosts import Hosts
-from dovetail.testbed.namespaces import inside
+from testbed.hosts import HostError, Hosts, inside
 
 PORT = 2222
 _START_S = 15.0
@@ -90,7 +88,7 @@ class SshServers:
         hide = "".join(f"mount -t tmpfs none {shlex.quote(str(path))} && " for path in self._hidden)
         words = f"{hide}exec {shutil.which('sshd')} -D -e -f {shlex.quote(str(config))}"
         with (self._folder / f"{name}.log").open("ab") as log:
-            self._servers[name] = subprocess.Popen(  # noqa: S603
+            self._servers[name] = subprocess.Popen(
                 [
                     *("ip", "netns", "exec", self._hosts.namespace(name)),
                     *("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"),
@@ -136,7 +134,7 @@ def _make_key(path: Path) -> None:
     for old in (path, path.with_name(f"{path.name}.pub")):
         old.unlink(missing_ok=True)
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
-    subprocess.run(command, check=True, timeout=30, stdin=subprocess.DEVNULL)  # noqa: S603
+    subprocess.run(command, check=True, timeout=30, stdin=subprocess.DEVNULL)
 
 
 def _children(process_id: int) -> list[int]:

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 
-from dovetail.cgroups import CpuQuota, HostError
-from dovetail.testbed.hosts import Hosts
-from dovetail.testbed.memory import MemoryLimit
+from dovetail.cgroups import CpuQuota, LimitError
+from testbed.hosts import Hosts
+from testbed.memory import MemoryLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,5 +44,5 @@ def _why_not(trial: AbstractContextManager[object]) -> str:
     try:
         with trial:
             return ""
-    except HostError as error:
+    except LimitError as error:
         return f"{error.message}; hint: {error.hint}"
