@@ -21,9 +21,9 @@ def vector(seed):
     return np.random.default_rng(seed).normal(size=SIZE).astype(np.float32)
 
 
-def grouped(name):
-    """Return an optimizer that has other rates in some parts."""
-    bounds = ((0, 10, 0.01), (10, 600, 0.05), (600, SIZE, 0.002))
+def grouped(name, *, alike):
+    """Return an optimizer that has other rates in some parts, unless all are alike."""
+    bounds = ((0, SIZE, 0.01),) if alike else ((0, 10, 0.01), (10, 600, 0.05), (600, SIZE, 0.002))
     return GroupedOptimizer(
         [ParameterGroup(a, b, make_dense_optimizer(name, learning_rate=rate)) for a, b, rate in bounds]
     )
@@ -31,9 +31,9 @@ def grouped(name):
 
 @pytest.mark.parametrize("name", DENSE_OPTIMIZERS)
 @pytest.mark.parametrize("clip_value", [None, 0.3])
-@pytest.mark.parametrize("has_groups", [False, True], ids=["alike", "groups"])
-def test_twenty_steps_are_those_of_the_kernels(name, clip_value, has_groups):
-    optimizer = grouped(name) if has_groups else make_dense_optimizer(name, learning_rate=0.01)
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "groups"])
+def test_twenty_steps_are_those_of_the_kernels(name, clip_value, alike):
+    optimizer = grouped(name, alike=alike)
     values, state = vector(0), optimizer.first_state(SIZE)
     there = torch.from_numpy(values.copy())
     state_there = to_device({key: each.copy() for key, each in state.items()}, CPU)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.dense.optimizer import DenseOptimizer, GroupedOptimizer, State, Vector
+from dovetail.runtime.dense.optimizer import GroupedOptimizer, State, Vector
 
 NUMBER_BYTES = 4
 
@@ -57,22 +57,21 @@ def bucket_size(blueprint: Blueprint) -> int:
     return max(1, blueprint.run.training.slice_bytes // NUMBER_BYTES)
 
 
-def stepper(
-    optimizer: DenseOptimizer | GroupedOptimizer, size: int, after: Callable[[int], None] | None
-) -> Callable[..., None]:
+def stepper(optimizer: GroupedOptimizer, size: int, after: Callable[[int], None] | None) -> Callable[..., None]:
     """Return an optimizer's `step`; where anybody hears `after` each bucket up to where it has come, bucket by bucket.
 
-    Buckets step apart and give the bits of the whole.
+    Buckets step apart and give the bits of the whole; parameters with settings of their own step in one piece.
     """
     if after is None:
         return optimizer.step
 
     def step(values: Vector, gradients: Vector, state: State, **how: Any) -> None:
         after(0)
-        whole = isinstance(optimizer, GroupedOptimizer)
-        for first in range(0, len(values), len(values) if whole else size):
-            part = slice(0, len(values)) if whole else slice(first, min(first + size, len(values)))
-            optimizer.step(values[part], gradients[part], {name: each[part] for name, each in state.items()}, **how)
+        has_one = len(optimizer.parts) == 1
+        each = optimizer.parts[0].optimizer if has_one else optimizer
+        for first in range(0, len(values), size if has_one else len(values)):
+            part = slice(first, min(first + size, len(values))) if has_one else slice(0, len(values))
+            each.step(values[part], gradients[part], {name: vector[part] for name, vector in state.items()}, **how)
             after(part.stop)
 
     return step

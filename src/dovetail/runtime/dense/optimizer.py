@@ -88,25 +88,10 @@ class DenseOptimizer(ABC):
         numbers = map(np.float32, self.numbers(self.learning_rate * factor, step_number))
         type(self).kernel(values, read_only, *parts, np.float32(scale), limit, *numbers)
 
-    def step_on_device(
-        self,
-        values: Tensor,
-        gradients: Tensor,
-        state: Mapping[str, Tensor],
-        *,
-        step_number: int,
-        scale: float,
-        factor: float,
-        clip_value: float | None,
-    ) -> None:
-        """Do what `step` does with vectors on a device; changes `gradients` too."""
-        scale_and_clip(gradients, scale, clip_value)
-        self.change_on_device(values, gradients, state, step_number=step_number, factor=factor)
-
     def change_on_device(
         self, values: Tensor, gradients: Tensor, state: Mapping[str, Tensor], *, step_number: int, factor: float
     ) -> None:
-        """Step by gradients that are scaled and clipped."""
+        """Do what `step` does with vectors on a device, and gradients that are scaled and clipped."""
         parts = [state[name] for name in self.vectors]
         self.on_device(values, gradients, *parts, *self.numbers(self.learning_rate * factor, step_number))
 
@@ -294,7 +279,7 @@ class GroupedOptimizer:
     """Steps each part of a vector by its own optimizer; all are of one kind, so their state is alike."""
 
     def __init__(self, parts: Sequence[ParameterGroup]) -> None:
-        """Keep the parts, which lie one after the other from 0 on."""
+        """Keep the parts, which lie one after the other from 0 on; where all are updated alike, there is one."""
         self.parts = parts
         self.name = parts[0].optimizer.name
 
@@ -332,25 +317,22 @@ class GroupedOptimizer:
             part.optimizer.change_on_device(values[here], gradients[here], mine, **how)
 
 
-def optimizer_of(blueprint: Blueprint, part: slice | None = None) -> DenseOptimizer | GroupedOptimizer:
+def optimizer_of(blueprint: Blueprint, part: slice | None = None) -> GroupedOptimizer:
     """Return what updates a run's dense parameters, or a part of their vector."""
     settings = dict(blueprint.optimizer)
     whole = make_dense_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
-    groups = blueprint.run.optimizer.groups
-    if not groups:
-        return whole
     first, last = (part.start, part.stop) if part is not None else (0, blueprint.dense_size)
     parts: list[ParameterGroup] = []
-    for entry in blueprint.dense:
+    for entry in blueprint.dense if blueprint.run.optimizer.groups else ():
         begin, end = max(first, entry.offset), min(last, entry.offset + entry.size)
         if begin >= end:
             continue
-        optimizer = _optimizer_for(entry, groups, blueprint, whole)
+        optimizer = _optimizer_for(entry, blueprint, whole)
         if parts and parts[-1].optimizer == optimizer:
             parts[-1] = ParameterGroup(parts[-1].first, end - first, optimizer)
         else:
             parts.append(ParameterGroup(begin - first, end - first, optimizer))
-    return GroupedOptimizer(parts) if parts else whole
+    return GroupedOptimizer(parts or [ParameterGroup(0, last - first, whole)])
 
 
 def check_groups(blueprint: Blueprint) -> None:
@@ -364,11 +346,9 @@ def check_groups(blueprint: Blueprint) -> None:
     optimizer_of(blueprint)
 
 
-def _optimizer_for(
-    entry: DenseEntry, groups: Sequence[RunGroup], blueprint: Blueprint, whole: DenseOptimizer
-) -> DenseOptimizer:
+def _optimizer_for(entry: DenseEntry, blueprint: Blueprint, whole: DenseOptimizer) -> DenseOptimizer:
     """Return what updates a parameter: of the first group whose pattern fits its name."""
-    group = next((group for group in groups if _fits(entry, group)), None)
+    group = next((group for group in blueprint.run.optimizer.groups if _fits(entry, group)), None)
     if group is None:
         return whole
     settings: dict[str, float | str] = {**blueprint.optimizer, **group.settings}
