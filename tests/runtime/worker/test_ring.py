@@ -233,7 +233,7 @@ def test_a_member_stops_waiting_for_others_when_the_ring_is_not_wanted(make_memb
 
 
 def test_a_meeting_place_that_is_gone_is_told(make_members, monkeypatch):
-    monkeypatch.setattr(ring, "MEETING_S", 0.3)
+    monkeypatch.setattr(ring, "RENDEZVOUS_S", 0.3)
     first, second = make_members(2)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
