@@ -157,7 +157,6 @@ class ServedModel:
         return source
 
     def _bare_source_of(self, table: int, layer: TableLayer) -> RowSource:
-        """Return the rows of a table."""
         if isinstance(layer, SlotEmbedding):
             return self.rows.source(table)
 
