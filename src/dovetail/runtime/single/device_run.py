@@ -37,8 +37,7 @@ from dovetail.runtime.checkpoint import (
     save_dense,
     table_folder,
 )
-from dovetail.runtime.dense.optimizer import optimizer_of
-from dovetail.runtime.dense.torch_optimizer import from_device, scale_to_norm, step_on_device, to_device
+from dovetail.runtime.dense.optimizer import from_device, optimizer_of, scale_to_norm, to_device
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import TableSummary, rows_of
@@ -331,8 +330,10 @@ class DeviceRun:
             scale_to_norm(gradients, scale, settings.clip_norm)
             scale = 1.0
         self._dense_steps += 1
-        step_on_device(
-            *(self._optimizer, self._model.values, gradients, self._state),
+        self._optimizer.step_on_device(
+            self._model.values,
+            gradients,
+            self._state,
             step_number=self._dense_steps,
             scale=scale,
             factor=factor,
