@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.manifests.nodes import PLAN, RUN, NodePool, PlannedNodes, train_words
 from dovetail.manifests.ray import resources
-from dovetail.manifests.yaml import documents
+from dovetail.manifests.yaml import yaml_of
 
 JOB, OUT = "/dovetail-job/", "/dovetail-out"
 INSTANCE = "node.kubernetes.io/instance-type"
@@ -42,7 +42,7 @@ class KubeRay:
         }
         files = {PLAN: fleet.plan} | ({} if fleet.run is None else {RUN: fleet.run})
         config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": fleet.name}, "data": files}
-        return _preface(fleet) + documents(config, job)
+        return _preface(fleet) + yaml_of(config, job)
 
 
 def _preface(fleet: PlannedNodes) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.manifests.nodes import NodePool, PlannedNodes, train_line
 from dovetail.manifests.ray import PORT, head_words, node_words
-from dovetail.manifests.yaml import documents
+from dovetail.manifests.yaml import yaml_of
 
 HEAD = "head"
 GIB = 1 << 30
@@ -23,7 +23,7 @@ class SkyPilot:
         """Return the job group."""
         header = {"name": fleet.name, "execution": "parallel", "primary_tasks": [HEAD]}
         tasks = [_head(fleet), *(_nodes(fleet, group) for group in fleet.groups)]
-        return f"# Start it in the folder that holds plan.json and run.toml: {self.start}\n" + documents(header, *tasks)
+        return f"# Start it in the folder that holds plan.json and run.toml: {self.start}\n" + yaml_of(header, *tasks)
 
 
 def _head(fleet: PlannedNodes) -> dict[str, Any]:
