@@ -4,25 +4,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist worksteal
-COVERED := --cov --cov-report=
 MAKEFLAGS += --jobs=2
 
-.PHONY: demo test quick check kernels other-kernels slow bench format clean
+.PHONY: demo test quick check kernels coverage other-kernels slow bench format clean
 
 demo: .venv/installed
 	@$(BIN)/python examples/demo.py
 
 # Everything: lint, types, import rules and tests, those that need the machine for themselves last.
 test: check kernels
-	$(BIN)/pytest $(PARALLEL) $(COVERED) -m 'not slow and not alone'
-	$(BIN)/pytest $(COVERED) --cov-append -m 'alone and not slow'
-	$(BIN)/python .ci/packages.py
+	$(BIN)/pytest $(PARALLEL) -m 'not slow and not alone'
+	$(BIN)/pytest -m 'alone and not slow'
 
 # Under a minute: the same without tests that start processes, train or measure time.
 quick: check
 	$(BIN)/pytest $(PARALLEL) -m 'not slow and not alone and not processes'
 
-# Beside the type checker, which takes one core: what the tests would otherwise compile under coverage.
+# Beside the type checker, which takes one core: what both processes of the tests would otherwise compile.
 kernels: .venv/installed
 	$(BIN)/python .ci/compile.py
 
@@ -31,6 +29,12 @@ check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# How much of each package the tests run; the same tests take half as long again.
+coverage: kernels
+	$(BIN)/pytest $(PARALLEL) --cov --cov-report= -m 'not slow and not alone'
+	$(BIN)/pytest --cov --cov-append --cov-report= -m 'alone and not slow'
+	$(BIN)/python .ci/packages.py
 
 # What compares computed numbers, with the kernels that other processors get: none may hang on one maker's last bits.
 other-kernels: .venv/installed

@@ -1,6 +1,6 @@
-"""Compile the kernels that most tests need: `.ci/compile.py`, beside the type checker and before `pytest --cov`.
+"""Compile the kernels that most tests need: `.ci/compile.py`, beside the type checker and before `pytest`.
 
-Compiling under coverage takes half as long again, and under two processes it would happen twice.
+Under two processes it would happen twice, and under coverage take half as long again.
 """
 
 from __future__ import annotations

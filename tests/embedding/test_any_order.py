@@ -117,7 +117,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.slow

@@ -69,6 +69,8 @@ def random_fields(random: Random, kind: Any, own: str) -> list[Any]:
     if random.random() < 0.7:  # in its own name and of this moment, so that it gets past whoever looks at that alone
         fields |= {name: own for name in ("name", "worker") if name in fields}
         fields |= {name: NOW[name] for name in NOW if name in fields}
+    if fields.get("most_samples") == 0:  # who has no memory for one sample is believed, and nobody can go on without it
+        fields["most_samples"] = 1
     return list(fields.values())
 
 

@@ -24,6 +24,7 @@ from dovetail.transport import Envelope, KeyRing
 from tests.runtime.letters import CODEC, KINDS, random_letter
 from tests.runtime.worker.makers import Bench
 
+SLOW = pytest.mark.slow
 MINE = 10**6
 """The number of requests that are not made up."""
 HARMLESS = tuple(kind for kind in KINDS if kind not in (Failed, SaveNow, Died))
@@ -100,8 +101,18 @@ def flood(
             assert scene.problems == []
 
 
-@pytest.mark.parametrize("name", ["worker-0", "server-0", "launcher"])
-@pytest.mark.parametrize("how", [{"mode": "sync"}, {"mode": "async"}, {"dense": "ring"}], ids=str)
+HOWS = ({"mode": "sync"}, {"mode": "async"}, {"dense": "ring"})
+NAMES = ("worker-0", "server-0", "launcher")
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [  # every way of a run and every name once; the other pairs are slow
+        pytest.param(how, name, id=f"{how}-{name}", marks=[] if HOWS.index(how) == NAMES.index(name) else SLOW)
+        for how in HOWS
+        for name in NAMES
+    ],
+)
 def test_a_coordinator_goes_on_whatever_it_is_told(tmp_path, name, how):
     with scene(tmp_path / "run", **how) as made:
         spec = made.bench.blueprint.coordinator
@@ -120,8 +131,9 @@ def test_a_coordinator_goes_on_whatever_it_is_told(tmp_path, name, how):
             flood(made, client, name, 1, 2000, look)
 
 
+@pytest.mark.parametrize("num_letters", [3_000, pytest.param(30_000, marks=SLOW)])
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_server_goes_on_and_its_rows_stay_whatever_it_is_asked(tmp_path, mode):
+def test_a_server_goes_on_and_its_rows_stay_whatever_it_is_asked(tmp_path, mode, num_letters):
     keys = np.arange(10, dtype=np.int64)
     with scene(tmp_path / "run", mode=mode) as made, made.line("worker-0", made.bench.blueprint.servers[0]) as client:
         deadline_s = time.monotonic() + 60
@@ -135,5 +147,5 @@ def test_a_server_goes_on_and_its_rows_stay_whatever_it_is_asked(tmp_path, mode)
             if mode == "sync":  # nothing is committed; in async whatever makes sense is applied
                 np.testing.assert_array_equal(envelope.arrays[0], before.arrays[0])
 
-        flood(made, client, "worker-0", 2, 10_000, look)
+        flood(made, client, "worker-0", 2, num_letters, look)
         assert made.server._shard.tables[0].keys().max() < made.bench.blueprint.tables[0].num_rows

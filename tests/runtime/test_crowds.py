@@ -24,7 +24,7 @@ from dovetail.spec.run_sections import RunSaving
 from tests.runtime.counting import PLAIN, slow_counting
 from tests.runtime.runs import make_run, train
 run = make_run(
-    model=slow_counting(0.002, until=pathlib.Path(sys.argv[2])), optimizer=PLAIN, reduction="sum", samples=60_000,
+    model=slow_counting(0.002, until=pathlib.Path(sys.argv[2])), optimizer=PLAIN, reduction="sum", samples=24_000,
     servers=2, batch=100, checkpoint=RunSaving(every_steps=10),
 )
 train(run, pathlib.Path(sys.argv[1]))

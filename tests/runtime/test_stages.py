@@ -45,17 +45,23 @@ MATCHNET = RunModel(
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("dense", ["ps", "ring"])
+CUTS = {
+    "ctr-dnn after the look-up": (CTR_DNN, CLICKS, (1,), (1, 1), 1),
+    "ctr-dnn in three": (CTR_DNN, CLICKS, (0, 3), (2, 2, 1), 2),
+    "2emb with tables in two stages and an output that skips": (TWO, CLICKS, (3, 8), (1, 1, 2), 1),
+    "dlrm with the table in the second stage": (DLRM, CLICKS, (2,), (2, 1), 2),
+    "nce with tables in two stages": (NCE, NEXT, (0, 2), (1, 1, 1), 1),
+    "nce with a table that hears of the batch by others": (NCE, NEXT, (0, 1, 2), (1, 1, 1, 1), 1),
+    "matchnet with drawn items in the second stage": (MATCHNET, MATCHES, (4, 8), (1, 2, 1), 2),
+}
+
+
 @pytest.mark.parametrize(
-    ("model", "data", "lasts", "workers", "servers"),
-    [
-        pytest.param(CTR_DNN, CLICKS, (1,), (1, 1), 1, id="ctr-dnn after the look-up"),
-        pytest.param(CTR_DNN, CLICKS, (0, 3), (2, 2, 1), 2, id="ctr-dnn in three"),
-        pytest.param(TWO, CLICKS, (3, 8), (1, 1, 2), 1, id="2emb with tables in two stages and an output that skips"),
-        pytest.param(DLRM, CLICKS, (2,), (2, 1), 2, id="dlrm with the table in the second stage"),
-        pytest.param(NCE, NEXT, (0, 2), (1, 1, 1), 1, id="nce with tables in two stages"),
-        pytest.param(NCE, NEXT, (0, 1, 2), (1, 1, 1, 1), 1, id="nce with a table that hears of the batch by others"),
-        pytest.param(MATCHNET, MATCHES, (4, 8), (1, 2, 1), 2, id="matchnet with drawn items in the second stage"),
+    ("model", "data", "lasts", "workers", "servers", "dense"),
+    [  # every cut, by parameter servers and by a ring in turn; the other half is slow
+        pytest.param(*cut, dense, id=f"{name}-{dense}", marks=[SLOW] if (number + is_ring) % 2 else [])
+        for number, (name, cut) in enumerate(CUTS.items())
+        for is_ring, dense in enumerate(("ps", "ring"))
     ],
 )
 def test_a_cut_run_ends_where_one_process_ends(tmp_path, model, data, lasts, workers, servers, dense):
@@ -104,7 +110,15 @@ def counting_run(
     return cut(run, 0, 1, 2, workers=workers)
 
 
-@pytest.mark.parametrize("training", [{"dense": "ps"}, {"dense": "ring"}, {"mode": "async"}, {"mode": "ssp"}])
+@pytest.mark.parametrize(
+    "training",
+    [
+        pytest.param({"dense": "ps"}, marks=SLOW),
+        {"dense": "ring"},
+        {"mode": "async"},
+        pytest.param({"mode": "ssp"}, marks=SLOW),
+    ],
+)
 def test_one_worker_of_each_stage_dies_and_every_sample_counts_once(tmp_path, training):
     left, over = ["stage-0-0", "stage-1-1", "stage-2-0"], tmp_path / "over"
 
@@ -121,7 +135,7 @@ def test_one_worker_of_each_stage_dies_and_every_sample_counts_once(tmp_path, tr
     assert_each_sample_counts_once(tmp_path / "run")
 
 
-@pytest.mark.parametrize("dense", ["ps", "ring"])
+@pytest.mark.parametrize("dense", ["ps", pytest.param("ring", marks=SLOW)])
 def test_the_only_worker_of_a_stage_comes_back(tmp_path, dense):
     over = tmp_path / "over"
 

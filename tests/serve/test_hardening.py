@@ -82,14 +82,14 @@ def test_a_job_that_fills_its_disk_fails_with_the_reason_and_others_go_on(tmp_pa
 
 def test_a_daemon_whose_disk_is_full_refuses_jobs_with_the_reason_and_goes_on_once_there_is_room(tmp_path):
     with small_disk(tmp_path / "disk") as disk, Daemon(disk / "daemon", "--nodes", "cpu:2x1") as daemon:
-        runs = daemon.submit(command=python(WAITS, "3"), max_workers=1)["id"]
+        runs = daemon.submit(command=python(WAITS, "2"), max_workers=1)["id"]
         daemon.wait(runs, lambda facts: facts["state"] == "running")
         fill(disk / "filler")
         error = refused(lambda: [daemon.submit(command=["true"], folder="/" + "x" * 2000) for _ in range(200)])
         assert "cannot be written" in str(error)
         assert error.hint == "see the disk"
         assert daemon.job(runs)["id"] == runs, "it still answers"
-        time.sleep(4.0)  # the job ends, and that cannot be written down
+        time.sleep(2.5)  # the job ends, and that cannot be written down
         (disk / "filler").unlink()
 
         assert daemon.wait_over(runs)["state"] == "done"
@@ -138,7 +138,7 @@ def test_a_node_that_is_away_for_a_minute_goes_on_where_it_was(tmp_path):
 
 def test_quotas_priorities_and_types_hold_from_the_command_line_on(tmp_path):
     words = ["--nodes", "cpu:1x1,big:1x1", "--quota", "ann=1", "--round-s", "1"]
-    waits = ["--max-workers", "1", "--", *python(WAITS, "3")]
+    waits = ["--max-workers", "1", "--", *python(WAITS, "1.2")]
     with Daemon(tmp_path / "daemon", *words) as daemon:
 
         def submit(*options):
@@ -178,14 +178,14 @@ def test_a_torchrun_script_is_resized_from_one_worker_to_two_and_does_every_step
             name="ddp",
             command=[*torchrun, str(ROOT / "examples" / "torchrun_job.py")],
             max_workers=1,
-            environment={"PYTHONPATH": str(ROOT / "src"), "STEPS": "6000", "OMP_NUM_THREADS": "1"},
+            environment={"PYTHONPATH": str(ROOT / "src"), "STEPS": "3500", "OMP_NUM_THREADS": "1"},
         )["id"]
         daemon.wait(job, lambda facts: (facts["done"] or 0) >= 40)
         daemon.client.ask("POST", f"/v1/jobs/{job}/resize", {"workers": 2})
 
         done = daemon.wait_over(job)
 
-        assert (done["state"], done["attempt"], done["done"]) == ("done", 2, 6000), daemon.say("logs", job)
+        assert (done["state"], done["attempt"], done["done"]) == ("done", 2, 3500), daemon.say("logs", job)
         begun = [(Path(done["folder"]) / f"out-{attempt}").read_text().splitlines()[0] for attempt in (1, 2)]
         assert begun[0] == "from step 0 on 1 workers"
         assert begun[1].endswith("on 2 workers")

@@ -135,6 +135,17 @@ def test_a_run_that_has_no_process_any_more_is_over_or_goes_on(tmp_path, store, 
     assert how_it_ended(store.job(job.id), task, found, JobProgress(tmp_path)).state == state
 
 
+@pytest.mark.parametrize(("is_told", "state"), [(False, "done"), (True, "queued")])
+def test_a_program_that_ends_well_before_it_is_told_to_stop_is_done(tmp_path, store, is_told, state):
+    job = running(store, run=None, command=["true"])
+    store.tell_to_stop(job.id, "wait")
+    if is_told:
+        store.told(job.id)
+    ended, task = FoundProcess(state="ended", code=0), JobAttempt(job=job.id, attempt=1, folder=tmp_path)
+
+    assert how_it_ended(store.job(job.id), task, ended, JobProgress(tmp_path)).state == state
+
+
 def test_a_job_that_is_lost_again_and_again_without_getting_on_fails(tmp_path, store):
     job = running(store)
     job.failures = 3

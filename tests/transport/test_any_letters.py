@@ -1,4 +1,4 @@
-"""Ten thousand letters, most of them broken, between a live listener and its callers: each is answered or refused."""
+"""Thousands of letters, most of them broken, between a live listener and its callers: each is answered or refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dovetail.transport.envelope import PREFIX
 from tests.runtime.letters import mutated
 from tests.transport.makers import Ask, Site, Told, answer_to, make_codec, serving
 
-NUM_LETTERS = 10_000
+NUM_LETTERS = pytest.mark.parametrize("num_letters", [3_000, pytest.param(30_000, marks=pytest.mark.slow)])
 
 
 def random_frames(random: Random) -> list[bytes]:
@@ -30,7 +30,8 @@ def random_frames(random: Random) -> list[bytes]:
     return random.choice((good, odd, mutated(random, good), mutated(random, odd), [random.randbytes(40)]))
 
 
-def test_a_listener_answers_its_callers_whatever_one_of_them_sends(site: Site):
+@NUM_LETTERS
+def test_a_listener_answers_its_callers_whatever_one_of_them_sends(site: Site, num_letters: int):
     random = Random(5)
     refused, begun_s = 0, time.monotonic()
     with serving(site.listener(lanes=site.lanes), lambda envelope: (Told(getattr(envelope.message, "text", "")), ())):
@@ -43,7 +44,7 @@ def test_a_listener_answers_its_callers_whatever_one_of_them_sends(site: Site):
             client.curve_publickey, client.curve_secretkey = keys.own("worker")
             client.curve_serverkey = keys.public("server")
             client.connect(site.ipc)
-            for number in range(NUM_LETTERS):
+            for number in range(num_letters):
                 client.send_multipart(random_frames(random))
                 assert client.poll(60_000), f"envelope {number} got no answer"
                 answer = make_codec().unpack(client.recv_multipart()).message
@@ -53,16 +54,17 @@ def test_a_listener_answers_its_callers_whatever_one_of_them_sends(site: Site):
         good.close()
         seconds = time.monotonic() - begun_s
 
-    assert NUM_LETTERS / 2 < refused < NUM_LETTERS
+    assert num_letters / 2 < refused < num_letters
     assert len(site.log) <= 100 * (1 + seconds / 10)  # and not a line each
 
 
-def test_a_caller_survives_whatever_its_listener_answers(site: Site):
+@NUM_LETTERS
+def test_a_caller_survives_whatever_its_listener_answers(site: Site, num_letters: int):
     random = Random(6)
     listener = site.listener()
     caller = site.caller(site.ipc, lanes=site.lanes)
     outcomes = {"envelope": 0, "wire error": 0}
-    for _ in range(NUM_LETTERS // 5):
+    for _ in range(num_letters // 5):
         caller.ask(Ask("x"))
         envelope = listener.receive(60)
         assert isinstance(envelope, Envelope)
@@ -83,7 +85,7 @@ def test_a_caller_survives_whatever_its_listener_answers(site: Site):
                 outcomes["wire error"] += 1
         caller.abandon()
     assert answer_after(caller, listener) == Told("after")
-    assert min(outcomes.values()) > 100
+    assert min(outcomes.values()) > num_letters // 100
     caller.close()
     listener.close()
 

@@ -47,7 +47,8 @@ class Ended(NamedTuple):
 def how_it_ended(job: JobRecord, task: JobAttempt, found: FoundProcess, progress: JobProgress) -> Ended:
     """Return what becomes of a job whose attempt has no process any more."""
     outcome = outcome_of(task) if job.submission.run is not None else None
-    is_whole = outcome.is_complete if outcome is not None else found.code == 0 and job.why is None
+    # A program that ends well before it is told to stop, though that was decided already, has done all it had to.
+    is_whole = outcome.is_complete if outcome is not None else found.code == 0 and job.told_s is None
     is_good = found.state == "ended" and found.code == 0
     if is_good and (is_whole or job.why == "target"):
         return Ended("done")

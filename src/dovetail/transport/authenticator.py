@@ -1,4 +1,8 @@
-"""Who may come in: checks the keys of newcomers, and keeps the connections of unauthenticated peers few."""
+"""Who may come in: checks the keys of newcomers, and keeps the connections of unauthenticated peers few.
+
+It answers ZeroMQ's authentication requests (ZAP, RFC 27) and reads the socket's monitor. It sleeps unless somebody
+connects or leaves, and the owner of the socket may sleep or compute meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,11 @@ BYTES_ACKED_AT = 120
 
 
 class IncomingConnection:
-    """A connection that was accepted; close it when it has ended."""
+    """A connection that was accepted, as the operating system sees it; close it when it has ended.
+
+    ZeroMQ's monitor tells the file descriptor of a connection when it is accepted and when it ends, but neither whose
+    it is nor who ended it. A duplicate of the descriptor can still be asked when ZeroMQ has closed its own.
+    """
 
     def __init__(self, connection: socket.socket | None, host: str, where: str) -> None:
         """Keep a connection of our own, or None where it ended before anybody could look."""

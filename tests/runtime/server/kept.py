@@ -68,7 +68,9 @@ class Kept:
         halves = [(0, rows[0][1][:20], rows[0][2][:20]), (0, rows[0][1][10:], rows[0][2][10:])]
         how = {"scale": 1 / 7, "factor": 0.5}
         self.shard.apply(task, "w", part=0, rows=halves[:1], dense=None, last=False, **how)
-        self.shard.apply(task, "w", part=1, rows=halves[1:], dense=dense, last=True, **how)
+        self.shard.apply(
+            task, "w", part=1, rows=halves[1:], dense=dense, last=True, before_apply=self.log.before_apply, **how
+        )
 
     def save(self, next_task=0, *, number=-1, publish=True):
         """Write a checkpoint, as the servers and the coordinator do."""

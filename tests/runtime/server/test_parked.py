@@ -37,18 +37,18 @@ def pull_of(keys, version, lane, *, number=7, dense=True):
     return Envelope(b"worker-0", 3, pull, (keys,), lane, "worker-0")
 
 
-def step(shard, number, keys, draw):
+def step(shard, number, keys, draw, after_slice=None):
     """Have the shard apply a step that changes some rows and all dense parameters."""
     gradients = draw.normal(size=(len(keys), shard.tables[0].width)).astype(np.float32)
     dense = draw.normal(size=len(shard.values)).astype(np.float32)
     shard.push(number, 0, "worker-0", part=0, rows=[(0, keys, gradients)], dense=dense, last=True)
-    shard.commit(scale=1.0, dense_scale=1.0, factor=1.0)
+    shard.commit(scale=1.0, dense_scale=1.0, factor=1.0, after_slice=after_slice)
 
 
 def answer_of(shard, waiting):
     """Return the arrays of an answer, in the lane, as the one who asked sees them."""
-    envelope, asked = waiting.envelope, waiting.envelope.message
-    _, arrays = AnswerWire(shard.exact).answer(envelope, asked, shard, 0.0, owner=envelope.owner, rows=waiting.rows)
+    envelope = waiting.envelope
+    _, arrays = AnswerWire(shard).answer(envelope, 0.0, owner=envelope.owner, rows=waiting.rows)
     offsets = envelope.lane.place(arrays)
     memory = envelope.lane.memory()
     ends = [offset + array.nbytes for offset, array in zip(offsets, arrays, strict=True)]
@@ -119,10 +119,10 @@ def test_rows_are_answered_before_the_dense_parameters_are_stepped_and_slices_as
     blueprint = prepare(make_run(slice_bytes=400), tmp_path / "run")
     shard = Shard(blueprint, 0, tmp_path / "run" / "rows")
     shard.load(checkpoints.newest(tmp_path / "run"))
-    wire, answers = AnswerWire(shard.exact), []
+    wire, answers = AnswerWire(shard), []
 
     def answer(envelope, waiting):
-        _, arrays = wire.answer(envelope, envelope.message, shard, 0.0, owner="worker-0", rows=waiting.rows)
+        _, arrays = wire.answer(envelope, 0.0, owner="worker-0", rows=waiting.rows)
         answers.append((envelope.request, [np.array(getattr(each, "written", lambda e=each: e)()) for each in arrays]))
 
     parked, size, draw = Parked(shard, answer, reads_ahead=True), len(shard.values), np.random.default_rng(1)
@@ -135,7 +135,7 @@ def test_rows_are_answered_before_the_dense_parameters_are_stepped_and_slices_as
         Envelope(b"worker-0", 9, replace(plain, dense=False, tables=(0,)), (np.arange(5),), owner="worker-0"), 0.0
     )
 
-    step(shard, 0, np.arange(5), draw)
+    step(shard, 0, np.arange(5), draw, parked.after_slice)
 
     assert [number for number, _ in answers] == [9, 1, 0, 2]
     for number, (first, last) in enumerate(bounds):

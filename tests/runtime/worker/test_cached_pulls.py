@@ -37,7 +37,7 @@ class Side:
         self.num_travelled = self.num_kept = self.num_early = 0
 
     def _server(self, shard):
-        wire, push = AnswerWire(shard.exact), answer_as(shard)
+        wire, push = AnswerWire(shard), answer_as(shard)
 
         def answer(envelope):
             message = envelope.message
@@ -47,7 +47,7 @@ class Side:
             self.num_early += is_early and message.version > shard.version
             if message.version > shard.version and not is_early:
                 shard.commit(scale=1.0, dense_scale=1.0, factor=1.0)
-            said, arrays = wire.answer(envelope, message, shard, self._parked_s, owner="here")
+            said, arrays = wire.answer(envelope, self._parked_s, owner="here")
             arrays = [each.written() if hasattr(each, "written") else each for each in arrays]
             self.num_travelled += sum(len(each) for each in arrays if each.ndim == 2)
             return said, arrays
@@ -114,9 +114,7 @@ def test_rows_in_fewer_bits_come_with_those_that_are_kept(make_bench):
     ages = np.where(keys % 4 == 0, 0, 255).astype(np.uint8)
     pull = Pull(generation=1, version=0, tables=(0,), dense=False, cached=True, row_bits=16)
 
-    said, (bits, payload) = AnswerWire(shard.exact).answer(
-        Envelope(b"w", 1, pull, (keys, ages)), pull, shard, 0.0, owner="w"
-    )
+    said, (bits, payload) = AnswerWire(shard).answer(Envelope(b"w", 1, pull, (keys, ages)), 0.0, owner="w")
 
     assert isinstance(said, Pulled)
     assert np.unpackbits(bits, count=40).tolist() == [int(key % 4 == 0) for key in keys]
@@ -129,7 +127,7 @@ def test_ages_that_are_not_those_of_the_keys_are_refused(make_bench, ages):
     pull = Pull(generation=1, version=0, tables=(0,), dense=False, cached=True)
 
     with pytest.raises(TrainingError, match="ages"):
-        AnswerWire(shard.exact).answer(Envelope(b"w", 1, pull, (np.arange(4), *ages)), pull, shard, 0.0, owner="w")
+        AnswerWire(shard).answer(Envelope(b"w", 1, pull, (np.arange(4), *ages)), 0.0, owner="w")
 
 
 def test_a_server_that_leaves_out_what_is_not_kept_is_told_apart_from_one_that_is_right(make_bench):

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from dovetail.runtime import checkpoint as checkpoints
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import CheckpointSchedule, Floats, RunManifest
 from dovetail.runtime.clocks import Deadline
 from dovetail.runtime.coordinator.decisions import Decisions
@@ -19,7 +20,6 @@ from dovetail.runtime.coordinator.membership import Roster
 from dovetail.runtime.coordinator.work import Pause, Work
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.messages import AskResidual, LogNote, ResidualTold, Save, SaveBegun, Saved, SaveFailed
-from dovetail.spec.run_sections import RunSaving, RunValidation
 
 TELL_AGAIN_S = 5.0
 """How long someone may be silent about a checkpoint before it is told again: a connection may have broken."""
@@ -72,21 +72,15 @@ class SavingPhase(Enum):
 class Saving:
     """When a checkpoint is wanted, and the parts that are written of the one under way."""
 
-    def __init__(
-        self,
-        settings: RunSaving,
-        store: CheckpointStore,
-        roster: Roster,
-        decisions: Decisions,
-        validation: RunValidation | None = None,
-        samples: int = 1,
-    ) -> None:
-        """Start with nothing under way; an epoch has so many samples, and what is tried on `validation` is kept."""
+    def __init__(self, blueprint: Blueprint, store: CheckpointStore, roster: Roster, decisions: Decisions) -> None:
+        """Start with nothing under way."""
+        run = blueprint.run
         self._store, self._roster, self._decisions = store, roster, decisions
-        self._due = CheckpointSchedule(settings, validation, samples)
+        self._due = CheckpointSchedule(run.checkpoint, run.validation, blueprint.samples)
         self.is_wanted = False
-        self.asks_workers = self.is_sync = False
-        """Whether workers keep something back, which they tell servers first; and whether by steps."""
+        self._asks_workers = run.compression.is_wanted and run.training.dense == "ps"
+        """Whether workers keep something back, which they tell servers first."""
+        self._is_sync = run.training.mode == "sync"
         self._awaited: set[str] = set()
         """The workers that have not told yet."""
         self.ends_run = False
@@ -121,7 +115,7 @@ class Saving:
         """Say of a checkpoint that has come to something whether the run ends with it."""
         return self.ends_run and not self.is_wanted
 
-    def look(self, step: int, now_s: float, position: int = 0) -> None:
+    def look(self, step: int, now_s: float, position: int) -> None:
         """See whether a checkpoint is due by steps, by time, or for the validation data."""
         if self._due.is_due(step, position, now_s):
             self.is_wanted = True
@@ -155,7 +149,7 @@ class Saving:
             folder=folder,
             next_task=work.next_task,
         )
-        self._awaited = set(self._roster.workers) if self.asks_workers else set()
+        self._awaited = set(self._roster.workers) if self._asks_workers else set()
         self._tell(work, now_s)
         return None
 
@@ -174,7 +168,7 @@ class Saving:
         self._told_s = now_s
         self._awaited &= set(self._roster.workers)  # one that is lost, is lost with what it kept back
         if self._awaited:
-            step = self._message.step if self.is_sync else -1
+            step = self._message.step if self._is_sync else -1
             ask = AskResidual(generation=self._generation, number=self._number, step=step)
             self._decisions.send_all([self._roster.workers[name] for name in sorted(self._awaited)], ask)
             return

@@ -1,4 +1,13 @@
-"""Who keeps the dense parameters in `sync`: the servers, or the workers in a ring, or in one ring a stage."""
+"""Who keeps the dense parameters in `sync`: the servers, or the workers in a ring, or in one ring a stage.
+
+A ring is formed anew for every generation, never repaired. Which parameters a worker holds it says itself, by era and
+steps: a ring begins with those of a member that holds all steps that count, else with the checkpoint's where the run
+stands there, else the run has to go back.
+
+Workers of a later stage do not know which micro-batch is the last of a step. The coordinator does: when every server
+has all of it, every micro-batch has been through the stages and back, and their workers are told to add up. What a
+stage adds up is of a whole step, so a step of which a worker was lost is computed again, whichever stage it was of.
+"""
 
 from __future__ import annotations
 

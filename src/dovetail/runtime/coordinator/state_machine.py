@@ -1,4 +1,7 @@
-"""The run's state machine: who comes and goes, which generation the run is in, what is kept, and how it ends."""
+"""The run's state machine: who comes and goes, which generation the run is in, what is kept, and how it ends.
+
+Events in, decisions out: it has no sockets, no clock and, but for the store of checkpoints that it is given, no files.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from dovetail.runtime.coordinator.journal import Past
 from dovetail.runtime.coordinator.membership import Member, Roster, Server, Worker, server_of, worker_of
 from dovetail.runtime.coordinator.pool_work import PoolWork
 from dovetail.runtime.coordinator.sync_work import SyncWork
-from dovetail.runtime.coordinator.work import BeginAgain, Fail, Finish, GoBack, ServerLost, Wish, Work
+from dovetail.runtime.coordinator.work import BeginAgain, Fail, Finish, GoBack, Wish, Work
 from dovetail.runtime.messages import (
     Alive,
     CutLog,
@@ -60,133 +63,6 @@ class RunState(Enum):
         return self in (RunState.DONE, RunState.FAILED)
 
 
-class LaterStages:
-    """Who is there of the later stages."""
-
-    def __init__(self, roster: Roster, decisions: Decisions) -> None:
-        """Keep the roster, which says who there should be."""
-        self._roster, self._decisions = roster, decisions
-
-    def came(self, worker: Worker, state: RunState) -> bool:
-        """Take in a worker; True where another process of its name was there before."""
-        was_here = worker.name in self._roster.stage_workers
-        self._roster.stage_workers[worker.name] = worker
-        if state.is_over:
-            self._decisions.send(worker, Stop(reason=state.value))
-            return False
-        self._decisions.send(worker, self._roster.reset())
-        self._tell()
-        return was_here
-
-    def lost(self, name: str) -> bool:
-        """Go on without a worker; False where it is of the first stage."""
-        if self._roster.stage_workers.pop(name, None) is None:
-            return False
-        self._tell()
-        return True
-
-    def _tell(self) -> None:
-        """Tell workers of the first stage who is there of the others."""
-        staff = Staff(generation=self._roster.generation, stages=self._roster.staff)
-        self._decisions.send_all(self._roster.workers.values(), staff)
-
-
-class Admission:
-    """Takes them in."""
-
-    def __init__(
-        self,
-        roster: Roster,
-        decisions: Decisions,
-        work: Work,
-        generations: Generations,
-        staffing: LaterStages,
-        patience_s: float,
-    ) -> None:
-        """Keep what those who come are told by."""
-        self._roster, self._decisions, self._work = roster, decisions, work
-        self._generations, self._staffing, self._patience_s = generations, staffing, patience_s
-
-    def hello(
-        self, address: bytes, message: Hello, now_s: float, *, state: RunState, kept: KeptCheckpoint
-    ) -> Wish | None:
-        """Take in a process that says who it is; return what the run has to do for it."""
-        known, patience_s = self._roster.member(message.name), self._patience_s
-        if known is not None and known.process_id == message.process_id and known.address == address:
-            known.hear(now_s)  # it was asked twice
-            if message.missed == self._roster.generation and message.role == "worker" and state.is_working:
-                self._begin_with(message, now_s, state=state)
-            return None
-        if message.role == "server":
-            if message.name not in self._roster.server_names:
-                return None
-            server = server_of(message, address, now_s, patience_s)
-            if message.word:
-                self._decisions.say(f"{server.name}: {message.word}")
-            return self._server_came(server, message.generation, now_s, state=state, kept=kept)
-        settings = self._roster.settings.get(message.name, RunWorker())
-        worker = worker_of(message, address, now_s, patience_s, settings)
-        if message.role == "stage worker":
-            self._generations.tell_again(worker)
-            was_here = self._staffing.came(worker, state)
-            if was_here and state.is_working:  # and what it had under way is gone
-                return BeginAgain(f"{worker.name} began anew; the step is done again")
-            if state.is_working:
-                self._work.join_stage(worker, now_s)
-            return None
-        self._worker_came(worker, now_s, state=state)
-        return None
-
-    def _server_came(
-        self, server: Server, generation: int, now_s: float, *, state: RunState, kept: KeptCheckpoint
-    ) -> Wish | None:
-        """Take in a server; where it was here before, its state is gone."""
-        was_here = server.name in self._roster.servers
-        self._roster.servers[server.name] = server
-        if state.is_over:
-            self._decisions.send(server, Stop(reason=state.value))
-            return None
-        self._roster.generation = max(self._roster.generation, generation)
-        self._generations.heard(server.name, generation)
-        if was_here:
-            return ServerLost(f"{server.name} began anew")
-        if why := self._generations.why_not_held():
-            return GoBack(why)
-        self._generations.ask_servers(kept, now_s)
-        return None
-
-    def _worker_came(self, worker: Worker, now_s: float, *, state: RunState) -> None:
-        """Take in a worker; where it was here before, it begins anew."""
-        self.forget_worker(worker.name, now_s, state=state)
-        self._roster.workers[worker.name] = worker
-        if state.is_over:
-            self._decisions.send(worker, Stop(reason=state.value))
-            return
-        if self._roster.first_worker_s is None:
-            self._roster.first_worker_s = now_s
-        self._generations.tell_again(worker)
-        self._decisions.send(worker, self._roster.reset())
-        if state.is_working:
-            self._work.join(worker, now_s)
-
-    def _begin_with(self, message: Hello, now_s: float, *, state: RunState) -> None:
-        """Tell a worker again that the generation began: a connection may have broken just then."""
-        worker = self._roster.workers[message.name]
-        self.forget_worker(worker.name, now_s, state=state)  # what it was given in this generation it has not taken
-        self._roster.workers[worker.name] = worker
-        went_back = message.generation < self._roster.era
-        self._decisions.send(worker, self._roster.reset(self._roster.began_at, went_back=went_back))
-        self._work.join(worker, now_s)
-
-    def forget_worker(self, name: str, now_s: float, *, state: RunState) -> None:
-        """Have others do a worker's tasks, where it was here, and servers forget it."""
-        if self._roster.workers.pop(name, None) is None:
-            return
-        self._decisions.send_all(self._roster.servers.values(), Gone(worker=name))
-        if state.is_working:
-            self._work.drop(name, now_s)
-
-
 class RunStateMachine:
     """Everything that a coordinator decides."""
 
@@ -206,14 +82,8 @@ class RunStateMachine:
         self.work: Work = (SyncWork if is_sync else PoolWork)(blueprint, self.roster, self.decisions)
         self.kept: KeptCheckpoint = store.newest()
         """The newest checkpoint that is whole."""
-        self._saving = Saving(run.checkpoint, store, self.roster, self.decisions, run.validation, blueprint.samples)
-        self._saving.asks_workers = run.compression.is_wanted and run.training.dense == "ps"
-        self._saving.is_sync = is_sync
+        self._saving = Saving(blueprint, store, self.roster, self.decisions)
         self._generations = Generations(blueprint, self.roster, self.decisions, past)
-        self._staffing = LaterStages(self.roster, self.decisions)
-        self._arrivals = Admission(
-            self.roster, self.decisions, self.work, self._generations, self._staffing, run.faults.patience_s
-        )
         self._watchdog = Watchdog(run.faults.patience_s)
         self.state = RunState.STARTING
         self._failures = FailureDetector(self.roster, run.faults.patience_s, now_s)
@@ -225,11 +95,19 @@ class RunStateMachine:
     # -- events --------------------------------------------------------------------------------------------------------
 
     def hello(self, address: bytes, message: Hello, now_s: float) -> None:
-        """Take in a process that says who it is."""
+        """Take in a process that says who it is: for the first time, after it died, or because it was asked."""
         self.lost.pop(message.name, None)
-        wish = self._arrivals.hello(address, message, now_s, state=self.state, kept=self.kept)
-        if wish is not None:
-            self._carry_out(wish, now_s)
+        known = self.roster.member(message.name)
+        if known is not None and known.process_id == message.process_id and known.address == address:
+            known.hear(now_s)  # it was asked twice
+            if message.missed == self.roster.generation and message.role == "worker" and self.state.is_working:
+                self._begin_with(message, now_s)
+        elif message.role == "worker":
+            self._worker_came(self._worker_of(message, address, now_s), now_s)
+        elif message.role == "stage worker":
+            self._stage_worker_came(self._worker_of(message, address, now_s), now_s)
+        elif message.name in self.roster.server_names:
+            self._server_came(address, message, now_s)
         self.settle(now_s)
 
     def died(self, message: Died, now_s: float) -> None:
@@ -301,7 +179,82 @@ class RunStateMachine:
             self.fail(f"the run waited {WAITS_S:.0f} s for {who}", "see the processes' logs in the run's folder")
         self.settle(now_s)
 
-    # -- who is there --------------------------------------------------------------------------------------------------
+    # -- who comes and goes --------------------------------------------------------------------------------------------
+
+    def _worker_of(self, message: Hello, address: bytes, now_s: float) -> Worker:
+        """Return the worker that said hello; others than the run file names may join."""
+        settings = self.roster.settings.get(message.name, RunWorker())
+        return worker_of(message, address, now_s, self._faults.patience_s, settings)
+
+    def _server_came(self, address: bytes, message: Hello, now_s: float) -> None:
+        """Take in a server; where it was here before, its state is gone."""
+        server = server_of(message, address, now_s, self._faults.patience_s)
+        if message.word:
+            self.decisions.say(f"{server.name}: {message.word}")
+        was_here = server.name in self.roster.servers
+        self.roster.servers[server.name] = server
+        if self.state.is_over:
+            self.decisions.send(server, Stop(reason=self.state.value))
+            return
+        self.roster.generation = max(self.roster.generation, message.generation)
+        self._generations.heard(server.name, message.generation)
+        if was_here:
+            self._server_lost(f"{server.name} began anew", now_s)
+        elif why := self._generations.why_not_held():
+            self._go_back(why, now_s)
+        else:
+            self._generations.ask_servers(self.kept, now_s)
+
+    def _worker_came(self, worker: Worker, now_s: float) -> None:
+        """Take in a worker; where it was here before, it begins anew."""
+        self._forget_worker(worker.name, now_s)
+        self.roster.workers[worker.name] = worker
+        if self.state.is_over:
+            self.decisions.send(worker, Stop(reason=self.state.value))
+            return
+        if self.roster.first_worker_s is None:
+            self.roster.first_worker_s = now_s
+        self._generations.tell_again(worker)
+        self.decisions.send(worker, self.roster.reset())
+        if self.state.is_working:
+            self.work.join(worker, now_s)
+
+    def _begin_with(self, message: Hello, now_s: float) -> None:
+        """Tell a worker again that the generation began: a connection may have broken just then."""
+        worker = self.roster.workers[message.name]
+        self._forget_worker(worker.name, now_s)  # what it was given in this generation it has not taken
+        self.roster.workers[worker.name] = worker
+        went_back = message.generation < self.roster.era
+        self.decisions.send(worker, self.roster.reset(self.roster.began_at, went_back=went_back))
+        self.work.join(worker, now_s)
+
+    def _forget_worker(self, name: str, now_s: float) -> None:
+        """Have others do a worker's tasks, where it was here, and servers forget it."""
+        if self.roster.workers.pop(name, None) is None:
+            return
+        self.decisions.send_all(self.roster.servers.values(), Gone(worker=name))
+        if self.state.is_working:
+            self.work.drop(name, now_s)
+
+    def _stage_worker_came(self, worker: Worker, now_s: float) -> None:
+        """Take in a worker of a stage after the first: it gets no tasks, and those of the first are told of it."""
+        self._generations.tell_again(worker)
+        was_here = worker.name in self.roster.stage_workers
+        self.roster.stage_workers[worker.name] = worker
+        if self.state.is_over:
+            self.decisions.send(worker, Stop(reason=self.state.value))
+            return
+        self.decisions.send(worker, self.roster.reset())
+        self._tell_staff()
+        if was_here and self.state.is_working:  # and what it had under way is gone
+            self._begin_again(f"{worker.name} began anew; the step is done again", now_s)
+        elif self.state.is_working:
+            self.work.join_stage(worker, now_s)
+
+    def _tell_staff(self) -> None:
+        """Tell workers of the first stage who is there of the others."""
+        staff = Staff(generation=self.roster.generation, stages=self.roster.staff)
+        self.decisions.send_all(self.roster.workers.values(), staff)
 
     def _failed(self, member: Member, message: Failed, now_s: float) -> None:
         """End the run where one of its own processes cannot go on; a worker that joined is on its own."""
@@ -317,12 +270,13 @@ class RunStateMachine:
         if isinstance(member, Server):
             self.roster.servers.pop(member.name, None)
             self._server_lost(f"{member.name} is lost: {how}", now_s)
-        elif self._staffing.lost(member.name):
+        elif self.roster.stage_workers.pop(member.name, None) is not None:
+            self._tell_staff()
             if self.state.is_working:
                 self._begin_again(f"{member.name} is lost: {how}; the step is done again", now_s)
         else:
             self.decisions.say(f"{member.name} is lost: {how}; its tasks go to others")
-            self._arrivals.forget_worker(member.name, now_s, state=self.state)
+            self._forget_worker(member.name, now_s)
 
     # -- what follows --------------------------------------------------------------------------------------------------
 
@@ -350,8 +304,6 @@ class RunStateMachine:
         """Do what the work needs."""
         if isinstance(wish, GoBack):
             self._go_back(wish.reason, now_s)
-        elif isinstance(wish, ServerLost):
-            self._server_lost(wish.reason, now_s)
         elif isinstance(wish, BeginAgain):
             self._begin_again(wish.reason, now_s)
         elif isinstance(wish, Fail):

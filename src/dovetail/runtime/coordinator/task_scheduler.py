@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.membership import Roster, Worker, shares_of
 from dovetail.runtime.coordinator.steps import Step, StepTask
-from dovetail.runtime.dispatch import WorkerShare, grant, plan_step
+from dovetail.runtime.dispatch import grant, plan_step
 from dovetail.runtime.messages import Assign, Close, Extend, GaveBack, GiveBack, More, Recall
 
 LEAD = 1.5
@@ -28,182 +28,19 @@ class PendingAsk:
     more: More
 
 
-class AnswerLater:
-    """Those who wait for an answer."""
-
-    def __init__(self) -> None:
-        """Begin with nobody."""
-        self._asking: list[PendingAsk] = []
-
-    def can_wait(self, worker: Worker, more: More, now_s: float) -> bool:
-        """Have a worker wait that will be busy for a while; False where it needs an answer now."""
-        early_s = more.busy_s - LEAD * more.fetch_s - LEAST_LEAD_S
-        if early_s > 0:
-            self._asking.append(PendingAsk(now_s + early_s, worker, more))
-        return early_s > 0
-
-    def put_off(self, worker: Worker, more: More) -> None:
-        """Have a worker answered when answers are next given."""
-        self._asking.append(PendingAsk(0.0, worker, more))
-
-    def due_s(self) -> float:
-        """Return when the next one has to be answered."""
-        return min((each.due_s for each in self._asking), default=math.inf)
-
-    def take_of(self, name: str) -> list[PendingAsk]:
-        """Return what a worker asked, and forget it."""
-        taken = [each for each in self._asking if each.worker.name == name]
-        self._asking = [each for each in self._asking if each.worker.name != name]
-        return taken
-
-    def take_due(self, now_s: float, has_tail: Callable[[More], bool]) -> list[PendingAsk]:
-        """Return those whose time has come and those who would wait for nothing, the first due first."""
-        taken = [each for each in self._asking if each.due_s <= now_s or not has_tail(each.more)]
-        self._asking = [each for each in self._asking if each not in taken]
-        return sorted(taken, key=lambda each: each.due_s)
-
-    def clear(self) -> None:
-        """Forget everyone."""
-        self._asking.clear()
-
-
 AROUND = 2.0
 """How many times what a worker takes to fetch a piece it takes around computing it: to fetch, and to send."""
 WORTH = 2.0
 """How many times what it costs to take something over its worker must still have to do."""
 
 
-def granted(
-    step: Step, worker: Worker, own: StepTask | None, shares: Mapping[str, WorkerShare], roster: Roster, now_s: float
-) -> int:
-    """Return how much of the tail a worker takes now, which may still be at a task of its `own`."""
-    others = []
-    for task in step.open_tasks(roster.num_servers):
-        other = roster.workers.get(task.worker)
-        if other is not None and other.name != worker.name:
-            # One that will get no more is waited for, as one whose share is fixed.
-            share = shares[other.name] if task.is_open else replace(shares[other.name], share=0.0)
-            others.append((share, _left_s(step, task, other, now_s)))
-    if any(math.isinf(busy_s) for _, busy_s in others):
-        others = []  # nobody knows when those are free: whoever asks takes it
-    busy_s = max(0.0, own.busy_until_s - now_s) if own is not None and own.busy_until_s is not None else 0.0
-    return grant(shares[worker.name], step.tail_left, others, step_s=step.plan.step_s, busy_s=busy_s)
-
-
-class Asked(NamedTuple):
-    """What a worker was asked for, and by whom."""
+class AskedBack(NamedTuple):
+    """What a worker was asked to give back, and for whom."""
 
     step: int
     task: int
     taker: Worker
     more: More
-
-
-class WorkStealing:
-    """Who was asked to give back what it has not begun, and for whom."""
-
-    def __init__(self, roster: Roster, decisions: Decisions) -> None:
-        """Begin with nobody."""
-        self._roster, self._decisions = roster, decisions
-        self._asked: dict[str, Asked] = {}
-        """By the worker that was asked."""
-
-    def clear(self) -> None:
-        """Forget everyone."""
-        self._asked.clear()
-
-    def begin(self, step: Step, own: StepTask, taker: Worker, more: More, now_s: float) -> bool:
-        """Ask the worker that would be last for some of its task; True where the taker has to wait for the answer.
-
-        Nobody takes who gave something back in this step, nor where somebody's share is fixed by hand.
-        """
-        rate = taker.speed.samples_per_s
-        if step.tail_left or own.has_given or rate is None or taker.settings.share is not None:
-            return False
-        cost_s = more.busy_s + AROUND * more.fetch_s + taker.speed.piece_fixed_s
-        slow: tuple[float, StepTask, Worker] | None = None
-        for task in step.open_tasks(self._roster.num_servers):
-            giver = self._roster.workers.get(task.worker)
-            if giver is None or giver.name in {taker.name, *self._asked} or giver.settings.share is not None:
-                continue
-            if not task.is_open or task.is_at_last or task.is_asked_back:
-                continue
-            left_s = _left_s(step, task, giver, now_s)
-            if left_s > WORTH * cost_s and (slow is None or left_s > slow[0]):
-                slow = (left_s, task, giver)
-        if slow is None:
-            return False
-        _, task, giver = slow
-        task.is_asked_back = True
-        self._asked[giver.name] = Asked(step.number, task.number, taker, more)
-        self._decisions.send(
-            giver,
-            GiveBack(
-                generation=self._roster.generation,
-                step=step.number,
-                task=task.number,
-                samples_per_s=rate,
-                fixed_s=cost_s,
-            ),
-        )
-        return True
-
-    def answered(self, giver: Worker, message: GaveBack) -> tuple[Worker, More] | None:
-        """Return who waits for an answer, or None where nobody does any more."""
-        asked = self._asked.get(giver.name)
-        if asked is None or (asked.step, asked.task) != (message.step, message.task):
-            return None
-        del self._asked[giver.name]
-        return asked.taker, asked.more
-
-    def hand_on(self, step: Step, taker: Worker, more: More, ranges: Sequence[tuple[int, int]]) -> bool:
-        """Give positions to whoever waits for them; False where it is gone, or has ended its task."""
-        task = step.tasks.get(more.task)
-        if task is None or task.worker != taker.name or not task.is_open or task in step.orphans:
-            return False
-        task.is_at_last = False
-        for first, last in _joined(ranges):
-            task.ranges.append((first, last))
-            task.is_longer(taker.speed.piece_seconds(last - first))
-            self._decisions.send(
-                taker,
-                Extend(generation=self._roster.generation, step=step.number, task=task.number, first=first, last=last),
-            )
-        return True
-
-    def drop(self, name: str, asking: AnswerLater) -> None:
-        """Forget that a worker was asked; who waits for its answer asks again."""
-        if (asked := self._asked.pop(name, None)) is not None and self._is_there(asked.taker):
-            asking.put_off(asked.taker, asked.more)
-
-    def _is_there(self, taker: Worker) -> bool:
-        """Say whether a worker is there, and not another of its name."""
-        return self._roster.workers.get(taker.name) is taker
-
-
-def _left_s(step: Step, task: StepTask, worker: Worker, now_s: float) -> float:
-    """Predict how long a worker still computes for a task; infinite where that is not known.
-
-    What it said itself when it began the last of it counts more than how long its tasks take. One that should have
-    ended is late, and is taken to be so for as long again as predictions are off.
-    """
-    if task.busy_until_s is not None:
-        end_s = task.busy_until_s
-    else:
-        expected_s = worker.speed.seconds(task.num_positions) or math.inf
-        end_s = max(task.handed_s, step.begun_s) + expected_s - worker.speed.push_s
-    return max(end_s - now_s, worker.speed.error * (now_s - step.begun_s))
-
-
-def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges with neighbours as one."""
-    joined: list[tuple[int, int]] = []
-    for first, last in ranges:
-        if joined and joined[-1][1] == first:
-            joined[-1] = (joined[-1][0], last)
-        else:
-            joined.append((first, last))
-    return joined
 
 
 class TaskScheduler:
@@ -219,8 +56,10 @@ class TaskScheduler:
         """The step that is to count next."""
         self._next_position = 0
         self._steps: dict[int, Step] = {}
-        self._asking = AnswerLater()
-        self._taking = WorkStealing(roster, decisions)
+        self._asking: list[PendingAsk] = []
+        """Who asked for more of a step, and is answered as late as is in time: then it shows who is fast in it."""
+        self._asked_back: dict[str, AskedBack] = {}
+        """Workers that were asked to give back what they have not begun."""
         self._idle: set[str] = set()
         self._at_step: dict[str, int] = {}
         """The last step that each worker that takes part was given a task of."""
@@ -232,7 +71,7 @@ class TaskScheduler:
         self.step, self._next_position = step, position
         self._steps.clear()
         self._asking.clear()
-        self._taking.clear()
+        self._asked_back.clear()
         self._idle.clear()
         self._at_step.clear()
         self._late.clear()
@@ -271,8 +110,8 @@ class TaskScheduler:
         """Have others do what a lost worker held; False where servers have something else of it than was thought."""
         self._idle.discard(name)
         self._late.discard(name)
-        self._asking.take_of(name)
-        self._taking.drop(name, self._asking)
+        self._asking = [each for each in self._asking if each.worker.name != name]
+        self._ask_elsewhere(name)
         are_well = [step.drop_worker(name, self._roster.num_servers) for step in self._steps.values()]
         return all(are_well)
 
@@ -292,7 +131,7 @@ class TaskScheduler:
                 continue
             task.doubled, task.is_open = True, False
             task.is_asked_back = False  # should it still give something back, the step begins again
-            self._taking.drop(task.worker, self._asking)
+            self._ask_elsewhere(task.worker)
             self._late.add(task.worker)
             step.orphans.append(task)
             self._decisions.say(
@@ -391,7 +230,17 @@ class TaskScheduler:
         if not step.tail_left:
             return 0
         shares = {share.name: share for share in shares_of(self._workers, balance=self._training.balance)}
-        return granted(step, worker, own, shares, self._roster, now_s)
+        others = []
+        for task in step.open_tasks(self._roster.num_servers):
+            other = self._roster.workers.get(task.worker)
+            if other is not None and other.name != worker.name:
+                # One that will get no more is waited for, as one whose share is fixed.
+                share = shares[other.name] if task.is_open else replace(shares[other.name], share=0.0)
+                others.append((share, _left_s(step, task, other, now_s)))
+        if any(math.isinf(busy_s) for _, busy_s in others):
+            others = []  # nobody knows when those are free: whoever asks takes it
+        busy_s = max(0.0, own.busy_until_s - now_s) if own is not None and own.busy_until_s is not None else 0.0
+        return grant(shares[worker.name], step.tail_left, others, step_s=step.plan.step_s, busy_s=busy_s)
 
     def _rescue(self, now_s: float) -> bool:
         """Have a lost worker's task done by one who waits for the next step, where nobody is free; True where one is.
@@ -432,21 +281,28 @@ class TaskScheduler:
             step.tasks[more.task].is_at_last = True
             if more.busy_s:
                 step.tasks[more.task].busy_until_s = now_s + more.busy_s
-        if not (self._has_tail(more) and self._asking.can_wait(worker, more, now_s)):
+        early_s = more.busy_s - LEAD * more.fetch_s - LEAST_LEAD_S
+        if self._has_tail(more) and early_s > 0:
+            self._asking.append(PendingAsk(now_s + early_s, worker, more))
+        else:
             self._answer(worker, more, now_s)
 
     def ran_out(self, worker: Worker, now_s: float) -> None:
         """Answer at once who ran out of work sooner than was thought."""
-        for each in self._asking.take_of(worker.name):
+        taken = [each for each in self._asking if each.worker.name == worker.name]
+        self._asking = [each for each in self._asking if each.worker.name != worker.name]
+        for each in taken:
             self._answer(worker, each.more, now_s)
 
     def due_s(self) -> float:
         """Return when the next one has to be answered."""
-        return self._asking.due_s()
+        return min((each.due_s for each in self._asking), default=math.inf)
 
     def answer_due(self, now_s: float) -> None:
-        """Answer those whose time has come, and those for whom nothing is left to wait for."""
-        for each in self._asking.take_due(now_s, self._has_tail):
+        """Answer those whose time has come, and those for whom nothing is left to wait for, the first due first."""
+        taken = [each for each in self._asking if each.due_s <= now_s or not self._has_tail(each.more)]
+        self._asking = [each for each in self._asking if each not in taken]
+        for each in sorted(taken, key=lambda each: each.due_s):
             self._answer(each.worker, each.more, now_s)
 
     def _has_tail(self, more: More) -> bool:
@@ -458,35 +314,124 @@ class TaskScheduler:
         """Give a worker a piece of the tail, or the next task."""
         step = self._steps.get(more.step)
         task = step.tasks.get(more.task) if step is not None else None
-        generation = self._roster.generation
         # One that was closed stays so: its gradients may be with the servers already.
         if step is not None and task is not None and task.worker == worker.name and task.is_open:
             samples = self._grant(step, worker, now_s, task)
             if samples:
-                first, last = step.extend(task, samples)
-                task.is_longer(worker.speed.piece_seconds(samples))
-                self._decisions.send(
-                    worker,
-                    Extend(generation=generation, step=step.number, task=task.number, first=first, last=last),
-                )
+                self._extend(worker, step, task, *step.extend(task, samples))
                 return
-            if not self._everyone and self._training.balance and self._taking.begin(step, task, worker, more, now_s):
+            if not self._everyone and self._training.balance and self._steal(step, task, worker, more, now_s):
                 return
             task.is_open = False
-        self._decisions.send(worker, Close(generation=generation, step=more.step, task=more.task))
+        self._decisions.send(worker, Close(generation=self._roster.generation, step=more.step, task=more.task))
         self._advance_worker(worker, now_s)
+
+    def _extend(self, worker: Worker, step: Step, task: StepTask, first: int, last: int) -> None:
+        """Tell a worker that its task has become longer."""
+        task.is_longer(worker.speed.piece_seconds(last - first))
+        self._decisions.send(
+            worker,
+            Extend(generation=self._roster.generation, step=step.number, task=task.number, first=first, last=last),
+        )
+
+    # -- work stealing: who is free gets what a worker that turns out slow has not begun -------------------------------
+
+    def _steal(self, step: Step, own: StepTask, taker: Worker, more: More, now_s: float) -> bool:
+        """Ask the worker that would be last for some of its task; True where the taker has to wait for the answer.
+
+        Nobody takes who gave something back in this step, nor where somebody's share is fixed by hand.
+        """
+        rate = taker.speed.samples_per_s
+        if step.tail_left or own.has_given or rate is None or taker.settings.share is not None:
+            return False
+        cost_s = more.busy_s + AROUND * more.fetch_s + taker.speed.piece_fixed_s
+        slow: tuple[float, StepTask, Worker] | None = None
+        for task in step.open_tasks(self._roster.num_servers):
+            giver = self._roster.workers.get(task.worker)
+            if giver is None or giver.name in {taker.name, *self._asked_back} or giver.settings.share is not None:
+                continue
+            if not task.is_open or task.is_at_last or task.is_asked_back:
+                continue
+            left_s = _left_s(step, task, giver, now_s)
+            if left_s > WORTH * cost_s and (slow is None or left_s > slow[0]):
+                slow = (left_s, task, giver)
+        if slow is None:
+            return False
+        _, task, giver = slow
+        task.is_asked_back = True
+        self._asked_back[giver.name] = AskedBack(step.number, task.number, taker, more)
+        self._decisions.send(
+            giver,
+            GiveBack(
+                generation=self._roster.generation,
+                step=step.number,
+                task=task.number,
+                samples_per_s=rate,
+                fixed_s=cost_s,
+            ),
+        )
+        return True
 
     def gave_back(self, giver: Worker, message: GaveBack, now_s: float) -> bool:
         """Hand on what a slow worker gave back; False where that is not what it had."""
-        asked, step = self._taking.answered(giver, message), self._steps.get(message.step)
+        asked, step = self._asked_back.get(giver.name), self._steps.get(message.step)
+        if asked is None or (asked.step, asked.task) != (message.step, message.task):
+            return True  # nobody waits for it any more
+        del self._asked_back[giver.name]
         task = step.tasks.get(message.task) if step is not None else None
-        if asked is None or step is None or task is None:
+        if step is None or task is None:
             return True
         if not step.take_back(task, message.ranges):
             return False
         if not message.ranges:
-            if self._roster.workers.get(asked[0].name) is asked[0]:
-                self._answer(*asked, now_s)
-        elif not self._taking.hand_on(step, *asked, message.ranges):
+            if self._is_there(asked.taker):
+                self._answer(asked.taker, asked.more, now_s)
+        elif not self._hand_on(step, asked, message.ranges):
             step.orphan(message.ranges, now_s)
         return True
+
+    def _hand_on(self, step: Step, asked: AskedBack, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Give positions to whoever waits for them; False where it is gone, or has ended its task."""
+        taker, task = asked.taker, step.tasks.get(asked.more.task)
+        if task is None or task.worker != taker.name or not task.is_open or task in step.orphans:
+            return False
+        task.is_at_last = False
+        for first, last in _joined(ranges):
+            task.ranges.append((first, last))
+            self._extend(taker, step, task, first, last)
+        return True
+
+    def _ask_elsewhere(self, name: str) -> None:
+        """Forget that a worker was asked for something back; who waits for its answer asks again."""
+        asked = self._asked_back.pop(name, None)
+        if asked is not None and self._is_there(asked.taker):
+            self._asking.append(PendingAsk(0.0, asked.taker, asked.more))
+
+    def _is_there(self, taker: Worker) -> bool:
+        """Say whether a worker is there, and not another of its name."""
+        return self._roster.workers.get(taker.name) is taker
+
+
+def _left_s(step: Step, task: StepTask, worker: Worker, now_s: float) -> float:
+    """Predict how long a worker still computes for a task; infinite where that is not known.
+
+    What it said itself when it began the last of it counts more than how long its tasks take. One that should have
+    ended is late, and is taken to be so for as long again as predictions are off.
+    """
+    if task.busy_until_s is not None:
+        end_s = task.busy_until_s
+    else:
+        expected_s = worker.speed.seconds(task.num_positions) or math.inf
+        end_s = max(task.handed_s, step.begun_s) + expected_s - worker.speed.push_s
+    return max(end_s - now_s, worker.speed.error * (now_s - step.begun_s))
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges with neighbours as one."""
+    joined: list[tuple[int, int]] = []
+    for first, last in ranges:
+        if joined and joined[-1][1] == first:
+            joined[-1] = (joined[-1][0], last)
+        else:
+            joined.append((first, last))
+    return joined

@@ -24,13 +24,6 @@ class GoBack:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLost:
-    """A server is not what it was: the others wait until it is."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class BeginAgain:
     """What is under way has to be thrown away; servers keep their state."""
 
@@ -50,7 +43,7 @@ class Finish:
     """Every sample is done."""
 
 
-Wish = GoBack | ServerLost | BeginAgain | Fail | Finish
+Wish = GoBack | BeginAgain | Fail | Finish
 
 
 class Pause(Enum):

@@ -23,7 +23,7 @@ class Pull(MessageKind, frozen=True):
     base: int = -1
     """Which dense parameters the worker holds, as the server told it; -1 where it holds none."""
     cached: bool = False
-    """Whether ages (`row_ages`) follow, an array for each one of keys: of rows that the worker keeps, few are sent."""
+    """Whether ages (`NOT_KEPT`, ...) follow, an array for each of keys: of rows that the worker keeps, few are sent."""
     number: int = -1
     """By which `Refresh` and `Push` name this pull, in the place of its keys; -1: they will not."""
     first: int = -1
@@ -142,6 +142,11 @@ class Stale(MessageKind, frozen=True):
     generation: int
 
 
+# How a worker says, key by key, what it keeps of a server's rows: one byte each, beside the keys of a pull.
+#
+#   0        nothing: send the row
+#   1 + n    the row as it was n steps before the one that is asked for: send it if a step has changed it since
+#   255      the row, as new as this worker needs it: do not send it, whatever happened to it
 NOT_KEPT = 0
 MOST_STEPS = 2
 """Older rows are not offered: a server knows what its last step changed, and nothing of those before."""

@@ -15,7 +15,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Forgotten, Pull, Pulled, Refresh, Refreshed
 from dovetail.runtime.messages.parameters import MOST_STEPS, NEW_ENOUGH, NOT_KEPT
 from dovetail.runtime.server.gradients import Keys
-from dovetail.runtime.server.key_set_cache import KeySetCache, PullName
+from dovetail.runtime.server.key_set_cache import PullName
 from dovetail.runtime.server.requests import keys_of
 from dovetail.runtime.server.shard import Shard
 from dovetail.transport import Envelope, Sendable, Unwritten
@@ -59,38 +59,33 @@ ROW_BLOCK = 32
 
 
 class AnswerWire:
-    """What this server sends, and what each worker then holds of its dense parameters."""
+    """What a shard's server sends, and what each worker then holds of its dense parameters."""
 
-    def __init__(self, exact: NDArray[np.int64]) -> None:
-        """Send numbers at the places `exact` of dense parameters as they are."""
-        self._copies = ReaderCopies(exact)
+    def __init__(self, shard: Shard) -> None:
+        """Answer for a shard; dense numbers at its `exact` places go as they are."""
+        self._shard, self._copies = shard, ReaderCopies(shard.exact)
         self._seed = 0
 
-    def forget(self, worker: str, kept: KeySetCache) -> None:
+    def forget(self, worker: str) -> None:
         """Forget what a worker that is gone pulled and holds; one that is not gone says everything again."""
-        kept.forget_worker(worker)
+        self._shard.kept.forget_worker(worker)
         self._copies.forget(worker)
 
     def answer(
-        self,
-        envelope: Envelope,
-        asked: Pull | Refresh,
-        shard: Shard,
-        parked_s: float,
-        *,
-        owner: str,
-        rows: Sequence[Sendable] | None = None,
+        self, envelope: Envelope, parked_s: float, *, owner: str, rows: Sequence[Sendable] | None = None
     ) -> tuple[Pulled | Refreshed | Forgotten, list[Sendable]]:
         """Return the answer to a worker that waited so long: dense parameters only where the steps it wants are in.
 
         Its `rows` may be read already, as they were before the step that was waited for.
         """
+        asked: Pull | Refresh = envelope.message
+        shard = self._shard
         if isinstance(asked, Refresh):
             keys = keys_of(asked, envelope.arrays, owner, shard.kept)
             if keys is None:
                 return Forgotten(), []
             changes = shard.refresh(asked.tables, keys, since=asked.since, dense=asked.dense)
-            arrays, base = self.coded(envelope.sender, asked, changes, dense=asked.dense)
+            arrays, base = self._coded(envelope.sender, asked, changes, dense=asked.dense)
             return Refreshed(parked_s=parked_s, base=base), arrays
         dense = asked.dense and asked.version <= shard.version
         keep = PullName(owner, asked.number, asked.version) if asked.number >= 0 else None
@@ -103,10 +98,10 @@ class AnswerWire:
             found = [*rows, shard.values] if dense else rows
         else:
             found = shard.answer(asked.tables, envelope.arrays, dense=dense, keep=keep)
-        arrays, base = self.coded(envelope.sender, asked, found, dense=dense)
+        arrays, base = self._coded(envelope.sender, asked, found, dense=dense)
         return Pulled(parked_s=parked_s, version=shard.version, base=base), arrays
 
-    def coded(
+    def _coded(
         self, reader: bytes, asked: Pull | Refresh, sendable: Sequence[Sendable], *, dense: bool
     ) -> tuple[list[Sendable], int]:
         """Return the arrays of an answer as they go, the last of them dense where `dense`, and what that is called."""

@@ -7,13 +7,16 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import zmq
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.clocks import AwakeClock
+from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import rows_of
 from dovetail.runtime.messages import (
+    AddedUp,
     AddUp,
     Adopt,
     Alive,
@@ -41,7 +44,7 @@ from dovetail.runtime.messages import (
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.answers import AnswerWire
-from dovetail.runtime.server.norm_calls import NormCalls
+from dovetail.runtime.server.norm_sums import Answers
 from dovetail.runtime.server.parked import Parked, Waiting
 from dovetail.runtime.server.redo.log import RedoLog
 from dovetail.runtime.server.redo.safekeeping import Safekeeping
@@ -82,9 +85,8 @@ class ServerLoop:
         rows = Path(cold) / process.name if cold is not None else rows_of(process.folder, process.name)
         self._site = SiteShard(process, number, rows) if blueprint.run.sites else None
         self._shard = self._site or Shard(blueprint, number, rows)
-        self._wire = AnswerWire(self._shard.exact)
+        self._wire = AnswerWire(self._shard)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
-        self._norm_calls = NormCalls(self._shard, self._listener)
         self._coordinator = process.call_coordinator()
         self._senders = process.senders()
         self._safe = Safekeeping(process, number, self._shard, self._listener, self._coordinator)
@@ -200,7 +202,7 @@ class ServerLoop:
             if self._site is not None:
                 self._site.is_kept(message.step)
         elif isinstance(message, Gone):
-            self._wire.forget(message.worker, self._shard.kept)
+            self._wire.forget(message.worker)
         elif isinstance(message, WhoAreYou):
             self._say_hello()
         elif isinstance(message, Stop):
@@ -224,7 +226,12 @@ class ServerLoop:
             start_s = time.perf_counter()
             self._redo.commit(message)
             self._square = self._shard.norm_square() if self._shard.keeps_dense else math.nan
-            self._shard.commit(scale=message.scale, dense_scale=message.dense_scale, factor=message.factor)
+            self._shard.commit(
+                scale=message.scale,
+                dense_scale=message.dense_scale,
+                factor=message.factor,
+                after_slice=self._parked.after_slice if self._shard.sliced else None,
+            )
             self._busy_s += time.perf_counter() - start_s
             self._answer_parked()
         if self._site is not None and self._site.puts_off(message):
@@ -261,7 +268,7 @@ class ServerLoop:
                 self._redo.take_back(kept, worker=message.worker, checkpoint=message.number)
                 self._listener.reply(envelope, Pushed())
             elif isinstance(message, AddUp):
-                self._norm_calls.add_up(envelope, message)
+                self._add_up(envelope, message)
             else:
                 self._push(envelope, message)
         except (DovetailError, ValueError, TypeError, IndexError) as error:
@@ -275,9 +282,27 @@ class ServerLoop:
             self._parked.add(envelope, waited.since_s)
             return
         parked_s = time.monotonic() - waited.since_s
-        answer = self._wire.answer(envelope, message, self._shard, parked_s, owner=envelope.owner, rows=waited.rows)
+        answer = self._wire.answer(envelope, parked_s, owner=envelope.owner, rows=waited.rows)
         if not self._listener.reply(envelope, *answer):
-            self._wire.forget(envelope.owner, self._shard.kept)
+            self._wire.forget(envelope.owner)
+
+    def _add_up(self, envelope: Envelope, message: AddUp) -> None:
+        """Put statistics of a batch norm together; whoever waits for the last part of them is answered with it."""
+        norms = self._shard.norms
+        if norms is None or message.step != self._shard.version or len(envelope.arrays) != 1:
+            raise TrainingError(f"a norm of step {message.step}", hint="a bug: report it")
+        bits = envelope.arrays[0]
+        if bits.dtype != np.int64 or bits.ndim != 1:
+            raise TrainingError(f"sums of a norm are {bits.dtype} {bits.shape}", hint="a bug: report it")
+        self._answer_norms(norms.add(message, bits.view(np.float64), envelope))
+
+    def _answer_norms(self, answers: Answers) -> None:
+        """Answer those who waited at a batch norm."""
+        for envelope, sums in answers:
+            if sums is None:
+                self._listener.reply(envelope, Refused(reason="the workers' samples do not all pass the same norms"))
+            else:
+                self._listener.reply(envelope, AddedUp(), [sums.view(np.int64)])
 
     def _push(self, envelope: Envelope, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
@@ -297,13 +322,14 @@ class ServerLoop:
             late = self._shard.counts(0, message.task)
             counts = self._shard.apply(
                 message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last,
-                scale=self._scale, factor=message.factor, wheres=wheres,
+                scale=self._scale, factor=message.factor, wheres=wheres, before_apply=self._redo.before_apply,
             )  # fmt: skip
         self._shard.kept.forget(envelope.owner, message.pulls)
         self._listener.reply(envelope, Pushed(counts=counts or not message.last))
         grew = counts and self._sync
         is_whole = grew and self._redo.step_grew(generation=message.generation, positions=message.positions)
-        self._norm_calls.pushed(message)
+        if self._shard.norms is not None and message.last:
+            self._answer_norms(self._shard.norms.pushed(message.task, message.positions))
         if counts or (late and message.last):
             self._safe.tell(accepted(message, self._name))
         if is_whole and self._shard.keeps_dense:

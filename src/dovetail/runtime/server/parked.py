@@ -26,15 +26,13 @@ class Parked:
     """The envelopes that wait, in the order in which they came."""
 
     def __init__(
-        self, shard: Shard, answer: Callable[[Envelope, Waiting], None] | None = None, *, reads_ahead: bool
+        self, shard: Shard, answer: Callable[[Envelope, Waiting], None] = lambda _, __: None, *, reads_ahead: bool
     ) -> None:
         """Start with none; without `reads_ahead` rows are read when an envelope is answered.
 
         Where dense parameters go in slices, who waits gets an `answer` as soon as what it asks for is stepped.
         """
         self._shard, self._answer, self._reads_ahead = shard, answer, reads_ahead
-        if shard.sliced and answer is not None:
-            shard.after_slice = self._stepped
         self._envelopes: list[Waiting] = []
         self._unread: list[Waiting] = []
 
@@ -51,14 +49,14 @@ class Parked:
         self._unread.clear()
         return taken
 
-    def _stepped(self, end: int) -> None:
+    def after_slice(self, end: int) -> None:
         """Answer those who wait for rows of the step that is being committed, or for slices up to where it has come."""
         version = self._shard.version
         ready = [each for each in self._envelopes if _is_ready(each.envelope.message, version, end)]
         self._envelopes = [each for each in self._envelopes if each not in ready]
         self._unread = [each for each in self._unread if each not in ready]
-        for waiting in ready if self._answer is not None else ():
-            self._answer(waiting.envelope, waiting)  # type: ignore[misc]
+        for waiting in ready:
+            self._answer(waiting.envelope, waiting)
 
     @property
     def is_read(self) -> bool:

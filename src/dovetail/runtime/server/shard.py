@@ -1,4 +1,10 @@
-"""What one server keeps: its rows of every table and its slice of the dense parameters, and how steps change them."""
+"""What one server keeps: its rows of every table and its slice of the dense parameters, and how steps change them.
+
+In `sync`, gradients of rows are summed as they arrive. When the step is committed, the rows that workers ask for are
+updated first and the others when there is time: nobody can see a row that is not up to date.
+
+No sockets and no clock: `loop` brings messages here. One thread.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +53,11 @@ Vector = NDArray[np.float32]
 
 
 class ErrorFeedbackResidual:
-    """Vectors as long as this server's part of the dense parameters."""
+    """What workers kept back of dense gradients, and servers have: of those who left, and of a checkpoint.
+
+    It is added to the gradient of the next step. Of workers that go on, copies are kept for the checkpoint that is
+    about to be written: loaded, they are what those workers had kept back, who then begin with nothing.
+    """
 
     def __init__(self, size: int, waiting: Vector | None = None) -> None:
         """Begin with what a checkpoint has."""
@@ -228,6 +238,9 @@ def load_tables(
     ]
 
 
+AfterSlice = Callable[[int], None]
+
+
 class Shard:
     """The parameters of one server, and the gradients that wait for the step to be committed."""
 
@@ -256,10 +269,6 @@ class Shard:
         self._threads = threads_of(blueprint)
         self._due = DeferredUpdates(self._threads)
         """Sums of the step that was committed last, those that are not applied yet."""
-        self.before_apply: BeforeApply | None = None
-        """In ssp and async: told of every task that is about to be applied."""
-        self.after_slice: Callable[[int], None] | None = None
-        """In sync, where there are slices: told up to where the dense parameters have the step that is committed."""
         self.kept = KeySetCache()
         self.norms = NormSums() if number == 0 and blueprint.run.training.batch_norm == "global" else None
         """Batch norms over whole batches, on the first server."""
@@ -399,14 +408,17 @@ class Shard:
         if self.norms is not None and step.norms is not None:
             self.norms.put_next(step.norms)
 
-    def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
-        """Apply the step: dense parameters now, rows when they are asked for or there is time."""
+    def commit(self, *, scale: float, dense_scale: float, factor: float, after_slice: AfterSlice | None = None) -> None:
+        """Apply the step: dense parameters now, rows when they are asked for or there is time.
+
+        Where there are slices, `after_slice` is told up to where the dense parameters have the step.
+        """
         self.settle()
         self._due.begin(self.tables, self._step.take_rows(self._due.spare()), scale=scale, factor=factor)
         self.version += 1
         if self.keeps_dense and len(self.values):
             self.returned.put_into(self._step.dense)
-            self._update_dense(self._step.dense, scale=dense_scale, factor=factor)
+            self._update_dense(self._step.dense, scale=dense_scale, factor=factor, after_slice=after_slice)
         self._step.start_anew()
         if self.norms is not None:
             self.norms.commit()
@@ -434,15 +446,19 @@ class Shard:
     def apply(
         self, task: int, worker: str, *, part: int, rows: Sequence[RowGradients], dense: Floats | None,
         last: bool, scale: float, factor: float, wheres: Sequence[Whereabouts | None] = (),
+        before_apply: BeforeApply | None = None,
     ) -> bool:  # fmt: skip
-        """Take in a part of a task's gradients and, with the last, apply them at once (ssp and async)."""
+        """Take in a part of a task's gradients and, with the last, apply them at once (ssp and async).
+
+        Whoever keeps what is applied is told `before_apply`.
+        """
         if self.counts(0, task):
             return False
         gradients = self._attempts.add((0, task, worker), part, rows if last else copied(rows))
         if not last:
             return False
-        if self.before_apply is not None:
-            self.before_apply(task, gradients.rows, dense, scale=scale, factor=factor)
+        if before_apply is not None:
+            before_apply(task, gradients.rows, dense, scale=scale, factor=factor)
         at_once = wheres if part == 0 else ()
         self._applied_keys += apply_rows(self.tables, gradients.rows, at_once, scale=scale, factor=factor)
         if dense is not None and self.keeps_dense:
@@ -455,11 +471,13 @@ class Shard:
         self.version += 1
         return True
 
-    def _update_dense(self, gradients: Floats, *, scale: float, factor: float) -> None:
+    def _update_dense(
+        self, gradients: Floats, *, scale: float, factor: float, after_slice: AfterSlice | None = None
+    ) -> None:
         """Step the dense parameters by their gradients times `scale`."""
         self._dense_steps += 1
         parts, clip_value = (self.values, gradients, self._state), self._blueprint.run.optimizer.clip_value
-        step = stepper(self._optimizer, bucket_size(self._blueprint), self.after_slice)
+        step = stepper(self._optimizer, bucket_size(self._blueprint), after_slice)
         step(*parts, step_number=self._dense_steps, scale=scale, factor=factor, clip_value=clip_value)
 
     def discard(self) -> None:

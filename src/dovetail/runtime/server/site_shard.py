@@ -13,7 +13,7 @@ from dovetail.embedding import Checkpoint
 from dovetail.runtime.messages import Commit, LogNote, Message, Waits
 from dovetail.runtime.process import Process
 from dovetail.runtime.server.gradients import Floats, Keys
-from dovetail.runtime.server.shard import Shard
+from dovetail.runtime.server.shard import AfterSlice, Shard
 from dovetail.runtime.sites import checkpoint as saved
 from dovetail.runtime.sites.join import Joined, join
 
@@ -107,11 +107,11 @@ class SiteShard(Shard):
         self._seen_to_s = now_s
         return self._joined.outer_step.go_on(now_s)
 
-    def commit(self, *, scale: float, dense_scale: float, factor: float) -> None:
+    def commit(self, *, scale: float, dense_scale: float, factor: float, after_slice: AfterSlice | None = None) -> None:
         """Apply the step, and cut a round where it is time."""
         for table, keys, _ in self.step_sums().rows:
             self._joined.outer_step.touch(table, keys)
-        super().commit(scale=scale, dense_scale=dense_scale, factor=factor)
+        super().commit(scale=scale, dense_scale=dense_scale, factor=factor, after_slice=after_slice)
         self._joined.outer_step.after_step(time.monotonic())
 
     def changed_since(self, position: int, keys: Keys, since: int) -> NDArray[np.int32]:

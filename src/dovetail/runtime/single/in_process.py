@@ -174,12 +174,12 @@ class InProcess:
 
 def answer_as(shard: Shard) -> Callable[[Envelope], tuple[Any, Sequence[Any]]]:
     """Return what answers for a server, without its process."""
-    wire = AnswerWire(shard.exact)
+    wire = AnswerWire(shard)
 
     def answer(envelope: Envelope) -> tuple[Any, Sequence[Any]]:
         message = envelope.message
         if isinstance(message, Pull):
-            return wire.answer(envelope, message, shard, 0.0, owner="here")
+            return wire.answer(envelope, 0.0, owner="here")
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
         brought = gradients_in(message, envelope.arrays, shard.kept, shard.exact, len(shard.values))

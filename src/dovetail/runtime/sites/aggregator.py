@@ -1,4 +1,9 @@
-"""The aggregator, at the first site: which rounds make an exchange, and the line that takes them in and sends it."""
+"""The aggregator, at the first site: which rounds make an exchange, and the line that takes them in and sends it.
+
+An exchange takes the next round of every site that has one here. It is made once every site that is heard of has one;
+a site that has been silent for `wait_s` is not waited for, and takes part again when it is back. Each round counts
+once, whoever sends it again.
+"""
 
 from __future__ import annotations
 
@@ -341,11 +346,6 @@ class AggregatorLine:
                 other.is_away = site in away
                 word = f"silent for {self._wait_s:.0f} s: the others go on without it" if other.is_away else "back"
                 self._tell(f"site {self._names[site]} is {word}")
-
-    @property
-    def sockets(self) -> list[object]:
-        """Return the sockets on which something may come."""
-        return [self._listener.socket]
 
     def close(self) -> None:
         """Stop listening."""

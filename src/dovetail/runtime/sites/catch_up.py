@@ -1,4 +1,12 @@
-"""Catching up: a site that has missed exchanges gets them from the nearest peer that keeps them."""
+"""Catching up: a site that has missed exchanges gets them from the nearest peer that keeps them.
+
+Who is nearest is measured: of those that answer, the one whose answers take the least time. Where it is the first site,
+that sends what is missing by itself. Where it is another, or the first site is silent, exchanges are fetched there one
+by one, and the first site is told that they are taken care of. A site that stops giving is given up for a while.
+
+Only sites with an address of their own keep exchanges for others, who have to reach them. What a site keeps is of use
+to itself as well: what came after its last checkpoint is on its own disk when it comes back.
+"""
 
 from __future__ import annotations
 

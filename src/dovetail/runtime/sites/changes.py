@@ -1,4 +1,33 @@
-"""What a site has learnt that the others have not heard of yet, and what several have learnt as one change."""
+"""What a site has learnt that the others have not heard of yet, and what several have learnt as one change.
+
+    live = base + on its way + the rest
+
+`base` is what all sites agree on, to the last bit: it changes by exchanges alone, and by the same numbers everywhere.
+A cut takes the rest of every row that was touched since the last cut; what of it survives a codec is `on its way` until
+an exchange brings it into the base. What the codec rounded away stays in `live`, and so in the next cut of the row
+(error feedback without a residual of its own). A row that nothing is on its way of, and that was not touched since, is
+put on the base exactly: what rounding left in it is dropped, so that all sites have the same row.
+
+Rows that the site has not touched are their own base: only touched ones take memory here, until they are agreed on.
+
+No sockets, no clock, no files.
+
+Several sites' changes as one, the same numbers at every site:
+
+Dense parameters: the mean of the sites' changes, weighted by samples; the outer optimizer takes it as its gradient.
+
+Rows, by what updates them:
+
+- SGD is linear: a row's change is the mean over all sites of the exchange, weighted by samples, and zero for a site
+  that did not touch it. One step a round is then one step on the union of the batches.
+- Adagrad and Adam divide by the size of gradients: a site's steps are as long as those of one site with all samples,
+  and not shorter because it has fewer of them. The sites' changes are added up. For rare rows that is what one site
+  does, whose steps touch them as often as all sites' together. For rows of every step theory wants something between
+  the mean and the sum: gradients are mostly noise there, and over K times the samples it is smaller by sqrt(K), so one
+  site's steps come to sqrt(K) times the mean. The sum ended closer to one site (`benchmarks/site_quality.py`).
+
+Where gradients are summed over samples and not averaged (`reduction = "sum"`), SGD's changes are summed as well.
+"""
 
 from __future__ import annotations
 

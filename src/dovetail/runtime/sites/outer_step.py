@@ -1,4 +1,12 @@
-"""The outer step of DiLoCo at one server: rounds are cut, offered, and brought into the parameters."""
+"""The outer step of DiLoCo at one server: rounds are cut, offered, and brought into the parameters.
+
+A round is cut at a step that is known before: so many steps after the last one, or where the journal says that it was
+cut before the run went back. While it is on its way training goes on; where the next cut comes before the exchange,
+the server answers no worker (`is_held`) until it is here, for `wait_s` at most. Then the site goes on alone, and cuts
+later.
+
+No sockets: `line` brings what others say. Time is an argument.
+"""
 
 from __future__ import annotations
 

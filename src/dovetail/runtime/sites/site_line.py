@@ -206,11 +206,6 @@ class SiteLine:
         for each in self._rounds.values():
             each.is_late, each.sent_s = each.is_late or each.sent_s is not None, None
 
-    @property
-    def sockets(self) -> list[object]:
-        """Return the sockets on which something may come; they change."""
-        return [self._beats.socket, self._bulk.socket]
-
     def close(self) -> None:
         """Hang up."""
         self._hang_up()

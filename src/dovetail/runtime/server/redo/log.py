@@ -77,8 +77,6 @@ class RedoLog:
         self.wants_checkpoint = False
         self.words: list[str] = []
         """What people should hear."""
-        if self.is_on:
-            shard.before_apply = self._task
 
     # -- where it begins and ends --------------------------------------------------------------------------------------
 
@@ -202,7 +200,7 @@ class RedoLog:
         self._position += self.step_positions(self._position)
         self._forget_step()
 
-    def _task(
+    def before_apply(
         self, task: int, rows: Sequence[RowGradients], dense: Floats | None, *, scale: float, factor: float
     ) -> None:
         """Write a task that is about to be applied."""

@@ -79,7 +79,6 @@ def recover(log: RedoLog, shard: Shard, run_folder: Path) -> tuple[LogFacts, int
         raise RedoDamageError(f"the checkpoint holds {shard.version} steps, and the log begins with {facts.first}")
     shard.forget_tasks(below=facts.next_task)
     again = Again(shard)
-    hook, shard.before_apply = shard.before_apply, None
     try:
         for content in contents:
             if content.facts.first != shard.version:
@@ -88,8 +87,6 @@ def recover(log: RedoLog, shard: Shard, run_folder: Path) -> tuple[LogFacts, int
                 again.do(record)
     except (DovetailError, ValueError, TypeError, IndexError) as error:
         raise RedoDamageError(f"it does not fit: {error}") from None
-    finally:
-        shard.before_apply = hook
     generation = again.put_waiting()
     position = contents[0].facts.position
     for _ in range(shard.version - facts.first):
@@ -162,7 +159,7 @@ class Again:
             raise RedoDamageError(f"step {record.number} counts, and is not the one after {version}")
         self._shard.put_step(self._waiting[1])
         self._waiting = None
-        factors = {name: float(record.details[name]) for name in ("scale", "dense_scale", "factor")}
+        factors: dict[str, Any] = {name: float(record.details[name]) for name in ("scale", "dense_scale", "factor")}
         self._shard.commit(**factors)
         self._shard.settle()
 

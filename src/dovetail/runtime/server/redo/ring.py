@@ -1,4 +1,19 @@
-"""The end of a redo log under way: a ring of memory that outlives its process, and goes to disk from there."""
+"""The end of a redo log under way: a ring of memory that outlives its process, and goes to disk from there.
+
+A record is copied into the ring, which is a mapped file: once it is there, the death of the process costs nothing. A
+thread writes the ring to the log's file, past the memory in which the operating system keeps files (O_DIRECT) where the
+file system can do that. So the same few pages take in everything that is logged: nothing else is driven out of memory,
+and memory that was never used before, which is slow to get in a virtual machine, is not asked for.
+
+    88 bytes      DOVETAIL-RING-1, the name of the file whose end it holds, a checksum of that file's facts and of these
+    at 96, 104    how much of that is in the file, and how long it is: words with a checksum in their last 16 bits
+    from 4,096    byte n of the file at n modulo the size
+
+Both words are written by one store of the processor, so that nobody who dies leaves a part of one.
+
+A ring is in shared memory where the run has a folder there, else beside the log: a file on a disk may have to wait for
+its file system. `put_back` completes the file of a server that died.
+"""
 
 from __future__ import annotations
 
