@@ -40,9 +40,7 @@ def _head(planned: PlannedNodes) -> dict[str, Any]:
         "stop_grace_period": GRACE,
         "shm_size": "1gb",
         "volumes": [".:/job"],
-        "deploy": {
-            "resources": {"limits": {"cpus": str(planned.head_cores), "memory": f"{planned.head_bytes >> 20}M"}}
-        },
+        "deploy": {"resources": {"limits": limits}},
     }
 
 

@@ -14,10 +14,11 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from dovetail.atomic_file import replace_file
 from dovetail.prometheus import CONTENT_TYPE, Family, Sample, counter, gauge, page_of
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import PROMETHEUS, replace_file
+from dovetail.runtime.folder import PROMETHEUS
 from dovetail.runtime.messages import Report
 from dovetail.runtime.monitor.callbacks import Callback
 from dovetail.spec.run import Run
