@@ -24,6 +24,7 @@ from dovetail.data.batch import Batch
 from dovetail.data.source import Source
 from dovetail.data.streams import stream_number
 from dovetail.embedding import Checkpoint, Table
+from dovetail.embedding.tiers.device.captured_step import recorder_for
 from dovetail.embedding.tiers.device.table import DeviceTable
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime import checkpoint as checkpoints
@@ -50,7 +51,7 @@ from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import load_table
 from dovetail.runtime.single.device_rows import DeviceRows, doors_of
-from dovetail.runtime.single.device_steps import DeviceSteps, FreeSteps, KnownSteps, recorder_for
+from dovetail.runtime.single.device_steps import DeviceSteps, FreeSteps, KnownSteps
 from dovetail.runtime.single.figures import SingleProcessFigures
 from dovetail.runtime.worker.compute.compiled import can_compile
 from dovetail.runtime.worker.compute.served_model import ServedModel
