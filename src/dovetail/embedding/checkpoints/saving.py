@@ -1,4 +1,4 @@
-"""A checkpoint being written: rows as they were at one moment, while training goes on.
+"""Saving a table while it is in use: rows as they were at one moment, while training goes on.
 
 At the start every row to be written is marked. The writer takes marked rows part by part; whoever is about to change or
 delete a marked row hands it over first. So each is written once, as it was at the start.
