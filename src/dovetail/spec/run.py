@@ -127,9 +127,9 @@ class RunTraining(Section, frozen=True):
         str | None,
         Meta(description="a plan whose stages the run has, as with --plan: a file, from the run file's folder"),
     ] = None
-    activations: Annotated[
-        Activations, Meta(description="as what numbers travel between stages: float32, or bfloat16 (half the bytes)")
-    ] = "float32"
+    activations: Annotated[Activations, Meta(description="the old name of compression.activations: bfloat16 is 16")] = (
+        "float32"
+    )
     batch_norm: Annotated[
         BatchNorm | None,
         Meta(description="normalise by the whole batch (global), or each worker by its part (own); absent: see below"),
@@ -285,6 +285,12 @@ class Run(Section, frozen=True):
         pinned = sum(worker.share or 0.0 for _, worker in self.each_worker())
         if pinned > 1.0 + 1e-9:
             raise SpecError(f"pins shares that add up to {pinned:g}", key="worker", hint="shares add up to 1 at most")
+
+    @property
+    def activation_bits(self) -> int:
+        """In how many bits a number travels between stages."""
+        bits = self.compression.activations
+        return 16 if bits == 32 and self.training.activations == "bfloat16" else bits
 
     def workers_of(self, stage: int) -> list[tuple[str, RunWorker]]:
         """Return every single worker of a stage with its name."""

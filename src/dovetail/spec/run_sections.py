@@ -265,7 +265,8 @@ class RunCompression(Section, frozen=True):
         Meta(description="in the place of bits: the part of a dense gradient that goes, its largest numbers, 0 to 1"),
     ] = None
     activations: Annotated[
-        ActivationBits, Meta(description="a number between stages: 32 (as training.activations says), 16, 8 or 4")
+        ActivationBits,
+        Meta(description="a number between stages: 32, 16 (as bfloat16), 8 or 4 (rounded by chance, unbiased)"),
     ] = 32
 
     def __post_init__(self) -> None:
