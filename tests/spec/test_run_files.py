@@ -197,7 +197,7 @@ def test_workers_alike_are_counted_and_a_single_one_keeps_its_name():
     ],
 )
 def test_the_old_name_of_bits_between_stages_is_still_read(keys, bits):
-    assert run_from({"model": {"name": "ctr-dnn"}, **keys}).activation_bits == bits
+    assert run_from({"model": {"name": "ctr-dnn"}, **keys}, {}, place="run.toml").activation_bits == bits
 
 
 BAD_NAMES = [
