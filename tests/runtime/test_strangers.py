@@ -1,4 +1,4 @@
-"""While a run goes on, others knock at its ports, and a worker lies: refused and written down, and the result is right."""
+"""While a run goes on, others knock at its ports, and a worker lies: all are refused, and the result is right."""
 
 import contextlib
 import socket
