@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from dovetail.runtime.coordinator.journal import JournalLine
 from dovetail.runtime.coordinator.membership import Member
+from dovetail.runtime.figures import Counted
 from dovetail.runtime.messages import Message
 
 
@@ -32,18 +32,6 @@ class Say:
     """An event that people want to hear of."""
 
     text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """A step counts, or in ssp and async a task: for the figures."""
-
-    step: int
-    samples: int
-    loss: float
-    seconds: float | None = None
-    by_worker: Mapping[str, int] | None = None
-    gradient_norm: float = math.nan
 
 
 Decision = Send | Write | Say | Counted

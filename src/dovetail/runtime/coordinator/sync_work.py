@@ -7,7 +7,7 @@ import math
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import RunManifest
-from dovetail.runtime.coordinator.decisions import Counted, Decisions
+from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.dense_keepers import dense_keepers
 from dovetail.runtime.coordinator.journal import CommitLine, Past, StartLine
 from dovetail.runtime.coordinator.membership import Member, Roster, Worker
@@ -15,6 +15,7 @@ from dovetail.runtime.coordinator.steps import Step
 from dovetail.runtime.coordinator.task_scheduler import TaskScheduler
 from dovetail.runtime.coordinator.work import BeginAgain, Finish, GoBack, Pause, Wish
 from dovetail.runtime.dense.optimizer import clipped_scale
+from dovetail.runtime.figures import Counted
 from dovetail.runtime.messages import Accepted, Commit, Committed, Done, GaveBack, Message, More, Norm, NormIs, RanOut
 
 REPEAT_S = 2.0
