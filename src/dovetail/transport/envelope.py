@@ -109,9 +109,14 @@ class EnvelopeCodec:
         return frames
 
     def unpack(
-        self, frames: Sequence[Any], *, sender: bytes = b"", owner: str = "",
-        lanes: Callable[[str], SharedMemory] | None = None, connection: int = -1,
-    ) -> Envelope:  # fmt: skip
+        self,
+        frames: Sequence[Any],
+        *,
+        sender: bytes = b"",
+        owner: str = "",
+        lanes: Callable[[str], SharedMemory] | None = None,
+        connection: int = -1,
+    ) -> Envelope:
         """Return the envelope in these frames (bytes or anything with a buffer), or raise `WireError`.
 
         `lanes` finds the shared memory of a name.

@@ -148,11 +148,17 @@ class ServerLoop:
 
     def _say_hello(self) -> None:
         """Tell the coordinator what this server holds."""
-        self._coordinator.send(Hello(
-            role="server", name=self._name, process_id=self._process.process_id,
-            generation=max(self._generation, self._waits_in), era=self._era, word=self._word,
-            version=self._shard.version if self._era >= 0 else -1,
-        ))  # fmt: skip
+        self._coordinator.send(
+            Hello(
+                role="server",
+                name=self._name,
+                process_id=self._process.process_id,
+                generation=max(self._generation, self._waits_in),
+                era=self._era,
+                word=self._word,
+                version=self._shard.version if self._era >= 0 else -1,
+            )
+        )
 
     def _beat(self) -> None:
         """Send a sign of life, now and then."""
@@ -306,24 +312,18 @@ class ServerLoop:
 
     def _push(self, envelope: Envelope, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
-        brought = gradients_in(message, envelope.arrays, self._shard.kept, self._shard.exact, len(self._shard.values))
-        if brought is None:
+        part = gradients_in(message, envelope.arrays, self._shard.kept, self._shard.exact, len(self._shard.values))
+        if part is None:
             self._listener.reply(envelope, Forgotten())
             return
-        rows, wheres, dense = brought
-        self._shard.check(rows, dense, message.first)
+        self._shard.check(part)
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
-            counts = not late and self._shard.push(
-                message.step, message.task, message.worker,
-                part=message.part, rows=rows, dense=dense, last=message.last, wheres=wheres, first=message.first,
-            )  # fmt: skip
+            counts = not late and self._shard.push(part)
         else:
             late = self._shard.counts(0, message.task)
-            counts = self._shard.apply(
-                message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last,
-                scale=self._scale, factor=message.factor, wheres=wheres, before_apply=self._redo.before_apply,
-            )  # fmt: skip
+            factor = message.factor
+            counts = self._shard.apply(part, scale=self._scale, factor=factor, before_apply=self._redo.before_apply)
         self._shard.kept.forget(envelope.owner, message.pulls)
         self._listener.reply(envelope, Pushed(counts=counts or not message.last))
         grew = counts and self._sync

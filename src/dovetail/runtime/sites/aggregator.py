@@ -60,9 +60,14 @@ class Aggregation(Generic[R]):
     """What is here of each site, and what is in exchanges already."""
 
     def __init__(
-        self, num_sites: int, *, wait_s: float, now_s: float, applied: Mapping[int, int] | None = None,
+        self,
+        num_sites: int,
+        *,
+        wait_s: float,
+        now_s: float,
+        applied: Mapping[int, int] | None = None,
         finished: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Begin after exchanges that hold the rounds `applied` of each site; those `finished` bring no more."""
         self._wait_s = wait_s
         self.applied = dict.fromkeys(range(num_sites), 0) | dict(applied or {})
@@ -107,8 +112,9 @@ class Aggregation(Generic[R]):
 
     def next_exchange(self, now_s: float) -> dict[int, R]:
         """Return the rounds of the next exchange by site, which count from now on; none where it is too early."""
-        ready = {site: rounds[number] for site, rounds in self._here.items()
-                 if (number := self.applied[site] + 1) in rounds}  # fmt: skip
+        ready = {
+            site: rounds[number] for site, rounds in self._here.items() if (number := self.applied[site] + 1) in rounds
+        }
         away = set(self.away(now_s))
         if not ready or any(site not in ready and site not in away for site in self.unfinished):
             return {}
@@ -167,10 +173,20 @@ class AggregatorLine:
     """Exchanges are made here."""
 
     def __init__(
-        self, names: Sequence[str], last_steps: Sequence[int], listener: Listener, log: ExchangeLog, shapes: Shapes,
-        *, every: int | None, first_every: int, wait_s: float, end_wait_s: float, now_s: float,
+        self,
+        names: Sequence[str],
+        last_steps: Sequence[int],
+        listener: Listener,
+        log: ExchangeLog,
+        shapes: Shapes,
+        *,
+        every: int | None,
+        first_every: int,
+        wait_s: float,
+        end_wait_s: float,
+        now_s: float,
         tell: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Go on after the exchanges in the log; without `every` the steps of a round are chosen."""
         self._names, self._listener, self._log, self._shapes = names, listener, log, shapes
         self._wait_s, self._end_wait_s, self._tell = wait_s, end_wait_s, tell
@@ -178,9 +194,12 @@ class AggregatorLine:
         self._life = secrets.token_hex(8)
         self._so_far = log.read(log.count)[0].so_far if log.count else ((0, 0),) * len(names)
         self._aggregation: Aggregation[BroughtRound] = Aggregation(
-            len(names), wait_s=wait_s, now_s=now_s, applied={site: each[0] for site, each in enumerate(self._so_far)},
+            len(names),
+            wait_s=wait_s,
+            now_s=now_s,
+            applied={site: each[0] for site, each in enumerate(self._so_far)},
             finished=[site for site, (_, step) in enumerate(self._so_far) if step >= last_steps[site]],
-        )  # fmt: skip
+        )
         self._others = {site: OtherSite() for site in range(1, len(names))}
         self._beat: Beat | None = None
         self._now_s = now_s
@@ -285,9 +304,13 @@ class AggregatorLine:
             self._listener.refuse(envelope, f"{type(message).__name__} is not for a site to say")
             return
         heard = Heard(
-            life=self._life, exchanges=self._log.count, latest=self._aggregation.latest(site), every=self.every,
-            over=self._aggregation.is_over(now_s, self._end_wait_s), needed=self._needed,
-        )  # fmt: skip
+            life=self._life,
+            exchanges=self._log.count,
+            latest=self._aggregation.latest(site),
+            every=self.every,
+            over=self._aggregation.is_over(now_s, self._end_wait_s),
+            needed=self._needed,
+        )
         self._listener.reply(envelope, heard)
 
     def _make(self, rounds: dict[int, BroughtRound]) -> None:

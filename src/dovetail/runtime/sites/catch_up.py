@@ -164,10 +164,14 @@ class Nearby:
     def _choose(self, now_s: float, have: int, first_s: float, missed: int) -> None:
         """Take the nearest that has what comes next, where it is nearer than the first site."""
         able = [
-            peer for peer in self._peers
-            if peer.has is not None and now_s >= peer.not_before_s and peer.has.first <= have + 1
-            and peer.has.count - have >= missed and peer.latency_s < first_s
-        ]  # fmt: skip
+            peer
+            for peer in self._peers
+            if peer.has is not None
+            and now_s >= peer.not_before_s
+            and peer.has.first <= have + 1
+            and peer.has.count - have >= missed
+            and peer.latency_s < first_s
+        ]
         if able:
             self._from = min(able, key=lambda peer: peer.latency_s)
             self._wanted = None

@@ -44,9 +44,16 @@ class SiteLine:
     """A line to the first site; `connect` makes a connection."""
 
     def __init__(
-        self, connect: Callable[[str], Caller], *, every: int, now_s: float, tell: Callable[[str], None],
-        site: int, giver: CatchUpPeer | None = None, nearby: Nearby | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        connect: Callable[[str], Caller],
+        *,
+        every: int,
+        now_s: float,
+        tell: Callable[[str], None],
+        site: int,
+        giver: CatchUpPeer | None = None,
+        nearby: Nearby | None = None,
+    ) -> None:
         """Connect; the other side need not be there yet. What was missed may come from this disk, or from nearby."""
         self._site, self._giver, self._nearby = site, giver, nearby
         self._early: dict[tuple[int, int], Arrays] = {}
@@ -120,8 +127,11 @@ class SiteLine:
             beat, send_s=self._send_s, exchanges=self._catch_up(now_s, beat), lost=self._lost
         )
         is_news = self._said is None or (beat.exchanges, beat.has_own, beat.done, beat.lost) != (
-            self._said.exchanges, self._said.has_own, self._said.done, self._said.lost,
-        )  # fmt: skip
+            self._said.exchanges,
+            self._said.has_own,
+            self._said.done,
+            self._said.lost,
+        )
         if is_news or now_s - self._said_s >= BEAT_S:
             self._said, self._said_s = beat, now_s
             with suppress(PeerLost):
