@@ -35,7 +35,7 @@ from stock_tables import StockModel, dense_layers, run_stock
 from dovetail.embedding import Adagrad, Table
 from dovetail.embedding.tiers.device.budget import slot_bytes
 from dovetail.embedding.tiers.device.captured_step import FusedStep
-from dovetail.embedding.tiers.device.table import Moved
+from dovetail.embedding.tiers.device.prefetcher import Moved
 from dovetail.embedding.tiers.hit_ratio import hit_ratio
 from dovetail.units import format_bytes
 from zipf_keys import Batches, make_batches, rows_by_count
@@ -142,9 +142,9 @@ def tiered(arguments: argparse.Namespace, batches: Batches, name: str, device_by
         f"{format_bytes(host_bytes)} of host memory: {ran.samples_per_s:,.0f} samples/s, AUC {ran.auc:.4f}\n"
         f"    a batch: {moved.num_looked_up / count:,.0f} distinct rows, {moved.num_missing / count:,.0f} missing "
         f"(hit ratio {moved.hit_ratio:.4f}; of look-ups {1 - moved.num_missing / count / batches.keys.shape[1]:.4f}), "
-        f"{moved.num_lifted / count:,.0f} came up ({moved.num_from_disk / count:,.0f} from disk), "
-        f"{moved.num_lowered / count:,.0f} went down: {format_bytes(moved.num_lifted / count * ROW_BYTES)} up, "
-        f"{format_bytes(moved.num_lowered / count * ROW_BYTES)} down\n"
+        f"{moved.num_promoted / count:,.0f} came up ({moved.num_from_disk / count:,.0f} from disk), "
+        f"{moved.num_demoted / count:,.0f} went down: {format_bytes(moved.num_promoted / count * ROW_BYTES)} up, "
+        f"{format_bytes(moved.num_demoted / count * ROW_BYTES)} down\n"
         f"    a step: {ran.seconds / count * 1e3:.3f} ms; planning thread {moved.planning_s / count * 1e3:.3f} ms "
         f"({moved.planning_waited_s / count * 1e3:.3f} of it waiting for the device; "
         f"{count / max(1, moved.num_rounds):.1f} batches at once), "

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-PACKAGES = ("dovetail.data", "dovetail.embedding", "dovetail.models", "dovetail.runtime")
+PACKAGES = ("dovetail.data", "dovetail.embedding", "dovetail.models", "dovetail.orchestrate", "dovetail.runtime")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -7,9 +7,10 @@ import signal
 import pytest
 from rich.console import Console
 
-from dovetail.cli.run_file import alike_workers, find_run, lock_free_folder
+from dovetail.cli.run_file import find_run
 from dovetail.cli.stopping import Stopping
 from dovetail.errors import SpecError
+from dovetail.orchestrate.run_files import alike_workers, lock_free_folder
 from dovetail.runtime.messages import Report, WorkerStatus
 from dovetail.runtime.monitor.live import View, plain_line
 from dovetail.spec.run import Run, RunModel, RunWorker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,11 +11,23 @@ from typer.testing import CliRunner
 
 from dovetail.catalogue import load_catalogue
 from dovetail.cli.main import app
-from dovetail.cli.planned import problem_of, rows_found, run_as_planned
 from dovetail.cli.run_file import says_dense
+from dovetail.cli.tables import show_places
 from dovetail.errors import PlanError
+from dovetail.orchestrate.measured import rows_found
 from dovetail.runtime.folder import RunSummary, TableSummary
-from dovetail.runtime.planned.from_plan import Machine, check_memory, in_sync, place, planned_run, predict, with_plan_of
+from dovetail.runtime.planned.from_plan import (
+    Machine,
+    check_memory,
+    in_sync,
+    place,
+    placed,
+    planned_run,
+    predict,
+    problem_of,
+    run_as_planned,
+    with_plan_of,
+)
 from dovetail.runtime.planned.units import PlanUnit, units_of
 from dovetail.spec import Plan, read_problem, write_problem
 from dovetail.spec.plan import Stage
@@ -188,6 +201,28 @@ def test_dense_parameters_that_do_not_fit_into_memory_are_refused():
         check_memory(problem, stages, Machine(cores=3, gpus=0, memory_bytes=89.0))
 
 
+def test_a_plan_that_a_run_names_must_fit_into_memory_too(tmp_path):
+    dense = make_layer("dense", on={"cpu": make_layer_time()}, weight_bytes=10.0, optimizer_bytes=10.0)
+    write_problem(make_problem(resources=[make_resource("cpu")], layers=[dense]), tmp_path / "problem.json")
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(make_plan(("cpu", 0, 0, 3))))
+    run = with_settings(Run(model=RunModel(name="ctr-dnn")), {"training.plan": "plan.json"}, place="here")
+    machine = Machine(cores=3, gpus=0, memory_bytes=90.0)
+
+    assert len(with_plan_of(run, tmp_path, machine=machine).each_worker()) == 3
+    with pytest.raises(PlanError, match="would hold 90 B"):
+        with_plan_of(run, tmp_path, machine=replace(machine, memory_bytes=89.0))
+
+
+def test_other_hosts_have_dense_parameters_on_servers_unless_someone_chose():
+    plan = make_plan(("cpu", 0, 1, 1), ("cpu", 2, 5, 1))
+    here, elsewhere = Machine(cores=2, gpus=0), Machine(cores=2, gpus=0, is_elsewhere=True)
+    run = Run(model=RunModel(name="ctr-dnn"))
+
+    assert placed(run, plan, None, here).run.training.dense == "ring"
+    assert placed(run, plan, None, elsewhere).run.training.dense == "ps"
+    assert placed(run, plan, None, elsewhere, dense="ring").run.training.dense == "ring"
+
+
 def test_the_table_shows_planned_units_those_here_and_both_predictions(tmp_path, capsys):
     time = make_layer_time(1.0, compute_parallel=0.5)
     layers = [make_layer(str(number), on={"reader": time}) for number in range(6)]
@@ -197,6 +232,7 @@ def test_the_table_shows_planned_units_those_here_and_both_predictions(tmp_path,
     (tmp_path / "plan.json").write_bytes(msgspec.json.encode(plan))
 
     found = run_as_planned(Run(model=RunModel(name="ctr-dnn")), tmp_path / "plan.json", scale=True)
+    show_places(found)
 
     told = capsys.readouterr().err
     cores = found.machine.cores
@@ -208,14 +244,15 @@ def test_the_table_shows_planned_units_those_here_and_both_predictions(tmp_path,
     assert "predicted with those here:" in told
 
 
-def test_a_problem_of_another_model_is_refused_where_it_is_named_and_passed_over_where_it_is_not(tmp_path, capsys):
+def test_a_problem_of_another_model_is_refused_where_it_is_named_and_passed_over_where_it_is_not(tmp_path):
     write_problem(make_problem(), tmp_path / "problem.json")  # of two layers
     plan = make_plan(("cpu", 0, 5, 1))
 
     with pytest.raises(PlanError, match="is not the plan's problem"):
         problem_of(plan, tmp_path / "plan.json", tmp_path / "problem.json")
-    assert problem_of(plan, tmp_path / "plan.json", None) is None
-    assert "is not looked at" in capsys.readouterr().err
+    told: list[str] = []
+    assert problem_of(plan, tmp_path / "plan.json", None, tell=told.append) is None
+    assert "is not looked at" in told[0]
 
 
 @pytest.mark.processes
@@ -292,7 +329,7 @@ def test_a_policy_learns_from_runs_of_its_plans_on_what_a_run_measured(tmp_path)
     assert f"ran {found['stages'][0]['units']} x cpu:" in planned.stderr
 
 
-def test_what_was_foretold_of_rows_is_set_beside_what_was_found(tmp_path, capsys):
+def test_what_was_foretold_of_rows_is_set_beside_what_was_found(tmp_path):
     stage = Stage(
         resource="gpu", first_layer=0, last_layer=9, units=1, row_budgets={"rows": 3e8}, row_hits={"rows": 0.8}
     )
@@ -306,12 +343,12 @@ def test_what_was_foretold_of_rows_is_set_beside_what_was_found(tmp_path, capsys
         checkpoint="c", tables=(table,),
     )  # fmt: skip
     summary.write(tmp_path)
-    found = rows_found(plan, tmp_path)
-    said = capsys.readouterr().err
+    said: list[str] = []
+    found = rows_found(plan, tmp_path, tell=said.append)
     msgspec.structs.replace(summary, tables=()).write(tmp_path)
 
     assert found == {"row_hits": {"foretold": {"rows": 0.8}, "measured": {"rows": 0.75}}}
-    assert "rows of `rows` on the device: 80.0% of look-ups foretold, 75.0% found" in said
+    assert "rows of `rows` on the device: 80.0% of look-ups foretold, 75.0% found" in said[0]
     assert rows_found(plan, tmp_path) == {}
 
 

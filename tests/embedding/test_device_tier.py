@@ -154,7 +154,7 @@ def test_as_many_batches_as_are_planned_at_once_are_a_dict(device, tmp_path):
     with make(device, tmp_path, device_rows=2000) as table:
         for _ in range(3):
             ahead = [rng.integers(0, 3000, size=rng.integers(1, 60)) for _ in range(3 * MOST_TOGETHER)]
-            planner = table.on_device._planner
+            planner = table.on_device._prefetcher
             with planner._turn:
                 for keys in ahead:
                     table.on_device.announce(keys)

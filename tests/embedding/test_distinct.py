@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from dovetail.embedding import Adam, Table, TableError
-from dovetail.embedding import thread_pool as crew
+from dovetail.embedding import Adam, Table, TableError, thread_pool
 from dovetail.embedding.thread_pool import RowThreads
 
 
 @pytest.mark.parametrize("host_rows", [None, 3000])
 def test_threads_give_the_bits_of_one_thread_wherever_rows_lie(tmp_path, monkeypatch, host_rows):
-    monkeypatch.setattr(crew, "FEWEST", 64)
+    monkeypatch.setattr(thread_pool, "FEWEST", 64)
     draw, found = np.random.default_rng(0), []
     steps = [draw.choice(5000, size=1500, replace=False) for _ in range(30)]
     gradients = [draw.normal(size=(1500, 5)).astype(np.float32) for _ in steps]
@@ -57,8 +56,7 @@ def test_gradients_that_cannot_be_written_are_left_as_they_are():
     assert gradients.min() == 1
 
 
-def test_what_one_of_a_crew_raises_comes_out_when_all_have_ended(monkeypatch):
-    monkeypatch.setattr(crew, "FEWEST", 1)
+def test_what_one_of_several_threads_raises_comes_out_when_all_have_ended():
     done = []
 
     def work(first, last):
@@ -66,7 +64,7 @@ def test_what_one_of_a_crew_raises_comes_out_when_all_have_ended(monkeypatch):
             raise ValueError("the third")
         done.append((first, last))
 
-    four = RowThreads(4)
+    four = RowThreads(4, fewest=1)
     with pytest.raises(ValueError, match="the third"):
         four.share(4, work)
     four.close()

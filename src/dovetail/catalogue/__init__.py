@@ -1,6 +1,6 @@
 """Resource types that clouds rent out, with their prices: found by id, filtered, and put into problems."""
 
-from dovetail.catalogue.catalogue import Catalogue, SortBy, load_catalogue
+from dovetail.catalogue.catalogue import Catalogue, SortBy, load_catalogue, users_catalogue
 from dovetail.catalogue.entry import CatalogueEntry, Precision
 from dovetail.catalogue.price_list import PriceList
 from dovetail.catalogue.resolve import read_problem_with, resolve_resource
@@ -14,4 +14,5 @@ __all__ = [
     "load_catalogue",
     "read_problem_with",
     "resolve_resource",
+    "users_catalogue",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,6 +15,8 @@ from dovetail.errors import SpecError, did_you_mean
 from dovetail.spec.resource import Kind
 
 SortBy = Literal["price", "memory", "flops", "name"]
+VARIABLE = "DOVETAIL_CATALOGUE"
+"""Names more catalogue files, separated like PATH."""
 
 
 class Catalogue(Mapping[str, CatalogueEntry]):
@@ -91,6 +94,12 @@ def load_catalogue(own_files: Sequence[Path] = ()) -> Catalogue:
     """Return the types that come with Dovetail and those of a user's files, which add to them or replace them."""
     lists = [packaged_price_list(), *(read_price_list(path) for path in own_files)]
     return Catalogue(entry for prices in lists for entry in prices.dated_entries())
+
+
+def users_catalogue(own_files: Sequence[Path] = ()) -> Catalogue:
+    """Return the types that come with Dovetail and those of a user's files: of `DOVETAIL_CATALOGUE`, then these."""
+    named = [Path(path) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+    return load_catalogue([*named, *own_files])
 
 
 def _is_called(name: str | None, wanted: str) -> bool:

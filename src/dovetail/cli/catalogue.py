@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,11 +10,8 @@ import typer
 from dovetail.cli.output import errors_shown, print_json
 
 if TYPE_CHECKING:
-    from dovetail.catalogue import Catalogue, CatalogueEntry
+    from dovetail.catalogue import CatalogueEntry
     from dovetail.spec import Problem
-
-VARIABLE = "DOVETAIL_CATALOGUE"
-"""Names more catalogue files, separated like PATH."""
 
 ProblemFile = Annotated[Path, typer.Argument(metavar="PROBLEM", help="The problem: TOML or JSON.")]
 MinSamplesPerS = Annotated[float | None, typer.Option(help="The floor, instead of the file's.")]
@@ -38,7 +34,9 @@ def catalogue(
 ) -> None:
     """List resource types that can be named in a problem file: type = "aws:g5.xlarge"."""
     with errors_shown(as_json=as_json):
-        entries = load(own).select(
+        from dovetail.catalogue import users_catalogue
+
+        entries = users_catalogue(own or ()).select(
             cloud=cloud,
             kind=kind,
             accelerator=accelerator,
@@ -55,24 +53,16 @@ def catalogue(
             _print(entries)
 
 
-def load(own: list[Path] | None) -> Catalogue:
-    """Return the catalogue with the user's own files: those of the variable, then those of the command line."""
-    from dovetail.catalogue import load_catalogue
-
-    named = [Path(path) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
-    return load_catalogue([*named, *(own or [])])
-
-
 def problem_from(
     path: Path, own: list[Path] | None, *, spot: bool, min_samples_per_s: float | None, finish_in: str | None
 ) -> Problem:
     """Return the problem in a file, with its types from the catalogue and its floor from the command line, if given."""
-    from dovetail.catalogue import read_problem_with
+    from dovetail.catalogue import read_problem_with, users_catalogue
     from dovetail.units import parse_duration_s
 
     if min_samples_per_s is not None and finish_in is not None:
         raise typer.BadParameter("give --min-samples-per-s or --finish-in, not both")
-    problem = read_problem_with(load(own), path, spot=spot)
+    problem = read_problem_with(users_catalogue(own or ()), path, spot=spot)
     if finish_in is not None:
         min_samples_per_s = problem.training.total_samples / parse_duration_s(finish_in)
     return problem if min_samples_per_s is None else problem.with_floor(min_samples_per_s)

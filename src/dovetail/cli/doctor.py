@@ -252,10 +252,10 @@ def _kernel_cache() -> Finding:
 
 def _catalogue() -> Finding:
     """Load the catalogue, with the user's own files."""
-    from dovetail.cli.catalogue import load
+    from dovetail.catalogue import users_catalogue
 
     try:
-        types = load(None)
+        types = users_catalogue()
     except DovetailError as error:
         return Finding(name="catalogue", state="missing", says=str(error), hint=error.hint, required=True)
     except ImportError as error:

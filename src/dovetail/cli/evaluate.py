@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,13 +11,6 @@ from dovetail.cli.data import parse_options
 from dovetail.cli.options import OnHosts, opened
 from dovetail.cli.output import errors_shown, print_json, print_line, say
 from dovetail.cli.predict import own_module
-from dovetail.errors import DovetailError, did_you_mean
-
-if TYPE_CHECKING:
-    from dovetail.runtime.launch.hosts.fleet import Fleet
-
-EVALUATE_S = 24 * 3600.0
-"""The longest that a host may take."""
 
 
 def evaluate(
@@ -53,14 +46,15 @@ def evaluate(
     with errors_shown(as_json=as_json), opened(on) as fleet:
         import msgspec
 
-        from dovetail.runtime.finished.evaluate import Evaluation, evaluate_run
+        from dovetail.runtime.finished.evaluate import evaluate_run
 
         if fleet is not None:
+            from dovetail.orchestrate.hosts import evaluated_on
+
             words = [f"--samples={samples}", *([] if data is None else [f"--data={data}"])]
             words += [f"--data-option={each}" for each in data_option or []] + [f"--metric={m}" for m in metric or []]
             words += [] if model is None else [f"--model={model}"]
-            printed = _evaluated_on(fleet, host, run, checkpoint, words, trust=trust)
-            found = msgspec.json.decode(printed, type=Evaluation)
+            found = evaluated_on(fleet, host, run, checkpoint, words, trust=trust, tell=say)
         else:
             found = evaluate_run(
                 run,
@@ -80,23 +74,3 @@ def evaluate(
             print_line(f"{name:<9} {value:.5f}")
         print_line(f"{'loss':<9} {found.loss:.5f}")
         print_line(f"{'model':<9} {found.checkpoint}")
-
-
-def _evaluated_on(
-    fleet: Fleet, host: str | None, run: Path, checkpoint: Path | None, words: list[str], *, trust: bool
-) -> str:
-    """Bring a run to a host and return what the same command prints there."""
-    from dovetail.runtime.blueprint import Blueprint
-    from dovetail.runtime.launch.hosts.commands import RUN, bring_run, printed_by, started
-    from dovetail.runtime.trust import check_trusted
-
-    name = host or fleet.hosts[0].name
-    if name not in fleet.remotes:
-        raise DovetailError(f"there is no host `{name}`", hint=did_you_mean(name, fleet.remotes))
-    blueprint = Blueprint.read(run)
-    check_trusted(run, blueprint.run, trust=trust)
-    remote = fleet.remotes[name]
-    say(f"bringing the run to {name} ...")
-    place = bring_run(remote, run, blueprint.run, checkpoint)
-    with started(remote, ["evaluate", RUN, "--json", f"--checkpoint={place}", *words]) as command:
-        return printed_by(remote, command, timeout_s=EVALUATE_S)

@@ -88,9 +88,9 @@ def _fleet(
     """Return the machines that the files ask for."""
     import msgspec
 
-    from dovetail.cli.catalogue import load
-    from dovetail.cli.planned import problem_of
+    from dovetail.catalogue import users_catalogue
     from dovetail.manifests.nodes import fleet_of, parse_per_node
+    from dovetail.runtime.planned.from_plan import problem_of
     from dovetail.spec import Plan
     from dovetail.spec.files import read_struct
     from dovetail.spec.run import Run
@@ -104,8 +104,8 @@ def _fleet(
         plan_text=msgspec.json.format(msgspec.json.encode(made), indent=2).decode() + "\n",
         run=run,
         run_text=None if run_file is None else run_file.read_text(encoding="utf-8"),
-        problem=problem_of(made, plan_file, problem_file),
-        catalogue=load(None),
+        problem=problem_of(made, plan_file, problem_file, tell=say),
+        catalogue=users_catalogue(),
         per_node=parse_per_node(per_node),
         name=name or plan_file.stem,
         image=image,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import asdict
-from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,8 +16,6 @@ from dovetail.units import format_count, format_duration, parse_duration_s
 
 if TYPE_CHECKING:
     from dovetail.profiler.links import LinkSpeeds
-    from dovetail.runtime.launch.hosts.fleet import Fleet
-    from dovetail.runtime.launch.hosts.remote import RemoteHost
 
 
 link = typer.Typer(help="Measure how fast two hosts talk to each other.", no_args_is_help=True)
@@ -52,10 +49,11 @@ def measure(
     if (place is None) == (on is None):
         raise typer.BadParameter("give HOST:PORT, or --on HOSTS")
     with errors_shown(as_json=as_json), opened(on) as fleet:
+        from dovetail.orchestrate.hosts import measure_between
         from dovetail.profiler.links import measure_link
 
         if fleet is not None:
-            found = measure_between(fleet, repeats=repeats, timeout_s=parse_duration_s(timeout))
+            found = measure_between(fleet, repeats=repeats, timeout_s=parse_duration_s(timeout), tell=say)
             print_links(found, as_json=as_json)
             return
         host, port = _parse(place or "")
@@ -88,21 +86,6 @@ def _print(speeds: LinkSpeeds) -> None:
         )
 
 
-HERE = "here"
-START_S = 30.0
-
-
-def measure_between(fleet: Fleet, *, repeats: int, timeout_s: float) -> list[dict[str, Any]]:
-    """Return both directions of every pair of hosts, and of each with this machine."""
-    deadline_s = max(90.0, 3 * timeout_s)
-    links = []
-    for target in fleet.remotes.values():
-        links += _pair(None, target, repeats=repeats, timeout_s=timeout_s, deadline_s=deadline_s)
-    for source, target in combinations(fleet.remotes.values(), 2):
-        links += _pair(source, target, repeats=repeats, timeout_s=timeout_s, deadline_s=deadline_s)
-    return links
-
-
 def print_links(links: list[dict[str, Any]], *, as_json: bool) -> None:
     """Print the links, a line for each direction."""
     if as_json:
@@ -114,31 +97,3 @@ def print_links(links: list[dict[str, Any]], *, as_json: bool) -> None:
             f"{link['from']:<{width}} -> {link['to']:<{width}}  {format_count(link['bytes_per_s'])}B/s "
             f"(spread {link['spread']:.0%}), latency {format_duration(link['latency_s'])}"
         )
-
-
-def _pair(
-    source: RemoteHost | None, target: RemoteHost, *, repeats: int, timeout_s: float, deadline_s: float
-) -> list[dict[str, Any]]:
-    """Return what was measured from one host, or this machine, to another and back."""
-    from dataclasses import asdict
-
-    from dovetail.profiler.links import measure_link
-    from dovetail.runtime.launch.hosts.commands import printed_by, started, wait_for_word
-    from dovetail.runtime.launch.hosts.protocol import AskPorts, Ports
-
-    name, address = HERE if source is None else source.name, target.line.host.reached_at
-    say(f"measuring {name} and {target.name} ...")
-    found = target.call(AskPorts(address=address, count=1))
-    port = str(found.ports[0]) if isinstance(found, Ports) else "0"
-    served = ("link", "serve", "--once", "--host", address, "--port", port, "--for", f"{deadline_s + START_S:.0f}s")
-    with started(target, served) as server:
-        wait_for_word(target, server, "listening on", timeout_s=START_S)
-        if source is None:
-            there = measure_link(address, int(port), num_repeats=repeats, timeout_s=timeout_s, deadline_s=deadline_s)
-            speeds: dict[str, Any] = asdict(there)
-        else:
-            words = ("link", "measure", f"{address}:{port}", "--json", "--repeats", str(repeats))
-            with started(source, (*words, "--timeout", f"{timeout_s}s")) as measuring:
-                speeds = json.loads(printed_by(source, measuring, timeout_s=deadline_s + START_S))
-    ends = {"there": (name, target.name), "back": (target.name, name)}
-    return [{"from": ends[way][0], "to": ends[way][1], **speeds[way]} for way in ("there", "back")]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.output import say
+from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
     from dovetail.runtime.launch.hosts.fleet import Fleet
@@ -49,6 +50,19 @@ DataOptions = Annotated[
 Prices = Annotated[
     list[str] | None, typer.Option(metavar="NAME=USD", help="USD per hour of `cpu` (one core) or `gpu`.")
 ]
+
+
+def parsed_prices(words: list[str] | None) -> dict[str, float]:
+    """Return what a unit of each type costs, of words NAME=USD."""
+    usd: dict[str, float] = {}
+    for text in words or []:
+        name, _, value = text.partition("=")
+        try:
+            usd[name] = float(value)
+        except ValueError:
+            raise DovetailError(f"--price {text} is not NAME=USD", hint="write it like --price cpu=0.04") from None
+    return usd
+
 
 ReplanAbove = Annotated[
     float, typer.Option(min=0.0, help="With --replan: the part by which a stage's throughput may be off.")

@@ -98,10 +98,10 @@ def plan(
         problem = problem_from(
             problem_file, catalogue, spot=spot, min_samples_per_s=min_samples_per_s, finish_in=finish_in
         )
-        if measured is not None:
-            from dovetail.cli.measured_runs import limited_to_here
+        if measured is not None and _is_run(measured):
+            from dovetail.orchestrate.measured import limited_to_here
 
-            problem = limited_to_here(problem, measured)
+            problem = limited_to_here(problem)
         demands = Demands(
             max_cost_per_hour=max_cost_per_hour,
             max_stages=max_stages,
@@ -237,15 +237,21 @@ def _told_if_slow(what: str) -> Iterator[None]:
         timer.cancel()
 
 
+def _is_run(name: str) -> bool:
+    from dovetail.orchestrate.run_files import is_run
+
+    return is_run(name)
+
+
 def _measure(name: str) -> Measure:
     """Return what runs the plans of a run file or model here, or the function that `package.module:function` names."""
-    from dovetail.cli.run_file import is_run
     from dovetail.data.imports import ImportProblem, imported
 
-    if is_run(name):
-        from dovetail.cli.measured_runs import measure_runs
+    if _is_run(name):
+        from dovetail.orchestrate.measured import measure_runs
+        from dovetail.orchestrate.run_files import read_run
 
-        return measure_runs(name)
+        return measure_runs(read_run(name), tell=say)
     try:
         return imported(name)
     except ImportProblem as problem:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.options import DataName, DataOptions, ModelName, ModelOptions, Prices
+from dovetail.cli.options import DataName, DataOptions, ModelName, ModelOptions, Prices, parsed_prices
 from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
-    from dovetail.profiler.links import LinkSpeed
     from dovetail.profiler.profile import Profile
-    from dovetail.spec import Link, ResourceType
-
-CORE_USD_PER_HOUR = 0.04
-GPU_USD_PER_HOUR = 2.42
-"""What HeterPS paid for a core and a V100; --price says what yours cost."""
-NETWORK_LATENCY_S = 5e-5
-"""Of a network whose bandwidth is given: what a message takes within one data centre."""
 
 
 def profile(
@@ -58,6 +49,13 @@ def profile(
     with errors_shown(as_json=as_json):
         import msgspec
 
+        from dovetail.orchestrate.profiling import (
+            buses_of,
+            links_between,
+            network_speed,
+            types_at_hand,
+            types_elsewhere,
+        )
         from dovetail.profiler.profile import profile as measure
         from dovetail.profiler.request import ProfileRequest
         from dovetail.spec import Training, write_problem
@@ -71,20 +69,20 @@ def profile(
             optimizer=optimizer,
             seed=seed,
         )
-        at_hand, elsewhere = types_at_hand(price or []), _types_elsewhere(resources or [])
-        buses = _buses(resources or [])
+        at_hand, elsewhere = types_at_hand(parsed_prices(price)), types_elsewhere(resources or [])
+        buses = buses_of(resources or [])
         if row_cache and not buses and not any(resource.kind == "gpu" for resource in at_hand):
             raise DovetailError(
                 f"--row-cache {row_cache}: PyTorch finds no GPU here, and none of --resources has a known bus",
                 hint="leave it away, profile where there is one, or name a GPU type, e.g. --resources aws:g5.xlarge",
             )
-        network = network_speed(network_gb_per_s)
+        network = network_speed(network_gb_per_s, tell=say)
         found = measure(
             request,
             training=Training(samples=samples, batch=batch, min_samples_per_s=min_samples_per_s),
             at_hand=at_hand,
             elsewhere=elsewhere,
-            links=links_between(at_hand, elsewhere, network),
+            links=links_between(at_hand, elsewhere, network, tell=say),
             network_bytes_per_s=network.bytes_per_s,
             num_workers=workers,
             row_cache_batches=row_cache,
@@ -98,96 +96,6 @@ def profile(
             print_json(msgspec.json.encode(found.problem))
         else:
             _print(found)
-
-
-def usd_per_hour(prices: list[str], known: Container[str], *, hint: str) -> dict[str, float]:
-    """Return what a unit of each type costs, where it is said as NAME=USD; `hint` says which types are known."""
-    usd: dict[str, float] = {}
-    for text in prices:
-        name, _, value = text.partition("=")
-        try:
-            usd[name] = float(value)
-        except ValueError:
-            raise DovetailError(f"--price {text} is not NAME=USD", hint="write it like --price cpu=0.04") from None
-        if name not in known:
-            raise DovetailError(f"--price names `{name}`", hint=hint)
-    return usd
-
-
-def types_at_hand(prices: list[str]) -> list[ResourceType]:
-    """Return the types of this machine: one core, and the CUDA device where there is one."""
-    import torch
-
-    from dovetail.profiler.machine import cores, memory
-    from dovetail.spec import ResourceType
-
-    usd = {"cpu": CORE_USD_PER_HOUR, "gpu": GPU_USD_PER_HOUR}
-    usd |= usd_per_hour(prices, usd, hint="types at hand are called `cpu` and `gpu`")
-    core_bytes = memory().usable_bytes / max(cores().num_usable, 1.0)
-    types = [ResourceType(name="cpu", kind="cpu", price_per_hour=usd["cpu"], memory_bytes=core_bytes)]
-    if torch.cuda.is_available():
-        gpu_bytes = float(torch.cuda.get_device_properties(0).total_memory)
-        types.append(ResourceType(name="gpu", kind="gpu", price_per_hour=usd["gpu"], memory_bytes=gpu_bytes))
-    return types
-
-
-def _types_elsewhere(names: list[str]) -> list[ResourceType]:
-    """Return catalogue types to estimate; refuse those whose data sheets say too little."""
-    from dovetail.cli.catalogue import load
-
-    if not names:
-        return []
-    catalogue = load(None)
-    types = [catalogue.find(name).to_resource() for name in names]
-    for name, resource in zip(names, types, strict=True):
-        if resource.flops_per_s is None or resource.memory_bytes_per_s is None:
-            raise DovetailError(
-                f"{name} has no peaks in the catalogue, so it cannot be estimated",
-                hint="choose a type with an accelerator, or profile on such a machine",
-            )
-    return types
-
-
-def _buses(names: list[str]) -> dict[str, float]:
-    """Return the bytes a second between host memory and accelerators of catalogue types, by the types' names."""
-    from dovetail.cli.catalogue import load
-
-    if not names:
-        return {}
-    catalogue = load(None)
-    entries = [catalogue.find(name) for name in names]
-    rates = {entry.to_resource().name: entry.host_bus_bytes_per_s for entry in entries if entry.kind == "gpu"}
-    return {name: rate for name, rate in rates.items() if rate is not None}
-
-
-def links_between(at_hand: list[ResourceType], elsewhere: list[ResourceType], network: LinkSpeed) -> list[Link]:
-    """Return the ways between types: the bus between this machine's CPU and GPU, and the network between all others."""
-    from itertools import combinations
-
-    from dovetail.profiler.links import measure_device_copies
-
-    links = []
-    for one, other in combinations([*at_hand, *elsewhere], 2):
-        if one in at_hand and other in at_hand:
-            say("measuring copies between host and GPU ...")
-            copies = measure_device_copies()
-            links.append(copies.there.link(source=one.name, target=other.name))
-            links.append(copies.back.link(source=other.name, target=one.name))
-        else:
-            links.append(network.link(source=one.name, target=other.name))
-    return links
-
-
-def network_speed(gb_per_s: float | None) -> LinkSpeed:
-    """Return the speed between units."""
-    from dovetail.profiler.links import LinkSpeed, measure_loopback
-
-    if gb_per_s is not None:
-        if not gb_per_s > 0:
-            raise DovetailError(f"--network-gb-per-s is {gb_per_s}", hint="give a number above zero, e.g. 12.5")
-        return LinkSpeed(bytes_per_s=gb_per_s * 1e9, latency_s=NETWORK_LATENCY_S, spread=0.0)
-    say("measuring the loopback network ...")
-    return measure_loopback().there
 
 
 def _print(found: Profile) -> None:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.errors import SpecError, did_you_mean, nearest
+from dovetail.orchestrate.run_files import alike_workers, is_run_file, read_run
 
 if TYPE_CHECKING:
-    from dovetail.runtime.prepare.lock import RunLock
     from dovetail.spec.run import Run
 
-RUNS = Path("runs")
 FLAGS = "the command line"
 """What errors call the flags."""
-DEFAULT_SAMPLES = 200_000
-DEFAULT_ROWS_PER_SLOT = 1_000
-"""What a model that is given by its name alone is trained on: a small made click log that it can learn."""
 
 
 def find_run(
@@ -52,107 +45,8 @@ def says_dense(word: str | None, settings: dict[str, Any]) -> bool:
     return isinstance(training, dict) and "dense" in training
 
 
-def is_run_file(word: str) -> bool:
-    """Say whether a word means a run file, not a model."""
-    path = Path(word)
-    return path.is_file() or path.suffix in (".toml", ".json")
-
-
-def is_run(word: str) -> bool:
-    """Say whether a word means a run: a file, or a model that we have."""
-    from dovetail.models.load import MODELS
-
-    return is_run_file(word) or word in MODELS
-
-
-def read_run(word: str) -> Run:
-    """Return the run of a file, or of a model's name."""
-    from dovetail.spec.files import read_struct
-    from dovetail.spec.run import Run
-
-    if is_run_file(word):
-        return read_struct(Path(word), Run)
-    return _run_of_model(word)
-
-
-def _run_of_model(name: str) -> Run:
-    """Return a run of a model with defaults for all the rest."""
-    from dovetail.models.load import MODELS
-    from dovetail.spec.run import Run, RunData, RunModel
-
-    if ":" not in name and name not in MODELS:
-        near = nearest(name, MODELS)
-        raise SpecError(
-            f"`{name}` is neither a run file nor a model",
-            hint=f"did you mean `{near}`?" if near else "give a .toml file, or a model; " + did_you_mean(name, MODELS),
-        )
-    truth = MODELS[name].recipe.truth if name in MODELS else "deep"
-    options: dict[str, Any] = {"truth": truth}
-    if truth not in ("user-item", "next-item"):
-        options["rows_per_slot"] = DEFAULT_ROWS_PER_SLOT
-    return Run(model=RunModel(name=name), data=RunData(options=options, samples=DEFAULT_SAMPLES))
-
-
-def model_run(
-    name: str,
-    *,
-    model_options: dict[str, Any],
-    data: str,
-    data_options: dict[str, Any],
-    samples: int,
-    batch: int,
-    seed: int,
-) -> Run:
-    """Return a run of a model with such options on such data; without data options, on what `train MODEL` takes."""
-    import msgspec
-
-    run = _run_of_model(name)
-    options = data_options if data_options or data != "clicks" else run.data.options
-    if data == "clicks" and "truth" in run.data.options:
-        options = {"truth": run.data.options["truth"], **options}
-    return msgspec.structs.replace(
-        run,
-        model=msgspec.structs.replace(run.model, options=model_options),
-        data=msgspec.structs.replace(run.data, name=data, options=options, samples=samples),
-        training=msgspec.structs.replace(run.training, batch=batch, seed=seed),
-    )
-
-
-def alike_workers(run: Run, count: int) -> list[dict[str, Any]]:
-    """Return that many workers: as the file's where it has one kind, else plain ones; shares go by speed."""
-    import msgspec
-
-    if len(run.workers) == 1:
-        kept = msgspec.to_builtins(run.workers[0])
-        return [{**{key: value for key, value in kept.items() if key != "share" and value is not None}, "count": count}]
-    return [{"name": "worker", "count": count}]
-
-
 def settings_of(flags: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """Return what flags and `--set` words set, by dotted key; flags that were not given are left out."""
     from dovetail.spec.run import parse_setting
 
     return {key: value for key, value in flags.items() if value is not None} | dict(map(parse_setting, words))
-
-
-def lock_free_folder(run: Run) -> RunLock:
-    """Return runs/MODEL-N, N the first number that is free, locked: two that start at once get two."""
-    from dovetail.runtime.errors import TrainingError
-    from dovetail.runtime.prepare.lock import RunLock, owner_of
-    from dovetail.runtime.prepare.run_folder import is_free
-
-    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", run.model.name.rpartition(":")[2] or run.model.name)
-    for number in itertools.count(1):
-        folder = RUNS / f"{stem}-{number}"
-        if folder.exists() and (not is_free(folder) or owner_of(folder) is not None):
-            continue
-        try:
-            lock = RunLock(folder, is_own=True)
-        except TrainingError:
-            if owner_of(folder) is None:
-                raise  # it cannot be written
-            continue
-        if is_free(folder):
-            return lock
-        lock.release()
-    raise AssertionError("there is no end of numbers")

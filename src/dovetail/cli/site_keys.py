@@ -17,7 +17,7 @@ def site_keys(
 ) -> None:
     """Make a pair of keys for every site of a run file that has none; bring the folder to every site."""
     with errors_shown():
-        from dovetail.cli.run_file import read_run
+        from dovetail.orchestrate.run_files import read_run
         from dovetail.runtime.prepare.sites import make_site_keys
 
         run = read_run(run_file)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from dovetail.cli.output import say
 from dovetail.cost import plan_memory
 from dovetail.planner.demands import Demands
 from dovetail.spec import Plan, Problem, Stage
-from dovetail.units import format_bytes, format_count, format_duration, format_usd
+from dovetail.units import format_bytes, format_count, format_duration, format_plain, format_usd
+
+if TYPE_CHECKING:
+    from dovetail.runtime.planned.from_plan import PlannedRun
 
 STAGE_FIGURES = ("units", "USD/h", "s/batch", "samples/s", "")
 
@@ -166,3 +172,52 @@ def _proof(plan: Plan, demands: Demands) -> str:
     else:
         claim = "nothing is proven"
     return f"{claim} ({took} by `{plan.method}`)"
+
+
+def show_places(planned: PlannedRun) -> None:
+    """Say what the plan asks for, what this machine has, what each stage runs on here, and how fast that should be."""
+    machine, prediction = planned.machine, planned.prediction
+    say(f"{machine.called} {machine.cores} core{'s' * (machine.cores != 1)} and {machine.gpus} GPUs; the plan:")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("stage", "layers", "type", "a unit is", "planned", "here", "predicted a batch"):
+        is_text = heading in ("layers", "type", "a unit is")
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
+    for number, (stage, seconds) in enumerate(zip(planned.stages, prediction.stage_seconds, strict=True)):
+        less = f", here {stage.size}" if stage.size != stage.unit.size else ""
+        table.add_row(
+            str(number),
+            f"{stage.first_layer} to {stage.last_layer}",
+            stage.resource,
+            f"{stage.unit}{less}",
+            str(stage.planned),
+            str(stage.units),
+            "-" if seconds is None else format_duration(seconds),
+        )
+    console = Console(file=sys.stderr, width=200)
+    console.print(table)
+    for line in [*_predicted(planned), *_in_sync(planned)]:
+        console.print(line, highlight=False)
+
+
+def _predicted(planned: PlannedRun) -> list[str]:
+    """Return in words how fast the plan should be."""
+    prediction = planned.prediction
+    whole = f"{format_plain(prediction.planned_samples_per_s)} samples/s"
+    if all(stage.is_as_planned for stage in planned.stages):
+        return [f"predicted: {whole}"]
+    lines = [f"predicted with the planned units: {whole}"]
+    if prediction.samples_per_s is None:
+        why = "the plan does not say what its stages take" if planned.problem is None else "units here are smaller"
+        return [*lines, f"predicted with those here: not known, {why}"]
+    how = "" if prediction.is_modelled else ", if each unit does its part: no problem file lies beside the plan"
+    return [*lines, f"predicted with those here: {format_plain(prediction.samples_per_s)} samples/s{how}"]
+
+
+def _in_sync(planned: PlannedRun) -> list[str]:
+    """Return in words what steps in `sync` make of that."""
+    from dovetail.runtime.planned.from_plan import in_sync
+
+    samples_per_s = in_sync(planned.prediction, planned.plan, planned.stages, planned.run)
+    if samples_per_s is None:
+        return []
+    return [f"in sync, where each step fills the stages and drains them: {format_plain(samples_per_s)} samples/s"]

@@ -22,8 +22,7 @@ from dovetail.spec.run import Run
 from dovetail.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
-    from dovetail.cli.planned import PlannedRun
-    from dovetail.cli.replanning import Replanner
+    from dovetail.orchestrate.replanning import Replanner
     from dovetail.runtime.finished.result import TrainingResult
     from dovetail.runtime.folder import LinkSummary, StageSummary, TableSummary, WorkerSummary
     from dovetail.runtime.launch.hosts.fleet import Fleet
@@ -146,21 +145,28 @@ def train(
             from dovetail.cli.timeline import check_timeline_path
 
             check_timeline_path(timeline)
-        from dovetail.cli.run_file import find_run, lock_free_folder, says_dense, settings_of
+        from dovetail.cli.run_file import find_run, says_dense, settings_of
+        from dovetail.orchestrate.run_files import lock_free_folder
         from dovetail.runtime.prepare.lock import RunLock
 
         settings = settings_of(flags, setting or [])
         run = find_run(run_file, resume, settings, workers, trust=trust)
         plan = _plan_of(plan, run, run_file, is_needed=scale or replan or problem is not None)
-        planned: PlannedRun | None = None
+        planned = None
         if plan is not None:
-            from dovetail.cli.planned import run_as_planned
+            from dovetail.cli.tables import show_places
+            from dovetail.runtime.planned.from_plan import run_as_planned
 
-            chosen = run.training.dense if says_dense(run_file, settings) else None
-            if fleet is not None and chosen is None:
-                chosen = "ps"  # a ring across hosts needs a word of trust
-            machine = None if fleet is None else fleet.machine
-            planned = run_as_planned(run, plan, scale=scale, problem_file=problem, dense=chosen, machine=machine)
+            planned = run_as_planned(
+                run,
+                plan,
+                scale=scale,
+                problem_file=problem,
+                dense=run.training.dense if says_dense(run_file, settings) else None,
+                machine=None if fleet is None else fleet.machine,
+                tell=say,
+            )
+            show_places(planned)
             run = planned.run
         if resume is not None and not resume.is_dir():
             raise DovetailError(f"{resume} is no run", hint="give the folder that `dovetail train` wrote")
@@ -189,13 +195,15 @@ def train(
             if planned is None:
                 result = train_once(run, resume is not None)
             else:
-                from dovetail.cli.planned import rows_found
-                from dovetail.cli.replanning import ReplanRule, train_planned
+                from dovetail.orchestrate.measured import rows_found
+                from dovetail.orchestrate.replanning import ReplanRule, train_planned
 
                 rule = ReplanRule(above=replan_above, steps=replan_steps) if replan else None
-                found = train_planned(planned, folder, train_once, resumed=resume is not None, rule=rule)
+                found = train_planned(
+                    planned, folder, train_once, resumed=resume is not None, rule=rule, show=show_places, tell=say
+                )
                 result, run = found.result, found.planned.run
-                facts = {"replans": found.replans, **rows_found(found.planned.plan, folder)}
+                facts = {"replans": found.replans, **rows_found(found.planned.plan, folder, tell=say)}
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
         _show(run, result, facts, as_json=as_json)
@@ -223,8 +231,8 @@ def train_watched(
     *,
     resumed: bool,
     timeline: bool,
-    start_from: Path | None,
-    loggers: list[str],
+    start_from: Path | None = None,
+    loggers: Sequence[str] = (),
     replanner: Replanner | None = None,
     fleet: Fleet | None = None,
 ) -> TrainingResult:

@@ -93,7 +93,7 @@ class Eviction:
         """Return the RAM in use: index, slots, and the lists of the tier below."""
         return self._index.used_bytes + self._host.memory_bytes + (self._disk.memory_bytes if self._disk else 0)
 
-    def make(self, wanted: int) -> bool:
+    def make_room(self, wanted: int) -> bool:
         """Free slots until `wanted` rows fit, a few more than needed; False where rows in use leave no room."""
         if wanted <= self._host.num_free:
             return True
@@ -104,8 +104,8 @@ class Eviction:
             return False
         return self._evict(wanted - self._host.num_free)
 
-    def make_in_index(self, num_new: int) -> bool:
-        """Grow the index where it would get too full, the host tier giving up what it takes; False as in `make`."""
+    def make_room_in_index(self, num_new: int) -> bool:
+        """Grow the index where it would get too full, the host tier making way; False as in `make_room`."""
         size = self._index.size_for(self._index.num_rows + num_new)
         if size == self._index.size:
             return True
@@ -125,7 +125,7 @@ class Eviction:
         worth_it = self._disk is not None and self.capacity >= FEWEST_ROWS
         return worth_it and self._host.num_free < self.capacity >> SHORT_SHIFT
 
-    def make_ahead(self, *, done_with: int) -> None:
+    def evict_ahead(self, *, done_with: int) -> None:
         """Evict some rows ahead of need; those of the last batch may go where that was operation `done_with`."""
         if self._clock.operation == done_with:
             self._clock.next_operation()
@@ -177,9 +177,7 @@ class Eviction:
         keys = np.empty(len(slots), dtype=np.int64)
         num_dirty = moves.dirty_first(host.lines, host.keys, slots, keys)
         records = disk.write_from(keys[:num_dirty], host.rows, slots[:num_dirty])
-        moves.move_down(
-            *(index.keys, index.places, index.seen, index.counts, index.states, host.lines, keys, slots, records)
-        )
+        moves.move_down(*index.arrays, host.lines, keys, slots, records)
         host.give_back(slots)
         self.generation += self._clock.operation != self.last_held
         self.num_written += num_dirty
@@ -190,9 +188,9 @@ class Eviction:
     def _compact(self, disk: DiskTier) -> None:
         """Clear segments until enough of the log lives."""
         index, host = self._index, self._host
-        while (stretch := disk.stretch_to_clear()) is not None:
-            living = np.empty(len(stretch.keys), dtype=np.int32)
-            count = moves.find_living(index.keys, index.places, host.lines, stretch.keys, stretch.first, living)
-            records = disk.move_out(stretch, living[:count])
-            moves.repoint(index.keys, index.places, host.lines, stretch.keys[living[:count]], records)
-            disk.cleared(stretch, count)
+        while (run := disk.run_to_clear()) is not None:
+            living = np.empty(len(run.keys), dtype=np.int32)
+            count = moves.find_living(index.keys, index.places, host.lines, run.keys, run.first, living)
+            records = disk.move_out(run, living[:count])
+            moves.repoint(index.keys, index.places, host.lines, run.keys[living[:count]], records)
+            disk.cleared(run, count)

@@ -22,6 +22,9 @@ GROWTH = 1.5
 """Each time it gets so many times larger; the old and the new one are in memory at once while it grows."""
 
 
+IndexArrays = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32], NDArray[np.uint16], NDArray[np.uint8]]
+
+
 class Index:
     """The arrays of the index; kernels read and write them in place."""
 
@@ -50,6 +53,11 @@ class Index:
         """Return the memory of all entries."""
         return self.size * ENTRY_BYTES
 
+    @property
+    def arrays(self) -> IndexArrays:
+        """Return keys, places, last steps seen, access counts and checkpoint states, as kernels take them."""
+        return self.keys, self.places, self.seen, self.counts, self.states
+
     def size_for(self, num_rows: int) -> int:
         """Return the size needed for `num_rows`: the present one, or the next larger."""
         size = self.size
@@ -64,14 +72,14 @@ class Index:
 
     def remove(self, keys: NDArray[np.int64]) -> None:
         """Take out keys that are there."""
-        remove_all(self.keys, self.places, self.seen, self.counts, self.states, keys)
+        remove_all(*self.arrays, keys)
         self.num_rows -= len(keys)
 
     def grow(self, size: int) -> None:
         """Spread the same rows over `size` entries."""
-        old = (self.keys, self.places, self.seen, self.counts, self.states)
+        old = self.arrays
         self._make(size)
-        copy_all(*old, self.keys, self.places, self.seen, self.counts, self.states)
+        copy_all(*old, *self.arrays)
 
 
 def size_for(num_rows: int) -> int:

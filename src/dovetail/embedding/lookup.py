@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.embedding.kernels import batches as kernels
+from dovetail.embedding.kernels import batches
 from dovetail.embedding.store import Held, TieredStore, Whereabouts
 
 AGEING_LOOKUPS_A_SLOT = 64
@@ -14,11 +16,11 @@ yesterday's hot rows go."""
 
 
 class Lookup:
-    """Reads rows of a store, and keeps their access counts; whoever calls holds the store's lock."""
+    """Reads rows of a store, and keeps their access counts; whoever calls holds the table's lock, but for `note`."""
 
-    def __init__(self, store: TieredStore, ageing_lookups: int | None) -> None:
+    def __init__(self, store: TieredStore, lock: threading.RLock, ageing_lookups: int | None) -> None:
         """Halve counts after `ageing_lookups` rows; absent, that goes by the slots there are."""
-        self._store, self._ageing_lookups = store, ageing_lookups
+        self._store, self._lock, self._ageing_lookups = store, lock, ageing_lookups
         self._num_since_ageing = 0
         self.num_rows = 0
         """Rows looked up since the table was made."""
@@ -30,23 +32,21 @@ class Lookup:
 
     def distinct(self, keys: NDArray[np.int64], out: NDArray[np.float32]) -> Whereabouts | None:
         """Write the values of distinct keys as one batch; return where they lie, unless they do not fit at once."""
-        distinct = self._store.distinct
-        slots = distinct.find(keys)
+        slots = self._store.find_distinct(keys)
         if slots is None:
             self._values(keys, out, insert=True)
         else:
-            distinct.read(slots, out)
+            self._store.read_distinct(slots, out)
             self._num_since_ageing += len(slots)
             self.num_rows += len(slots)
         self._end_batch()
-        return None if slots is None else Whereabouts(slots, distinct.as_of)
+        return None if slots is None else Whereabouts(slots, self._store.as_of)
 
     def again(self, where: Whereabouts, positions: NDArray[np.int32], out: NDArray[np.float32]) -> bool:
         """Write the values at some positions of a batch again; False where rows have moved since it was looked up."""
-        distinct = self._store.distinct
-        holds = where.as_of == distinct.as_of
+        holds = where.as_of == self._store.as_of
         if holds:
-            distinct.read_again(where.slots, positions, out)
+            self._store.read_again(where.slots, positions, out)
         return holds
 
     def pooled(
@@ -67,15 +67,14 @@ class Lookup:
         else:
             values = np.empty((len(keys), out.shape[1]), dtype=np.float32)
             self._values(keys, values, insert=insert)
-            kernels.pool(values, np.arange(len(keys), dtype=np.int32), begins, ends, mean, out)
+            batches.pool(values, np.arange(len(keys), dtype=np.int32), begins, ends, mean, out)
         self._end_batch()
 
-    def note(self, num_rows: int) -> bool:
-        """Count a batch of so many distinct rows, looked up on a device; say whether counts are to be halved."""
+    def note(self, num_rows: int) -> None:
+        """Count a batch of so many distinct rows, looked up on a device."""
         self._num_since_ageing += num_rows
         self.num_rows += num_rows
-        self._store.clock.batch += 1
-        return self._is_time_to_age()
+        self._end_batch()
 
     def _values(self, keys: NDArray[np.int64], out: NDArray[np.float32], *, insert: bool) -> None:
         """Write the values of keys; where they do not fit at once, each distinct key in turn."""
@@ -102,15 +101,8 @@ class Lookup:
     def _end_batch(self) -> None:
         """Go on to the next batch, and age the counts where it is time."""
         self._store.clock.batch += 1
-        if self._is_time_to_age():
-            self._store.facts.age()
-            if self._store.anywhere.above is not None:
-                self._store.anywhere.above.age()
-
-    def _is_time_to_age(self) -> bool:
-        """Say whether counts are to be halved, and begin to count look-ups anew."""
-        period = self._ageing_lookups or AGEING_LOOKUPS_A_SLOT * self._store.room.capacity
-        if self._num_since_ageing < period:
-            return False
-        self._num_since_ageing -= period
-        return True
+        period = self._ageing_lookups or AGEING_LOOKUPS_A_SLOT * self._store.eviction.capacity
+        if self._num_since_ageing >= period:
+            self._num_since_ageing -= period
+            with self._lock:
+                self._store.age_counts()

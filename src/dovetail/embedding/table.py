@@ -28,113 +28,20 @@ from dovetail.embedding.update import Update
 
 if TYPE_CHECKING:
     from dovetail.embedding.tiers.device.table import DeviceTable
+    from dovetail.embedding.tiers.device.tier import DeviceTier
 
-
+Mode = Literal["sum", "mean"]
 SHORTEST_PAUSE_S = 0.001
 """A caller who comes back sooner would wait for a write-back; its next look-up makes room itself."""
 
 
-class Background:
-    """One thread that works on a store under the store's lock."""
+class Table:
+    """Rows of `width` values and their optimizer state, made on first use, for any int64 keys.
 
-    def __init__(self, store: TieredStore, lock: threading.RLock) -> None:
-        self._store, self._lock = store, lock
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-table")
-        self._writing_back = False
-        self._left_s = self._pause_s = 0.0
-        self._step_looked_up = -1
-
-    def caller_came(self) -> None:
-        """Note how long the caller did something else."""
-        self._pause_s = time.monotonic() - self._left_s
-
-    def caller_looked_up(self) -> None:
-        """Take it as leaving where the look-up before was not followed by an update either: then none will be."""
-        step = self._store.clock.step
-        if step == self._step_looked_up:
-            self.caller_leaves()
-        self._step_looked_up = step
-
-    def caller_leaves(self) -> None:
-        """Have some of the least used rows written, where there is little room and, going by the last time, time."""
-        self._left_s = time.monotonic()
-        if self._pause_s > SHORTEST_PAUSE_S:
-            self._write_back_soon()
-
-    def prefetch(self, keys: NDArray[np.int64], ahead: int) -> Future[int]:
-        """Bring rows up and keep them for the next `ahead` look-ups; the result counts the fetches."""
-        return self._pool.submit(self._prefetch, keys, ahead)
-
-    def prepare(self, batches: list[NDArray[np.int64]]) -> Future[int]:
-        """Keep what the batches after the next one need, and fetch for the first; the result counts the fetches."""
-        return self._pool.submit(self._prepare, batches)
-
-    def close(self) -> None:
-        """Wait for what is under way, and leave the rest."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _prepare(self, batches: list[NDArray[np.int64]]) -> int:
-        """Mark what is needed, then fetch for the first batch."""
-        for distance, keys in enumerate(batches):
-            with self._lock:
-                if self._store.closed:
-                    return 0
-                self._store.facts.need(keys, self._store.clock.batch + distance + 2)
-        return self._prefetch(batches[0], 2) if batches else 0
-
-    def _prefetch(self, keys: NDArray[np.int64], ahead: int) -> int:
-        """Fetch in parts, so that nobody waits long."""
-        unique = np.unique(keys)
-        fetched = 0
-        for start in range(0, len(unique), MOST_AT_ONCE):
-            part = unique[start : start + MOST_AT_ONCE]
-            with self._lock:
-                if self._store.closed:
-                    return fetched
-                before = self._store.num_fetched
-                held = self._store.hold(self._store.facts.not_on_device(part), insert=False)
-                if held is None:
-                    return fetched
-                self._store.keep_until(held, self._store.clock.batch + ahead)
-                fetched += self._store.num_fetched - before
-        return fetched
-
-    def _write_back_soon(self) -> None:
-        """Write back after what is under way."""
-        if self._store.room.is_short and not self._writing_back:
-            self._writing_back = True
-            self._pool.submit(self._write_back, self._store.clock.operation)
-
-    def _write_back(self, done_with: int) -> None:
-        """Evict until a little room is free; not now, where somebody is at work on the table."""
-        try:
-            if self._lock.acquire(blocking=False):
-                try:
-                    if not self._store.closed:
-                        self._store.room.make_ahead(done_with=done_with)
-                finally:
-                    self._lock.release()
-        finally:
-            self._writing_back = False
-
-
-def expire(store: TieredStore, saver: Saver, *, max_age_steps: int | None, min_count: int | None) -> NDArray[np.int64]:
-    """Delete rows not looked up in the last `max_age_steps` updates, or counted less than `min_count`; return keys."""
-    step = store.clock.step
-    before = -1 if max_age_steps is None else step - max_age_steps
-    store.anywhere.note_facts_above()
-    expired = store.facts.expired(before, -1 if min_count is None else min_count)
-    for start in range(0, len(expired), MOST_AT_ONCE):
-        some = expired[start : start + MOST_AT_ONCE]
-        saver.bury(some)
-        store.anywhere.remove(some)
-    if store.key_log is not None:
-        store.key_log.add(step, "expired", expired)
-    return expired
-
-
-class OpenTable:
-    """What a table has while it is open."""
+    The rows in RAM (at most `host_rows`, where given) and the index of all rows stay within `host_bytes`; the others
+    lie in `folder`. Where a row lies never shows in its bits (but for `cold_precision` below float32). Any thread may
+    call any method.
+    """
 
     def __init__(
         self,
@@ -172,6 +79,12 @@ class OpenTable:
         self.optimizer: RowOptimizer = Adagrad() if optimizer is None else optimizer
         self.seed, self.shard, self.num_shards = seed, shard, num_shards
         self.scale = 1 / 3 / width**0.5 if scale is None else scale
+        tier: DeviceTier | None = None
+        if device_bytes is not None:
+            from dovetail.embedding.tiers.device.tier import DeviceTier  # noqa: PLC0415 - torch, which servers do without
+
+            row_width = width + self.optimizer.state_width(width)
+            tier = DeviceTier.on(device, row_width, device_bytes=device_bytes, device_rows=device_rows)
         self._store = TieredStore(
             width=width,
             optimizer=self.optimizer,
@@ -185,87 +98,29 @@ class OpenTable:
             key_log=KeyLog(Path(key_log)) if key_log is not None else None,
             expected_rows=expected_rows,
             threads=threads,
+            device=tier,
         )
         self._lock = threading.RLock()
         self._background = Background(self._store, self._lock)
         self._saver = Saver(self._store, self._lock)
-        self._lookup = Lookup(self._store, ageing_lookups)
+        self._lookup = Lookup(self._store, self._lock, ageing_lookups)
         self._update = Update(self._store, self._saver, self.optimizer)
         self._num_expired = 0
         self.on_device: DeviceTable | None = None
         """Rows on a device, for those who train there; None where the table has none."""
-        if device_bytes is not None:
+        if tier is not None:
             from dovetail.embedding.tiers.device.table import DeviceTable  # noqa: PLC0415 - torch, which servers do without
 
             self.on_device = DeviceTable(
-                *(self._store, self._saver, self._lookup, self.optimizer, self._lock),
-                device=device,
-                device_bytes=device_bytes,
-                device_rows=device_rows,
+                tier,
+                self._store,
+                self._saver,
+                self._lookup,
+                self.optimizer,
+                self._lock,
                 shard=shard,
                 num_shards=num_shards,
             )
-
-    def stats(self) -> TableStats:
-        """Return what the table holds and has done."""
-        with self._lock:
-            return self._store.stats(num_looked_up=self._lookup.num_rows, num_expired=self._num_expired)
-
-    @property
-    def step(self) -> int:
-        """Return how many updates there were."""
-        return self._store.clock.step
-
-    def __len__(self) -> int:
-        if self.on_device is None or self._store.closed:
-            return self._store.num_rows
-        with self._open():
-            return self._store.num_rows
-
-    def close(self) -> None:
-        """Wait for background work, and give back memory and files; checkpoints stay."""
-        with self._lock:
-            if self._store.closed:
-                return
-            self._store.closed = True
-        self._background.close()
-        if self.on_device is not None:
-            self.on_device.close()
-        with self._lock:
-            self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[None]:
-        """Have the table to oneself; one that is closed is refused."""
-        with self._still(), self._lock:
-            self._store.must_be_open()
-            yield
-
-    def _still(self) -> contextlib.AbstractContextManager[None]:
-        """Have no rows on their way to a device or from it."""
-        return contextlib.nullcontext() if self.on_device is None else self.on_device.paused()
-
-    def _own(self, keys: ArrayLike) -> NDArray[np.int64]:
-        """Return keys as a vector; those of other shards are refused."""
-        return own_keys(as_keys(keys), self.shard, self.num_shards)
-
-
-Mode = Literal["sum", "mean"]
-
-
-class Table(OpenTable):
-    """Rows of `width` values and their optimizer state, made on first use, for any int64 keys.
-
-    The rows in RAM (at most `host_rows`, where given) and the index of all rows stay within `host_bytes`; the others
-    lie in `folder`. Where a row lies never shows in its bits (but for `cold_precision` below float32). Any thread may
-    call any method.
-    """
 
     def lookup(self, keys: ArrayLike, *, insert: bool = True) -> NDArray[np.float32]:
         """Return the values of each key: float32 [len(keys), width].
@@ -353,7 +208,7 @@ class Table(OpenTable):
 
     def still_holds(self, where: Whereabouts) -> bool:
         """Say whether no row has moved since a look-up said where its rows lie."""
-        return where.as_of == self._store.distinct.as_of
+        return where.as_of == self._store.as_of
 
     def update_pooled(self, keys: ArrayLike, offsets: ArrayLike, gradients: ArrayLike, *, mode: Mode = "sum") -> None:
         """Step the rows of bags by the gradients of their pooled vectors, float32 [bags, width]."""
@@ -398,7 +253,7 @@ class Table(OpenTable):
         with self._lock:
             self._update.set_rate_factor(factor)
             if self.on_device is not None:
-                self.on_device.set_rate_factor(factor)
+                self.on_device.stepper.set_rate_factor(factor)
 
     def limit_norms(self, max_norm: float, *, norm_type: float = 2.0) -> None:
         """Have the following updates scale a row down to `max_norm` before they step it, where its norm is above.
@@ -432,7 +287,15 @@ class Table(OpenTable):
         Returns their keys; the next checkpoint has a tombstone for each.
         """
         with self._open():
-            expired = expire(self._store, self._saver, max_age_steps=max_age_steps, min_count=min_count)
+            store, step = self._store, self._store.clock.step
+            before = -1 if max_age_steps is None else step - max_age_steps
+            expired = store.expired(before=before, below=-1 if min_count is None else min_count)
+            for start in range(0, len(expired), MOST_AT_ONCE):
+                some = expired[start : start + MOST_AT_ONCE]
+                self._saver.bury(some)
+                store.remove(some)
+            if store.key_log is not None:
+                store.key_log.add(step, "expired", expired)
             self._num_expired += len(expired)
         return expired
 
@@ -480,7 +343,7 @@ class Table(OpenTable):
         try:
             fill(table._store, chains, shard=table.shard, num_shards=table.num_shards)
             if table.on_device is not None:
-                table.on_device.set_clock()
+                table.on_device.stepper.set_clock()
         except BaseException:
             table.close()
             raise
@@ -489,14 +352,147 @@ class Table(OpenTable):
     def rows(self, keys: ArrayLike) -> NDArray[np.float32]:
         """Return whole rows, values then optimizer state, moving and counting nothing; zeros where there is no row."""
         with self._open():
-            return self._store.anywhere.read(as_keys(keys))
+            return self._store.read(as_keys(keys))
 
     def keys(self) -> NDArray[np.int64]:
         """Return every key that has a row, in no order."""
         with self._open():
-            return self._store.facts.keys()
+            return self._store.keys()
 
     def counts(self, keys: ArrayLike) -> NDArray[np.int32]:
         """Return the aged access count of each key's row."""
         with self._open():
-            return self._store.anywhere.facts(as_keys(keys)).counts
+            return self._store.latest_metadata(as_keys(keys)).counts
+
+    def stats(self) -> TableStats:
+        """Return what the table holds and has done."""
+        with self._lock:
+            return self._store.stats(num_looked_up=self._lookup.num_rows, num_expired=self._num_expired)
+
+    @property
+    def step(self) -> int:
+        """Return how many updates there were."""
+        return self._store.clock.step
+
+    def __len__(self) -> int:
+        if self.on_device is None or self._store.closed:
+            return self._store.num_rows
+        with self._open():
+            return self._store.num_rows
+
+    def close(self) -> None:
+        """Wait for background work, and give back memory and files; checkpoints stay."""
+        with self._lock:
+            if self._store.closed:
+                return
+            self._store.closed = True
+        self._background.close()
+        if self.on_device is not None:
+            self.on_device.close()
+        with self._lock:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        """Have the table to oneself; one that is closed is refused."""
+        still = contextlib.nullcontext() if self.on_device is None else self.on_device.paused()  # no rows on their way
+        with still, self._lock:
+            self._store.must_be_open()
+            yield
+
+    def _own(self, keys: ArrayLike) -> NDArray[np.int64]:
+        """Return keys as a vector; those of other shards are refused."""
+        return own_keys(as_keys(keys), self.shard, self.num_shards)
+
+
+class Background:
+    """Work beside the caller's: rows are fetched before they are needed, and written back before room is.
+
+    One thread that works on the store under the table's lock.
+    """
+
+    def __init__(self, store: TieredStore, lock: threading.RLock) -> None:
+        self._store, self._lock = store, lock
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dovetail-table")
+        self._writing_back = False
+        self._left_s = self._pause_s = 0.0
+        self._step_looked_up = -1
+
+    def caller_came(self) -> None:
+        """Note how long the caller did something else."""
+        self._pause_s = time.monotonic() - self._left_s
+
+    def caller_looked_up(self) -> None:
+        """Take it as leaving where the look-up before was not followed by an update either: then none will be."""
+        step = self._store.clock.step
+        if step == self._step_looked_up:
+            self.caller_leaves()
+        self._step_looked_up = step
+
+    def caller_leaves(self) -> None:
+        """Have some of the least used rows written, where there is little room and, going by the last time, time."""
+        self._left_s = time.monotonic()
+        if self._pause_s > SHORTEST_PAUSE_S:
+            self._write_back_soon()
+
+    def prefetch(self, keys: NDArray[np.int64], ahead: int) -> Future[int]:
+        """Bring rows up and keep them for the next `ahead` look-ups; the result counts the fetches."""
+        return self._pool.submit(self._prefetch, keys, ahead)
+
+    def prepare(self, batches: list[NDArray[np.int64]]) -> Future[int]:
+        """Keep what the batches after the next one need, and fetch for the first; the result counts the fetches."""
+        return self._pool.submit(self._prepare, batches)
+
+    def close(self) -> None:
+        """Wait for what is under way, and leave the rest."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _prepare(self, batches: list[NDArray[np.int64]]) -> int:
+        """Mark what is needed, then fetch for the first batch."""
+        for distance, keys in enumerate(batches):
+            with self._lock:
+                if self._store.closed:
+                    return 0
+                self._store.need(keys, self._store.clock.batch + distance + 2)
+        return self._prefetch(batches[0], 2) if batches else 0
+
+    def _prefetch(self, keys: NDArray[np.int64], ahead: int) -> int:
+        """Fetch in parts, so that nobody waits long."""
+        unique = np.unique(keys)
+        fetched = 0
+        for start in range(0, len(unique), MOST_AT_ONCE):
+            part = unique[start : start + MOST_AT_ONCE]
+            with self._lock:
+                if self._store.closed:
+                    return fetched
+                before = self._store.num_fetched
+                held = self._store.hold(self._store.not_on_device(part), insert=False)
+                if held is None:
+                    return fetched
+                self._store.keep_until(held, self._store.clock.batch + ahead)
+                fetched += self._store.num_fetched - before
+        return fetched
+
+    def _write_back_soon(self) -> None:
+        """Write back after what is under way."""
+        if self._store.eviction.is_short and not self._writing_back:
+            self._writing_back = True
+            self._pool.submit(self._write_back, self._store.clock.operation)
+
+    def _write_back(self, done_with: int) -> None:
+        """Evict until a little room is free; not now, where somebody is at work on the table."""
+        try:
+            if self._lock.acquire(blocking=False):
+                try:
+                    if not self._store.closed:
+                        self._store.eviction.evict_ahead(done_with=done_with)
+                finally:
+                    self._lock.release()
+        finally:
+            self._writing_back = False

@@ -15,14 +15,14 @@ Result = TypeVar("Result")
 class RowThreads:
     """Whoever calls, and `threads` - 1 others; nothing of it locks."""
 
-    def __init__(self, threads: int = 1) -> None:
-        """Start the others as they are needed."""
-        self.threads = threads
+    def __init__(self, threads: int = 1, *, fewest: int | None = None) -> None:
+        """Start the others as they are needed; fewer rows than `fewest` are not worth one."""
+        self.threads, self._fewest = threads, FEWEST if fewest is None else fewest
         self._pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="dovetail-rows") if threads > 1 else None
 
     def share(self, count: int, work: Callable[[int, int], Result]) -> list[Result]:
         """Call `work` with stretches, from where to where, that make up `count` rows; return what each came to."""
-        parts = min(self.threads, count // FEWEST)
+        parts = min(self.threads, count // self._fewest)
         if self._pool is None or parts < 2:
             return [work(0, count)]
         bounds = [count * part // parts for part in range(parts + 1)]

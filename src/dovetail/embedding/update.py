@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding.checkpoints.saving import Saver
-from dovetail.embedding.kernels import batches as kernels
+from dovetail.embedding.kernels import batches
 from dovetail.embedding.row_optimizer import RowOptimizer, limit_norms, put
 from dovetail.embedding.store import TieredStore, Whereabouts
 
@@ -40,10 +40,10 @@ class Update:
 
     def write(self, keys: NDArray[np.int64], values: NDArray[np.float32]) -> None:
         """Give distinct keys' rows these values and leave their state, in halves where they do not fit at once."""
-        slots = self._store.distinct.find(keys)
+        slots = self._store.find_distinct(keys)
         if slots is not None:
             self._saver.keep_at(slots)
-            self._store.distinct.step(slots, values, put, self._settings, scale=1.0)
+            self._store.step_distinct(slots, values, put, self._settings, scale=1.0)
             return
         middle = len(keys) // 2
         self.write(keys[:middle], values[:middle])
@@ -62,12 +62,12 @@ class Update:
         held = self._store.hold(keys, insert=True)
         if held is not None:
             sums = self._sums_for(len(held.unique))
-            kernels.sum_gradients(held.codes, begins, ends, gradients, mean, sums)
+            batches.sum_gradients(held.codes, begins, ends, gradients, mean, sums)
             self._step(held.unique, sums)
         else:
             distinct, inverse = np.unique(keys, return_inverse=True)
             sums = np.full((len(distinct), self._store.width), -0.0, dtype=np.float32)
-            kernels.add_at(sums, inverse, begins, ends, gradients, mean)
+            batches.add_at(sums, inverse, begins, ends, gradients, mean)
             self._step_distinct(distinct, sums, 1.0, None)
         self._store.clock.step += 1
 
@@ -75,7 +75,7 @@ class Update:
         self, keys: NDArray[np.int64], gradients: NDArray[np.float32], *, scale: float, where: Whereabouts | None
     ) -> None:
         """Step the rows of keys that are all different: there is nothing to sum. `where` they lay may still hold."""
-        slots = where.slots if where is not None and where.as_of == self._store.distinct.as_of else None
+        slots = where.slots if where is not None and where.as_of == self._store.as_of else None
         self._step_distinct(keys, gradients, scale, slots)
         self._store.clock.step += 1
 
@@ -83,12 +83,12 @@ class Update:
         self, keys: NDArray[np.int64], gradients: NDArray[np.float32], scale: float, slots: NDArray[np.int32] | None
     ) -> None:
         """Step distinct rows, in halves where they do not fit at once."""
-        slots = self._store.distinct.find(keys) if slots is None else slots
+        slots = self._store.find_distinct(keys) if slots is None else slots
         if slots is not None:
             self._saver.keep_at(slots)
             if self._limit is not None:
                 self._store.step_rows(slots, gradients, limit_norms, self._limit)
-            self._store.distinct.step(slots, gradients, self._kernel, self._settings, scale=scale)
+            self._store.step_distinct(slots, gradients, self._kernel, self._settings, scale=scale)
             return
         middle = len(keys) // 2
         self._step_distinct(keys[:middle], gradients[:middle], scale, None)

@@ -23,6 +23,7 @@ from dovetail.data.adopt import as_source, as_table
 from dovetail.data.load import how_made
 from dovetail.data.source import Source
 from dovetail.errors import SpecError
+from dovetail.logs import tell
 from dovetail.models.load import as_whole
 from dovetail.models.whole import inputs_of
 from dovetail.runtime.blueprint import Blueprint
@@ -148,9 +149,10 @@ def train(
     given |= {f"model.options.{key}": value for key, value in (model_options or {}).items()}
     given |= {f"data.options.{key}": value for key, value in named_options.items()}
     whole = with_settings(run, given, place=PLACE) if run is not None else run_from({}, given, place=PLACE)
-    whole = with_plan_of(whole, Path(), dense=given.get("training.dense"))
     with ExitStack() as things:
         fleet = None if on is None else things.enter_context(fleet_of(str(on)))
+        machine = None if fleet is None else fleet.machine
+        whole = with_plan_of(whole, Path(), dense=given.get("training.dense"), machine=machine, tell=tell)
         return start(
             whole,
             Path(folder),

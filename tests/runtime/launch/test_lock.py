@@ -15,8 +15,8 @@ import msgspec
 import psutil
 import pytest
 
-from dovetail.cli.run_file import lock_free_folder
 from dovetail.errors import DovetailError
+from dovetail.orchestrate.run_files import lock_free_folder
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.launch.join import join

@@ -13,7 +13,7 @@ from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import shard_of
 from dovetail.embedding.row_metadata import SAVED
 from dovetail.embedding.row_optimizer import RowOptimizer, described
-from dovetail.embedding.store import RowMetadata, TieredStore
+from dovetail.embedding.store import TieredStore
 from dovetail.embedding.tiers.disk.record import Precision
 from dovetail.embedding.tiers.tier import MOST_AT_ONCE
 
@@ -76,17 +76,12 @@ def fill(store: TieredStore, chains: Sequence[Sequence[Checkpoint]], *, shard: i
     for checkpoint in (each for chain in chains for each in chain):
         for part in checkpoint.parts():
             if len(part.tombstones):
-                store.anywhere.remove(np.unique(part.tombstones))
+                store.remove(np.unique(part.tombstones))
             for start in range(0, len(part.keys), MOST_AT_ONCE):
                 piece = slice(start, start + MOST_AT_ONCE)
                 mine = shard_of(part.keys[piece], num_shards) == shard
                 keys = part.keys[piece][mine]
                 store.put(keys, part.rows[piece][mine])
-                facts = RowMetadata(
-                    store.facts.of(keys).places,
-                    part.seen[piece][mine],
-                    part.counts[piece][mine],
-                    np.full(len(keys), SAVED, dtype=np.int32),
-                )
-                store.facts.set(keys, facts)
+                states = np.full(len(keys), SAVED, dtype=np.int32)
+                store.set_metadata(keys, part.seen[piece][mine], part.counts[piece][mine], states)
     store.clock.step = max([store.clock.step, *(chain[-1].settings.step for chain in chains)])

@@ -28,7 +28,7 @@ from dovetail.embedding.checkpoints.format import (
 from dovetail.embedding.errors import TableError, storage_error
 from dovetail.embedding.places import NOWHERE
 from dovetail.embedding.row_metadata import CHANGED, PENDING, SAVED
-from dovetail.embedding.store import RowMetadata, TieredStore
+from dovetail.embedding.store import TieredStore
 
 PART_ROWS = 65_536
 """Rows of one file; as many may wait in memory before whoever adds more has to write them."""
@@ -154,7 +154,7 @@ class Saver:
         base = self.base if kind == "delta" else None
         snapshot = Snapshot.begin(path, kind=kind, settings=settings, base=base)
         snapshot.tombstones = np.concatenate([*self._tombstones, np.empty(0, dtype=np.int64)])
-        snapshot.num_pending = store.facts.mark_pending(everything=kind == "full")
+        snapshot.num_pending = store.mark_pending(everything=kind == "full")
         snapshot.host_rows, snapshot.disk_rows, snapshot.device_rows = store.rows_by_tier
         self._tombstones = []
         self._snapshot = snapshot
@@ -175,13 +175,13 @@ class Saver:
         snapshot = self._snapshot
         if snapshot is None:
             return
-        facts = self._store.facts.of(keys)
-        pending = (facts.places != NOWHERE) & (facts.states == PENDING)
+        known = self._store.metadata(keys)
+        pending = (known.places != NOWHERE) & (known.states == PENDING)
         if not pending.any():
             return
-        keys, facts = keys[pending], RowMetadata(*(numbers[pending] for numbers in facts))
-        snapshot.add(keys, self._store.anywhere.read(keys), facts.seen, facts.counts)
-        self._store.facts.set(keys, facts._replace(states=np.full(len(keys), SAVED, dtype=np.int32)))
+        keys, seen, counts = keys[pending], known.seen[pending], known.counts[pending]
+        snapshot.add(keys, self._store.read(keys), seen, counts)
+        self._store.set_metadata(keys, seen, counts, np.full(len(keys), SAVED, dtype=np.int32))
 
     def keep_at(self, slots: NDArray[np.int32]) -> None:
         """Do the same for rows at slots of the host tier."""
@@ -195,18 +195,18 @@ class Saver:
 
     def _take_from_device(self, snapshot: Snapshot, *, everything: bool) -> None:
         """Take what is to be written of the device's rows at once: they change too often to be watched."""
-        above = self._store.anywhere.above
-        if above is None or not above.num_rows:
+        device = self._store.device
+        if device is None or not device.num_rows:
             return
-        facts = self._store.anywhere.all_above(above)
-        wanted = np.flatnonzero(np.ones(len(facts.keys), dtype=np.bool_) if everything else facts.states == CHANGED)
+        known = device.metadata_at(device.taken())
+        wanted = np.flatnonzero(np.ones(len(known.keys), dtype=np.bool_) if everything else known.states == CHANGED)
         for start in range(0, len(wanted), PART_ROWS):
             part = wanted[start : start + PART_ROWS]
             rows = np.empty((len(part), self._store.row_width), dtype=np.float32)
-            above.read_into(facts.keys[part], facts.numbers[part], rows, np.arange(len(part), dtype=np.int32))
+            device.read_into(known.keys[part], known.numbers[part], rows, np.arange(len(part), dtype=np.int32))
             snapshot.num_pending += len(part)
-            snapshot.add(facts.keys[part], rows, facts.seen[part], facts.counts[part])
-        above.mark_saved(facts.numbers[wanted])
+            snapshot.add(known.keys[part], rows, known.seen[part], known.counts[part])
+        device.mark_saved(known.numbers[wanted])
 
     def _write(self, snapshot: Snapshot, future: Future[Checkpoint]) -> None:
         """Write what is pending, part by part, each taken under the lock and written outside of it."""
@@ -215,7 +215,7 @@ class Saver:
             while snapshot.num_pending:
                 with self._lock:
                     self._store.must_be_open()
-                    keys, start = self._store.facts.some_pending(start)
+                    keys, start = self._store.some_pending(start)
                     self.keep(keys)
                 snapshot.flush()
             checkpoint = snapshot.commit()

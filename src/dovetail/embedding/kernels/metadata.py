@@ -9,6 +9,8 @@ import numpy as np
 from numba import njit
 
 from dovetail.embedding.index import probe
+from dovetail.embedding.kernels.moves import hint_probe
+from dovetail.embedding.kernels.raw_memory import AHEAD
 from dovetail.embedding.places import NOWHERE, in_host, on_disk, slot_at
 from dovetail.embedding.row_metadata import (
     CHANGED,
@@ -16,7 +18,6 @@ from dovetail.embedding.row_metadata import (
     DIRTY,
     FREE,
     HOME,
-    MOST_COUNTED,
     NEEDED,
     PENDING,
     SEEN,
@@ -40,15 +41,6 @@ def need_slots(lines, slots, batch):  # type: ignore[no-untyped-def]  # pragma: 
     for i in range(len(slots)):
         if slots[i] >= 0:
             lines[slots[i], NEEDED] = max(lines[slots[i], NEEDED], batch)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def count_rows(lines, slots, step):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Count one access for each of some distinct rows."""
-    for i in range(len(slots)):
-        line = lines[slots[i]]
-        line[SEEN] = step
-        line[COUNT] = min(line[COUNT] + 1, MOST_COUNTED)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -104,9 +96,11 @@ def find_pending(index_keys, index_places, states, lines, start, keys):  # type:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def read_facts(index_keys, index_places, seen, counts, states, lines, keys, places, saw, counted, state):  # type: ignore[no-untyped-def]  # pragma: no cover
+def read_metadata(index_keys, index_places, seen, counts, states, lines, keys, places, saw, counted, state):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write where rows lie and what is known of them; a key without a row lies nowhere."""
     for i in range(len(keys)):
+        if i + AHEAD < len(keys):
+            hint_probe(index_keys, index_places, keys[i + AHEAD])
         position = probe(index_keys, index_places, keys[i])
         place = index_places[position] if position >= 0 else NOWHERE
         places[i] = place
@@ -118,7 +112,7 @@ def read_facts(index_keys, index_places, seen, counts, states, lines, keys, plac
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def write_facts(index_keys, index_places, seen, counts, states, lines, keys, saw, counted, state):  # type: ignore[no-untyped-def]  # pragma: no cover
+def write_metadata(index_keys, index_places, seen, counts, states, lines, keys, saw, counted, state):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Set what is known of rows that there are."""
     for i in range(len(keys)):
         position = probe(index_keys, index_places, keys[i])

@@ -200,7 +200,7 @@ def sort_out(index_keys, index_places, keys, positions, kinds, first, last):  # 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def take_from_host(index_places, lines, host_rows, positions, up, slots, rows, facts, freed, homes, first, last):  # type: ignore[no-untyped-def]  # pragma: no cover
+def take_from_host(index_places, lines, host_rows, positions, up, slots, rows, known, freed, homes, first, last):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Copy rows of the host tier to `rows` with what is known of them, and point the index at device slots.
 
     `freed` gets the host slots that are free now, `homes` the records of their copies below.
@@ -214,7 +214,7 @@ def take_from_host(index_places, lines, host_rows, positions, up, slots, rows, f
         slot = slot_at(index_places[positions[i]])
         line = lines[slot]
         copy_bytes(rows[k].ctypes.data, host_rows[slot].ctypes.data, 4 * host_rows.shape[1])
-        facts[k, 0], facts[k, 1], facts[k, 2] = line[SEEN], line[COUNT], line[STATE]
+        known[k, 0], known[k, 1], known[k, 2] = line[SEEN], line[COUNT], line[STATE]
         homes[k] = line[HOME]
         line[TAKEN] = FREE
         index_places[positions[i]] = at_device_slot(slots[i])
@@ -222,12 +222,12 @@ def take_from_host(index_places, lines, host_rows, positions, up, slots, rows, f
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def take_from_disk(index_places, seen, counts, states, positions, below, slots, facts):  # type: ignore[no-untyped-def]  # pragma: no cover
+def take_from_disk(index_places, seen, counts, states, positions, below, slots, known):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Point the index at device slots for rows that were read from disk, and write what is known of them."""
     for k in range(len(below)):
         i = below[k]
         position = positions[i]
-        facts[k, 0], facts[k, 1], facts[k, 2] = seen[position], counts[position], states[position]
+        known[k, 0], known[k, 1], known[k, 2] = seen[position], counts[position], states[position]
         states[position] = SAVED
         index_places[position] = at_device_slot(slots[i])
 
@@ -253,7 +253,7 @@ def add_absent(index_keys, index_places, keys, positions, slots, absent):  # typ
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def put_into_host(  # type: ignore[no-untyped-def]  # pragma: no cover
-    index_keys, index_places, lines, host_keys, host_rows, keys, slots, rows, facts, first, last
+    index_keys, index_places, lines, host_keys, host_rows, keys, slots, rows, known, first, last
 ):
     """Copy rows that come down to free slots of the host tier with what is known of them, and point the index there."""
     for i in range(first, last):
@@ -263,16 +263,6 @@ def put_into_host(  # type: ignore[no-untyped-def]  # pragma: no cover
         copy_bytes(host_rows[slot].ctypes.data, rows[i].ctypes.data, 4 * host_rows.shape[1])
         line = lines[slot]
         line[HOME], line[HELD], line[NEEDED], line[MARK], line[TAKEN] = -1, 0, 0, 0, DIRTY
-        line[SEEN], line[COUNT], line[STATE] = facts[i, 0], facts[i, 1], facts[i, 2]
+        line[SEEN], line[COUNT], line[STATE] = known[i, 0], known[i, 1], known[i, 2]
         host_keys[slot] = keys[i]
         index_places[probe(index_keys, index_places, keys[i])] = at_slot(slot)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def which_have_rows(index_keys, index_places, keys, have):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Write which keys have a row, in whichever tier."""
-    for i in range(len(keys)):
-        if i + AHEAD < len(keys):
-            hint_probe(index_keys, index_places, keys[i + AHEAD])
-        position = probe(index_keys, index_places, keys[i])
-        have[i] = position >= 0 and index_places[position] != NOWHERE

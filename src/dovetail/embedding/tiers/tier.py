@@ -77,7 +77,7 @@ class TierAbove(Tier, Protocol):
         """Return how many rows there is room for."""
         ...
 
-    def facts_at(self, numbers: NDArray[np.int32]) -> MetadataAbove:
+    def metadata_at(self, numbers: NDArray[np.int32]) -> MetadataAbove:
         """Return what is known of the rows at `numbers`."""
         ...
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import psutil
 
-from dovetail.catalogue import load_catalogue
+from dovetail.catalogue import read_problem_with, users_catalogue
 from dovetail.cost import evaluate, stage_memory
 from dovetail.cost.pipeline import StageShare, sync_step_seconds
-from dovetail.errors import PlanError
+from dovetail.errors import DovetailError, PlanError
 from dovetail.runtime.planned.units import PlanUnit, units_of
 from dovetail.runtime.prepare.devices import gpu_bytes, num_gpus
 from dovetail.spec.files import read_struct
@@ -23,6 +23,13 @@ from dovetail.spec.problem import Problem
 from dovetail.spec.run import Dense, Run, RunWorker
 from dovetail.spec.run_sections import RunStage
 from dovetail.units import format_bytes
+
+Tell = Callable[[str], None]
+"""Is told what a user should know, in words."""
+
+
+def quietly(_: str) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +43,8 @@ class Machine:
     """Of the smallest."""
     called: str = "this machine has"
     """In messages: it may be several."""
+    is_elsewhere: bool = False
+    """Whether it is other hosts than this one."""
 
     @classmethod
     def this(cls) -> Machine:
@@ -211,18 +220,6 @@ def keeps_rows_on_gpu(stages: Sequence[PlacedStage]) -> bool:
     return len(stages) == 1 and stages[0].on_gpu and stages[0].workers == 1 and bool(stages[0].row_budgets)
 
 
-def with_plan_of(run: Run, folder: Path, *, dense: Dense | None = None) -> Run:
-    """Return a run with the workers and stages of the plan that it names, from that folder, where it names one.
-
-    `dense` is where dense parameters are kept, where someone chose.
-    """
-    if run.training.plan is None:
-        return run
-    plan, machine = read_struct(folder / run.training.plan, Plan), Machine.this()
-    stages = place(plan.stages, machine, units=units_of(plan.stages, None, load_catalogue()))
-    return planned_run(run, stages, machine, plan.batch, dense=dense or dense_of(plan))
-
-
 def dense_of(plan: Plan) -> Dense | None:
     """Return where a plan has dense parameters, where it says so."""
     return next((stage.dense for stage in plan.stages if stage.dense is not None), None)
@@ -286,3 +283,122 @@ def in_sync(prediction: Prediction, plan: Plan, stages: Sequence[PlacedStage], r
     micro_batches = readers * math.ceil(batch / readers / run.training.micro_batch)
     shares = [StageShare(seconds=each, workers=stage.workers) for each, stage in zip(seconds, stages, strict=True)]
     return batch / sync_step_seconds(shares, micro_batches=micro_batches)
+
+
+BESIDE = ("problem.json", "problem.toml")
+"""What the problem of a plan is called in the plan's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """A run with the workers and stages of a plan, and what that plan is here."""
+
+    run: Run
+    before: Run
+    """As it was without the plan."""
+    plan: Plan
+    problem: Problem | None
+    """That the plan was made for, where it was found."""
+    stages: Sequence[PlacedStage]
+    units: Mapping[str, PlanUnit]
+    """What a unit of each type is here."""
+    machine: Machine
+    prediction: Prediction
+    dense: Dense | None
+    """Where dense parameters are kept, where someone chose."""
+
+
+def run_as_planned(
+    run: Run,
+    plan_file: Path,
+    *,
+    scale: bool = False,
+    problem_file: Path | None = None,
+    dense: Dense | None = None,
+    machine: Machine | None = None,
+    tell: Tell = quietly,
+) -> PlannedRun:
+    """Return a run with the workers and stages of a plan file; without a machine, on this one."""
+    plan = read_struct(plan_file, Plan)
+    problem = problem_of(plan, plan_file, problem_file, tell=tell)
+    return placed(run, plan, problem, machine or Machine.this(), scale=scale, dense=dense, tell=tell)
+
+
+def placed(
+    run: Run,
+    plan: Plan,
+    problem: Problem | None,
+    machine: Machine,
+    *,
+    scale: bool = False,
+    dense: Dense | None = None,
+    tell: Tell = quietly,
+) -> PlannedRun:
+    """Return a run with the workers and stages of a plan; refuse what does not fit here.
+
+    Without `dense`, other hosts have dense parameters on servers, whatever the plan says: a ring across hosts needs a
+    word of trust.
+    """
+    units = units_of(plan.stages, problem, users_catalogue())
+    stages = place(plan.stages, machine, scale=scale, units=units)
+    if problem is not None:
+        check_memory(problem, stages, machine)
+    if any(stage.row_budgets for stage in stages) and not keeps_rows_on_gpu(stages):
+        tell("rows are kept by servers: a plan of several workers has no rows on GPUs yet, and is slower than planned")
+    dense = dense or ("ps" if machine.is_elsewhere else dense_of(plan))
+    return PlannedRun(
+        run=planned_run(run, stages, machine, plan.batch, dense=dense),
+        before=run,
+        plan=plan,
+        problem=problem,
+        stages=stages,
+        units=units,
+        machine=machine,
+        prediction=predict(plan, stages, problem),
+        dense=dense,
+    )
+
+
+def problem_of(plan: Plan, plan_file: Path, problem_file: Path | None, *, tell: Tell = quietly) -> Problem | None:
+    """Return the problem that a plan was made for: the one that is named, or one in the plan's folder that fits it."""
+    if problem_file is not None:
+        problem = read_problem_with(users_catalogue(), problem_file)
+        _check_fits(plan, problem, problem_file)
+        return problem
+    for path in (plan_file.parent / name for name in BESIDE):
+        if not path.is_file():
+            continue
+        try:
+            problem = read_problem_with(users_catalogue(), path)
+            _check_fits(plan, problem, path)
+        except DovetailError as error:
+            tell(f"{path} is not looked at: {error}")
+            continue
+        return problem
+    return None
+
+
+def _check_fits(plan: Plan, problem: Problem, path: Path) -> None:
+    """Refuse a problem of other layers or types than the plan's."""
+    hint = "give the problem that the plan was made for: --problem FILE"
+    try:
+        evaluate(problem, plan.stages, split_stages=True)
+    except PlanError as error:
+        raise PlanError(f"{path} is not the plan's problem: {error}", hint=hint) from None
+    for number, stage in enumerate(plan.stages):
+        names = tuple(layer.name for layer in problem.layers[stage.first_layer : stage.last_layer + 1])
+        if stage.layers is not None and stage.layers != names:
+            raise PlanError(
+                f"{path} is not the plan's problem: stage {number} has the layers {', '.join(stage.layers)}, and "
+                f"those there are {', '.join(names)}",
+                hint=hint,
+            )
+
+
+def with_plan_of(
+    run: Run, folder: Path, *, dense: Dense | None = None, machine: Machine | None = None, tell: Tell = quietly
+) -> Run:
+    """Return a run with the workers and stages of the plan that it names, from that folder, where it names one."""
+    if run.training.plan is None:
+        return run
+    return run_as_planned(run, folder / run.training.plan, dense=dense, machine=machine, tell=tell).run

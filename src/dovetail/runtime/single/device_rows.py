@@ -60,7 +60,7 @@ class DeviceRows(BatchRows):
         for number, table in enumerate(self._tables):
             mine = [(keys, batch, values.grad) for of, keys, batch, values in self._looked_up if of == number]
             wanted = [(keys, batch, gradient) for keys, batch, gradient in mine if gradient is not None]
-            table.set_rate_factor(factor)
+            table.stepper.set_rate_factor(factor)
             if len(wanted) == 1:
                 _, batch, gradient = wanted[0]
                 batch.step(gradient * scale)

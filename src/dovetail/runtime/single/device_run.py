@@ -386,6 +386,6 @@ def _summary_of(table: Table) -> TableSummary:
         host_rows=stats.host_rows,
         disk_rows=stats.disk_rows,
         hit_ratio=round(moved.hit_ratio, 4),
-        lifted=moved.num_lifted,
-        lowered=moved.num_lowered,
+        lifted=moved.num_promoted,
+        lowered=moved.num_demoted,
     )

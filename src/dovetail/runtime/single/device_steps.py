@@ -185,7 +185,7 @@ class KnownSteps:
         taken = [table.take_next() for table in self._tables]
         self.waited_s += time.perf_counter() - begun_s
         for table in self._tables:
-            table.set_rate_factor(factor)
+            table.stepper.set_rate_factor(factor)
         places = [place for _, place in taken]
         inputs = taken[0][0].inputs
         static = self._captured(asked, batch, places, inputs, scale)
@@ -228,7 +228,7 @@ class KnownSteps:
         loss.backward()  # type: ignore[no-untyped-call]
         for table, place, mine, of in zip(self._tables, places, unique, values, strict=True):
             if of.grad is not None:
-                table.launch_step(mine, place, place.order, (of.grad * scale).contiguous())
+                table.stepper.step(mine, place, place.order, (of.grad * scale).contiguous())
         stepped = tuple(of.grad is not None for of in values)
         return _Outcome(loss.detach(), scores.detach() if isinstance(scores, Tensor) else scores, stepped)
 

@@ -62,7 +62,7 @@ class FusedStep:
         loss.backward()  # type: ignore[no-untyped-call]
         self._update()
         if values.grad is not None:
-            rows.launch_step(unique, places, places.order, values.grad)
+            rows.stepper.step(unique, places, places.order, values.grad)
         return loss.detach()
 
     def _capture(self, places: BatchPlaces, plan: PrefetchedBatch) -> _Captured:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dovetail.embedding.errors import TableError
+from dovetail.embedding.places import NOWHERE
 from dovetail.embedding.store import TieredStore
 from dovetail.embedding.tiers.device.migrator import DemotionRequest, Migrator, PromotionRequest
 from dovetail.embedding.tiers.device.prefetched_batch import (
@@ -45,12 +46,12 @@ class MissingKeys:
 
 
 class KeyLookup:
-    """Works on the current stream; the rest is the planner's."""
+    """Works on the current stream; the rest is the prefetcher's."""
 
     def __init__(
-        self, tier: DeviceTier, store: TieredStore, streams: Streams, mover: Migrator, lock: threading.RLock
+        self, tier: DeviceTier, store: TieredStore, streams: Streams, migrator: Migrator, lock: threading.RLock
     ) -> None:
-        self._tier, self._store, self._streams, self._mover, self._lock = tier, store, streams, mover, lock
+        self._tier, self._store, self._streams, self._migrator, self._lock = tier, store, streams, migrator, lock
         mixed = int(mix(np.uint64(store.seed % 2**64) ^ np.uint64(GOLDEN_NUMBER)))
         self._seed = mixed - 2**64 if mixed >= 2**63 else mixed
         self._scale = torch.tensor(store.scale, dtype=torch.float64, device=tier.device)
@@ -59,21 +60,21 @@ class KeyLookup:
         self.num_rounds = self.num_batches = self.num_unique = self.num_missing = self.num_evicted = 0
         self.waited_s = 0.0
 
-    def find(self, plans: list[PrefetchedBatch], *, oldest: int) -> bool:
+    def find(self, batches: list[PrefetchedBatch], *, oldest: int) -> bool:
         """Say where batches' rows lie, those missing included; False where they do not fit beside those in use.
 
         Rows that batches from `oldest` on need stay. Batches that insert nothing come alone.
         """
         tier, streams = self._tier, self._streams
-        if not plans[0].num_keys:
-            return self._find_nothing(plans)
-        layout = layout_of(tuple(plan.num_keys for plan in plans), tier.device)
-        keys = self._join(plans)
+        if not batches[0].num_keys:
+            return self._find_nothing(batches)
+        layout = layout_of(tuple(batch.num_keys for batch in batches), tier.device)
+        keys = self._join(batches)
         grouped = group(keys[: layout.num_keys], layout)
         slots = torch.empty(layout.num_keys, dtype=torch.int32, device=tier.device)
         missing, num_unique = self._look(grouped, keys[layout.num_keys :], slots)
         self._must_fit(max(num_unique))
-        if not plans[0].insert:
+        if not batches[0].insert:
             missing = self._below(missing)
         if len(missing.here) and not self._make_room(len(missing.here), oldest=oldest):
             return False
@@ -81,46 +82,45 @@ class KeyLookup:
         new = streams.up(numbers)
         if len(numbers):
             self._begin(missing, new, slots)
-        self._place(plans, grouped, slots, num_unique)
+        self._place(batches, grouped, slots, num_unique)
         planned = streams.moment()
-        for plan in plans:
-            plan.generation, plan.planned = tier.generation, planned
-            plan.kept += [keys, missing, new]
+        for batch in batches:
+            batch.generation, batch.planned = tier.generation, planned
+            batch.kept += [keys, missing, new]
         self.num_rounds += 1
-        self.num_batches += len(plans)
+        self.num_batches += len(batches)
         self.num_unique += sum(num_unique)
         self.num_missing += len(numbers)
-        self._mover.ask(
-            PromotionRequest(plans, missing.here, numbers, new)
-        )  # and be it none: rows may be on their way for others
+        # And be it none: rows may be on their way for others.
+        self._migrator.ask(PromotionRequest(batches, missing.here, numbers, new))
         return True
 
-    def _find_nothing(self, plans: list[PrefetchedBatch]) -> bool:
+    def _find_nothing(self, batches: list[PrefetchedBatch]) -> bool:
         """Plan batches without a key."""
-        for plan in plans:
-            self._streams.wait_for(plan.given)
+        for batch in batches:
+            self._streams.wait_for(batch.given)
             numbers = torch.zeros(places_size(0), dtype=torch.int32, device=self._tier.device)
-            plan.places, plan.generation = BatchPlaces(numbers, 0, 0), self._tier.generation
-            plan.planned = self._streams.moment()
-        self.num_batches += len(plans)
-        self._mover.ask(
-            PromotionRequest(plans, np.empty(0, np.int64), np.empty(0, np.int32), torch.empty(0, dtype=torch.int32))
+            batch.places, batch.generation = BatchPlaces(numbers, 0, 0), self._tier.generation
+            batch.planned = self._streams.moment()
+        self.num_batches += len(batches)
+        self._migrator.ask(
+            PromotionRequest(batches, np.empty(0, np.int64), np.empty(0, np.int32), torch.empty(0, dtype=torch.int32))
         )
         return True
 
-    def _join(self, plans: list[PrefetchedBatch]) -> Tensor:
+    def _join(self, batches: list[PrefetchedBatch]) -> Tensor:
         """Return the keys of batches one after the other, then the batches' numbers, on the device."""
-        for plan in plans:
-            self._streams.wait_for(plan.given)
-        numbers = self._streams.up(np.array([plan.number for plan in plans]))
-        return torch.cat([*(plan.there for plan in plans if plan.there is not None), numbers])
+        for batch in batches:
+            self._streams.wait_for(batch.given)
+        numbers = self._streams.up(np.array([batch.number for batch in batches]))
+        return torch.cat([*(batch.there for batch in batches if batch.there is not None), numbers])
 
-    def _look(self, grouped: Grouped, batches: Tensor, slots: Tensor) -> tuple[MissingKeys, list[int]]:
+    def _look(self, grouped: Grouped, batch_numbers: Tensor, slots: Tensor) -> tuple[MissingKeys, list[int]]:
         """Find the distinct keys' slots; return those missing, and how many distinct ones each batch has."""
         tier, layout = self._tier, grouped.layout
         told = torch.zeros(TOLD + layout.num_keys, dtype=torch.int64, device=tier.device)
         missing = torch.empty((2, layout.num_keys), dtype=torch.int32, device=tier.device)
-        tier.kernels.look(tier.index, tier.keys, tier.needed, grouped, batches, slots, told, missing)
+        tier.kernels.look(tier.index, tier.keys, tier.needed, grouped, batch_numbers, slots, told, missing)
         num_batches = layout.num_batches
         told[1 : 1 + 2 * num_batches] = grouped.ranks[layout.edges]
         here = self._hear(told, TOLD + min(self._expected, layout.num_keys))
@@ -155,7 +155,7 @@ class KeyLookup:
     def _below(self, missing: MissingKeys) -> MissingKeys:
         """Return those alone that have a row below."""
         with self._lock:  # the index knows rows that are still on their way down
-            have = self._store.lifting.have_rows(missing.here)
+            have = self._store.metadata(missing.here).places != NOWHERE
         at = torch.from_numpy(np.flatnonzero(have)).to(self._tier.device)
         return MissingKeys(missing.keys[at], missing.here[have], missing.told[:, at].contiguous())
 
@@ -165,16 +165,16 @@ class KeyLookup:
         tier.begin(missing.keys, new, missing=missing.told, into=slots)
         tier.kernels.fill_first(tier.rows, new, missing.keys, store.width, self._seed, self._scale, store.first_state)
 
-    def _place(self, plans: list[PrefetchedBatch], grouped: Grouped, slots: Tensor, num_unique: list[int]) -> None:
+    def _place(self, batches: list[PrefetchedBatch], grouped: Grouped, slots: Tensor, num_unique: list[int]) -> None:
         """Say where each look-up finds its row, and who asks for each distinct one."""
         layout: Layout = grouped.layout
         sizes = [places_size(size) for size in layout.sizes]
         out = torch.zeros(sum(sizes), dtype=torch.int32, device=slots.device)
         self._tier.kernels.place(grouped, slots, self._tier.nowhere, out)
-        for plan, numbers, num_keys, count in zip(
-            plans, torch.split(out, sizes), layout.sizes, num_unique, strict=True
+        for batch, numbers, num_keys, count in zip(
+            batches, torch.split(out, sizes), layout.sizes, num_unique, strict=True
         ):
-            plan.places = BatchPlaces(numbers, num_keys, count)
+            batch.places = BatchPlaces(numbers, num_keys, count)
 
     def _make_room(self, num_rows: int, *, oldest: int) -> bool:
         """Have so many free slots, the least used rows that no batch from `oldest` on needs going down."""
@@ -191,12 +191,12 @@ class KeyLookup:
         numbers: NDArray[np.int32] = told.numpy()
         where = slots.long()
         keys, rows = tier.keys[where], tier.rows[where]
-        facts = torch.stack([each[where].to(torch.int32) for each in (tier.seen, tier.counts, tier.states)], dim=1)
+        known = torch.stack([each[where].to(torch.int32) for each in (tier.seen, tier.counts, tier.states)], dim=1)
         copied_out = streams.moment()
         with streams.on(streams.sinking):
             streams.wait_for(copied_out)
-            down = [streams.down(each) for each in (keys, rows, facts)]
-            self._mover.ask(DemotionRequest(down[0], down[1], down[2], streams.moment(), (keys, rows, facts)))
+            down = [streams.down(each) for each in (keys, rows, known)]
+            self._migrator.ask(DemotionRequest(down[0], down[1], down[2], streams.moment(), (keys, rows, known)))
         tier.let_go(slots, numbers)
         self.num_evicted += len(numbers)
         return True

@@ -1,4 +1,4 @@
-"""The thread that moves rows between the device and the tiers below, in the order in which the planner asks for it.
+"""The thread that moves rows between the device and the tiers below, in the order in which the prefetcher asks for it.
 
 In order, so that a row that went down and is wanted again is below before it is looked for there.
 """
@@ -29,7 +29,7 @@ from dovetail.embedding.tiers.device.tier import NEVER_SEEN, DeviceTier
 class PromotionRequest:
     """Rows that batches miss: those below come up to their slots, keys without a row are noted."""
 
-    plans: list[PrefetchedBatch]
+    batches: list[PrefetchedBatch]
     keys: NDArray[np.int64]
     numbers: NDArray[np.int32]
     slots: Tensor
@@ -41,7 +41,7 @@ class DemotionRequest:
 
     keys: Tensor
     rows: Tensor
-    facts: Tensor
+    known: Tensor
     copied: StreamEvent
     kept: tuple[Tensor, ...]
     """What the copies are made of, which must live until they are made."""
@@ -51,18 +51,26 @@ class Migrator:
     """Moves rows in a thread of its own."""
 
     def __init__(
-        self, tier: DeviceTier, store: TieredStore, saver: Saver, streams: Streams, lock: threading.RLock
+        self,
+        tier: DeviceTier,
+        store: TieredStore,
+        saver: Saver,
+        streams: Streams,
+        lock: threading.RLock,
+        *,
+        on_ready: Callable[[list[PrefetchedBatch]], None],
     ) -> None:
+        """Tell `on_ready` of batches whose rows are on their way up."""
         self._tier, self._store, self._saver, self._streams, self._lock = tier, store, saver, streams, lock
         self._queue: queue.SimpleQueue[PromotionRequest | DemotionRequest | threading.Event | None] = (
             queue.SimpleQueue()
         )
-        self.on_ready: Callable[[list[PrefetchedBatch]], None] = lambda _: None
+        self._on_ready = on_ready
         self.error: BaseException | None = None
         """What went wrong: from then on nothing is moved."""
-        self.num_lifted = self.num_from_disk = self.num_lowered = 0
+        self.num_promoted = self.num_from_disk = self.num_demoted = 0
         self.busy_s = self.waited_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="dovetail-mover", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="dovetail-migrator", daemon=True)
         self._thread.start()
 
     def ask(self, what: PromotionRequest | DemotionRequest) -> None:
@@ -102,56 +110,56 @@ class Migrator:
                 self.error = error
             self.busy_s += time.perf_counter() - begun_s
             if isinstance(what, PromotionRequest):
-                for plan in what.plans:
-                    plan.error = self.error
-                self.on_ready(what.plans)
+                for batch in what.batches:
+                    batch.error = self.error
+                self._on_ready(what.batches)
 
     def _move(self, what: PromotionRequest | DemotionRequest) -> None:
         with torch.no_grad():
             if isinstance(what, PromotionRequest):
-                self._raise(what)
+                self._promote(what)
             else:
-                self._sink(what)
+                self._demote(what)
 
-    def _sink(self, what: DemotionRequest) -> None:
+    def _demote(self, what: DemotionRequest) -> None:
         begun_s = time.perf_counter()
         what.copied.synchronize()
         self.waited_s += time.perf_counter() - begun_s
-        keys, rows, facts = what.keys.numpy(), what.rows.numpy(), what.facts.numpy()
-        unseen = facts[:, 0] == NEVER_SEEN  # made for a batch that nobody looked up: no rows yet
+        keys, rows, known = what.keys.numpy(), what.rows.numpy(), what.known.numpy()
+        unseen = known[:, 0] == NEVER_SEEN  # made for a batch that nobody looked up: no rows yet
         with self._lock:
             if unseen.any():
-                self._store.lifting.forget(keys[unseen])
-                keys, rows, facts = keys[~unseen], rows[~unseen], facts[~unseen]
-            self._store.lifting.lower(keys, rows, facts)
-        self.num_lowered += len(keys)
+                self._store.promotion.forget(keys[unseen])
+                keys, rows, known = keys[~unseen], rows[~unseen], known[~unseen]
+            self._store.promotion.demote(keys, rows, known)
+        self.num_demoted += len(keys)
 
-    def _raise(self, what: PromotionRequest) -> None:
+    def _promote(self, what: PromotionRequest) -> None:
         """Bring rows up to slots that already have first values, for those keys that have no row below."""
         tier, streams = self._tier, self._streams
         with streams.on(streams.rising):
-            streams.wait_for(what.plans[0].planned)
+            streams.wait_for(what.batches[0].planned)
             if len(what.keys):
                 pinned = streams.host_rows(len(what.keys), tier.row_width)
                 with self._lock:
                     self._saver.keep(what.keys)
-                    lifted = self._store.lifting.lift(what.keys, what.numbers, pinned.numpy())
-                self.num_from_disk += lifted.num_from_disk
-                self._put(lifted, pinned, what)
+                    promoted = self._store.promotion.promote(what.keys, what.numbers, pinned.numpy())
+                self.num_from_disk += promoted.num_from_disk
+                self._put(promoted, pinned, what)
             ready = streams.moment()
-            for plan in what.plans:
-                plan.ready = ready
+            for batch in what.batches:
+                batch.ready = ready
 
-    def _put(self, lifted: Promoted, pinned: Tensor, what: PromotionRequest) -> None:
+    def _put(self, promoted: Promoted, pinned: Tensor, what: PromotionRequest) -> None:
         """Copy rows up."""
-        tier, streams, count = self._tier, self._streams, len(lifted.at)
+        tier, streams, count = self._tier, self._streams, len(promoted.at)
         if count:
-            at, facts = streams.up(lifted.at), streams.up(lifted.facts)
+            at, known = streams.up(promoted.at), streams.up(promoted.known)
             where = what.slots[at.long()].long()
             tier.rows[where] = pinned[:count].to(tier.device, non_blocking=True)
-            tier.seen[where] = facts[:, 0]
-            tier.counts[where] = facts[:, 1].to(torch.int16)
-            tier.states[where] = facts[:, 2].to(torch.int8)
-            for plan in what.plans:
-                plan.kept += [pinned, at, facts, where]
-            self.num_lifted += count
+            tier.seen[where] = known[:, 0]
+            tier.counts[where] = known[:, 1].to(torch.int16)
+            tier.states[where] = known[:, 2].to(torch.int8)
+            for batch in what.batches:
+                batch.kept += [pinned, at, known, where]
+            self.num_promoted += count

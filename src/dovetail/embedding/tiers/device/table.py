@@ -6,8 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,109 +19,118 @@ from dovetail.embedding.errors import TableError
 from dovetail.embedding.lookup import Lookup
 from dovetail.embedding.row_optimizer import RowOptimizer
 from dovetail.embedding.store import TieredStore
-from dovetail.embedding.tiers.device.key_lookup import KeyLookup
-from dovetail.embedding.tiers.device.migrator import Migrator
 from dovetail.embedding.tiers.device.prefetched_batch import BatchPlaces, DeviceKeys, PrefetchedBatch
-from dovetail.embedding.tiers.device.prefetcher import Prefetcher
-from dovetail.embedding.tiers.device.streams import Streams, find_device
+from dovetail.embedding.tiers.device.prefetcher import Moved, Prefetcher
+from dovetail.embedding.tiers.device.streams import Streams
 from dovetail.embedding.tiers.device.tier import NEVER_SEEN, DeviceTier
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """Counts since the table was made, distinct rows of a batch each; `a - b` is what happened in between."""
+class RowStepper:
+    """Reads and steps rows that lie on the device, given their places; a CUDA graph can hold what it launches."""
 
-    num_batches: int
-    num_rounds: int
-    """How often batches were planned; several at once count once."""
-    num_looked_up: int
-    num_missing: int
-    """Rows that were not on the device when their batch was planned."""
-    num_lifted: int
-    """Rows that came up from below; the others that were missing were new."""
-    num_from_disk: int
-    num_lowered: int
-    planning_s: float
-    planning_waited_s: float
-    """How much of it was spent waiting for the device."""
-    moving_s: float
-    moving_waited_s: float
+    def __init__(self, tier: DeviceTier, store: TieredStore, optimizer: RowOptimizer) -> None:
+        self._tier, self._store, self._optimizer = tier, store, optimizer
+        self._settings = torch.from_numpy(optimizer.settings()).to(tier.device)
+        self._rate, self._factor = float(self._settings[0]), 1.0
+        self._clock = torch.zeros((), dtype=torch.int32, device=tier.device)
+        """How many updates there were, as kernels read it."""
 
-    @property
-    def hit_ratio(self) -> float:
-        """Return the part of distinct rows that were on the device."""
-        return 1 - self.num_missing / self.num_looked_up if self.num_looked_up else 0.0
+    def set_clock(self) -> None:
+        """Have kernels read how many updates there were."""
+        self._clock.fill_(self._store.clock.step)
 
-    def __sub__(self, other: Moved) -> Moved:
-        return Moved(**{each.name: getattr(self, each.name) - getattr(other, each.name) for each in fields(self)})
+    def set_rate_factor(self, factor: float) -> None:
+        """Have the following steps use `factor` times the optimizer's learning rate."""
+        if factor != self._factor:
+            self._factor = factor
+            self._settings[0] = float(np.float32(self._rate) * np.float32(factor))
 
+    def touch(self, unique: Tensor, num: Tensor | None) -> None:
+        """Count a look-up of distinct rows, of the first `num` where that is given, at the present step."""
+        tier = self._tier
+        tier.kernels.touch(tier.seen, tier.counts, unique, self._clock, num)
 
-class Door(Protocol):
-    """What a batch asks of the table whose rows it has."""
+    def see_first(self, unique: Tensor) -> None:
+        """Take distinct rows that were made for batches to come as seen now."""
+        where = unique.long()
+        seen = self._tier.seen[where]
+        self._tier.seen[where] = torch.where(seen == NEVER_SEEN, self._clock, seen)
 
-    tier: DeviceTier
-    width: int
-    closed: bool
+    def gather(self, places: BatchPlaces) -> Tensor:
+        """Return the values of a batch's look-ups: float32 [number of keys, width]."""
+        tier, width = self._tier, self._store.width
+        out = torch.empty((places.num_keys, width), dtype=torch.float32, device=tier.device)
+        tier.kernels.gather(tier.rows, places.slots, width, out)
+        return out
 
-    def places_of(self, plan: PrefetchedBatch) -> BatchPlaces:
-        """Return where a batch's rows lie now."""
-        ...
-
-    def fill_absent(self, keys: DeviceKeys, slots: Tensor, out: Tensor) -> None:
+    def fill_absent(self, keys: DeviceKeys, places: BatchPlaces, out: Tensor) -> None:
         """Write the first values of keys that have no row."""
-        ...
+        absent = (places.slots == self._tier.nowhere).nonzero().squeeze(1)
+        if len(absent):
+            chosen = torch.as_tensor(keys)[absent.to(keys.device if isinstance(keys, Tensor) else "cpu")]
+            out[absent] = torch.from_numpy(self._store.first_rows(chosen.cpu().numpy())).to(out.device)
 
-    def step_rows(self, places: BatchPlaces, order: Tensor, gradients: Tensor) -> None:
-        """Sum gradients[order[i]] over the look-ups of each distinct row, and step the rows."""
-        ...
+    def sum_bags(self, values: Tensor, bags: Bags) -> Tensor:
+        """Return the sum of each bag's values."""
+        out = torch.empty((bags.num_bags, values.shape[1]), dtype=torch.float32, device=values.device)
+        at = torch.arange(len(values), dtype=torch.int32, device=values.device)
+        self._tier.kernels.sum_rows(values, at, bags.starts, values.shape[1], out, bags.num)
+        out += 0.0  # as a sum that begins with zero, which is never -0.0
+        return out
 
-    def done_with(self, plan: PrefetchedBatch) -> None:
-        """Let a batch go."""
-        ...
+    def step(self, unique: Tensor, places: BatchPlaces, order: Tensor, gradients: Tensor) -> None:
+        """Sum gradients[order[i]] over the look-ups of each distinct row, and step the rows, on the device alone.
+
+        Of `unique`, those beyond `places.num` are no rows.
+        """
+        tier = self._tier
+        tier.kernels.step_sums(
+            self._optimizer.name, tier.rows, tier.states, unique, places, order, gradients, self._settings
+        )
+        self._clock += 1
+
+    def stepped(self) -> None:
+        """Count a step that was launched."""
+        self._store.clock.step += 1
 
 
 class DeviceBatch:
     """The rows of one look-up; they stay on the device until they are stepped, or this object goes."""
 
-    def __init__(self, door: Door, plan: PrefetchedBatch) -> None:
-        self._door, self._plan = door, plan
+    def __init__(self, batch: PrefetchedBatch, prefetcher: Prefetcher, stepper: RowStepper) -> None:
+        self._batch, self._prefetcher, self._stepper = batch, prefetcher, stepper
         self._bags: Bags | None = None
 
     @property
     def places(self) -> BatchPlaces:
         """Return where the rows lie."""
-        return self._door.places_of(self._plan)
+        return self._prefetcher.take_again(self._batch)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """Return on the device the arrays that were announced with the keys."""
-        return self._plan.inputs
+        return self._batch.inputs
 
     def values(self) -> Tensor:
         """Return the values of each key: float32 [number of keys, width]."""
-        tier, width = self._door.tier, self._door.width
         places = self.places
-        out = torch.empty((self._plan.num_keys, width), dtype=torch.float32, device=tier.device)
-        tier.kernels.gather(tier.rows, places.slots, width, out)
-        if not self._plan.insert:
-            self._door.fill_absent(self._plan.keys, places.slots, out)
+        out = self._stepper.gather(places)
+        if not self._batch.insert:
+            self._stepper.fill_absent(self._batch.keys, places, out)
         return out
 
     def pooled(self, begins: Tensor, ends: Tensor, *, mean: bool) -> Tensor:
         """Return one vector a bag, where bag b is the keys begins[b] to ends[b], one bag after the other."""
         values = self.values()
         self._bags = bags = Bags(begins.to(values.device), ends.to(values.device), len(values), mean)
-        out = torch.empty((bags.num_bags, values.shape[1]), dtype=torch.float32, device=values.device)
-        at = torch.arange(len(values), dtype=torch.int32, device=values.device)
-        self._door.tier.kernels.sum_rows(values, at, bags.starts, values.shape[1], out, bags.num)
-        out += 0.0  # as a sum that begins with zero, which is never -0.0
+        out = self._stepper.sum_bags(values, bags)
         return out / bags.divisors if mean else out
 
     def step(self, gradients: Tensor) -> None:
         """Step the rows by the gradients of what was read: one a key, or one a bag; those of equal keys are summed."""
-        if self._plan.done is not None:
+        if self._batch.done is not None:
             raise TableError("a batch is stepped twice", hint="look its keys up again")
-        if not self._plan.insert:
+        if not self._batch.insert:
             raise TableError("a look-up that makes no rows is stepped", hint="look up with insert=True to train")
         places = self.places
         order = places.order
@@ -130,17 +138,18 @@ class DeviceBatch:
         if self._bags is not None:
             order = self._bags.bag_of[order.long()]
             gradients = gradients / self._bags.divisors if self._bags.mean else gradients
-        self._door.step_rows(places, order, gradients)
+        self._stepper.step(places.unique[: places.num_unique], places, order, gradients)
+        self._stepper.stepped()
         self.release()
 
     def release(self) -> None:
         """Let the rows go without a step."""
-        self._door.done_with(self._plan)
+        self._prefetcher.done_with(self._batch)
 
     def __del__(self) -> None:
         """Let the rows of a batch go that nobody steps."""
-        if self._plan.done is None and not self._door.closed:
-            self._door.done_with(self._plan)
+        if self._batch.done is None and not self._prefetcher.closed:
+            self.release()
 
 
 class Bags:
@@ -167,35 +176,24 @@ class DeviceTable:
 
     def __init__(
         self,
+        tier: DeviceTier,
         store: TieredStore,
         saver: Saver,
         lookup: Lookup,
         optimizer: RowOptimizer,
         lock: threading.RLock,
         *,
-        device: str,
-        device_bytes: int,
-        device_rows: int | None,
         shard: int = 0,
         num_shards: int = 1,
     ) -> None:
-        self._store, self._lookup, self._lock = store, lookup, lock
+        self.tier, self._store, self._lookup = tier, store, lookup
         self._shards = (shard, num_shards)
-        self.width, self._optimizer = store.width, optimizer
-        chosen = find_device(device)
-        self.tier = DeviceTier(chosen, store.row_width, device_bytes=device_bytes, device_rows=device_rows)
-        store.anywhere.above = self.tier
-        self._streams = Streams(chosen)
-        self.settings = torch.from_numpy(optimizer.settings()).to(chosen)
-        self._rate, self._factor = float(self.settings[0]), 1.0
-        self.clock = torch.zeros((), dtype=torch.int32, device=chosen)
-        """How many updates there were, as kernels read it."""
-        self.mover = Migrator(self.tier, store, saver, self._streams, lock)
-        self.finder = KeyLookup(self.tier, store, self._streams, self.mover, lock)
-        self._planner = Prefetcher(self.tier, store, self._streams, self.mover, self.finder, lock)
+        self.width = store.width
+        streams = Streams(tier.device)
+        self.stepper = RowStepper(tier, store, optimizer)
+        self._prefetcher = Prefetcher(tier, store, saver, streams, lock)
         self._announced: deque[PrefetchedBatch] = deque()
-        self.closed = False
-        self._streams.wait_for_all()
+        streams.wait_for_all()
 
     @property
     def device(self) -> torch.device:
@@ -210,7 +208,7 @@ class DeviceTable:
     def announce(self, keys: ArrayLike | Tensor, *arrays: NDArray[Any]) -> None:
         """Have the rows of a batch brought up, in the background, before they are looked up, and `arrays` with them."""
         self._must_be_open()
-        self._announced.append(self._planner.announce(self._own(keys), arrays))
+        self._announced.append(self._prefetcher.announce(self._own(keys), arrays))
 
     def look_up(self, keys: ArrayLike | Tensor | None = None, *, insert: bool = True) -> DeviceBatch:
         """Return the rows of `keys`, or of the next batch announced.
@@ -218,138 +216,76 @@ class DeviceTable:
         A key without a row gets one, or, where `insert` is off, shows its first values and gets none.
         """
         self._must_be_open()
-        plan = self._next(keys, insert=insert)
-        places = self._planner.take(plan)
+        batch = self._next(keys, insert=insert)
+        places = self._prefetcher.take(batch)
         tier, known = self.tier, places.unique[: places.num_unique]
         if not insert:  # rows that wait for their first batch are none yet
             known = known[(known != tier.nowhere) & (tier.seen[known.long()] != NEVER_SEEN)]
-        tier.kernels.touch(tier.seen, tier.counts, known, self.clock, places.num if insert else None)
-        self._count(len(known))
-        return DeviceBatch(self, plan)
+        self.stepper.touch(known, places.num if insert else None)
+        self._lookup.note(len(known))
+        return DeviceBatch(batch, self._prefetcher, self.stepper)
 
     def skip(self) -> None:
         """Forget the next batch announced."""
-        plan = self._next(None, insert=True)
-        self._planner.take(plan)
-        self._planner.done_with(plan)
+        batch = self._next(None, insert=True)
+        self._prefetcher.take(batch)
+        self._prefetcher.done_with(batch)
 
     def update(self, keys: ArrayLike | Tensor, gradients: Tensor) -> None:
         """Step the rows of `keys` by their gradients, without a look-up."""
         self._must_be_open()
-        plan = self._planner.announce(self._own(keys))
-        places = self._planner.take(plan)
-        where = places.unique[: places.num_unique].long()
-        seen = self.tier.seen[where]
-        self.tier.seen[where] = torch.where(seen == NEVER_SEEN, self.clock, seen)
-        DeviceBatch(self, plan).step(gradients)
+        batch = self._prefetcher.announce(self._own(keys))
+        places = self._prefetcher.take(batch)
+        self.stepper.see_first(places.unique[: places.num_unique])
+        DeviceBatch(batch, self._prefetcher, self.stepper).step(gradients)
 
     def moved(self) -> Moved:
         """Return what was found and moved since the table was made, and how long its threads were at it."""
-        finder, mover = self.finder, self.mover
-        return Moved(
-            num_batches=finder.num_batches,
-            num_rounds=finder.num_rounds,
-            num_looked_up=finder.num_unique,
-            num_missing=finder.num_missing,
-            num_lifted=mover.num_lifted,
-            num_from_disk=mover.num_from_disk,
-            num_lowered=mover.num_lowered,
-            planning_s=self._planner.busy_s,
-            planning_waited_s=finder.waited_s,
-            moving_s=mover.busy_s,
-            moving_waited_s=mover.waited_s,
-        )
-
-    def set_rate_factor(self, factor: float) -> None:
-        """Have the following steps use `factor` times the optimizer's learning rate."""
-        if factor != self._factor:
-            self._factor = factor
-            self.settings[0] = float(np.float32(self._rate) * np.float32(factor))
+        return self._prefetcher.moved()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Have all rows stand still: nothing is on its way, and what was announced waits."""
-        if self.closed:
+        if self._prefetcher.closed:
             yield
             return
-        with self._planner.paused():
+        with self._prefetcher.paused():
             yield
-        self.set_clock()
-
-    def set_clock(self) -> None:
-        """Have kernels read how many updates there were."""
-        self.clock.fill_(self._store.clock.step)
+        self.stepper.set_clock()
 
     def close(self) -> None:
         """End the threads; rows on the device are gone then."""
-        if not self.closed:
-            self.closed = True
-            self._planner.close()
-            self.mover.close()
-            self._streams.wait_for_all()
+        if not self._prefetcher.closed:
+            self._prefetcher.close()
 
-    # -- for a batch -----------------------------------------------------------------------------------------------
-
-    def places_of(self, plan: PrefetchedBatch) -> BatchPlaces:
-        """Return where a batch's rows lie now."""
-        return self._planner.take_again(plan)
-
-    def step_rows(self, places: BatchPlaces, order: Tensor, gradients: Tensor) -> None:
-        """Sum gradients[order[i]] over the look-ups of each distinct row, and step the rows."""
-        self.launch_step(places.unique[: places.num_unique], places, order, gradients)
-        self._store.clock.step += 1
-
-    def launch_step(self, unique: Tensor, places: BatchPlaces, order: Tensor, gradients: Tensor) -> None:
-        """Do the same on the device alone; of `unique`, those beyond `places.num` are no rows."""
-        tier = self.tier
-        tier.kernels.step_sums(
-            *(self._optimizer.name, tier.rows, tier.states, unique, places, order, gradients, self.settings)
-        )
-        self.clock += 1
-
-    def fill_absent(self, keys: DeviceKeys, slots: Tensor, out: Tensor) -> None:
-        """Write the first values of keys that have no row."""
-        absent = (slots == self.tier.nowhere).nonzero().squeeze(1)
-        if len(absent):
-            chosen = torch.as_tensor(keys)[absent.to(keys.device if isinstance(keys, Tensor) else "cpu")]
-            out[absent] = torch.from_numpy(self._store.first_rows(chosen.cpu().numpy())).to(out.device)
+    # -- for steps that are launched as a whole ------------------------------------------------------------------------
 
     def take_next(self) -> tuple[PrefetchedBatch, BatchPlaces]:
-        """Return the next batch announced, on whose rows the current stream waits; `gather` and `stepped` follow."""
+        """Return the next batch announced, on whose rows the current stream waits; `stepped` or `done_with` follows."""
         self._must_be_open()
-        plan = self._next(None, insert=True)
-        return plan, self._planner.take(plan)
+        batch = self._next(None, insert=True)
+        return batch, self._prefetcher.take(batch)
 
     def gather(self, places: BatchPlaces, unique: Tensor) -> Tensor:
         """Return the values of a batch's look-ups, and count them."""
-        tier = self.tier
-        tier.kernels.touch(tier.seen, tier.counts, unique, self.clock, places.num)
-        out = torch.empty((places.num_keys, self.width), dtype=torch.float32, device=tier.device)
-        tier.kernels.gather(tier.rows, places.slots, self.width, out)
-        return out
+        self.stepper.touch(unique, places.num)
+        return self.stepper.gather(places)
 
-    def stepped(self, plan: PrefetchedBatch, places: BatchPlaces) -> None:
+    def stepped(self, batch: PrefetchedBatch, places: BatchPlaces) -> None:
         """Note that a batch was looked up and its rows stepped."""
-        self._count(places.num_unique)
-        self._store.clock.step += 1
-        self._planner.done_with(plan)
+        self._lookup.note(places.num_unique)
+        self.stepper.stepped()
+        self._prefetcher.done_with(batch)
+
+    def done_with(self, batch: PrefetchedBatch) -> None:
+        """Let a batch go."""
+        self._prefetcher.done_with(batch)
 
     def quiet(self) -> AbstractContextManager[None]:
         """Have nothing planned or moved for a moment, and all as it is."""
-        return self._planner.quiet()
+        return self._prefetcher.quiet()
 
-    def done_with(self, plan: PrefetchedBatch) -> None:
-        """Let a batch go."""
-        self._planner.done_with(plan)
-
-    def _count(self, num_rows: int) -> None:
-        """Count a batch's distinct rows as looked up, and halve all counts where it is time."""
-        if self._lookup.note(num_rows):
-            with self._lock:
-                self._store.facts.age()
-            self.tier.age()
-
-    # -- the rest --------------------------------------------------------------------------------------------------
+    # -- the rest ------------------------------------------------------------------------------------------------------
 
     def _next(self, keys: ArrayLike | Tensor | None, *, insert: bool) -> PrefetchedBatch:
         """Return the first announced batch where it is the one that is wanted, else another one."""
@@ -360,7 +296,7 @@ class DeviceTable:
         own = self._own(keys)
         if insert and self._announced and _equal(own, self._announced[0].keys):
             return self._announced.popleft()
-        return self._planner.announce(own, insert=insert)
+        return self._prefetcher.announce(own, insert=insert)
 
     def _own(self, keys: ArrayLike | Tensor) -> DeviceKeys:
         """Return keys as a vector; those of other shards are refused."""
@@ -371,7 +307,7 @@ class DeviceTable:
 
     def _must_be_open(self) -> None:
         self._store.must_be_open()
-        self.mover.must_work()
+        self._prefetcher.must_work()
 
 
 def _equal(one: DeviceKeys, other: DeviceKeys) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from types import ModuleType
+from typing import Self
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from dovetail.embedding.places import MOST_DEVICE_SLOTS
 from dovetail.embedding.row_metadata import SAVED
 from dovetail.embedding.tiers.device import torch_kernels
 from dovetail.embedding.tiers.device.budget import INDEX_ENTRIES_A_SLOT, rows_in, slot_bytes
+from dovetail.embedding.tiers.device.streams import find_device
 from dovetail.embedding.tiers.tier import MetadataAbove
 from dovetail.units import format_bytes
 
@@ -65,6 +67,11 @@ class DeviceTier:
         self._num_free = self.top = self._num_marked = self._hand = 0
         self.generation = 0
         """Another number once rows were taken out that batches may have counted on."""
+
+    @classmethod
+    def on(cls, device: str, row_width: int, *, device_bytes: int, device_rows: int | None) -> Self:
+        """Make a tier on the device of a name, which there must be."""
+        return cls(find_device(device), row_width, device_bytes=device_bytes, device_rows=device_rows)
 
     def _make(self, size: int) -> None:
         def numbers(dtype: torch.dtype, fill: int) -> Tensor:
@@ -119,10 +126,8 @@ class DeviceTier:
         `missing` says which distinct keys of a search they are and which batch needs each last; `into` gets the slots.
         """
         self._renew_index(len(slots))
-        self.kernels.settle(
-            *(self.index, self.keys, self.needed, self.seen, self.counts, self.states),
-            *(into, keys, missing, slots, NEVER_SEEN),
-        )
+        known = self.needed, self.seen, self.counts, self.states
+        self.kernels.settle(self.index, self.keys, *known, into, keys, missing, slots, NEVER_SEEN)
 
     def let_go(self, slots: Tensor, numbers: NDArray[np.int32]) -> None:
         """Take rows out, given their slots on the device and here."""
@@ -185,9 +190,8 @@ class DeviceTier:
         numbers = self.take(len(keys))
         slots = torch.from_numpy(numbers).to(self.device)
         self.rows[slots.long()] = torch.from_numpy(rows[at]).to(self.device)
-        nobody = torch.zeros(
-            (2, len(keys)), dtype=torch.int32, device=self.device
-        )  # no search asked, no batch needs them
+        # No search asked for them, no batch needs them.
+        nobody = torch.zeros((2, len(keys)), dtype=torch.int32, device=self.device)
         self.begin(torch.from_numpy(keys).to(self.device), slots, missing=nobody, into=slots.clone())
         return numbers
 
@@ -202,7 +206,7 @@ class DeviceTier:
         self.generation += 1
         self.let_go(torch.from_numpy(numbers).to(self.device), numbers)
 
-    def facts_at(self, numbers: NDArray[np.int32]) -> MetadataAbove:
+    def metadata_at(self, numbers: NDArray[np.int32]) -> MetadataAbove:
         """Return what is known of the rows at slots."""
         where = self._where(numbers)
         return MetadataAbove(

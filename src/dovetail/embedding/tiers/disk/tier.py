@@ -135,7 +135,7 @@ class DiskTier:
         """Declare records dead."""
         np.subtract.at(self.segments.num_living, numbers // self.segment_records, 1)
 
-    def stretch_to_clear(self) -> RecordRun | None:
+    def run_to_clear(self) -> RecordRun | None:
         """Return the next neighbours to move out of a segment, or None while enough of the log lives."""
         segments = self.segments
         segments.drop_dead()
@@ -154,23 +154,23 @@ class DiskTier:
         kernels.keys_of(records, keys)
         return RecordRun(number, number * self.segment_records + start, keys, records)
 
-    def move_out(self, stretch: RecordRun, living: NDArray[np.int32]) -> NDArray[np.int32]:
+    def move_out(self, run: RecordRun, living: NDArray[np.int32]) -> NDArray[np.int32]:
         """Append those records of a part that live again, and return their new numbers."""
-        bad = kernels.pack(stretch.records, living, self._factors)
+        bad = kernels.pack(run.records, living, self._factors)
         if bad >= 0:
-            raise self._damaged(stretch.first + int(bad), int(stretch.keys[bad]), DAMAGED)
-        return self.segments.append(stretch.records[: len(living)])
+            raise self._damaged(run.first + int(bad), int(run.keys[bad]), DAMAGED)
+        return self.segments.append(run.records[: len(living)])
 
-    def cleared(self, stretch: RecordRun, num_moved: int) -> None:
+    def cleared(self, run: RecordRun, num_moved: int) -> None:
         """Let go of a part that was moved out; nothing lives in the segment after its last one."""
         segments = self.segments
-        segments.num_living[stretch.segment] -= num_moved
-        self._num_cleared += len(stretch.keys)
+        segments.num_living[run.segment] -= num_moved
+        self._num_cleared += len(run.keys)
         if self._num_cleared < self.segment_records:
             return
         self._clearing, self._num_cleared = -1, 0
-        if lost := segments.num_living[stretch.segment]:
-            raise DamagedFileError(f"{segments.path(stretch.segment)}: {lost} records have lost their keys", hint=HINT)
+        if lost := segments.num_living[run.segment]:
+            raise DamagedFileError(f"{segments.path(run.segment)}: {lost} records have lost their keys", hint=HINT)
 
     def close(self) -> None:
         """Close and delete the files."""

@@ -84,6 +84,7 @@ class Fleet:
             gpus=sum(host.units for host in self.hosts if host.on_gpu),
             memory_bytes=float(sum(fact.memory_bytes for fact in facts)),
             called="the hosts have",
+            is_elsewhere=True,
         )
 
     # -- before a run --------------------------------------------------------------------------------------------------

@@ -14,17 +14,16 @@ from typing import Any
 
 import msgspec
 
-from dovetail.cli.measured import base_problem, keep_measured, limited, took
-from dovetail.cli.output import say
-from dovetail.cli.planned import PlannedRun, placed
 from dovetail.cost import measured_problem
 from dovetail.errors import PlanError
+from dovetail.orchestrate.measured import base_problem, keep_measured, limited, took
+from dovetail.planner.compile import compile_kernels
 from dovetail.planner.replan import Difference, Move, Ran, better_plan, differences, way_back
 from dovetail.runtime.finished.result import TrainingResult
 from dovetail.runtime.folder import REPLANS
 from dovetail.runtime.messages import Report
 from dovetail.runtime.monitor.callbacks import Callback
-from dovetail.runtime.planned.from_plan import check_memory, place
+from dovetail.runtime.planned.from_plan import PlannedRun, Tell, check_memory, place, placed, quietly
 from dovetail.runtime.planned.stage_times import StageWatch
 from dovetail.spec import Problem, Stage
 from dovetail.spec.run import Run
@@ -73,7 +72,7 @@ class Replanner(Callback):
         self._is_under_way = False
         self.restart_s = restart_s
         """From the start of the processes to the first step."""
-        self.tell: Callable[[str], None] = say
+        self.tell: Tell = quietly
         self.move: Move | None = None
         """Where the run moves to."""
         self.why = ""
@@ -166,24 +165,26 @@ def train_planned(
     folder: Path,
     train: Callable[[Run, bool, Replanner | None], TrainingResult],
     *,
-    resumed: bool,
-    rule: ReplanRule | None,
+    resumed: bool = False,
+    rule: ReplanRule | None = None,
+    show: Callable[[PlannedRun], None] = lambda _: None,
+    tell: Tell = quietly,
 ) -> PlannedResult:
     """Train as planned, moving to other plans where a rule says when; write what the stages took.
 
-    `train` takes a run to its end, given whether it goes on and who may stop it.
+    `train` takes a run to its end, given whether it goes on and who may stop it; `show` is given each plan that the
+    run moves to.
     """
     problem, restart_s, came_back = base_problem(planned), 0.0, False
     replans: list[dict[str, Any]] = []
     earlier: list[Ran] = []
     if rule is not None:
-        from dovetail.planner.compile import compile_kernels
-
         compile_kernels(clock=time.perf_counter)  # not while the run waits to be seen to
     while True:
         watching = None
         if rule is not None:
             watching = Replanner(planned, problem, rule, restart_s=restart_s, earlier=earlier, came_back=came_back)
+            watching.tell = tell
         result = train(planned.run, resumed, watching)
         problem = keep_measured(planned, problem, folder)
         if watching is None or watching.move is None or result.is_complete:
@@ -197,9 +198,10 @@ def train_planned(
         earlier = [
             each for each in [*earlier, Ran(plan=ran, samples_per_s=watching.reached)] if not each.is_like(move.plan)
         ]
-        say(f"at step {result.step:,} the run moves: {watching.why}; {_told(before, move)}")
+        tell(f"at step {result.step:,} the run moves: {watching.why}; {_told(before, move)}")
         plan = msgspec.structs.replace(move.plan, batch=planned.run.training.batch)
-        planned = placed(planned.before, plan, problem, planned.machine, dense=planned.dense)
+        planned = placed(planned.before, plan, problem, planned.machine, dense=planned.dense, tell=tell)
+        show(planned)
         resumed = True
 
 

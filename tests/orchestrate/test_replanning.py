@@ -11,11 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.main import app
-from dovetail.cli.planned import run_as_planned
-from dovetail.cli.replanning import Replanner, ReplanRule
+from dovetail.orchestrate.replanning import Replanner, ReplanRule
 from dovetail.planner.replan import Ran
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.planned.from_plan import Machine
+from dovetail.runtime.planned.from_plan import Machine, run_as_planned
 from dovetail.spec import Plan, Problem, read_plan, read_problem, write_problem
 from dovetail.spec.run import Run
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages

@@ -1,0 +1,143 @@
+"""From a model to a result in one call: profiled, planned, trained as planned, and compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dovetail.orchestrate.hosts import profiled_on
+from dovetail.orchestrate.measured import keep_plan, took
+from dovetail.orchestrate.profiling import profiled_here
+from dovetail.orchestrate.replanning import Replanner, ReplanRule, train_planned
+from dovetail.orchestrate.run_files import lock_free_folder, model_run
+from dovetail.planner.demands import Demands
+from dovetail.planner.methods import plan_with
+from dovetail.runtime.finished.result import TrainingResult
+from dovetail.runtime.folder import RunSummary
+from dovetail.runtime.launch.hosts.fleet import Fleet, fleet_of
+from dovetail.runtime.launch.start import start
+from dovetail.runtime.monitor.callbacks import Callback
+from dovetail.runtime.planned.from_plan import Machine, PlannedRun, Tell, placed, quietly
+from dovetail.runtime.prepare.lock import RunLock
+from dovetail.runtime.prepare.main_guard import leave_when_imported
+from dovetail.spec import Problem
+from dovetail.spec.run import Dense, Run
+
+TrainOnce = Callable[[Run, RunLock, bool, Replanner | None], TrainingResult]
+"""Takes a run to its end in a locked folder, given whether it goes on and who may stop it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison:
+    """What was predicted of a model, and what came of it."""
+
+    problem: Problem
+    """As it was measured before the run."""
+    planned: PlannedRun
+    """As it ran last."""
+    result: TrainingResult
+    replans: Sequence[dict[str, Any]]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what was predicted beside what was measured, of the plan that the run ended with, in plain values."""
+        measured = RunSummary.read(self.result.folder).stages
+        samples = measured[0].samples if measured else 0
+        found = took(self.planned.stages, [stage.busy_s for stage in measured], samples)
+        seconds = [each.seconds(self.problem.training.batch) for each in found]
+        stages = [
+            {
+                "resource": stage.resource,
+                "first_layer": stage.first_layer,
+                "last_layer": stage.last_layer,
+                "units": stage.units,
+                "predicted_seconds_per_batch": stage.seconds_per_batch,
+                "measured_seconds_per_batch": seconds[number] if number < len(seconds) else None,
+            }
+            for number, stage in enumerate(self.planned.stages)
+        ]
+        return {
+            "folder": str(self.result.folder),
+            "predicted_samples_per_s": self.planned.plan.samples_per_s,
+            "measured_samples_per_s": self.result.samples_per_s,
+            "cost_per_hour": self.planned.plan.cost_per_hour,
+            "samples": self.result.samples,
+            "loss": self.result.loss,
+            "stages": stages,
+            "replans": self.replans,
+        }
+
+
+def run(
+    model: str,
+    data: str = "clicks",
+    *,
+    folder: str | Path | None = None,
+    model_options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    samples: int = 200_000,
+    batch: int = 4096,
+    seed: int = 0,
+    min_samples_per_s: float = 0.0,
+    usd_per_hour: Mapping[str, float] | None = None,
+    max_stages: int | None = None,
+    split_stages: bool = False,
+    dense: Dense | None = None,
+    replan: ReplanRule | None = None,
+    on: str | Path | Fleet | None = None,
+    timeline: bool = False,
+    callbacks: Sequence[Callback] = (),
+    tell: Tell = quietly,
+    show: Callable[[PlannedRun], None] = lambda _: None,
+    train: TrainOnce | None = None,
+) -> RunComparison:
+    """Measure a model on this machine, plan it, train it as planned, and compare what was predicted with what was.
+
+    The same as `dovetail run`. With `on`, what `--on` takes, the model is measured on one host of each type, and
+    planned for and trained on all of them. `usd_per_hour` says what a unit of a type costs, `replan` when the run moves
+    to another plan. Problem, plan and the run are kept in `folder` (absent: runs/MODEL-N). `show` is given each plan
+    before it runs, `tell` what is done in words, and `train` may take the place of how a run is taken to its end.
+    """
+    leave_when_imported()
+    with ExitStack() as things:
+        fleet = on if on is None or isinstance(on, Fleet) else things.enter_context(fleet_of(str(on)))
+        machine = Machine.this() if fleet is None else fleet.machine
+        chosen = model_run(
+            model,
+            model_options=dict(model_options or {}),
+            data=data,
+            data_options=dict(data_options or {}),
+            samples=samples,
+            batch=batch,
+            seed=seed,
+        )
+        if fleet is None:
+            problem = profiled_here(
+                chosen, machine, usd_per_hour=usd_per_hour, min_samples_per_s=min_samples_per_s, tell=tell
+            )
+        else:
+            chosen = fleet.settled(chosen)
+            problem = profiled_on(
+                fleet, chosen, usd_per_hour=usd_per_hour, min_samples_per_s=min_samples_per_s, tell=tell
+            )
+        tell("planning ...")
+        demands = Demands(max_stages=max_stages, split_stages=split_stages)
+        plan = plan_with("exact", problem, demands, clock=time.perf_counter)
+        planned = placed(chosen, plan, problem, machine, dense=dense, tell=tell)
+        show(planned)
+        lock = things.enter_context(RunLock(Path(folder)) if folder is not None else lock_free_folder(chosen))
+
+        def train_once(run: Run, resumed: bool, replanner: Replanner | None) -> TrainingResult:
+            if train is not None:
+                return train(run, lock, resumed, replanner)
+            told = [*callbacks, *([] if replanner is None else [replanner])]
+            return start(
+                run, lock.folder, resumed=resumed, timeline=timeline, callbacks=told, lock=lock, fleet=fleet, tell=tell
+            )
+
+        found = train_planned(planned, lock.folder, train_once, rule=replan, show=show, tell=tell)
+        keep_plan(plan, problem, lock.folder)
+        return RunComparison(problem=problem, planned=found.planned, result=found.result, replans=found.replans)

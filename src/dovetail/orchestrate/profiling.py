@@ -1,0 +1,130 @@
+"""Measuring a model on what this machine has: its types and their prices, the ways between them, every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from itertools import combinations
+
+import msgspec
+import torch
+
+from dovetail.catalogue import users_catalogue
+from dovetail.errors import DovetailError
+from dovetail.profiler.links import LinkSpeed, measure_device_copies, measure_loopback
+from dovetail.profiler.machine import cores, memory
+from dovetail.profiler.profile import profile
+from dovetail.profiler.request import ProfileRequest
+from dovetail.runtime.planned.from_plan import Machine, Tell, quietly
+from dovetail.spec import Link, Problem, ResourceType, Training
+from dovetail.spec.run import Run
+
+CORE_USD_PER_HOUR = 0.04
+GPU_USD_PER_HOUR = 2.42
+"""What HeterPS paid for a core and a V100; a user says what theirs cost."""
+NETWORK_LATENCY_S = 5e-5
+"""Of a network whose bandwidth is given: what a message takes within one data centre."""
+DEFAULT_BATCH = 4096
+
+
+def profiled_here(
+    run: Run,
+    machine: Machine,
+    *,
+    usd_per_hour: Mapping[str, float] | None = None,
+    min_samples_per_s: float = 0.0,
+    tell: Tell = quietly,
+) -> Problem:
+    """Return the problem of a run's model on what this machine has, measured."""
+    batch = run.training.batch or DEFAULT_BATCH
+    at_hand = [
+        msgspec.structs.replace(each, limit=machine.gpus if each.kind == "gpu" else machine.cores)
+        for each in types_at_hand(usd_per_hour)
+    ]
+    network = network_speed(None, tell=tell)
+    found = profile(
+        ProfileRequest(
+            model=run.model.name,
+            batch=batch,
+            model_options=run.model.options,
+            data=run.data.name,
+            data_options=run.data.options,
+            seed=run.training.seed,
+        ),
+        training=Training(samples=run.data.samples or batch, batch=batch, min_samples_per_s=min_samples_per_s),
+        at_hand=at_hand,
+        links=links_between(at_hand, [], network, tell=tell),
+        network_bytes_per_s=network.bytes_per_s,
+        say=lambda message: tell(f"{message} ..."),
+    )
+    return found.problem
+
+
+def checked_prices(usd_per_hour: Mapping[str, float] | None, known: Container[str], *, hint: str) -> dict[str, float]:
+    """Return what a unit of each type costs; refuse types that are not known, of which `hint` says which are."""
+    for name in usd_per_hour or {}:
+        if name not in known:
+            raise DovetailError(f"--price names `{name}`", hint=hint)
+    return dict(usd_per_hour or {})
+
+
+def types_at_hand(usd_per_hour: Mapping[str, float] | None = None) -> list[ResourceType]:
+    """Return the types of this machine: one core, and the CUDA device where there is one."""
+    usd = {"cpu": CORE_USD_PER_HOUR, "gpu": GPU_USD_PER_HOUR}
+    usd |= checked_prices(usd_per_hour, usd, hint="types at hand are called `cpu` and `gpu`")
+    core_bytes = memory().usable_bytes / max(cores().num_usable, 1.0)
+    types = [ResourceType(name="cpu", kind="cpu", price_per_hour=usd["cpu"], memory_bytes=core_bytes)]
+    if torch.cuda.is_available():
+        gpu_bytes = float(torch.cuda.get_device_properties(0).total_memory)
+        types.append(ResourceType(name="gpu", kind="gpu", price_per_hour=usd["gpu"], memory_bytes=gpu_bytes))
+    return types
+
+
+def types_elsewhere(names: Sequence[str]) -> list[ResourceType]:
+    """Return catalogue types to estimate; refuse those whose data sheets say too little."""
+    if not names:
+        return []
+    catalogue = users_catalogue()
+    types = [catalogue.find(name).to_resource() for name in names]
+    for name, resource in zip(names, types, strict=True):
+        if resource.flops_per_s is None or resource.memory_bytes_per_s is None:
+            raise DovetailError(
+                f"{name} has no peaks in the catalogue, so it cannot be estimated",
+                hint="choose a type with an accelerator, or profile on such a machine",
+            )
+    return types
+
+
+def buses_of(names: Sequence[str]) -> dict[str, float]:
+    """Return the bytes a second between host memory and accelerators of catalogue types, by the types' names."""
+    if not names:
+        return {}
+    catalogue = users_catalogue()
+    entries = [catalogue.find(name) for name in names]
+    rates = {entry.to_resource().name: entry.host_bus_bytes_per_s for entry in entries if entry.kind == "gpu"}
+    return {name: rate for name, rate in rates.items() if rate is not None}
+
+
+def links_between(
+    at_hand: Sequence[ResourceType], elsewhere: Sequence[ResourceType], network: LinkSpeed, *, tell: Tell = quietly
+) -> list[Link]:
+    """Return the ways between types: the bus between this machine's CPU and GPU, and the network between all others."""
+    links = []
+    for one, other in combinations([*at_hand, *elsewhere], 2):
+        if one in at_hand and other in at_hand:
+            tell("measuring copies between host and GPU ...")
+            copies = measure_device_copies()
+            links.append(copies.there.link(source=one.name, target=other.name))
+            links.append(copies.back.link(source=other.name, target=one.name))
+        else:
+            links.append(network.link(source=one.name, target=other.name))
+    return links
+
+
+def network_speed(gb_per_s: float | None, *, tell: Tell = quietly) -> LinkSpeed:
+    """Return the speed between units: the one given, or the loopback network's."""
+    if gb_per_s is not None:
+        if not gb_per_s > 0:
+            raise DovetailError(f"--network-gb-per-s is {gb_per_s}", hint="give a number above zero, e.g. 12.5")
+        return LinkSpeed(bytes_per_s=gb_per_s * 1e9, latency_s=NETWORK_LATENCY_S, spread=0.0)
+    tell("measuring the loopback network ...")
+    return measure_loopback().there
