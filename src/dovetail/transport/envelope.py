@@ -174,7 +174,6 @@ class EnvelopeCodec:
         return tuple(self._view(claim, memoryview(frame)) for claim, frame in zip(claims, frames[1:], strict=True))
 
     def _view(self, claim: ArrayClaim, frame: memoryview) -> Array:
-        """Return one array over its frame."""
         nbytes = claim.nbytes()
         if nbytes > self.max_frame_bytes:
             raise WireError(f"an array claims {nbytes} bytes, the limit is {self.max_frame_bytes}")

@@ -152,7 +152,7 @@ def test_a_push_that_makes_no_sense_is_refused(make_shard, kind):
     table, keys = BAD_KEYS[kind]
 
     with pytest.raises(TrainingError):
-        make_shard("sync").check([(table, keys, np.ones((len(keys), 1), dtype=np.float32))], None)
+        make_shard("sync").check(TaskPart(0, 0, "w", rows=[(table, keys, np.ones((len(keys), 1), dtype=np.float32))]))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -43,7 +43,6 @@ class Decisions:
     """Those that nobody has carried out yet."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._made: list[Decision] = []
         self._num_lines = 0
         """Of the journal since its last start."""

@@ -28,7 +28,6 @@ class Events:
     """Numbered from 0; asking for them changes nothing."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._texts: deque[str] = deque(maxlen=MOST_KEPT)
         self.next_number = 0
 
@@ -107,7 +106,6 @@ class CoordinatorLoop:
         return not self._watchers or self._clock.now() - self._ended_s > STAY_S
 
     def _tick(self) -> None:
-        """Do what is due by time."""
         now_s = self._clock.now()
         if self._machine.work.due_s() <= now_s:
             self._machine.settle(now_s)
@@ -123,7 +121,6 @@ class CoordinatorLoop:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def _receive(self, envelope: Envelope) -> None:
-        """Bring a message to the machine."""
         message: Any = envelope.message
         now_s = self._clock.now()
         reason = self._senders.why_not_to_coordinator(envelope.owner, message) or why_not_counts(envelope)
@@ -171,7 +168,6 @@ class CoordinatorLoop:
             self._end()
 
     def _do(self, decision: Decision) -> None:
-        """Carry out one decision."""
         if isinstance(decision, Send):
             self._listener.send(decision.to, decision.message)
         elif isinstance(decision, Say):
@@ -202,7 +198,6 @@ class CoordinatorLoop:
     # -- for those who watch -------------------------------------------------------------------------------------------
 
     def _standing(self) -> Standing:
-        """Return where the run stands."""
         work, generation = self._machine.work, self._machine.roster.generation
         return Standing(step=work.step, position=work.position, samples=work.samples_done, generation=generation)
 

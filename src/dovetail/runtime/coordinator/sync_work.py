@@ -26,7 +26,6 @@ class SyncWork:
     """Commits each step when every server has all of it."""
 
     def __init__(self, blueprint: Blueprint, roster: Roster, decisions: Decisions) -> None:
-        """Start at the beginning."""
         self._roster, self._decisions = roster, decisions
         self._samples = blueprint.samples
         self._averages = blueprint.run.training.reduction == "mean"
@@ -175,7 +174,6 @@ class SyncWork:
             self._from_worker(member, message, now_s)
 
     def _from_worker(self, worker: Worker, message: Message, now_s: float) -> None:
-        """Take in a message of a worker."""
         self._scheduler.goes_on(worker.name)
         if isinstance(message, More):
             self._scheduler.asks(worker, message, now_s)
@@ -246,7 +244,6 @@ class SyncWork:
         self._keepers.apply(step.number, dense_scale, factor)
 
     def _send_servers(self, message: Message) -> None:
-        """Send a message to every server."""
         self._decisions.send_all(self._roster.servers.values(), message)
 
     def _repeat_commit(self, now_s: float) -> None:

@@ -66,19 +66,15 @@ class Attempts:
     """The attempts that are under way."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._open: dict[AttemptKey, TaskGradients] = {}
 
     def __bool__(self) -> bool:
-        """Say whether any is under way."""
         return bool(self._open)
 
     def __contains__(self, key: AttemptKey) -> bool:
-        """Say whether one is under way."""
         return key in self._open
 
     def __iter__(self) -> Iterator[tuple[AttemptKey, TaskGradients]]:
-        """Yield those under way."""
         return iter(self._open.items())
 
     def add(
@@ -128,7 +124,6 @@ class GradientSums:
     """One sum a key; which of them were taken already."""
 
     def __init__(self, width: int) -> None:
-        """Start without keys."""
         self._width = width
         self.count = 0
         self.keys = np.empty(FIRST_ROWS, dtype=np.int64)
@@ -158,7 +153,6 @@ class GradientSums:
         return self._at(places[:count])
 
     def _at(self, places: NDArray[np.int32] | slice) -> Taken:
-        """Return the sums at some places."""
         if isinstance(places, slice):
             keys, sums, slots = self.keys[places], self.sums[places], self._slots[places]
         else:
@@ -194,7 +188,6 @@ class GradientSums:
         self.count = self._cursor = 0
 
     def _grow(self, wanted: int) -> None:
-        """Make room."""
         size = 1 << (wanted - 1).bit_length()
         keys, sums = np.empty(size, dtype=np.int64), np.empty((size, self._width), dtype=np.float32)
         keys[: self.count], sums[: self.count] = self.keys[: self.count], self.sums[: self.count]
@@ -377,13 +370,11 @@ class StepSums:
         return True
 
     def _add_slices(self, slices: Sequence[Slice]) -> None:
-        """Add slices to the sum of dense gradients."""
         for first, dense in slices:
             add_into(self.dense[first : first + len(dense)], dense)
             self._dense_square = None
 
     def _add_dense(self, dense: Floats) -> None:
-        """Add to the sum of dense gradients."""
         add_into(self.dense, dense)
         self._dense_square = None
 
@@ -513,7 +504,6 @@ class DeferredUpdates:
             self.settle_some(1 << 16)
 
     def _apply(self, position: int, due: Taken) -> None:
-        """Step rows."""
         if len(due.keys):
             table = self._tables[position]
             table.set_rate_factor(self._factor)

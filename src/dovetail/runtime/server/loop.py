@@ -161,7 +161,6 @@ class ServerLoop:
         )
 
     def _beat(self) -> None:
-        """Send a sign of life, now and then."""
         now_s = time.monotonic()
         if now_s - self._last_beat_s < HEARTBEAT_S:
             return
@@ -183,7 +182,6 @@ class ServerLoop:
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
     def _from_coordinator(self, message: object) -> None:
-        """Do what the coordinator says."""
         if isinstance(message, Commit):
             self._commit(message)
         elif isinstance(message, Norm):
@@ -303,7 +301,6 @@ class ServerLoop:
         self._answer_norms(norms.add(message, bits.view(np.float64), envelope))
 
     def _answer_norms(self, answers: Answers) -> None:
-        """Answer those who waited at a batch norm."""
         for envelope, sums in answers:
             if sums is None:
                 self._listener.reply(envelope, Refused(reason="the workers' samples do not all pass the same norms"))

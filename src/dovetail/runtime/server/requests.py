@@ -117,7 +117,6 @@ def check_gradients(part: TaskPart, specs: Sequence[TableSpec], *, num_dense: in
 
 
 def _spec_of(position: int, specs: Sequence[TableSpec]) -> TableSpec:
-    """Return what a table is like."""
     if not 0 <= position < len(specs):
         raise TrainingError(f"there is no table {position}", hint=BUG)
     return specs[position]

@@ -11,7 +11,6 @@ import math
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -39,24 +38,15 @@ def steps_of_a_round(now: int, *, transfer_s: float, step_s: float) -> int:
     return max(FEWEST, min(MOST, max(math.floor(now / MOST_GROWTH), min(math.ceil(now * MOST_GROWTH), wanted))))
 
 
-class OfferedRound(Protocol):
-    """A site's round, as far as it matters here."""
+@dataclass(frozen=True, slots=True)
+class BroughtRound:
+    """A round that a site brought."""
 
-    @property
-    def round(self) -> int:
-        """Its number, from 1."""
-        ...
-
-    @property
-    def last(self) -> bool:
-        """Whether the site is done with it."""
-        ...
+    head: RoundHead
+    arrays: Arrays
 
 
-R = TypeVar("R", bound=OfferedRound)
-
-
-class Aggregation(Generic[R]):
+class Aggregation:
     """What is here of each site, and what is in exchanges already."""
 
     def __init__(
@@ -72,7 +62,7 @@ class Aggregation(Generic[R]):
         self._wait_s = wait_s
         self.applied = dict.fromkeys(range(num_sites), 0) | dict(applied or {})
         self._finished = set(finished)
-        self._here: dict[int, dict[int, R]] = {site: {} for site in range(num_sites)}
+        self._here: dict[int, dict[int, BroughtRound]] = {site: {} for site in range(num_sites)}
         self._heard_s = dict.fromkeys(range(num_sites), now_s)
 
     def heard(self, site: int, now_s: float) -> None:
@@ -83,11 +73,11 @@ class Aggregation(Generic[R]):
         """Return how long a site has not been heard of."""
         return now_s - self._heard_s[site]
 
-    def offer(self, site: int, brought: R) -> bool:
+    def offer(self, site: int, brought: BroughtRound) -> bool:
         """Take in a round; False where it is here already, or counts."""
-        if brought.round <= self.applied[site] or brought.round in self._here[site]:
+        if brought.head.round <= self.applied[site] or brought.head.round in self._here[site]:
             return False
-        self._here[site][brought.round] = brought
+        self._here[site][brought.head.round] = brought
         return True
 
     def latest(self, site: int) -> int:
@@ -97,9 +87,9 @@ class Aggregation(Generic[R]):
             latest += 1
         return latest
 
-    def last_rounds(self) -> list[tuple[int, R]]:
+    def last_rounds(self) -> list[tuple[int, BroughtRound]]:
         """Return the last rounds of sites that are here and in no exchange yet."""
-        return [(site, each) for site, rounds in self._here.items() for each in rounds.values() if each.last]
+        return [(site, each) for site, rounds in self._here.items() for each in rounds.values() if each.head.last]
 
     def away(self, now_s: float) -> list[int]:
         """Return the sites that are not waited for, though they are not done."""
@@ -110,7 +100,7 @@ class Aggregation(Generic[R]):
         """Return the sites that have not brought their last round."""
         return [site for site in self.applied if site not in self._finished]
 
-    def next_exchange(self, now_s: float) -> dict[int, R]:
+    def next_exchange(self, now_s: float) -> dict[int, BroughtRound]:
         """Return the rounds of the next exchange by site, which count from now on; none where it is too early."""
         ready = {
             site: rounds[number] for site, rounds in self._here.items() if (number := self.applied[site] + 1) in rounds
@@ -119,9 +109,9 @@ class Aggregation(Generic[R]):
         if not ready or any(site not in ready and site not in away for site in self.unfinished):
             return {}
         for site, brought in ready.items():
-            self.applied[site] = brought.round
-            del self._here[site][brought.round]
-            if brought.last:
+            self.applied[site] = brought.head.round
+            del self._here[site][brought.head.round]
+            if brought.head.last:
                 self._finished.add(site)
         return ready
 
@@ -134,24 +124,6 @@ AT_ONCE = 2
 """Exchanges that may be on their way to a site."""
 AGAIN_S = 60.0
 """When an exchange is sent again that a living site does not have: a connection broke."""
-
-
-@dataclass(frozen=True, slots=True)
-class BroughtRound:
-    """A round that a site brought."""
-
-    head: RoundHead
-    arrays: Arrays
-
-    @property
-    def round(self) -> int:
-        """Its number."""
-        return self.head.round
-
-    @property
-    def last(self) -> bool:
-        """Whether it is the site's last."""
-        return self.head.last
 
 
 @dataclass(slots=True)
@@ -193,7 +165,7 @@ class AggregatorLine:
         self.every, self._is_chosen = every or first_every, every is None
         self._life = secrets.token_hex(8)
         self._so_far = log.read(log.count)[0].so_far if log.count else ((0, 0),) * len(names)
-        self._aggregation: Aggregation[BroughtRound] = Aggregation(
+        self._aggregation = Aggregation(
             len(names),
             wait_s=wait_s,
             now_s=now_s,
@@ -314,7 +286,6 @@ class AggregatorLine:
         self._listener.reply(envelope, heard)
 
     def _make(self, rounds: dict[int, BroughtRound]) -> None:
-        """Make an exchange of these rounds."""
         brought = [rounds[site] for site in sorted(rounds)]
         heads = tuple(msgspec.structs.replace(each.head, num_arrays=len(each.arrays)) for each in brought)
         arrays = tuple(array for each in brought for array in each.arrays)
@@ -328,7 +299,6 @@ class AggregatorLine:
             self._choose()
 
     def _choose(self) -> None:
-        """Choose how many steps rounds have."""
         beats = [other.beat for other in self._others.values() if other.beat is not None]
         steps_s = [beat.step_s for beat in (*beats, self._beat) if beat is not None and beat.step_s > 0]
         there_and_back = [

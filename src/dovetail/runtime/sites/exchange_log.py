@@ -66,7 +66,6 @@ class ExchangeLog:
     """The exchanges that some site may still need."""
 
     def __init__(self, folder: Path) -> None:
-        """Find what there is."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._codec = EnvelopeCodec(SiteMessage)

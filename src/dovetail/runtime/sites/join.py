@@ -34,7 +34,6 @@ class SomeRows:
     """Rows in an array."""
 
     def __init__(self) -> None:
-        """Begin with zeros."""
         self._values = np.zeros((ROWS, WIDTH), dtype=np.float32)
 
     def read(self, keys: Keys) -> Floats:

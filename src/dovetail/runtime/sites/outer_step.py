@@ -235,7 +235,6 @@ class OuterStep:
         return was_held and not self.is_held
 
     def _beat(self) -> Beat:
-        """Return what the others should know."""
         self.own_from = max(self.own_from, self._line.known_before() + 1)
         return Beat(
             exchanges=self.exchanges,
@@ -323,7 +322,6 @@ class OuterStep:
         return True
 
     def _read(self, head: RoundHead, arrays: Arrays) -> SiteChange:
-        """Return what a site brings."""
         return decode(head, arrays, self._shapes, who=self._terms.names[head.site])
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------

@@ -29,7 +29,6 @@ class OnTheWire:
     """A round that the first site is to have."""
 
     def __init__(self, head: RoundHead, arrays: Arrays) -> None:
-        """Keep it until it is there."""
         self.head, self.arrays = head, arrays
         self.sent_s: float | None = None
         self.is_late = False
@@ -174,7 +173,6 @@ class SiteLine:
                     each.sent_s = now_s
 
     def _listen(self, line: Caller, now_s: float) -> None:
-        """Take in what has come."""
         for _ in range(64):
             try:
                 envelope = line.receive(0)
@@ -225,6 +223,5 @@ class SiteLine:
             self._nearby.close()
 
     def _hang_up(self) -> None:
-        """Hang up at the first site."""
         self._beats.close()
         self._bulk.close()

@@ -91,7 +91,7 @@ def recover(log: RedoLog, shard: Shard, run_folder: Path) -> tuple[LogFacts, int
     position = contents[0].facts.position
     for _ in range(shard.version - facts.first):
         position += log.step_positions(position)
-    files = [RedoFile.reopen(content.path, content) for content in contents]
+    files = [RedoFile.reopen(content.path, content, log.rings) for content in contents]
     log.go_on(facts.era, position, files, is_written=generation > 0)
     return facts, generation
 
@@ -182,7 +182,6 @@ class Again:
 
 
 def _gradients(record: LogRecord) -> WholeStep:
-    """Return the gradients in a record."""
     tables, arrays = record.details["tables"], list(record.arrays)
     has_dense, has_norms = bool(record.details["dense"]), bool(record.details["norms"])
     if len(arrays) != 2 * len(tables) + has_dense + has_norms:
