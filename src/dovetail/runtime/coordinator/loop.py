@@ -57,7 +57,7 @@ WATCHES_S = 5.0
 
 
 class CoordinatorLoop:
-    """Brings messages and the time to the machine, and carries out what it decides."""
+    """Brings messages and the time to the state machine, and carries out what it decides."""
 
     def __init__(self, process: Process) -> None:
         """Listen, and see in the journal whether this run was under way."""
