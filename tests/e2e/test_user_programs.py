@@ -28,7 +28,7 @@ def run(name: str, place: Path) -> str:
 
 def figure(text: str, words: str) -> float:
     """Return the number that follows some words."""
-    found = re.search(rf"{words} \[?\s*([-\d.e]+)", text)
+    found = re.search(rf"{words} \[?\s*([-+\d.e]+)", text)
     assert found is not None, text
     return float(found[1])
 
@@ -43,13 +43,14 @@ def test_deepfm_from_csv_learns_what_the_rows_hold(tmp_path):
 
     assert figure(said, "best validation loss") < 0.3  # a coin would be at 0.69
     assert (tmp_path / "runs" / "deepfm" / "best").is_dir()
-    assert 0.0 < figure(said, "first scores") < 1.0
+    assert 0.0 <= figure(said, "first scores") <= 1.0  # rows so clear that float32 may round to an end
 
 
 def test_ten_classes_of_images_are_told_apart(tmp_path):
     assert figure(run("images_dataset", tmp_path), "right") > 0.9
 
 
+@pytest.mark.slow  # frames are trained on in tests/runtime/test_data_objects.py
 def test_a_regression_on_a_frame_finds_the_line(tmp_path):
     pytest.importorskip("pandas")
 
@@ -59,6 +60,7 @@ def test_a_regression_on_a_frame_finds_the_line(tmp_path):
     assert figure(said, "prices") == pytest.approx(3.0, abs=0.5)
 
 
+@pytest.mark.slow  # datasets are trained on there, too
 def test_the_head_of_a_text_classifier_learns(tmp_path):
     pytest.importorskip("datasets")
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.embedding.checkpoints.format import Checkpoint
 from dovetail.embedding.errors import DamagedFileError, StorageError, TableError
-from dovetail.embedding.first_values import first_values
-from dovetail.embedding.hashing import shard_of
+from dovetail.embedding.hashing import first_values, shard_of
 from dovetail.embedding.lookahead import look_ahead
 from dovetail.embedding.row_optimizer import (
     FTRL,
@@ -28,6 +27,7 @@ from dovetail.on_demand import on_demand
 
 if TYPE_CHECKING:
     from dovetail.embedding.module import TableEmbedding
+    from dovetail.embedding.tiers.device.captured_step import FusedStep
 
 __all__ = [
     "FTRL",
@@ -37,6 +37,7 @@ __all__ = [
     "Adam",
     "Checkpoint",
     "DamagedFileError",
+    "FusedStep",
     "RowOptimizer",
     "RowWiseAdagrad",
     "StorageError",

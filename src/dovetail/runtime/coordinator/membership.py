@@ -142,7 +142,6 @@ def worker_of(message: Hello, address: bytes, now_s: float, patience_s: float, s
 
 
 def _silence(patience_s: float) -> Deadline:
-    """Return the deadline of signs of life."""
     return Deadline(k=20.0, floor_s=patience_s, first_s=max(STARTING_S, patience_s))
 
 
@@ -174,6 +173,8 @@ class Roster:
     """The workers of each stage after the first, by name; nobody else may be one."""
     stage_workers: dict[str, Worker] = field(default_factory=dict)
     first_worker_s: float | None = None
+    has_begun: bool = False
+    """Whether the first step could begin: from then on a worker that is lost is not waited for."""
 
     @property
     def num_servers(self) -> int:
@@ -199,7 +200,9 @@ class Roster:
         """Say whether the first step can begin: all workers are there, or have had their time to come."""
         if self.first_worker_s is None or not all(self.staff):
             return False
-        return len(self.workers) >= len(self.settings) or now_s - self.first_worker_s > GRACE_S
+        if len(self.workers) >= len(self.settings) or now_s - self.first_worker_s > GRACE_S:
+            self.has_begun = True
+        return self.has_begun
 
     @property
     def staff(self) -> tuple[tuple[str, ...], ...]:

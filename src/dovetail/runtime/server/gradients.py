@@ -11,9 +11,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dovetail.embedding import Table, Whereabouts
+from dovetail.embedding.key_numbers import head_of, number_keys
 from dovetail.runtime.dense.kernels import add_into, sum_of_squares
 from dovetail.runtime.errors import TrainingError
-from dovetail.splitmix import mix
 
 Keys = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -23,6 +23,23 @@ Slice = tuple[int, Floats]
 """Where numbers of the dense gradient begin, and those."""
 AttemptKey = tuple[int, int, str]
 """Step (0 in ssp and async), task, and whose attempt it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPart:
+    """A part of the gradients of an attempt at a task, as a worker pushes it; in ssp and async its step is 0."""
+
+    step: int
+    task: int
+    worker: str
+    part: int = 0
+    rows: Sequence[RowGradients] = ()
+    dense: Floats | None = None
+    last: bool = True
+    wheres: Sequence[Whereabouts | None] = ()
+    """Where the tables had `rows` when they were pulled; empty where that is not known."""
+    first: int = -1
+    """Where in this server's part `dense` begins, of which it is a slice; -1: it is whole."""
 
 
 class BeforeApply(Protocol):
@@ -49,19 +66,15 @@ class Attempts:
     """The attempts that are under way."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._open: dict[AttemptKey, TaskGradients] = {}
 
     def __bool__(self) -> bool:
-        """Say whether any is under way."""
         return bool(self._open)
 
     def __contains__(self, key: AttemptKey) -> bool:
-        """Say whether one is under way."""
         return key in self._open
 
     def __iter__(self) -> Iterator[tuple[AttemptKey, TaskGradients]]:
-        """Yield those under way."""
         return iter(self._open.items())
 
     def add(
@@ -111,7 +124,6 @@ class GradientSums:
     """One sum a key; which of them were taken already."""
 
     def __init__(self, width: int) -> None:
-        """Start without keys."""
         self._width = width
         self.count = 0
         self.keys = np.empty(FIRST_ROWS, dtype=np.int64)
@@ -141,7 +153,6 @@ class GradientSums:
         return self._at(places[:count])
 
     def _at(self, places: NDArray[np.int32] | slice) -> Taken:
-        """Return the sums at some places."""
         if isinstance(places, slice):
             keys, sums, slots = self.keys[places], self.sums[places], self._slots[places]
         else:
@@ -177,7 +188,6 @@ class GradientSums:
         self.count = self._cursor = 0
 
     def _grow(self, wanted: int) -> None:
-        """Make room."""
         size = 1 << (wanted - 1).bit_length()
         keys, sums = np.empty(size, dtype=np.int64), np.empty((size, self._width), dtype=np.float32)
         keys[: self.count], sums[: self.count] = self.keys[: self.count], self.sums[: self.count]
@@ -187,19 +197,16 @@ class GradientSums:
         self._slots = slots
         self.taken = np.concatenate([self.taken, np.zeros(size - len(self.taken), dtype=np.bool_)])
         self._heads = np.full(4 * size, -1, dtype=np.int32)
-        place_keys(self.keys, self.count, self._heads)
+        number_keys(self.keys[: self.count], self._heads, self.keys, 0, np.empty(self.count, dtype=np.int32))
 
 
 @njit(cache=True, nogil=True)
 def add_rows(keys, values, slots, heads, known, sums, known_slots, count):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Add rows to the sums of their keys, with their slots where there are any; return how many keys there are then."""
-    mask = len(heads) - 1
     width = sums.shape[1]
     for i in range(len(keys)):
         key = keys[i]
-        at = np.int64(mix(np.uint64(key)) & np.uint64(mask))
-        while heads[at] >= 0 and known[heads[at]] != key:
-            at = (at + 1) & mask
+        at = head_of(key, heads, known)
         place = heads[at]
         if place < 0:
             heads[at] = count
@@ -216,32 +223,11 @@ def add_rows(keys, values, slots, heads, known, sums, known_slots, count):  # ty
 
 
 @njit(cache=True, nogil=True)
-def place_keys(known, count, heads):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Enter distinct keys into empty heads."""
-    mask = len(heads) - 1
-    for place in range(count):
-        at = np.int64(mix(np.uint64(known[place])) & np.uint64(mask))
-        while heads[at] >= 0:
-            at = (at + 1) & mask
-        heads[at] = place
-
-
-@njit(cache=True, nogil=True, inline="always")
-def place_of(key, heads, known):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Return where the sum of a key lies, or -1."""
-    mask = len(heads) - 1
-    at = np.int64(mix(np.uint64(key)) & np.uint64(mask))
-    while heads[at] >= 0 and known[heads[at]] != key:
-        at = (at + 1) & mask
-    return heads[at]
-
-
-@njit(cache=True, nogil=True)
 def find_untaken(keys, heads, known, taken, places):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write where the keys lie that were not taken yet, and take them; return how many."""
     count = 0
     for i in range(len(keys)):
-        place = place_of(keys[i], heads, known)
+        place = heads[head_of(keys[i], heads, known)]
         if place >= 0 and not taken[place]:
             taken[place] = True
             places[count] = place
@@ -254,7 +240,7 @@ def find_known(keys, heads, known, positions):  # type: ignore[no-untyped-def]  
     """Write which of the keys have sums; return how many."""
     count = 0
     for i in range(len(keys)):
-        if place_of(keys[i], heads, known) >= 0:
+        if heads[head_of(keys[i], heads, known)] >= 0:
             positions[count] = i
             count += 1
     return count
@@ -265,7 +251,7 @@ def find_changed(keys, heads, known, taken, positions, places):  # type: ignore[
     """Write which of the keys have sums, and where those lie that were not taken yet, which are then; return both."""
     count = untaken = 0
     for i in range(len(keys)):
-        place = place_of(keys[i], heads, known)
+        place = heads[head_of(keys[i], heads, known)]
         if place >= 0:
             positions[count] = i
             count += 1
@@ -330,26 +316,22 @@ class StepSums:
         self._kept: dict[int, TaskGradients] = {}
         """The gradients of tasks that are whole, until the step is committed."""
 
-    def push(
-        self, step: int, task: int, worker: str, *, part: int, rows: Sequence[RowGradients],
-        dense: Floats | None, last: bool, wheres: Sequence[Whereabouts | None] = (), first: int = -1,
-    ) -> bool:  # fmt: skip
-        """Take in a part of an attempt at a task that is not whole; True where that makes it whole.
-
-        `wheres` says of `rows` where the tables have them. The dense gradient is whole, or a slice of it from `first`.
-        """
-        if first >= 0 and not self._sliced:
+    def push(self, part: TaskPart) -> bool:
+        """Take in a part of an attempt at a task that is not whole; True where that makes it whole."""
+        task, worker = part.task, part.worker
+        key, dense = (part.step, task, worker), part.dense
+        if part.first >= 0 and not self._sliced:
             raise TrainingError(f"{worker} pushed a slice of what goes in one piece", hint="a bug: report it")
-        again = part == 0 and (step, task, worker) in self._attempts
-        copies = copied(rows)
-        slices = [(max(0, first), dense.copy())] if dense is not None and self._sliced else []
-        gradients = self._attempts.add((step, task, worker), part, copies, slices)
-        if last and self._sliced and sum(len(each) for _, each in gradients.slices) != len(self.dense):
+        again = part.part == 0 and key in self._attempts
+        copies = copied(part.rows)
+        slices = [(max(0, part.first), dense.copy())] if dense is not None and self._sliced else []
+        gradients = self._attempts.add(key, part.part, copies, slices)
+        if part.last and self._sliced and sum(len(each) for _, each in gradients.slices) != len(self.dense):
             raise TrainingError(f"slices of task {task} of {worker} are not all of it", hint="a bug: report it")
         if self._counting.setdefault(task, worker) == worker and not again:
-            self._add_up(copies, wheres)
+            self._add_up(copies, part.wheres)
             self._add_slices(slices)
-        if not last:
+        if not part.last:
             if again:
                 self._add_up_anew()
             return False
@@ -358,19 +340,17 @@ class StepSums:
         self._kept[task] = gradients
         changed = again or self._counting[task] != worker
         self._counting[task] = worker
-        self._attempts.forget_task(step, task)
+        self._attempts.forget_task(part.step, task)
         if changed:
             self._add_up_anew()
         return True
 
     def _add_slices(self, slices: Sequence[Slice]) -> None:
-        """Add slices to the sum of dense gradients."""
         for first, dense in slices:
             add_into(self.dense[first : first + len(dense)], dense)
             self._dense_square = None
 
     def _add_dense(self, dense: Floats) -> None:
-        """Add to the sum of dense gradients."""
         add_into(self.dense, dense)
         self._dense_square = None
 
@@ -500,7 +480,6 @@ class DeferredUpdates:
             self.settle_some(1 << 16)
 
     def _apply(self, position: int, due: Taken) -> None:
-        """Step rows."""
         if len(due.keys):
             table = self._tables[position]
             table.set_rate_factor(self._factor)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from dovetail.atomic_file import sync
 from dovetail.runtime.checkpoint import RunManifest, checksum_of
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.sealed import sync_file
 from dovetail.runtime.sites.messages import RoundHead
 from dovetail.runtime.sites.outer_step import OnItsWay, OuterStep
 from dovetail.runtime.sites.rounds import Shapes, decode
@@ -61,17 +61,23 @@ def save(
         arrays |= {f"round-{number}-{place}": array for place, array in enumerate(each.arrays)}
     heads = [msgspec.structs.replace(each.head, num_arrays=len(each.arrays)) for each in outer_step.on_their_way]
     facts = SavedFacts(
-        sites=tuple(sites), site=site, num_servers=num_servers, exchanges=outer_step.exchanges,
-        next_round=outer_step.next_round, last_cut=outer_step.last_cut, dense_rounds=dense.rounds, heads=tuple(heads),
+        sites=tuple(sites),
+        site=site,
+        num_servers=num_servers,
+        exchanges=outer_step.exchanges,
+        next_round=outer_step.next_round,
+        last_cut=outer_step.last_cut,
+        dense_rounds=dense.rounds,
+        heads=tuple(heads),
         is_finished=outer_step.is_finished,
-    )  # fmt: skip
+    )
     path = folder / file_of(server)
     save_file(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         path,
         metadata={"facts": msgspec.json.encode(facts).decode()},
     )
-    sync_file(path)
+    sync(path)
     outer_step.saved()
 
 

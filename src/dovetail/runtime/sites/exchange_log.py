@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
+from dovetail.atomic_file import replace_file
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.sealed import write_at_once
 from dovetail.runtime.sites.messages import Exchange, RoundHead, SiteMessage
 from dovetail.runtime.sites.rounds import Arrays
 from dovetail.transport import EnvelopeCodec, WireError
@@ -49,7 +49,7 @@ class Cuts:
             ) from None
         self.heads = {head.round: head for head in heads}
         if rest:
-            write_at_once(self._path, b"".join(line + b"\n" for line in lines))
+            replace_file(self._path, b"".join(line + b"\n" for line in lines), durable=True)
 
     def write(self, head: RoundHead) -> None:
         """Note a round that is new; it is on disk when this returns."""
@@ -66,7 +66,6 @@ class ExchangeLog:
     """The exchanges that some site may still need."""
 
     def __init__(self, folder: Path) -> None:
-        """Find what there is."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._codec = EnvelopeCodec(SiteMessage)
@@ -80,7 +79,7 @@ class ExchangeLog:
         """Keep the next exchange; it is on disk when this returns."""
         frames = [bytes(frame) for frame in self._codec.pack(0, exchange, arrays)]
         data = b"".join(LENGTHS.pack(len(frame)) + frame for frame in frames)
-        write_at_once(self._path(exchange.number), data)
+        replace_file(self._path(exchange.number), data, durable=True)
         self.count = exchange.number
 
     def read(self, number: int) -> tuple[Exchange, Arrays]:
@@ -145,9 +144,8 @@ def left_for(
 def whole(exchange: Exchange, arrays: Sequence[Arrays]) -> tuple[Exchange, Arrays]:
     """Return an exchange with the arrays of every one of its rounds."""
     heads = [
-        msgspec.structs.replace(head, num_arrays=len(each))
-        for head, each in zip(exchange.rounds, arrays, strict=True)
-    ]  # fmt: skip
+        msgspec.structs.replace(head, num_arrays=len(each)) for head, each in zip(exchange.rounds, arrays, strict=True)
+    ]
     return msgspec.structs.replace(exchange, rounds=tuple(heads)), tuple(array for each in arrays for array in each)
 
 
@@ -155,8 +153,10 @@ def completed(
     exchange: Exchange, arrays: Arrays, *, site: int, early: Mapping[tuple[int, int], Arrays]
 ) -> tuple[Exchange, Arrays] | None:
     """Return an exchange with the arrays that its reader, a site, got early by site and round; None where some lack."""
-    found = [each or early.get((head.site, head.round), ())
-             for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True)]  # fmt: skip
+    found = [
+        each or early.get((head.site, head.round), ())
+        for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True)
+    ]
     if not all(each or head.site == site for head, each in zip(exchange.rounds, found, strict=True)):
         return None
     return whole(exchange, found)

@@ -6,369 +6,140 @@ coordinator has committed the step, so that a step counts everywhere or nowhere.
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from dovetail.codecs import Codec, codec_of, pack, unpack
-from dovetail.data.streams import stream_number
-from dovetail.runtime.blueprint import Blueprint
+from dovetail.errors import DovetailError
 from dovetail.runtime.checkpoint import RunManifest, checksums_in, load_dense, save_dense
-from dovetail.runtime.dense.coding import exact_places
 from dovetail.runtime.dense.kernels import sum_of_squares
-from dovetail.runtime.dense.optimizer import optimizer_of
-from dovetail.runtime.dense.torch_optimizer import from_device, step_on_device, to_device
-from dovetail.runtime.messages import Apply, JoinRing
+from dovetail.runtime.dense.optimizer import from_device, optimizer_of, to_device
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.messages import (
+    Apply,
+    Assign,
+    Holds,
+    InRing,
+    JoinRing,
+    Message,
+    Reduced,
+    RingBroken,
+    RingMeets,
+    Saved,
+    SaveDense,
+    SaveFailed,
+    Span,
+    SumUp,
+)
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.compute.served_model import ServedModel
+from dovetail.runtime.worker.dense.collective import Collective, ring_coder
 from dovetail.runtime.worker.dense.rendezvous import Rendezvous, RendezvousServer, RendezvousStore
+from dovetail.runtime.worker.dense.sync import DenseSync
 from dovetail.runtime.worker.links.servers import Abandoned
-
-
-class RingCoder:
-    """Turns parts of a member's gradients into payloads, and all members' payloads into their sum."""
-
-    def __init__(self, codec: Codec, blueprint: Blueprint, offset: int, seed: int) -> None:
-        """Sum vectors that begin at `offset` of the dense parameters."""
-        self._codec, self._entries, self._offset = codec, blueprint.dense, offset
-        self._seed = seed
-
-    def payload(self, vector: Tensor, part: slice) -> Tensor:
-        """Return the payload of a part of this member's gradients."""
-        self._seed += 1 << 32
-        values = vector[part].detach().cpu().numpy()
-        exact = self._exact(part)
-        packed: NDArray[Any] = pack(values, self._codec, seed=self._seed, exact=exact)
-        return torch.from_numpy(packed)
-
-    def total(self, payloads: Sequence[Tensor], part: slice) -> Tensor:
-        """Return the sum of all members' gradients, in the order of their ranks: every member finds the same bits."""
-        exact, shape = self._exact(part), (part.stop - part.start,)
-        total = np.zeros(shape, dtype=np.float32)
-        for payload in payloads:
-            total += unpack(payload.numpy(), shape, exact=exact, where="a member of the ring")
-        return torch.from_numpy(total)
-
-    def _exact(self, part: slice) -> NDArray[np.int64]:
-        """Return where in a part numbers are that no codec touches."""
-        return exact_places(self._entries, slice(self._offset + part.start, self._offset + part.stop))
-
-
-def ring_coder(blueprint: Blueprint, offset: int, name: str) -> RingCoder | None:
-    """Return the coder of a member, or None where gradients travel as they are."""
-    bits = blueprint.run.compression.bits
-    codec = codec_of(bits) if isinstance(bits, int) else None
-    seed = stream_number(blueprint.run.training.seed, f"ring/{name}") >> 1
-    return RingCoder(codec, blueprint, offset, seed) if codec is not None else None
-
-
-torch_dist: Any = torch.distributed
-"""PyTorch does not list its groups as public, though it documents them."""
-TIMEOUT_S = 300.0
-"""Of an operation that nobody gave up: the coordinator notices lost members long before."""
-LOOK_S = 0.05
-"""How often it is seen whether an operation is still wanted; its end itself wakes who waits for it."""
-
-_put_aside: list[Collective] = []
-"""Groups that were left with operations under way."""
-
-
-class Collective:
-    """A group of processes, and the memory that its operations work on."""
-
-    def __init__(self, group: Any, like: Tensor, coder: RingCoder | None = None) -> None:
-        """Take a group over; sums are of vectors such as `like`, with a coder in fewer bits."""
-        self._group, self._coder = group, coder
-        self._arrived: list[list[Tensor]] = []
-        """The payloads of all members for each part, where there is a coder."""
-        self._memory = torch.empty(like.shape, dtype=like.dtype)  # Gloo sums in host memory
-        self._under_way: list[Any] = []
-        self._parts: list[slice] = []
-
-    def begin_sum(self, vector: Tensor, part: slice) -> None:
-        """Begin to sum a part of the vectors of all members; all begin with the same parts in the same order."""
-        self._parts.append(part)
-        if self._coder is not None:
-            payload = self._coder.payload(vector, part)
-            self._arrived.append([torch.empty_like(payload) for _ in range(self._group.size())])
-            gathering = torch_dist.distributed_c10d.AllgatherOptions()
-            gathering.timeout = timedelta(seconds=TIMEOUT_S)
-            self._under_way.append(self._group.allgather([self._arrived[-1]], [payload], gathering))
-            return
-        options = torch_dist.AllreduceOptions()
-        options.timeout = timedelta(seconds=TIMEOUT_S)
-        self._memory[part].copy_(vector[part])
-        self._under_way.append(self._group.allreduce([self._memory[part]], options))
-
-    @property
-    def num_begun(self) -> int:
-        """Return how many parts are being summed."""
-        return len(self._parts)
-
-    def finish_sums(self, vector: Tensor, wanted: Callable[[], bool]) -> None:
-        """Wait for all parts that were begun, and write their sums into the vector."""
-        self._finish(wanted)
-        for number, part in enumerate(self._parts):
-            if self._coder is not None:
-                self._memory[part].copy_(self._coder.total(self._arrived[number], part))
-            vector[part].copy_(self._memory[part])
-        self._parts.clear()
-        self._arrived.clear()
-
-    def spread(self, tensors: Sequence[Tensor], root: int, wanted: Callable[[], bool]) -> list[Tensor]:
-        """Return what the member at `root` has where the others have `tensors`."""
-        options = torch_dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = root, 0
-        options.timeout = timedelta(seconds=TIMEOUT_S)
-        copies = [tensor.detach().cpu().clone() for tensor in tensors]
-        for copy in copies:
-            self._under_way.append(self._group.broadcast([copy], options))
-            self._finish(wanted)
-        return copies
-
-    def _finish(self, wanted: Callable[[], bool]) -> None:
-        """Wait for everything under way, as long as it is wanted."""
-        while self._under_way:
-            work = self._under_way[0]
-            with suppress(RuntimeError):  # the time is over; or it failed, which is raised below
-                work.wait(timedelta(seconds=LOOK_S))
-            if work.is_completed():
-                self._under_way.pop(0).wait()
-            elif not wanted():
-                raise Abandoned
-
-    def leave(self) -> None:
-        """Go without the group; what is under way is left to itself."""
-        if not all(work.is_completed() for work in self._under_way):
-            _put_aside.append(self)
-        for other in [each for each in _put_aside if all(work.is_completed() for work in each._under_way)]:
-            _put_aside.remove(other)
-
+from dovetail.runtime.worker.tasks.spans import now_s
+from dovetail.runtime.worker.tasks.task import Task
 
 dist: Any = torch.distributed
 """PyTorch does not list its stores and groups as public, though it documents them."""
 BUCKET_BYTES = 1 << 19
 """Gradients that are summed together, as soon as the backward pass has all of them."""
-MEETING_S = 20.0
+RENDEZVOUS_S = 20.0
 """Of members who are all there to find each other."""
 APPLIED_LOOK_S = 0.05
 """How often a member that waits for the commit looks whether it is still wanted; the commit itself wakes it."""
+Tell = Callable[[Message], None]
+Wanted = Callable[[], bool]
 
 
-class Ring:
-    """One worker's place in the ring, its copy of the dense parameters and of their optimizer state."""
+class RingSync(DenseSync):
+    """One worker's place in one ring after the other, its copy of the dense parameters and of their optimizer state.
+
+    The coordinator says who is in a ring; the servers know nothing of it.
+    """
 
     def __init__(
-        self, process: Process, values: torch.Tensor, gradients: torch.Tensor, *, part: slice, number: int = 0
+        self, process: Process, model: ServedModel, tell: Tell, *, part: slice | None = None, stage: int = 0
     ) -> None:
-        """Keep the vectors that the model's parameters and gradients are views of.
-
-        They are `part` of those of the whole model, and the slice of that `number` in a checkpoint.
-        """
-        self._process, self._values, self._gradients = process, values, gradients
-        self._part, self._number = part, number
-        self._optimizer = optimizer_of(process.blueprint, part)
-        self._state = to_device(self._optimizer.first_state(len(values)), values.device)
+        """Watch the gradients of a model; those of a `stage` are a `part` of the whole model's."""
+        self._process, self._name, self._tell = process, process.name, tell
+        self._values, self._gradients = model.values, model.gradients
+        self._part, self._stage = part or slice(0, process.blueprint.dense_size), stage
+        self._optimizer = optimizer_of(process.blueprint, self._part)
+        self._state = to_device(self._optimizer.first_state(len(model.values)), model.values.device)
         self._clip = process.blueprint.run.optimizer
         self._steps = 0
+        self._version = -1
+        """Steps that the dense parameters hold; -1 before there are any."""
+        self._era = -1
+        """The generation that took up the checkpoint from which they come."""
+        self._generation = 0
+        self._joined = -1
+        """The generation of the ring that this worker has a place in; the main thread writes it."""
+        self._calls: queue.SimpleQueue[JoinRing | SumUp] = queue.SimpleQueue()
         self._group: Collective | None = None
-        self._place: RendezvousServer | None = None
+        self._rendezvous: RendezvousServer | None = None
         self._store: RendezvousStore | None = None
         self._lock = threading.Lock()
         self._reduced: int | None = None
-        self.applied = threading.Condition()
-        self.version = -1
-        """Steps that the dense parameters hold; -1 before there are any."""
-        self.era = -1
-        """The generation that took up the checkpoint from which they come."""
-        self._buckets: list[slice] = []
-        self._bucket_of: dict[int, int] = {}
-        self._missing: list[int] = []
-        self._overlaps = False
+        self._applied = threading.Condition()
+        self._saved: Saved | None = None
+        self._watch(model.dense)
 
-    # -- membership, in the main thread --------------------------------------------------------------------------------
-
-    def meet(self, members: Sequence[str]) -> str:
-        """Open the meeting place of a new ring, and say where it is."""
-        self.close()
-        self._place = RendezvousServer(self._process, self._own_address(), members)
-        return self._place.address
-
-    def join(self, message: JoinRing, wanted: Callable[[], bool]) -> None:
-        """Take a place in a ring, and the dense parameters of whoever has them."""
-        rank, size = message.members.index(self._process.name), len(message.members)
-        if self._group is not None:
-            self._group.leave()
-        self._group = self._store = None
-        if self._place is not None and self._place.address != message.meeting:
-            self.close()
-        if (self.era, self.version) != (message.era, message.step):
-            self.version = -1  # until it is whole
-        if message.source == "":
-            self._load(Path(message.folder))
-        if size > 1:
-            group = self._group = self._connect(message, rank, wanted)
-            if message.source:
-                self._spread(group, message.members.index(message.source), wanted)
-        if self.version != message.step:
-            raise RuntimeError(f"the dense parameters hold {self.version} steps instead of {message.step}")
-        self.era = message.era
-        self._reduced = None
-        self._gradients.zero_()
-
-    def forget_sum(self) -> None:
-        """Throw away gradients that were summed and not applied: the step is done again."""
-        with self._lock:
-            self._reduced = None
-
-    def _connect(self, message: JoinRing, rank: int, wanted: Callable[[], bool]) -> Collective:
-        """Find the other members and connect to them; what listens is on the address by which they reach this one."""
-        meeting = Rendezvous(self._process, message.members[0], message.meeting, wanted, wait_s=MEETING_S)
-        try:
-            # Every member is there before it begins: Gloo would wait for lost ones too, and not be told.
-            here = [f"here-{each}" for each in range(len(message.members))]
-            meeting.put(here[rank], b"")
-            meeting.wait_for_all(here)
-            options = dist.ProcessGroupGloo._Options()
-            options._timeout = timedelta(seconds=MEETING_S)
-            options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
-            self._store = RendezvousStore(meeting)
-            group = dist.ProcessGroupGloo(self._store, rank, len(here), options)
-            meeting.leave()
-        except BaseException:
-            meeting.close()
-            raise
-        coder = ring_coder(self._process.blueprint, self._part.start, self._process.name)
-        return Collective(group, self._gradients, coder)
+    def has_step(self, generation: int, step: int) -> bool:
+        """Say whether this worker is in the ring of a generation, and holds so many steps: else nobody counts on it."""
+        return self._joined == generation and self._version >= step
 
     def close(self) -> None:
-        """Close the meeting place of an earlier ring."""
-        if self._place is not None:
-            self._place.close()
-            self._place = None
-
-    def _load(self, folder: Path) -> None:
-        """Take the dense parameters of a checkpoint."""
-        manifest = RunManifest.read(folder)
-        values, state = load_dense(folder, manifest)
-        self._values.copy_(torch.from_numpy(values[self._part]))
-        mine = {name: vector[self._part].copy() for name, vector in state.items()}
-        self._state = to_device(mine or self._optimizer.first_state(len(self._values)), self._values.device)
-        self._steps = manifest.dense_steps
-        self.version = manifest.step
-
-    def _spread(self, group: Collective, root: int, wanted: Callable[[], bool]) -> None:
-        """Have everyone hold what one member holds."""
-        names = self._optimizer.state_vectors()
-        counts = torch.tensor([self._steps, self.version], dtype=torch.int64)
-        mine = [counts, self._values, *(self._state[name] for name in names)]
-        counts, values, *state = group.spread(mine, root, wanted)
-        device = self._values.device
-        self._state = {name: vector.to(device) for name, vector in zip(names, state, strict=True)}
-        self._values.copy_(values)
-        self._steps, self.version = int(counts[0]), int(counts[1])
-
-    def _own_address(self) -> str:
-        """Return the address by which other members reach this one."""
-        host = self._process.blueprint.coordinator.address.removeprefix("tcp://").rpartition(":")[0]
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            return str(probe.getsockname()[0])
-
-    # -- one step, in the main thread ----------------------------------------------------------------------------------
-
-    def watch(self, parameters: list[nn.Parameter]) -> None:
-        """Have buckets summed as soon as their gradients are there; parameters lie in the vector in this order."""
-        bounds: list[list[int]] = []
-        end = 0
-        for position, parameter in enumerate(parameters):
-            begin, end = end, end + parameter.numel()
-            if not bounds or end - bounds[-1][0] > BUCKET_BYTES // 4:
-                bounds.append([begin, end])
-                self._missing.append(0)
-            bounds[-1][1] = end
-            self._bucket_of[position] = len(bounds) - 1
-            self._missing[-1] += 1
-            parameter.register_post_accumulate_grad_hook(self._on_gradient(position))  # type: ignore[no-untyped-call]
-        self._buckets = [slice(begin, stop) for begin, stop in bounds]
-        self._expected = list(self._missing)
-
-    def overlap(self) -> None:
-        """Say that the backward pass that follows is the last of the step: its gradients are final."""
-        self._missing = list(self._expected)
-        self._overlaps = self._group is not None
-
-    def _on_gradient(self, position: int) -> Callable[[nn.Parameter], None]:
-        """Return what is called when a parameter has its gradient."""
-
-        def ready(_: nn.Parameter) -> None:
-            if self._overlaps and self._group is not None:
-                self._missing[self._bucket_of[position]] -= 1
-                self._begin_ready(self._group)
-
-        return ready
-
-    def _begin_ready(self, group: Collective) -> None:
-        """Begin to sum buckets in the order from last to first, the same on all members."""
-        while group.num_begun < len(self._buckets):
-            bucket = len(self._buckets) - 1 - group.num_begun
-            if self._missing[bucket]:
-                return
-            group.begin_sum(self._gradients, self._buckets[bucket])
-
-    def reduce(self, step: int, wanted: Callable[[], bool]) -> float:
-        """Sum the gradients of all members; what the backward pass has begun is waited for.
-
-        Return the squared norm of the sum, where gradients are clipped by it.
-        """
-        if self._group is not None:
-            self._overlaps = False
-            self._missing = [0] * len(self._buckets)
-            self._begin_ready(self._group)
-            self._group.finish_sums(self._gradients, wanted)
-        square = self._norm_square() if self._clip.clip_norm is not None else 0.0
-        with self._lock:
-            self._reduced = step
-        return square
-
-    def _norm_square(self) -> float:
-        """Return the sum of squares of the gradients."""
-        if self._gradients.device.type == "cpu":
-            return float(sum_of_squares(self._gradients.numpy()))
-        return float(self._gradients.double().square_().sum())
-
-    def wait_applied(self, step: int, wanted: Callable[[], bool]) -> None:
-        """Wait until a step is committed and its update done."""
-        with self.applied:
-            while self.version <= step:
-                if not wanted():
-                    raise Abandoned
-                self.applied.wait(APPLIED_LOOK_S)
+        """Close the rendezvous, where this worker keeps one."""
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
 
     # -- the coordinator's word, in the control thread -----------------------------------------------------------------
 
-    def apply(self, message: Apply) -> None:
+    def reset(self, generation: int) -> None:
+        """Throw away the step under way, and say which parameters this worker holds."""
+        self._generation = generation
+        with self._lock:
+            self._reduced = None  # summed and not applied: the step is done again
+        self._tell(Holds(name=self._name, generation=generation, era=self._era, version=self._version))
+
+    def handle(self, message: Message) -> bool:
+        """Do what the coordinator says; what takes others is left to the main thread."""
+        if isinstance(message, JoinRing | SumUp | Apply | SaveDense) and message.generation != self._generation:
+            return True  # of work that was thrown away
+        if isinstance(message, JoinRing | SumUp):
+            self._calls.put(message)
+        elif isinstance(message, Apply):
+            self._apply(message)
+        elif isinstance(message, SaveDense):
+            self._tell(self._save(message))
+        else:
+            return False
+        return True
+
+    def _apply(self, message: Apply) -> None:
         """Update the dense parameters with the sum: the step is committed."""
         with self._lock:
-            is_alone = self._group is None and self.version == message.step  # what it computed is the sum
+            is_alone = self._group is None and self._version == message.step  # what it computed is the sum
             if self._reduced != message.step and not is_alone:
                 return
             self._reduced = None
             self._steps += 1
             self._update(message)
             self._gradients.zero_()
-            self.version = message.step + 1
-        with self.applied:
-            self.applied.notify_all()
+            self._version = message.step + 1
+        with self._applied:
+            self._applied.notify_all()
 
     def _update(self, message: Apply) -> None:
         """Step the parameters where they lie."""
@@ -379,12 +150,205 @@ class Ring:
             "clip_value": self._clip.clip_value,
         }
         if self._values.device.type != "cpu":
-            step_on_device(self._optimizer, self._values, self._gradients, self._state, **numbers)
+            self._optimizer.step_on_device(self._values, self._gradients, self._state, **numbers)
             return
         state = {name: vector.numpy() for name, vector in self._state.items()}
         self._optimizer.step(self._values.numpy(), self._gradients.numpy(), state, **numbers)
 
-    def save(self, folder: Path) -> dict[str, str]:
-        """Write the dense parameters and their optimizer state; return the file and its checksum."""
-        save_dense(folder, self._number, self._part.start, self._values.cpu().numpy(), from_device(self._state))
-        return checksums_in(folder, only=f"dense-{self._number}.safetensors")
+    def _save(self, message: SaveDense) -> Saved | SaveFailed:
+        """Write the dense parameters and their optimizer state, and return what became of it."""
+        generation, number = message.generation, message.number
+        if self._saved is not None and (self._saved.generation, self._saved.number) == (generation, number):
+            return self._saved  # it was told twice
+        try:
+            if message.step != self._version:  # it was not told of a commit
+                raise TrainingError(
+                    f"the checkpoint is of step {message.step}, and {self._name} holds {self._version}",
+                    hint="the next one will be whole",
+                )
+            folder, values = Path(message.folder), self._values.cpu().numpy()
+            save_dense(folder, self._stage, self._part.start, values, from_device(self._state))
+            files = checksums_in(folder, only=f"dense-{self._stage}.safetensors")
+        except (DovetailError, OSError) as error:
+            hint = error.hint if isinstance(error, DovetailError) else "check the disk"
+            return SaveFailed(name=self._name, generation=generation, number=number, error=str(error), hint=hint)
+        self._saved = Saved(name=self._name, generation=generation, number=number, files=files)
+        return self._saved
+
+    # -- membership, in the main thread --------------------------------------------------------------------------------
+
+    def catch_up(self, is_current: Callable[[int], bool]) -> None:
+        """Take a place in a new ring, or add up, where there is a call for it of a generation that `is_current`."""
+        while not self._calls.empty():
+            message = self._calls.get()
+            generation = message.generation
+            if not is_current(generation):
+                continue
+            try:
+                if isinstance(message, SumUp):
+                    self._sum(message, lambda: is_current(generation))  # noqa: B023 - used at once
+                elif not message.meeting and len(message.members) > 1:
+                    self.close()
+                    self._rendezvous = RendezvousServer(self._process, self._own_address(), message.members)
+                    meeting = self._rendezvous.address
+                    self._tell(RingMeets(name=self._name, generation=generation, meeting=meeting))
+                else:
+                    self._join(message, lambda: is_current(generation))  # noqa: B023 - used at once
+                    self._joined = generation
+                    self._tell(InRing(name=self._name, generation=generation, version=self._version))
+            except Abandoned:
+                continue
+            except RuntimeError as problem:
+                self._broken(generation, message.step, problem)
+
+    def _broken(self, generation: int, step: int, problem: RuntimeError) -> None:
+        text = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
+        self._tell(RingBroken(name=self._name, generation=generation, step=step, error=text))
+
+    def _join(self, message: JoinRing, wanted: Wanted) -> None:
+        """Take a place in a ring, and the dense parameters of whoever has them."""
+        rank, size = message.members.index(self._name), len(message.members)
+        if self._group is not None:
+            self._group.leave()
+        self._group = self._store = None
+        if self._rendezvous is not None and self._rendezvous.address != message.meeting:
+            self.close()
+        if (self._era, self._version) != (message.era, message.step):
+            self._version = -1  # until it is whole
+        if message.source == "":
+            self._load(Path(message.folder))
+        if size > 1:
+            group = self._group = self._connect(message, rank, wanted)
+            if message.source:
+                self._spread(group, message.members.index(message.source), wanted)
+        if self._version != message.step:
+            raise RuntimeError(f"the dense parameters hold {self._version} steps instead of {message.step}")
+        self._era = message.era
+        self._reduced = None
+        self._gradients.zero_()
+
+    def _connect(self, message: JoinRing, rank: int, wanted: Wanted) -> Collective:
+        """Find the other members and connect to them; what listens is on the address by which they reach this one."""
+        rendezvous = Rendezvous(self._process, message.members[0], message.meeting, wanted, wait_s=RENDEZVOUS_S)
+        try:
+            # Every member is there before it begins: Gloo would wait for lost ones too, and not be told.
+            here = [f"here-{each}" for each in range(len(message.members))]
+            rendezvous.put(here[rank], b"")
+            rendezvous.wait_for_all(here)
+            options = dist.ProcessGroupGloo._Options()
+            options._timeout = timedelta(seconds=RENDEZVOUS_S)
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
+            self._store = RendezvousStore(rendezvous)
+            group = dist.ProcessGroupGloo(self._store, rank, len(here), options)
+            rendezvous.leave()
+        except BaseException:
+            rendezvous.close()
+            raise
+        return Collective(group, self._gradients, ring_coder(self._process.blueprint, self._part.start, self._name))
+
+    def _load(self, folder: Path) -> None:
+        """Take the dense parameters of a checkpoint."""
+        manifest = RunManifest.read(folder)
+        values, state = load_dense(folder, manifest)
+        self._values.copy_(torch.from_numpy(values[self._part]))
+        mine = {name: vector[self._part].copy() for name, vector in state.items()}
+        self._state = to_device(mine or self._optimizer.first_state(len(self._values)), self._values.device)
+        self._steps = manifest.dense_steps
+        self._version = manifest.step
+
+    def _spread(self, group: Collective, root: int, wanted: Wanted) -> None:
+        """Have everyone hold what one member holds."""
+        names = self._optimizer.state_vectors()
+        counts = torch.tensor([self._steps, self._version], dtype=torch.int64)
+        mine = [counts, self._values, *(self._state[name] for name in names)]
+        counts, values, *state = group.spread(mine, root, wanted)
+        device = self._values.device
+        self._state = {name: vector.to(device) for name, vector in zip(names, state, strict=True)}
+        self._values.copy_(values)
+        self._steps, self._version = int(counts[0]), int(counts[1])
+
+    def _own_address(self) -> str:
+        host = self._process.blueprint.coordinator.address.removeprefix("tcp://").rpartition(":")[0]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            return str(probe.getsockname()[0])
+
+    # -- one step, in the main thread ----------------------------------------------------------------------------------
+
+    def _watch(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Have buckets summed as soon as their gradients are there; parameters lie in the vector in this order."""
+        bounds: list[list[int]] = []
+        end = 0
+        self._expected: list[int] = []
+        """Of each bucket: how many parameters have their gradients in it."""
+        for parameter in parameters:
+            begin, end = end, end + parameter.numel()
+            if not bounds or end - bounds[-1][0] > BUCKET_BYTES // 4:
+                bounds.append([begin, end])
+                self._expected.append(0)
+            bounds[-1][1] = end
+            self._expected[-1] += 1
+            parameter.register_post_accumulate_grad_hook(self._on_gradient(len(bounds) - 1))  # type: ignore[no-untyped-call]
+        self._buckets = [slice(begin, stop) for begin, stop in bounds]
+        self._missing = list(self._expected)
+        self._overlaps = False
+
+    def _on_gradient(self, bucket: int) -> Callable[[nn.Parameter], None]:
+        def ready(_: nn.Parameter) -> None:
+            if self._overlaps and self._group is not None:
+                self._missing[bucket] -= 1
+                self._begin_ready(self._group)
+
+        return ready
+
+    def begin_task(self) -> None:
+        """Count gradients from zero."""
+        self._gradients.zero_()
+
+    def begin_last(self, task: Task | None = None) -> None:
+        """Have gradients summed while the backward pass that follows goes on: they are final."""
+        self._missing = list(self._expected)
+        self._overlaps = self._group is not None
+
+    def _begin_ready(self, group: Collective) -> None:
+        """Begin to sum buckets in the order from last to first, the same on all members."""
+        while group.num_begun < len(self._buckets):
+            bucket = len(self._buckets) - 1 - group.num_begun
+            if self._missing[bucket]:
+                return
+            group.begin_sum(self._gradients, self._buckets[bucket])
+
+    def finish(self, task: Task, wanted: Wanted) -> Span | None:
+        """Sum the dense gradients with the others and wait until the step is committed; None where nobody wants it."""
+        assign, begin_s = task.assign, now_s()
+        try:
+            self._sum(assign, wanted)
+            with self._applied:
+                while self._version <= assign.step:
+                    if not wanted():
+                        return None
+                    self._applied.wait(APPLIED_LOOK_S)
+        except Abandoned:
+            return None
+        except RuntimeError as problem:
+            if wanted():
+                self._broken(assign.generation, assign.step, problem)
+            return None
+        return Span("reduce", begin_s, now_s(), assign.step)
+
+    def _sum(self, message: SumUp | Assign, wanted: Wanted) -> None:
+        """Sum the gradients of all members, and say so; what the backward pass has begun is waited for."""
+        if self._group is not None:
+            self._overlaps = False
+            self._missing = [0] * len(self._buckets)
+            self._begin_ready(self._group)
+            self._group.finish_sums(self._gradients, wanted)
+        square = self._norm_square() if self._clip.clip_norm is not None else 0.0
+        with self._lock:
+            self._reduced = message.step
+        self._tell(Reduced(name=self._name, generation=message.generation, step=message.step, square=square))
+
+    def _norm_square(self) -> float:
+        if self._gradients.device.type == "cpu":
+            return float(sum_of_squares(self._gradients.numpy()))
+        return float(self._gradients.double().square_().sum())
