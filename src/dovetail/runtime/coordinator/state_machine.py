@@ -264,7 +264,6 @@ class RunStateMachine:
             self.fail(f"{message.name}: {message.error}", message.hint)
 
     def _drop(self, member: Member, how: str, now_s: float) -> None:
-        """Go on without a member."""
         if self.state.is_over:
             return
         if isinstance(member, Server):
@@ -288,7 +287,6 @@ class RunStateMachine:
                 self._carry_out(wish, now_s)
                 continue
             self._saving.look(self.work.step, now_s, self.work.position)
-            self.work.pause = self._saving.pause
             if self._saving.is_due and self.work.can_save and self.state.is_working:
                 self._kept_or_not(self._saving.begin(self.work, now_s), now_s)
                 continue
@@ -296,12 +294,11 @@ class RunStateMachine:
                 return  # everything is done
             if self.decisions.journal_is_long and self.work.can_save:
                 self.decisions.write(start=self.work.as_start())
-            self.work.advance(now_s)
+            self.work.advance(now_s, self._saving.pause)
             if self.work.wish is None:
                 return
 
     def _carry_out(self, wish: Wish, now_s: float) -> None:
-        """Do what the work needs."""
         if isinstance(wish, GoBack):
             self._go_back(wish.reason, now_s)
         elif isinstance(wish, BeginAgain):
@@ -396,6 +393,5 @@ class RunStateMachine:
             self._end(RunState.FAILED)
 
     def _end(self, state: RunState) -> None:
-        """Have everyone stop."""
         self.state = state
         self.decisions.send_all(self.roster.everyone, Stop(reason=state.value))

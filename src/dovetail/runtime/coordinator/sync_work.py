@@ -7,7 +7,7 @@ import math
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import RunManifest
-from dovetail.runtime.coordinator.decisions import Counted, Decisions
+from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.dense_keepers import dense_keepers
 from dovetail.runtime.coordinator.journal import CommitLine, Past, StartLine
 from dovetail.runtime.coordinator.membership import Member, Roster, Worker
@@ -15,6 +15,7 @@ from dovetail.runtime.coordinator.steps import Step
 from dovetail.runtime.coordinator.task_scheduler import TaskScheduler
 from dovetail.runtime.coordinator.work import BeginAgain, Finish, GoBack, Pause, Wish
 from dovetail.runtime.dense.optimizer import clipped_scale
+from dovetail.runtime.figures import Counted
 from dovetail.runtime.messages import Accepted, Commit, Committed, Done, GaveBack, Message, More, Norm, NormIs, RanOut
 
 REPEAT_S = 2.0
@@ -25,7 +26,6 @@ class SyncWork:
     """Commits each step when every server has all of it."""
 
     def __init__(self, blueprint: Blueprint, roster: Roster, decisions: Decisions) -> None:
-        """Start at the beginning."""
         self._roster, self._decisions = roster, decisions
         self._samples = blueprint.samples
         self._averages = blueprint.run.training.reduction == "mean"
@@ -35,7 +35,6 @@ class SyncWork:
         self._clip_norm = blueprint.run.optimizer.clip_norm
         self._scheduler = TaskScheduler(blueprint, roster, decisions, everyone=self._keepers.everyone)
         self.position = 0
-        self.pause = Pause.NONE
         self.wish: Wish | None = None
         self._checkpoint_folder = ""
         self._holders: tuple[str, ...] = ()
@@ -174,7 +173,6 @@ class SyncWork:
             self._from_worker(member, message, now_s)
 
     def _from_worker(self, worker: Worker, message: Message, now_s: float) -> None:
-        """Take in a message of a worker."""
         self._scheduler.goes_on(worker.name)
         if isinstance(message, More):
             self._scheduler.asks(worker, message, now_s)
@@ -186,14 +184,15 @@ class SyncWork:
         elif not isinstance(message, Done):
             self._want(self._keepers.handle(message, now_s))
 
-    def advance(self, now_s: float) -> None:
+    def advance(self, now_s: float, pause: Pause) -> None:
         """Count what is whole, hand out what is left."""
         if self.position >= self._scheduler.total:
             self._want(Finish())
         elif self._keepers.are_there and self.wish is None:
             self._note_ring()
             self._scheduler.answer_due(now_s)
-            self._try_commit(now_s)
+            if pause is not Pause.TO_STOP:  # what comes after the last checkpoint would be lost
+                self._try_commit(now_s)
             self._scheduler.advance(now_s)
 
     def _note_ring(self) -> None:
@@ -209,8 +208,6 @@ class SyncWork:
         step = self._scheduler.current
         if step is None or step.committed is not None or not step.is_whole(self._roster.num_servers):
             return
-        if self.pause is Pause.TO_STOP:
-            return  # the last checkpoint is being written: what comes after it would be lost
         if not self._keepers.has_summed(step.number):
             return
         scale = 1.0 / max(1, step.samples) if self._averages else 1.0
@@ -245,7 +242,6 @@ class SyncWork:
         self._keepers.apply(step.number, dense_scale, factor)
 
     def _send_servers(self, message: Message) -> None:
-        """Send a message to every server."""
         self._decisions.send_all(self._roster.servers.values(), message)
 
     def _repeat_commit(self, now_s: float) -> None:
