@@ -146,10 +146,13 @@ def train(
 
             check_timeline_path(timeline)
         from dovetail.cli.run_file import find_run, says_dense, settings_of
-        from dovetail.orchestrate.run_files import lock_free_folder
+        from dovetail.orchestrate.run_files import is_on_device, lock_free_folder
+        from dovetail.runtime.launch.fork_server import fork_server
         from dovetail.runtime.prepare.lock import RunLock
 
         settings = settings_of(flags, setting or [])
+        if not in_process and not is_on_device(run_file, settings):
+            fork_server()  # it loads while this process does
         run = find_run(run_file, resume, settings, workers, trust=trust)
         plan = _plan_of(plan, run, run_file, is_needed=scale or replan or problem is not None)
         planned = None

@@ -13,6 +13,7 @@ from dovetail.logs import json_lines
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name
 from dovetail.runtime.finished.result import RunPace, TrainingResult, read_result
+from dovetail.runtime.launch.fork_server import fork_server
 from dovetail.runtime.launch.hosts.fleet import Fleet
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.validation import Validator
@@ -60,6 +61,8 @@ def start(
     if resumed and not folder.is_dir():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
     forget()
+    if run.table.place != "device":
+        fork_server()  # it loads while the run is made ready
     page = [] if run.log.metrics is None else [MetricsPage(tell)]
     told, pace = Callbacks([*callbacks, *page]), RunPace()
     with ExitStack() as things:
