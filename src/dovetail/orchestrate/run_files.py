@@ -31,7 +31,7 @@ def is_run_file(word: str) -> bool:
 def is_on_device(word: str | None, settings: Mapping[str, Any]) -> bool:
     """Say whether a run is known to be in one process on a device, from its file and settings alone."""
     if "table.place" in settings:
-        return settings["table.place"] == "device"
+        return bool(settings["table.place"] == "device")
     if word is None or not Path(word).is_file():
         return False
     table = read_table(Path(word)).get("table")

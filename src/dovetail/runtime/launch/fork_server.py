@@ -227,11 +227,11 @@ def main() -> None:
     children: set[int] = set()
     with suppress(OSError):  # nobody listens any more
         line.send(NEWS.pack(READY, 0, 0))
-        while alive not in (ready := select.select([line, woken, alive], [], [])[0]):
+        while alive not in (ready := select.select([line.fileno(), woken, alive], [], [])[0]):
             if woken in ready:
                 os.read(woken, 1 << 12)
                 _reap(line, children)
-            if line in ready:
+            if line.fileno() in ready:
                 word, files, _, _ = socket.recv_fds(line, len(FORKED), MOST_FILES)
                 if not word:
                     break

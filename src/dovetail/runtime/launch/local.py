@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -19,7 +20,6 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import REDO, ROWS, ask_for
 from dovetail.runtime.launch.child import Child, FalseStarts, Starter
 from dovetail.runtime.launch.elastic_workers import ElasticWorkers
-from dovetail.runtime.launch.hosts.fleet import Fleet
 from dovetail.runtime.launch.hosts.protocol import HERE, Handle
 from dovetail.runtime.launch.sandbox import Quotas, Sandbox, check_ring
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
@@ -30,6 +30,9 @@ from dovetail.runtime.prepare.resolve import COORDINATOR
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.process import Process
 from dovetail.transport import Caller, sweep
+
+if TYPE_CHECKING:
+    from dovetail.runtime.launch.hosts.fleet import Fleet
 
 LOOK_S = 0.1
 """How often a watched run is asked how it goes, and its processes are seen to."""
