@@ -13,7 +13,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from dovetail.cli.options import OnHosts, ReplanAbove, ReplanSteps, opened
+from dovetail.cli.options import EXPERT, OnHosts, ReplanAbove, ReplanSteps, opened
 from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.cli.tables import wide_console
 from dovetail.errors import DovetailError
@@ -36,80 +36,130 @@ def train(
         str | None,
         typer.Argument(metavar="[RUN]", help="A run file (TOML or JSON), or a model's name, with defaults."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; absent: runs/MODEL-N.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="With --resume: get ready, then have whoever runs it stop, and go on.")
-    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="So many workers instead of the file's.")] = None,
     servers: Annotated[int | None, typer.Option(min=1, help="So many servers instead of the file's.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples of one step over all workers.")] = None,
     epochs: Annotated[int | None, typer.Option(help="How often the data are seen.")] = None,
     samples: Annotated[int | None, typer.Option(help="Samples of one epoch.")] = None,
-    mode: Annotated[
-        Literal["sync", "ssp", "async"] | None, typer.Option(help="Whether workers wait for each other.")
+    data: Annotated[
+        str | None, typer.Option(help="Other data: clicks, criteo, csv, parquet, or package.module:function.")
     ] = None,
-    dense: Annotated[
-        Literal["ring", "ps"] | None, typer.Option(help="Where dense parameters are updated: on servers, or in a ring.")
-    ] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd, momentum, adagrad, adam or adamw.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of initial values and of the order of the data.")] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the run file, e.g. training.tail=0.1."),
-    ] = None,
-    validate_every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between two trials on the validation data.")
-    ] = None,
-    patience: Annotated[
-        int | None, typer.Option(min=1, help="Stop where so many trials in a row are not the best.")
-    ] = None,
-    start_from: Annotated[
-        Path | None, typer.Option(help="Parameters to begin with: a run, a checkpoint, model.safetensors, a .pt file.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; absent: runs/MODEL-N.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     plan: Annotated[
         Path | None, typer.Option(help="Run the stages of this plan, each on workers of its own type.")
     ] = None,
-    scale: Annotated[
-        bool, typer.Option("--scale", help="With --plan: what does not fit runs in proportion with what there is.")
-    ] = False,
-    problem: Annotated[
-        Path | None, typer.Option(help="With --plan: the problem it was made for; absent: problem.json beside it.")
-    ] = None,
-    replan: Annotated[
-        bool, typer.Option("--replan", help="With --plan: plan again where stages do not take what was predicted.")
-    ] = False,
-    replan_above: ReplanAbove = 0.2,
-    replan_steps: ReplanSteps = 20,
-    max_bad_rows: Annotated[
-        int | None, typer.Option(min=0, help="How many broken rows of the data to skip before giving up.")
-    ] = None,
-    log: Annotated[
-        list[str] | None, typer.Option(help="Pass figures on: wandb, mlflow, tensorboard, or package.module:Class.")
-    ] = None,
-    metrics: Annotated[
-        str | None, typer.Option(metavar="PORT", help="Serve figures for Prometheus; also HOST:PORT; 0: any port.")
-    ] = None,
-    timeline: Annotated[
-        Path | None, typer.Option(help="Draw what every worker did when: FILE.html, .svg or .png; .json for Perfetto.")
-    ] = None,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="Everything in this process and thread: to see where a model fails.")
-    ] = False,
+    on: OnHosts = None,
     table: Annotated[
         Literal["servers", "device"] | None,
         typer.Option(help="Where embedding rows lie: on servers, or on this process's GPU over host memory and disk."),
     ] = None,
-    on: OnHosts = None,
-    site: Annotated[str | None, typer.Option(help="Which of the run file's sites this is.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the run file, e.g. training.tail=0.1."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on one line.")] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="With --resume: get ready, then have whoever runs it stop, and go on.",
+            rich_help_panel=EXPERT,
+        ),
+    ] = False,
+    mode: Annotated[
+        Literal["sync", "ssp", "async"] | None,
+        typer.Option(help="Whether workers wait for each other.", rich_help_panel=EXPERT),
+    ] = None,
+    dense: Annotated[
+        Literal["ring", "ps"] | None,
+        typer.Option(help="Where dense parameters are updated: on servers, or in a ring.", rich_help_panel=EXPERT),
+    ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="sgd, momentum, adagrad, adam or adamw.", rich_help_panel=EXPERT)
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The learning rate.", rich_help_panel=EXPERT)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of initial values and of the order of the data.", rich_help_panel=EXPERT)
+    ] = None,
+    validate_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between two trials on the validation data.", rich_help_panel=EXPERT)
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop where so many trials in a row are not the best.", rich_help_panel=EXPERT),
+    ] = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Parameters to begin with: a run, a checkpoint, model.safetensors, a .pt file.", rich_help_panel=EXPERT
+        ),
+    ] = None,
+    scale: Annotated[
+        bool,
+        typer.Option(
+            "--scale",
+            help="With --plan: what does not fit runs in proportion with what there is.",
+            rich_help_panel=EXPERT,
+        ),
+    ] = False,
+    problem: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --plan: the problem it was made for; absent: problem.json beside it.", rich_help_panel=EXPERT
+        ),
+    ] = None,
+    replan: Annotated[
+        bool,
+        typer.Option(
+            "--replan",
+            help="With --plan: plan again where stages do not take what was predicted.",
+            rich_help_panel=EXPERT,
+        ),
+    ] = False,
+    replan_above: ReplanAbove = 0.2,
+    replan_steps: ReplanSteps = 20,
+    max_bad_rows: Annotated[
+        int | None,
+        typer.Option(min=0, help="How many broken rows of the data to skip before giving up.", rich_help_panel=EXPERT),
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Pass figures on: wandb, mlflow, tensorboard, or package.module:Class.", rich_help_panel=EXPERT
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT", help="Serve figures for Prometheus; also HOST:PORT; 0: any port.", rich_help_panel=EXPERT
+        ),
+    ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw what every worker did when: FILE.html, .svg or .png; .json for Perfetto.", rich_help_panel=EXPERT
+        ),
+    ] = None,
+    in_process: Annotated[
+        bool,
+        typer.Option(
+            "--in-process",
+            help="Everything in this process and thread: to see where a model fails.",
+            rich_help_panel=EXPERT,
+        ),
+    ] = False,
+    site: Annotated[
+        str | None, typer.Option(help="Which of the run file's sites this is.", rich_help_panel=EXPERT)
+    ] = None,
     trust: Annotated[
         bool,
         typer.Option(
-            "--trust", help="With --resume: run code that the folder names even if others can write the folder."
+            "--trust",
+            help="With --resume: run code that the folder names even if others can write the folder.",
+            rich_help_panel=EXPERT,
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on one line.")] = False,
 ) -> None:
     """Train a model over parameter servers and workers of different speed.
 
@@ -153,7 +203,7 @@ def train(
         settings = settings_of(flags, setting or [])
         if not in_process and not is_on_device(run_file, settings):
             fork_server()  # it loads while this process does
-        run = find_run(run_file, resume, settings, workers, trust=trust)
+        run = find_run(run_file, resume, settings, workers, data=data, trust=trust)
         plan = _plan_of(plan, run, run_file, is_needed=scale or replan or problem is not None)
         planned = None
         if plan is not None:

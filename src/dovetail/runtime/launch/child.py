@@ -16,7 +16,7 @@ from dovetail.data.source import Source
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
 from dovetail.runtime.launch.entry import LEAVE
-from dovetail.runtime.launch.fork_server import ForkedProcess, ForkServerEnded, fork_server
+from dovetail.runtime.launch.fork_server import UNSEEN, ForkedProcess, ForkServerEnded, fork_server
 from dovetail.runtime.launch.hosts.protocol import HERE, Handle
 from dovetail.runtime.launch.sandbox import Sandbox
 from dovetail.runtime.messages import Report
@@ -86,7 +86,7 @@ class Child:
 
     def may_have_been_told(self) -> bool:
         """Say whether it ended well a moment ago: the coordinator may be about to say that the run is over."""
-        if self.how_it_ended() != "exit status 0":
+        if self.how_it_ended() not in ("exit status 0", UNSEEN):
             return False
         self.ended_s = self.ended_s or time.monotonic()
         return time.monotonic() - self.ended_s < OVER_S

@@ -42,6 +42,8 @@ READY, FORKED, ENDED = b"r", b"f", b"e"
 MOST_FILES = 16
 """Open files that go with an order."""
 LOOK_S = 0.01
+UNSEEN = "ended, and nobody saw how"
+"""Of a process that outlived the one that forked it."""
 
 
 class ForkServerEnded(DovetailError):  # noqa: N818
@@ -62,7 +64,7 @@ class ForkedProcess:
             self._code = self._server.code_of(self.pid)
         if self._code is not None:
             return f"killed by {signal.Signals(-self._code).name}" if self._code < 0 else f"exit status {self._code}"
-        return "ended, and nobody saw how" if self._server.is_gone and self._has_ended(0.0) else None
+        return UNSEEN if self._server.is_gone and self._has_ended(0.0) else None
 
     def send(self, number: int) -> None:
         """Send it a signal; nothing happens where it has ended."""
