@@ -32,9 +32,8 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).parent))
 from stock_tables import StockModel, dense_layers, run_stock
 
-from dovetail.embedding import Adagrad, Table
+from dovetail.embedding import Adagrad, FusedStep, Table
 from dovetail.embedding.tiers.device.budget import slot_bytes
-from dovetail.embedding.tiers.device.captured_step import FusedStep
 from dovetail.embedding.tiers.device.prefetcher import Moved
 from dovetail.embedding.tiers.hit_ratio import hit_ratio
 from dovetail.units import format_bytes

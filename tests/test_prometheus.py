@@ -2,16 +2,17 @@
 
 import math
 
-import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from dovetail.prometheus import counter, gauge
+from dovetail.prometheus import counter, gauge, page_of
 
 
 def test_figures_are_read_back_by_prometheus_own_reader() -> None:
-    parser = pytest.importorskip("prometheus_client.parser")
-    text = gauge("a", "Some.", [({"job": 'a"b\\c\nd'}, 1.5), ({}, math.inf)]) + counter("b_total", "More.", [({}, 7)])
+    text = page_of(
+        [gauge("a", "Some.", [({"job": 'a"b\\c\nd'}, 1.5), ({}, math.inf)]), counter("b_total", "More.", [({}, 7)])]
+    )
 
-    families = list(parser.text_string_to_metric_families(text))
+    families = list(text_string_to_metric_families(text))
 
     assert [(family.name, family.type) for family in families] == [("a", "gauge"), ("b", "counter")]
     assert [(each.labels, each.value) for each in families[0].samples] == [({"job": 'a"b\\c\nd'}, 1.5), ({}, math.inf)]
@@ -19,6 +20,6 @@ def test_figures_are_read_back_by_prometheus_own_reader() -> None:
 
 
 def test_numbers_that_are_none_have_prometheus_words() -> None:
-    lines = gauge("a", "Some.", [({}, math.nan), ({}, -math.inf)]).splitlines()
+    lines = page_of([gauge("a", "Some.", [({}, math.nan), ({}, -math.inf)])]).splitlines()
 
     assert lines[2:] == ["a NaN", "a -Inf"]

@@ -171,7 +171,7 @@ def test_as_many_batches_as_are_planned_at_once_are_a_dict(device, tmp_path):
 
 
 def test_a_fused_step_is_a_look_up_and_a_step(device, tmp_path):
-    from dovetail.embedding.tiers.device.captured_step import FusedStep
+    from dovetail.embedding import FusedStep
 
     rng = np.random.default_rng(5)
     batches = [(rng.integers(0, 60, size=24), gradients_of(rng, 24)) for _ in range(20)]

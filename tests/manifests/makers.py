@@ -1,9 +1,9 @@
-"""Plans and fleets for tests."""
+"""Plans and planned nodes for tests."""
 
 from typing import Any
 
 from dovetail.catalogue import load_catalogue
-from dovetail.manifests.nodes import PlannedNodes, fleet_of
+from dovetail.manifests.nodes import PlannedNodes, planned_nodes
 from dovetail.spec.plan import Plan, Stage
 from dovetail.spec.run import Run, RunModel, RunServers
 
@@ -28,7 +28,7 @@ def make_plan(*stages: tuple[str, int, int, int]) -> Plan:
     )
 
 
-def make_fleet(*stages: tuple[str, int, int, int], **more: Any) -> PlannedNodes:
+def make_planned(*stages: tuple[str, int, int, int], **more: Any) -> PlannedNodes:
     """Return 23 CPU cores on nodes of 8, and two instances with a GPU each, unless told otherwise."""
     known: dict[str, Any] = {
         "plan_text": '{"method": "exact"}\n',
@@ -39,4 +39,4 @@ def make_fleet(*stages: tuple[str, int, int, int], **more: Any) -> PlannedNodes:
         "name": "My plan",
         "image": "registry.example/dovetail:1",
     }
-    return fleet_of(make_plan(*stages), **{**known, **more})
+    return planned_nodes(make_plan(*stages), **{**known, **more})

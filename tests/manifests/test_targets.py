@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from dovetail.manifests.target import TARGETS
-from tests.manifests.makers import RUN_TEXT, make_fleet
+from tests.manifests.makers import RUN_TEXT, make_planned
 from tests.test_docs import parse
 
 KUBERNETES = "1.30.0"
 
 
 def kuberay_documents(**more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    config, job = yaml.safe_load_all(TARGETS["kuberay"].write(make_fleet(**more)))
+    config, job = yaml.safe_load_all(TARGETS["kuberay"].write(make_planned(**more)))
     return config, job
 
 
@@ -74,7 +74,7 @@ def test_every_volume_that_a_pod_mounts_is_there() -> None:
 
 def test_compose_is_what_a_reader_of_compose_files_takes() -> None:
     reader = pytest.importorskip("compose_spec").PyCompose
-    text = TARGETS["compose"].write(make_fleet())
+    text = TARGETS["compose"].write(make_planned())
 
     read = reader.from_yaml(text)
 
@@ -85,7 +85,7 @@ def test_compose_is_what_a_reader_of_compose_files_takes() -> None:
 
 
 def test_compose_starts_the_training_in_a_shell_that_can_read_it(tmp_path: Path) -> None:
-    (line,) = yaml.safe_load(TARGETS["compose"].write(make_fleet()))["services"]["head"]["command"]
+    (line,) = yaml.safe_load(TARGETS["compose"].write(make_planned()))["services"]["head"]["command"]
     called = run_with_fakes(tmp_path, line.replace("$$", "$"), nodes=1)
 
     assert called[-1] == "dovetail train run.toml --plan plan.json --on ray --out run"
@@ -113,13 +113,13 @@ def run_with_fakes(folder: Path, script: str, *, nodes: int) -> list[str]:
 
 
 def test_the_slurm_script_is_one_that_bash_can_read() -> None:
-    script = TARGETS["slurm"].write(make_fleet())
+    script = TARGETS["slurm"].write(make_planned())
 
     subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=250)
 
 
 def test_slurm_is_asked_for_a_component_for_the_first_node_and_each_type() -> None:
-    lines = TARGETS["slurm"].write(make_fleet()).splitlines()
+    lines = TARGETS["slurm"].write(make_planned()).splitlines()
     asked = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
 
     # 6 GiB over four cores.
@@ -140,7 +140,7 @@ def test_the_slurm_script_starts_ray_on_every_component_and_then_the_training(tm
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "blueprint.json").touch()
 
-    called = run_with_fakes(tmp_path, TARGETS["slurm"].write(make_fleet()), nodes=3)
+    called = run_with_fakes(tmp_path, TARGETS["slurm"].write(make_planned()), nodes=3)
 
     assert [line for line in called if line.startswith("srun")].count("srun --het-group=0") == 2
     assert {"srun --het-group=1", "srun --het-group=2"} <= set(called)
@@ -151,7 +151,7 @@ def test_the_slurm_script_starts_ray_on_every_component_and_then_the_training(tm
 
 
 def test_skypilot_gets_a_group_of_tasks_that_end_with_the_training() -> None:
-    header, head, cpu, gpu = yaml.safe_load_all(TARGETS["skypilot"].write(make_fleet()))
+    header, head, cpu, gpu = yaml.safe_load_all(TARGETS["skypilot"].write(make_planned()))
 
     assert header == {"name": "my-plan", "execution": "parallel", "primary_tasks": ["head"]}
     assert (head["num_nodes"], cpu["num_nodes"], gpu["num_nodes"]) == (1, 3, 2)
@@ -167,29 +167,29 @@ def test_skypilot_itself_reads_the_file(tmp_path: Path) -> None:
     reader, schemas = pytest.importorskip("sky.utils.dag_utils"), pytest.importorskip("sky.utils.schemas")
     path = tmp_path / "sky.yaml"
     # Instances of a cloud would have SkyPilot fetch that cloud's price list; they are held against its schemas alone.
-    path.write_text(TARGETS["skypilot"].write(make_fleet(("cpu", 0, 1, 3), ("v100", 2, 9, 2))))
+    path.write_text(TARGETS["skypilot"].write(make_planned(("cpu", 0, 1, 3), ("v100", 2, 9, 2))))
 
     dag = reader.load_job_group_from_yaml(str(path))
 
     assert dag.is_job_group()
     assert [(task.name, task.num_nodes) for task in dag.tasks] == [("head", 1), ("cpu", 3), ("v100", 2)]
-    _, *tasks = yaml.safe_load_all(TARGETS["skypilot"].write(make_fleet()))
+    _, *tasks = yaml.safe_load_all(TARGETS["skypilot"].write(make_planned()))
     for task in tasks:
         pytest.importorskip("jsonschema").validate(task, schemas.get_task_schema())
         pytest.importorskip("jsonschema").validate(task["resources"], schemas.get_resources_schema())
 
 
 def test_a_unit_of_several_threads_takes_as_many_of_its_node() -> None:
-    fleet = make_fleet(("aws:c7g.4xlarge", 0, 9, 2))
+    planned = make_planned(("aws:c7g.4xlarge", 0, 9, 2))
 
-    text = TARGETS["slurm"].write(fleet)
+    text = TARGETS["slurm"].write(planned)
 
     assert '--resources={"aws:c7g.4xlarge": 16}' in text  # a worker with a thread for each of its virtual CPUs
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_dovetail_command_in_a_manifest_is_one_that_there_is(target: str) -> None:
-    text = TARGETS[target].write(make_fleet()).replace("$$", "$")
+    text = TARGETS[target].write(make_planned()).replace("$$", "$")
     lines = re.findall(r"\bdovetail (train [^\n\"&]*)", text)
 
     assert lines

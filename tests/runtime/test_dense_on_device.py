@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.runtime.dense.optimizer import DENSE_OPTIMIZERS, GroupedOptimizer, ParameterGroup, make_dense_optimizer
-from dovetail.runtime.dense.torch_optimizer import from_device, step_on_device, to_device
+from dovetail.runtime.dense.optimizer import (
+    DENSE_OPTIMIZERS,
+    GroupedOptimizer,
+    ParameterGroup,
+    from_device,
+    make_dense_optimizer,
+    to_device,
+)
 
 SIZE = 1037
 CPU = torch.device("cpu")
@@ -15,9 +21,9 @@ def vector(seed):
     return np.random.default_rng(seed).normal(size=SIZE).astype(np.float32)
 
 
-def grouped(name):
-    """Return an optimizer that has other rates in some parts."""
-    bounds = ((0, 10, 0.01), (10, 600, 0.05), (600, SIZE, 0.002))
+def grouped(name, *, alike):
+    """Return an optimizer that has other rates in some parts, unless all are alike."""
+    bounds = ((0, SIZE, 0.01),) if alike else ((0, 10, 0.01), (10, 600, 0.05), (600, SIZE, 0.002))
     return GroupedOptimizer(
         [ParameterGroup(a, b, make_dense_optimizer(name, learning_rate=rate)) for a, b, rate in bounds]
     )
@@ -25,9 +31,9 @@ def grouped(name):
 
 @pytest.mark.parametrize("name", DENSE_OPTIMIZERS)
 @pytest.mark.parametrize("clip_value", [None, 0.3])
-@pytest.mark.parametrize("has_groups", [False, True], ids=["alike", "groups"])
-def test_twenty_steps_are_those_of_the_kernels(name, clip_value, has_groups):
-    optimizer = grouped(name) if has_groups else make_dense_optimizer(name, learning_rate=0.01)
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "groups"])
+def test_twenty_steps_are_those_of_the_kernels(name, clip_value, alike):
+    optimizer = grouped(name, alike=alike)
     values, state = vector(0), optimizer.first_state(SIZE)
     there = torch.from_numpy(values.copy())
     state_there = to_device({key: each.copy() for key, each in state.items()}, CPU)
@@ -35,7 +41,7 @@ def test_twenty_steps_are_those_of_the_kernels(name, clip_value, has_groups):
         gradient = vector(number)
         how = {"step_number": number, "scale": 0.5, "factor": 1 / (1 + number / 10), "clip_value": clip_value}
         optimizer.step(values, gradient.copy(), state, **how)
-        step_on_device(optimizer, there, torch.from_numpy(gradient), state_there, **how)
+        optimizer.step_on_device(there, torch.from_numpy(gradient), state_there, **how)
 
     np.testing.assert_allclose(there.numpy(), values, rtol=1e-5, atol=1e-6)
     back = from_device(state_there)
@@ -47,6 +53,6 @@ def test_twenty_steps_are_those_of_the_kernels(name, clip_value, has_groups):
 def test_a_clipped_step_is_another_and_what_is_not_of_a_part_stays():
     part = GroupedOptimizer([ParameterGroup(2, 4, make_dense_optimizer("sgd", learning_rate=1.0))])
     values, gradients = torch.zeros(6), torch.tensor([5.0, 5.0, 5.0, -0.1, 5.0, 5.0])
-    step_on_device(part, values, gradients, {}, step_number=1, scale=2.0, factor=1.0, clip_value=1.0)
+    part.step_on_device(values, gradients, {}, step_number=1, scale=2.0, factor=1.0, clip_value=1.0)
 
     torch.testing.assert_close(values, torch.tensor([0.0, 0.0, -1.0, 0.2, 0.0, 0.0]))

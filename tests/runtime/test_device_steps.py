@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dovetail.data.errors import DataError
+from dovetail.embedding.tiers.device.captured_step import cuda_graph
 from dovetail.errors import SpecError
 from dovetail.models.load import load_whole
 from dovetail.runtime.errors import TrainingError
@@ -19,7 +20,7 @@ from dovetail.runtime.launch.start import start
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.single import device_run as on_device
 from dovetail.runtime.single.device_run import THREAD_NAME, DeviceRun, bytes_by_table, on_one_device
-from dovetail.runtime.single.device_steps import FreeSteps, KnownSteps, cuda_graph
+from dovetail.runtime.single.device_steps import FreeSteps, KnownSteps
 from dovetail.runtime.single.in_process import InProcess
 from dovetail.runtime.worker.rows.prefetch import prefetchable_look_ups
 from dovetail.spec.run import RunModel, RunWorker

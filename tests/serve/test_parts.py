@@ -7,7 +7,6 @@ import sqlite3
 import pytest
 
 from dovetail.errors import DovetailError, SpecError
-from dovetail.prometheus import gauge
 from dovetail.scheduler.default.policy import Dovetail
 from dovetail.serve.controller import how_it_ended
 from dovetail.serve.job_command import task_of, write_run_file
@@ -287,9 +286,3 @@ def test_quotas_are_users_and_numbers():
     assert parse_quotas(["ann=4", "bob=0"]) == {"ann": 4, "bob": 0}
     with pytest.raises(SpecError, match="`ann` is no quota"):
         parse_quotas(["ann"])
-
-
-def test_labels_are_escaped_as_prometheus_reads_them():
-    text = gauge("x", "Some.", [({"user": 'a"b\\c\nd'}, 2)])
-
-    assert text == '# HELP x Some.\n# TYPE x gauge\nx{user="a\\"b\\\\c\\nd"} 2.0\n'

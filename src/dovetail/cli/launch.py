@@ -50,20 +50,20 @@ def launch(
         target = target_of(to)
         if run is None and (plan.parent / RUN).is_file():
             run = plan.parent / RUN
-        fleet = _fleet(plan, run, problem, per_node or [], name=name, image=image, claim=claim)
-        text = target.write(fleet)
+        planned = _planned(plan, run, problem, per_node or [], name=name, image=image, claim=claim)
+        text = target.write(planned)
         if out is None and not as_json:
             print_line(text.rstrip("\n"))
             return
         written: list[Path] = []
         if out is not None:
             _make_folder(out)
-            for place, content in ((target.file, text), (PLAN, fleet.plan), (RUN, fleet.run)):
+            for place, content in ((target.file, text), (PLAN, planned.plan), (RUN, planned.run)):
                 if content is not None:
                     write_file(out / place, content.encode())
                     written.append(out / place)
         if as_json:
-            print_line(json.dumps(_facts(fleet, target.start, text, written)))
+            print_line(json.dumps(_facts(planned, target.start, text, written)))
             return
         for path in written:
             say(f"written: {path}")
@@ -75,7 +75,7 @@ def launch(
             say(f"`{command}` is not here: this file was not tried on this machine")
 
 
-def _fleet(
+def _planned(
     plan_file: Path,
     run_file: Path | None,
     problem_file: Path | None,
@@ -89,7 +89,7 @@ def _fleet(
     import msgspec
 
     from dovetail.catalogue import users_catalogue
-    from dovetail.manifests.nodes import fleet_of, parse_per_node
+    from dovetail.manifests.nodes import parse_per_node, planned_nodes
     from dovetail.runtime.planned.from_plan import problem_of
     from dovetail.spec import Plan
     from dovetail.spec.files import read_struct
@@ -99,7 +99,7 @@ def _fleet(
     run = None if run_file is None else read_struct(run_file, Run)
     if run_file is not None and run_file.suffix != ".toml":
         raise DovetailError(f"{run_file} is no TOML file", hint="write the run file as TOML: it is started as run.toml")
-    return fleet_of(
+    return planned_nodes(
         made,
         plan_text=msgspec.json.format(msgspec.json.encode(made), indent=2).decode() + "\n",
         run=run,
@@ -120,14 +120,14 @@ def _make_folder(folder: Path) -> None:
         raise DovetailError(f"{folder}: {error.strerror}", hint="give an --out that can be a folder") from None
 
 
-def _facts(fleet: PlannedNodes, start: str, text: str, written: list[Path]) -> dict[str, Any]:
+def _facts(planned: PlannedNodes, start: str, text: str, written: list[Path]) -> dict[str, Any]:
     groups = [
         {"type": each.type, "nodes": each.nodes, "units": each.units, "cores": each.cores, "gpus": each.gpus}
-        for each in fleet.groups
+        for each in planned.groups
     ]
     return {
-        "name": fleet.name,
-        "nodes": fleet.num_nodes,
+        "name": planned.name,
+        "nodes": planned.num_nodes,
         "types": groups,
         "start": start,
         "files": list(map(str, written)),

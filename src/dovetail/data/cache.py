@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dovetail.atomic_file import replace_file, replacing
 from dovetail.data.batch import FIELDS, Batch
 from dovetail.data.errors import DataError
 
@@ -79,15 +80,12 @@ class DecodedCache:
         if batch.num_bytes > self.limit_bytes:
             return
         path = self._path(key)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
-            with draft.open("wb") as stream:
+            with replacing(path) as stream:
                 arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in batch.present().items()}
                 arrays |= {f"{EXTRA}{name}": tensor.numpy() for name, tensor in batch.extra.items()}
                 np.savez(stream, **arrays)
-            draft.replace(path)
         except OSError:
-            draft.unlink(missing_ok=True)
             return
         self._make_room()
 
@@ -100,11 +98,8 @@ class DecodedCache:
 
     def put_text(self, key: str, text: str) -> None:
         """Keep a note; notes are small and do not count towards the limit."""
-        path = self._note_path(key)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         with contextlib.suppress(OSError):
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
+            replace_file(self._note_path(key), text.encode())
 
     def num_bytes(self) -> int:
         """Return what all batches take on disk."""

@@ -28,6 +28,7 @@ from dovetail.on_demand import on_demand
 
 if TYPE_CHECKING:
     from dovetail.embedding.module import TableEmbedding
+    from dovetail.embedding.tiers.device.captured_step import FusedStep
 
 __all__ = [
     "FTRL",
@@ -37,6 +38,7 @@ __all__ = [
     "Adam",
     "Checkpoint",
     "DamagedFileError",
+    "FusedStep",
     "RowOptimizer",
     "RowWiseAdagrad",
     "StorageError",

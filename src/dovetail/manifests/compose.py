@@ -19,31 +19,32 @@ class Compose:
     file = "compose.yaml"
     start = "docker compose up --abort-on-container-exit"
 
-    def write(self, fleet: PlannedNodes) -> str:
+    def write(self, planned: PlannedNodes) -> str:
         """Return the compose file."""
-        services: dict[str, Any] = {HEAD: _head(fleet)}
-        for group in fleet.groups:
-            services[group.name] = _nodes(fleet, group)
-        text = yaml_of({"name": fleet.name, "services": services})
+        services: dict[str, Any] = {HEAD: _head(planned)}
+        for group in planned.groups:
+            services[group.name] = _nodes(planned, group)
+        text = yaml_of({"name": planned.name, "services": services})
         return f"# Start it in the folder that holds plan.json and run.toml: {self.start}\n{text}"
 
 
-def _head(fleet: PlannedNodes) -> dict[str, Any]:
+def _head(planned: PlannedNodes) -> dict[str, Any]:
     """Return the service that leads and trains; the others end when it does."""
     line = f"{shlex.join(head_words())} && exec {train_line('run', on='ray')}"
+    limits = {"cpus": str(planned.head_cores), "memory": f"{planned.head_bytes >> 20}M"}
     return {
-        "image": fleet.image,
+        "image": planned.image,
         "entrypoint": ["bash", "-c"],
         "command": [line.replace("$", "$$")],  # compose would take $ for its own
         "working_dir": "/job",
         "stop_grace_period": GRACE,
         "shm_size": "1gb",
         "volumes": [".:/job"],
-        "deploy": {"resources": {"limits": {"cpus": str(fleet.head_cores), "memory": f"{fleet.head_bytes >> 20}M"}}},
+        "deploy": {"resources": {"limits": limits}},
     }
 
 
-def _nodes(fleet: PlannedNodes, group: NodePool) -> dict[str, Any]:
+def _nodes(planned: PlannedNodes, group: NodePool) -> dict[str, Any]:
     """Return the service of one type, a container a node."""
     words = node_words(group, head=HEAD)
     limits: dict[str, Any] = {"limits": {"cpus": str(group.cores)}}
@@ -51,7 +52,7 @@ def _nodes(fleet: PlannedNodes, group: NodePool) -> dict[str, Any]:
         device = {"driver": "nvidia", "count": group.gpus, "capabilities": ["gpu"]}
         limits["reservations"] = {"devices": [device]}
     return {
-        "image": fleet.image,
+        "image": planned.image,
         "entrypoint": words[:1],
         "command": words[1:],
         "working_dir": "/job",

@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.manifests.nodes import PLAN, RUN, NodePool, PlannedNodes, train_words
 from dovetail.manifests.ray import resources
-from dovetail.manifests.yaml import documents
+from dovetail.manifests.yaml import yaml_of
 
 JOB, OUT = "/dovetail-job/", "/dovetail-out"
 INSTANCE = "node.kubernetes.io/instance-type"
@@ -22,53 +22,53 @@ class KubeRay:
     file = "rayjob.yaml"
     start = "kubectl apply -f rayjob.yaml"
 
-    def write(self, fleet: PlannedNodes) -> str:
+    def write(self, planned: PlannedNodes) -> str:
         """Return the manifest."""
         job = {
             "apiVersion": "ray.io/v1",
             "kind": "RayJob",
-            "metadata": {"name": fleet.name},
+            "metadata": {"name": planned.name},
             "spec": {
                 "entrypoint": shlex.join(train_words(JOB, f"{OUT}/run", on="ray")),
                 "shutdownAfterJobFinishes": False,
                 "rayClusterSpec": {
                     "headGroupSpec": {
                         "rayStartParams": {"num-cpus": "0", "num-gpus": "0"},
-                        "template": {"spec": _head(fleet)},
+                        "template": {"spec": _head(planned)},
                     },
-                    "workerGroupSpecs": [_workers(fleet, group) for group in fleet.groups],
+                    "workerGroupSpecs": [_workers(planned, group) for group in planned.groups],
                 },
             },
         }
-        files = {PLAN: fleet.plan} | ({} if fleet.run is None else {RUN: fleet.run})
-        config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": fleet.name}, "data": files}
-        return _preface(fleet) + documents(config, job)
+        files = {PLAN: planned.plan} | ({} if planned.run is None else {RUN: planned.run})
+        config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": planned.name}, "data": files}
+        return _preface(planned) + yaml_of(config, job)
 
 
-def _preface(fleet: PlannedNodes) -> str:
+def _preface(planned: PlannedNodes) -> str:
     lines = [
         f"# Start: kubectl apply -f {KubeRay.file}    needs the KubeRay operator",
-        f"# Watch: kubectl logs -f -l job-name={fleet.name}",
+        f"# Watch: kubectl logs -f -l job-name={planned.name}",
     ]
     lines += [
         f"# Label its nodes: kubectl label node NODE {TYPE}={group.name}"
-        for group in fleet.groups
+        for group in planned.groups
         if group.instance is None
     ]
-    if fleet.run is None:
+    if planned.run is None:
         lines.append(f"# Add the run file: put it as {RUN} beside {PLAN} in the ConfigMap below.")
-    if fleet.claim is None:
+    if planned.claim is None:
         lines.append("# The run's folder goes with its pod: dovetail launch --claim NAME keeps it in a volume.")
     return "\n".join(lines) + "\n"
 
 
-def _head(fleet: PlannedNodes) -> dict[str, Any]:
+def _head(planned: PlannedNodes) -> dict[str, Any]:
     """Return the pod of the first node, which has the files and keeps the run's folder."""
-    amount = {"cpu": str(fleet.head_cores), "memory": f"{fleet.head_bytes >> 20}Mi"}
-    kept = {"emptyDir": {}} if fleet.claim is None else {"persistentVolumeClaim": {"claimName": fleet.claim}}
+    amount = {"cpu": str(planned.head_cores), "memory": f"{planned.head_bytes >> 20}Mi"}
+    kept = {"emptyDir": {}} if planned.claim is None else {"persistentVolumeClaim": {"claimName": planned.claim}}
     container = {
         "name": "ray-head",
-        "image": fleet.image,
+        "image": planned.image,
         "resources": {"requests": amount, "limits": amount},
         "volumeMounts": [
             {"name": "job", "mountPath": JOB.rstrip("/")},
@@ -76,16 +76,16 @@ def _head(fleet: PlannedNodes) -> dict[str, Any]:
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - where the pod's shared memory is
         ],
     }
-    volumes = [{"name": "job", "configMap": {"name": fleet.name}}, {"name": "out", **kept}, _shared_memory()]
+    volumes = [{"name": "job", "configMap": {"name": planned.name}}, {"name": "out", **kept}, _shared_memory()]
     return {"containers": [container], "volumes": volumes}
 
 
-def _workers(fleet: PlannedNodes, group: NodePool) -> dict[str, Any]:
+def _workers(planned: PlannedNodes, group: NodePool) -> dict[str, Any]:
     """Return the nodes of one type."""
     gpus = {"nvidia.com/gpu": str(group.gpus)} if group.gpus else {}
     container = {
         "name": "ray-worker",
-        "image": fleet.image,
+        "image": planned.image,
         "resources": {"requests": {"cpu": _cores_asked(group), **gpus}, **({"limits": gpus} if gpus else {})},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
     }

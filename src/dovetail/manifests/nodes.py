@@ -74,7 +74,7 @@ class PlannedNodes:
         return 1 + sum(group.nodes for group in self.groups)
 
 
-def fleet_of(
+def planned_nodes(
     plan: Plan,
     *,
     plan_text: str,

@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.manifests.nodes import NodePool, PlannedNodes, train_line
 from dovetail.manifests.ray import PORT, head_words, node_words
-from dovetail.manifests.yaml import documents
+from dovetail.manifests.yaml import yaml_of
 
 HEAD = "head"
 GIB = 1 << 30
@@ -19,38 +19,38 @@ class SkyPilot:
     file = "sky.yaml"
     start = "sky jobs launch sky.yaml"
 
-    def write(self, fleet: PlannedNodes) -> str:
+    def write(self, planned: PlannedNodes) -> str:
         """Return the job group."""
-        header = {"name": fleet.name, "execution": "parallel", "primary_tasks": [HEAD]}
-        tasks = [_head(fleet), *(_nodes(fleet, group) for group in fleet.groups)]
-        return f"# Start it in the folder that holds plan.json and run.toml: {self.start}\n" + documents(header, *tasks)
+        header = {"name": planned.name, "execution": "parallel", "primary_tasks": [HEAD]}
+        tasks = [_head(planned), *(_nodes(planned, group) for group in planned.groups)]
+        return f"# Start it in the folder that holds plan.json and run.toml: {self.start}\n" + yaml_of(header, *tasks)
 
 
-def _head(fleet: PlannedNodes) -> dict[str, Any]:
+def _head(planned: PlannedNodes) -> dict[str, Any]:
     """Return the first node, which trains."""
-    need = {"cpus": f"{fleet.head_cores}+", "memory": f"{-(-fleet.head_bytes // GIB)}+"}
+    need = {"cpus": f"{planned.head_cores}+", "memory": f"{-(-planned.head_bytes // GIB)}+"}
     training = train_line("run", on=f"127.0.0.1:{PORT}")
-    return _task(fleet, HEAD, 1, need, f"{shlex.join(head_words())}\nexec {training}\n")
+    return _task(planned, HEAD, 1, need, f"{shlex.join(head_words())}\nexec {training}\n")
 
 
-def _nodes(fleet: PlannedNodes, group: NodePool) -> dict[str, Any]:
+def _nodes(planned: PlannedNodes, group: NodePool) -> dict[str, Any]:
     """Return the nodes of one type; they find the first one by the name that SkyPilot gives it."""
-    words = shlex.join(node_words(group, head=f"{HEAD}-0.{fleet.name}"))
+    words = shlex.join(node_words(group, head=f"{HEAD}-0.{planned.name}"))
     need = {"cpus": f"{group.cores}+"}
     if group.instance is not None:
         need = {"instance_type": group.instance}
     elif group.gpus:
         need["accelerators"] = f"{group.type.upper()}:{group.gpus}"
-    return _task(fleet, group.name, group.nodes, need, f"until {words}; do sleep 2; done\n")
+    return _task(planned, group.name, group.nodes, need, f"until {words}; do sleep 2; done\n")
 
 
-def _task(fleet: PlannedNodes, name: str, nodes: int, need: dict[str, str], run: str) -> dict[str, Any]:
+def _task(planned: PlannedNodes, name: str, nodes: int, need: dict[str, str], run: str) -> dict[str, Any]:
     """Return a task in the image; all are of one cloud, where the plan's types are."""
-    where = {} if fleet.cloud is None else {"infra": fleet.cloud}
+    where = {} if planned.cloud is None else {"infra": planned.cloud}
     return {
         "name": name,
         "workdir": ".",
         "num_nodes": nodes,
-        "resources": {**where, **need, "image_id": f"docker:{fleet.image}"},
+        "resources": {**where, **need, "image_id": f"docker:{planned.image}"},
         "run": run,
     }

@@ -14,21 +14,21 @@ class Slurm:
     file = "job.sbatch"
     start = "sbatch job.sbatch"
 
-    def write(self, fleet: PlannedNodes) -> str:
+    def write(self, planned: PlannedNodes) -> str:
         """Return the script."""
-        return "\n".join([*_components(fleet), "", *_cluster(fleet), "", *_training(), ""])
+        return "\n".join([*_components(planned), "", *_cluster(planned), "", *_training(), ""])
 
 
-def _components(fleet: PlannedNodes) -> list[str]:
+def _components(planned: PlannedNodes) -> list[str]:
     """Return what is asked of Slurm; memory by the core, as --mem of one component would hold for all."""
-    memory_mib = -(-fleet.head_bytes // (fleet.head_cores << 20))
+    memory_mib = -(-planned.head_bytes // (planned.head_cores << 20))
     lines = [
         "#!/bin/bash",
         "# Start it in the folder that holds plan.json and run.toml, which all nodes see: sbatch job.sbatch",
-        f"#SBATCH --job-name={fleet.name}",
-        f"#SBATCH --nodes=1 --ntasks-per-node=1 --cpus-per-task={fleet.head_cores} --mem-per-cpu={memory_mib}M",
+        f"#SBATCH --job-name={planned.name}",
+        f"#SBATCH --nodes=1 --ntasks-per-node=1 --cpus-per-task={planned.head_cores} --mem-per-cpu={memory_mib}M",
     ]
-    for group in fleet.groups:
+    for group in planned.groups:
         lines += ["#SBATCH hetjob", f"#SBATCH {_request(group)}"]
     return lines
 
@@ -42,7 +42,7 @@ def _request(group: NodePool) -> str:
     return " ".join([*words, f"--constraint={group.name}"])
 
 
-def _cluster(fleet: PlannedNodes) -> list[str]:
+def _cluster(planned: PlannedNodes) -> list[str]:
     """Return the lines that make a Ray cluster of the nodes."""
     head = shlex.join([*head_words(), "--block"])
     lines = [
@@ -57,7 +57,7 @@ def _cluster(fleet: PlannedNodes) -> list[str]:
         "  sleep 2",
         "done",
     ]
-    for number, group in enumerate(fleet.groups, start=1):
+    for number, group in enumerate(planned.groups, start=1):
         words = shlex.join(node_words(group, head="HEAD")).replace("=HEAD:", '="$head":')
         lines += [f"srun --het-group={number} {words} &", "started+=($!)"]
     return lines

@@ -20,7 +20,7 @@ class Target(Protocol):
     start: str
     """The command that starts what the file says."""
 
-    def write(self, fleet: PlannedNodes) -> str:
+    def write(self, planned: PlannedNodes) -> str:
         """Return the file's text."""
         ...
 

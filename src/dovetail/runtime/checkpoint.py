@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save, save_file
 
+from dovetail.atomic_file import replace_file, sync
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint, FingerprintDifference, Matter
 from dovetail.runtime.folder import CHECKPOINTS
-from dovetail.runtime.sealed import read_sealed, sync_file, write_at_once, write_sealed
+from dovetail.runtime.sealed import read_sealed, write_sealed
 from dovetail.spec.run_sections import RunSaving, RunValidation
 
 
@@ -203,14 +204,14 @@ def publish(partial: Path, manifest: RunManifest) -> Path:
     """Write the manifest and give the checkpoint its name."""
     manifest.write(partial)
     for folder in {partial, *(entry.parent for entry in partial.rglob("*"))}:
-        sync_file(folder)
+        sync(folder)
     final = partial.with_name(partial.name.partition(".")[0])
     replaced = final.with_suffix(f".replaced{PARTIAL}")
     if final.exists():  # the same step, written before a restart
         shutil.rmtree(replaced, ignore_errors=True)
         final.rename(replaced)
     partial.rename(final)
-    sync_file(final.parent)
+    sync(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
     return final
 
@@ -260,7 +261,7 @@ def save_dense(folder: Path, server: int, offset: int, values: Floats, state: di
         save_file({VALUES: values, **state}, path, metadata={"offset": str(offset)})
     except SafetensorError as error:
         raise TrainingError(f"{path} cannot be written: {error}", hint="check the disk") from None
-    sync_file(path)
+    sync(path)
 
 
 def load_dense(folder: Path, manifest: RunManifest) -> tuple[Floats, dict[str, Floats]]:
@@ -291,7 +292,7 @@ def load_vectors(folder: Path, manifest: RunManifest) -> tuple[Floats, dict[str,
 def write_statistics(values: Floats, folder: Path) -> None:
     """Write running means and variances, where there are any, into a checkpoint's folder."""
     if len(values):
-        write_at_once(folder / STATISTICS, save({VALUES: values}))
+        replace_file(folder / STATISTICS, save({VALUES: values}), durable=True)
 
 
 def read_statistics(folder: Path, manifest: RunManifest) -> Floats | None:

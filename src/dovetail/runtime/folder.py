@@ -25,11 +25,11 @@ size.json          how many workers a scheduler wants it to have; team.json: who
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from dovetail.atomic_file import replace_file
 from dovetail.runtime.sealed import read_sealed, write_sealed
 
 BLUEPRINT = "blueprint.json"
@@ -191,10 +191,3 @@ def present_in(folder: Path) -> Present | None:
         return msgspec.json.decode((folder / TEAM).read_bytes(), type=Present)
     except (OSError, msgspec.MsgspecError):
         return None
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that is never seen half written."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(content)
-    draft.replace(path)

@@ -2,24 +2,22 @@
 
     {"step": 120, "position": 24000, ..., "checksum": "9c1185a5c5e9fc54612808977ee8f548"}
 
-The checksum is of the rest with its keys in order and no spaces: a file that was only laid out anew is the same file. A
-file is written beside the old one, flushed and renamed: whatever happens, one of the two is there, and whole.
+The checksum is of the rest with its keys in order and no spaces: a file that was only laid out anew is the same file.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from dovetail.atomic_file import replace_file
 from dovetail.runtime.errors import TrainingError
 
 T = TypeVar("T")
 CHECKSUM = "checksum"
-BESIDE = ".new"
 
 
 def checksum_of_bytes(data: bytes, size: int = 16) -> str:
@@ -36,7 +34,7 @@ def write_sealed(path: Path, value: msgspec.Struct) -> None:
     """Write a value with its checksum; the file is on disk when this returns."""
     table = msgspec.to_builtins(value)
     sealed = {**table, CHECKSUM: checksum_of_value(table)}
-    write_at_once(path, msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
+    replace_file(path, msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n", durable=True)
 
 
 def read_sealed(path: Path, kind: type[T], *, hint: str) -> T:
@@ -54,27 +52,3 @@ def read_sealed(path: Path, kind: type[T], *, hint: str) -> T:
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise TrainingError(f"{path} cannot be read: {why}", hint=hint) from None
-
-
-def write_at_once(path: Path, data: bytes) -> None:
-    """Put a file in the place of another, in one go: a full disk or a power cut leaves the old one."""
-    beside = path.with_name(path.name + BESIDE)
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_file(path.parent)
-
-
-def sync_file(path: Path) -> None:
-    """Have a file or folder on disk before going on."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

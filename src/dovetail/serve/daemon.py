@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from dovetail.atomic_file import replace_file
 from dovetail.errors import DovetailError, MissingExtraError
-from dovetail.runtime.folder import replace_file
 from dovetail.scheduler.registry import make_policy
 from dovetail.serve.controller import Controller
 from dovetail.serve.local import LocalLauncher
@@ -86,11 +86,7 @@ def _token(folder: Path) -> str:
     """Return the folder's token, drawn where there is none; refuse one that others can read."""
     path = folder / TOKEN
     if not path.exists():
-        draft = path.with_name(".token")
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-        draft.replace(path)
+        replace_file(path, secrets.token_urlsafe(32).encode() + b"\n", private=True)
     if path.stat().st_mode & 0o077:
         raise DovetailError(f"{path} can be read by others", hint=f"chmod 600 {path}, or remove it: a new one is drawn")
     token = path.read_text().strip()

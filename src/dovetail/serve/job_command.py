@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from dovetail.runtime.folder import BLUEPRINT, replace_file
+from dovetail.atomic_file import replace_file
+from dovetail.runtime.folder import BLUEPRINT
 from dovetail.serve.launcher import JobAttempt
 from dovetail.serve.progress import PROGRESS, RUN
 from dovetail.serve.settings import hosts_with

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from dovetail.prometheus import Sample, counter, gauge
+from dovetail.prometheus import Sample, counter, gauge, page_of
 from dovetail.serve.settings import DaemonSettings
 from dovetail.serve.store import JobStore
 
@@ -52,7 +52,7 @@ def metrics_text(store: JobStore, controller: Controller, settings: DaemonSettin
             if progress.loss is not None:
                 of_jobs["loss"].append((label, progress.loss))
     resizes_s, starts_s = store.changes_s("resize", 1_000_000), store.changes_s("start", 1_000_000)
-    parts = [
+    families = [
         gauge("dovetail_jobs", "Jobs by state.", [({"state": k}, v) for k, v in store.counts().items()]),
         gauge("dovetail_workers", "Workers there are.", [({"type": k}, v) for k, v in settings.capacity.items()]),
         gauge("dovetail_workers_held", "Workers that jobs hold.", [({"type": k}, v) for k, v in held.items()]),
@@ -70,4 +70,4 @@ def metrics_text(store: JobStore, controller: Controller, settings: DaemonSettin
         ),
         *(gauge(f"dovetail_job_{name}", f"{name} of each running job.", found) for name, found in of_jobs.items()),
     ]
-    return "".join(parts)
+    return page_of(families)

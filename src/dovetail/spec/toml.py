@@ -1,4 +1,8 @@
-"""Writing TOML: the few shapes our files have. (Python reads TOML but does not write it.)."""
+"""Writing TOML so that users can go on writing below it: every table of a list is a `[[resource]]` of its own.
+
+Python reads TOML but does not write it, and tomli-w puts short tables into one `resource = [{...}]`, to which TOML lets
+nobody add a `[[resource]]`; of a curve it writes a line a number.
+"""
 
 from __future__ import annotations
 

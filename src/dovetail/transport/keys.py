@@ -6,13 +6,13 @@ public key in a listener's folder may call it.
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from pathlib import Path
 
 import zmq
 
+from dovetail.atomic_file import replace_file
 from dovetail.transport.errors import KeyRingError
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -24,27 +24,18 @@ KEY = re.compile(rb"[0-9A-Za-z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
 def make_keys(folder: Path, name: str) -> None:
     """Write a new key pair for the process `name`; one that is there already is replaced."""
     if not NAME.fullmatch(name):
-        raise KeyRingError(f"{name!r} cannot name a key", hint="use envelopes, digits, `_`, `-` and `.`, at most 64")
+        raise KeyRingError(f"{name!r} cannot name a key", hint="use letters, digits, `_`, `-` and `.`, at most 64")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     public, secret = zmq.curve_keypair()
-    _write(folder / f"{name}{SECRET}", secret)
-    _write(folder / f"{name}{PUBLIC}", public)
+    replace_file(folder / f"{name}{SECRET}", secret + b"\n", private=True)
+    replace_file(folder / f"{name}{PUBLIC}", public + b"\n", private=True)
 
 
 def drop_keys(folder: Path, name: str) -> None:
     """Remove the key pair of the process `name`: it may call nobody any more who reads the folder."""
     for suffix in (PUBLIC, SECRET):
         (folder / f"{name}{suffix}").unlink(missing_ok=True)
-
-
-def _write(path: Path, key: bytes) -> None:
-    """Write a key so that nobody ever sees half of it, or can read it who should not."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(key + b"\n")
-    draft.replace(path)
 
 
 class KeyRing:

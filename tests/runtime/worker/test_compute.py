@@ -12,6 +12,7 @@ from dovetail.models.load import as_graph, load_model
 from dovetail.runtime.blueprint import table_seed
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.worker.compute.computer import Computer
+from dovetail.runtime.worker.dense.sync import ServerSync
 from dovetail.runtime.worker.fetch import Fetcher
 from dovetail.runtime.worker.tasks.task import FetchedBatch
 from dovetail.spec.run import RunModel
@@ -26,7 +27,9 @@ MODELS = {
 
 def fetched_by(bench, first, last) -> FetchedBatch:
     """Return samples with their rows and dense parameters."""
-    fetcher = Fetcher(bench.blueprint, bench.samples, bench.model, bench.lines(), wanted=lambda task: True, dense=True)
+    fetcher = Fetcher(
+        bench.blueprint, bench.samples, bench.model, bench.lines(), ServerSync(bench.model), wanted=lambda task: True
+    )
     return fetcher.fetch(fetcher.read(micro_batch(first, last)))
 
 

@@ -88,7 +88,7 @@ def test_signs_of_life_and_reports_leave_nothing_to_wait_for(folder, coordinator
         for _ in range(100):
             next_of(coordinator, RanOut)
         next_of(coordinator, Alive)
-        awaited = len(control._line._awaited)
+        awaited = len(control._connection._awaited)
         coordinator.send(sender, Stop())
 
     assert awaited == 0

@@ -9,13 +9,16 @@ from dovetail.data.loader import Loader
 from dovetail.embedding.first_values import first_values
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import table_seed
+from dovetail.runtime.worker.dense.sync import ServerSync
 from dovetail.runtime.worker.fetch import AHEAD, Fetcher, ahead
 from dovetail.runtime.worker.tasks.task import MicroBatch, Task
 from tests.runtime.worker.makers import assign, micro_batch, running
 
 
 def make_fetcher(bench, *, wanted=lambda task: True, dense=True):
-    return Fetcher(bench.blueprint, bench.samples, bench.model, bench.lines(), wanted=wanted, dense=dense)
+    sync = ServerSync(bench.model)
+    sync.is_fetched = dense
+    return Fetcher(bench.blueprint, bench.samples, bench.model, bench.lines(), sync, wanted=wanted)
 
 
 def fetch(fetcher, micro_batch):

@@ -8,15 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.runtime.messages import Close, Extend, GaveBack, GiveBack, More, Recall, Reset, Stop
-from dovetail.runtime.worker.tasks.inbox import Inbox, News, TaskProgress, Throughput
+from dovetail.runtime.worker.tasks.inbox import Inbox, News, TaskProgress
 from dovetail.runtime.worker.tasks.task import Task, divide
 from tests.runtime.worker.makers import assign
 
 
 def make_inbox(most: int = 10, generation: int = 1, sample_s: float = 0.0) -> Inbox:
-    pace = Throughput()
-    pace.add(samples=1, compute_s=sample_s, fetch_s=sample_s * most)
-    inbox = Inbox(lambda: most, pace=pace)
+    inbox = Inbox(lambda: most)
+    inbox.throughput.add(samples=1, compute_s=sample_s, fetch_s=sample_s * most)
     inbox.handle(Reset(generation=generation))
     return inbox
 
@@ -210,9 +209,8 @@ def test_the_first_micro_batch_stays_where_it_is():
 
 @pytest.mark.parametrize(("fetch_s", "parts"), [(0.0, [256, 279, 279, 279]), (10.0, [256, 837])])
 def test_an_open_task_that_takes_long_is_cut_small_where_that_costs_little(fetch_s, parts):
-    pace = Throughput()
-    pace.add(samples=1, compute_s=0.01, fetch_s=fetch_s)
-    inbox = Inbox(lambda: 1024, pace=pace)
+    inbox = Inbox(lambda: 1024)
+    inbox.throughput.add(samples=1, compute_s=0.01, fetch_s=fetch_s)
     inbox.handle(Reset(generation=1))
 
     assert [last - first for first, last in ranges_of(inbox.handle(assign((0, 1093), is_open=True)))] == parts

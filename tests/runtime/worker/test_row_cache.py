@@ -182,8 +182,8 @@ def test_everything_is_dropped_with_a_generation_or_when_told_or_when_clocks_beg
 def test_a_budget_is_shared_by_widths_and_takes_no_more_than_the_tables_have():
     narrow, wide = tables(1000, width=4), tables(1000, width=60)
     both = RowCache([*narrow, *wide], 50 * (16 + 240 + 2 * SLOT_BYTES), torch.device("cpu"), staleness=None)
-    assert [len(shelf.rows) for shelf in both._shelves.values()] == [50, 50]
-    assert [len(shelf.rows) for shelf in make_cache(tables(30, 20), 1000)._shelves.values()] == [50]
+    assert [len(shelf.rows) for shelf in both._slabs.values()] == [50, 50]
+    assert [len(shelf.rows) for shelf in make_cache(tables(30, 20), 1000)._slabs.values()] == [50]
 
     none = make_cache(tables(1000), 0)
     found, came = ask(none, assign(step=1), 0, np.arange(9), values_after(1))

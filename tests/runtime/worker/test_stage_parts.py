@@ -16,7 +16,7 @@ from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.compute.served_model import ServedModel
 from dovetail.runtime.worker.control import Waker
-from dovetail.runtime.worker.dense.ring_sync import RingSync
+from dovetail.runtime.worker.dense.ring import RingSync
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.stages.batches import StageBatch, StageBatches, concatenated
 from dovetail.runtime.worker.stages.dense import StageRing, TaskSums
@@ -68,7 +68,7 @@ def test_backward_passes_come_before_forward_passes_that_came_earlier():
     visits = StageBatches(cut_with(0))
     first, second = visits.add(letter_of(forward(flight=1))), visits.add(letter_of(forward(flight=2)))
     call = Answer()
-    second.calls[4] = call
+    second.requests[4] = call
     assert visits.ready(lambda message: True) is first
     call.envelope = letter_of(None)
 
@@ -259,13 +259,13 @@ def test_several_requests_are_under_way_and_each_gets_its_own_answer(stage_line)
         for task, call in enumerate(asked):
             assert call in found
             np.testing.assert_array_equal(call.envelope.arrays[0], np.full_like(big, task))
-        lines = {call.line for call in asked}
+        lines = {call.connection for call in asked}
         for call in asked:
             calls.end(call)
             calls.end(call)  # as often as one likes
         again = calls.ask("stage-1", collect(4))
 
-        assert again.line in lines  # lines are used again
+        assert again.connection in lines  # lines are used again
         assert answers(calls) == [again]
         assert not is_stale(again)
 
@@ -284,7 +284,7 @@ def test_an_answer_that_nobody_wants_any_more_goes_nowhere(stage_line):
         second = calls.ask("stage-1", collect(2))
         may_answer.set()
 
-        assert second.line is first.line
+        assert second.connection is first.connection
         assert answers(calls) == [second]
         assert is_stale(second)
         assert second.envelope.message.generation == 2

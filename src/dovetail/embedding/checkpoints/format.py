@@ -204,15 +204,6 @@ def read_whole(path: Path) -> bytes:
         ) from None
 
 
-def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _damaged(path: Path, what: str) -> DamagedFileError:
     """Return the error for a file that is not what was written."""
     return DamagedFileError(f"{path}: is damaged: {what}", hint="restore the file, or load an older checkpoint")

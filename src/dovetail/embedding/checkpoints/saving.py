@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.atomic_file import sync
 from dovetail.embedding.checkpoints.format import (
     Checkpoint,
     CheckpointPart,
     Kind,
     TableManifest,
     TableSettings,
-    sync_folder,
     write_part,
 )
 from dovetail.embedding.errors import TableError, storage_error
@@ -119,9 +119,9 @@ class Snapshot:
         final = self.folder / self.name
         try:
             manifest.write(self.temporary)
-            sync_folder(self.temporary)
+            sync(self.temporary)
             self.temporary.rename(final)
-            sync_folder(self.folder)
+            sync(self.folder)
         except OSError as error:
             raise storage_error(final, error, doing="written") from None
         return Checkpoint(self.folder, self.name, manifest)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.atomic_file import replace_file
 from dovetail.runtime.folder import JOURNAL
 from dovetail.runtime.sealed import checksum_of_bytes
 
@@ -161,12 +162,10 @@ class Journal:
 
     def _begin(self, line: JournalLine) -> bool:
         """Begin the file anew; the old one is there until the new one is."""
-        beside = self._path.with_suffix(".new")
         self._num_lines = 1
         text, self._sum = self._sealed(line, self._root)
         try:
-            beside.write_bytes(self._header() + text)
-            beside.replace(self._path)
+            replace_file(self._path, self._header() + text)
             file = self._path.open("r+b", buffering=0)
         except OSError:
             self._give_up()

@@ -1,9 +1,11 @@
-"""Slices of the dense parameters that a server keeps.
+"""Buckets of the dense parameters that a server keeps, `training.slice_bytes` each.
 
 Gradients go to it one by one, as the backward pass has them; parameters come from it one by one, as it steps them.
-Where it pays: in `sync`, through servers, where each has at least two slices. With fewer bits nobody knows what is
-kept back before all gradients are there, later stages send theirs at the end, and sites exchange whole parts: there
-they go in one piece.
+Where it pays: in `sync`, through servers, where each has at least two buckets. A single one would be a message of its
+own each way where the whole vector travels with rows that travel anyway: 0.95x and 0.93x the samples/s of that (CTR-DNN
+with hidden 64 and 400, two workers, 2 busy cores, sides in turn). With fewer bits nobody knows what is kept back before
+all gradients are there, later stages send theirs at the end, and sites exchange whole parts: there they go in one
+piece.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.dense.optimizer import DenseOptimizer, GroupedOptimizer, State, Vector
+from dovetail.runtime.dense.optimizer import GroupedOptimizer, State, Vector
 
 NUMBER_BYTES = 4
 
@@ -28,7 +30,7 @@ class Bucket(NamedTuple):
 
 
 def is_bucketed(blueprint: Blueprint) -> bool:
-    """Say whether dense gradients may come in slices."""
+    """Say whether dense gradients may come in buckets."""
     run, training = blueprint.run, blueprint.run.training
     may_be = training.mode == "sync" and training.dense == "ps" and training.slice_bytes > 0
     if not may_be or run.compression.is_wanted or blueprint.stages or run.sites:
@@ -37,7 +39,7 @@ def is_bucketed(blueprint: Blueprint) -> bool:
 
 
 def buckets_of(blueprint: Blueprint) -> Sequence[Bucket]:
-    """Return the slices of all servers, in the order of the vector; none where gradients go in one piece."""
+    """Return the buckets of all servers, in the order of the vector; none where gradients go in one piece."""
     if not is_bucketed(blueprint):
         return ()
     size, found = bucket_size(blueprint), []
@@ -51,26 +53,25 @@ def buckets_of(blueprint: Blueprint) -> Sequence[Bucket]:
 
 
 def bucket_size(blueprint: Blueprint) -> int:
-    """Return how many numbers a slice has, but for the last of a server."""
+    """Return how many numbers a bucket has, but for the last of a server."""
     return max(1, blueprint.run.training.slice_bytes // NUMBER_BYTES)
 
 
-def stepper(
-    optimizer: DenseOptimizer | GroupedOptimizer, size: int, after: Callable[[int], None] | None
-) -> Callable[..., None]:
-    """Return an optimizer's `step`; where anybody hears `after` each slice up to where it has come, slice by slice.
+def stepper(optimizer: GroupedOptimizer, size: int, after: Callable[[int], None] | None) -> Callable[..., None]:
+    """Return an optimizer's `step`; where anybody hears `after` each bucket up to where it has come, bucket by bucket.
 
-    Slices step apart and give the bits of the whole.
+    Buckets step apart and give the bits of the whole; parameters with settings of their own step in one piece.
     """
     if after is None:
         return optimizer.step
 
     def step(values: Vector, gradients: Vector, state: State, **how: Any) -> None:
         after(0)
-        whole = isinstance(optimizer, GroupedOptimizer)
-        for first in range(0, len(values), len(values) if whole else size):
-            part = slice(0, len(values)) if whole else slice(first, min(first + size, len(values)))
-            optimizer.step(values[part], gradients[part], {name: each[part] for name, each in state.items()}, **how)
+        has_one = len(optimizer.parts) == 1
+        each = optimizer.parts[0].optimizer if has_one else optimizer
+        for first in range(0, len(values), size if has_one else len(values)):
+            part = slice(first, min(first + size, len(values))) if has_one else slice(0, len(values))
+            each.step(values[part], gradients[part], {name: vector[part] for name, vector in state.items()}, **how)
             after(part.stop)
 
     return step

@@ -32,7 +32,7 @@ class ReaderCopy:
 
 
 class ReaderCopies:
-    """What every reader holds, by its line; of those not heard of for longest nothing is known."""
+    """What every reader holds, by its connection; of those not heard of for longest nothing is known."""
 
     def __init__(self, exact: NDArray[np.int64]) -> None:
         """Keep nothing yet; numbers at the places `exact` travel as they are."""
@@ -41,7 +41,7 @@ class ReaderCopies:
         self._last = 0
 
     def forget(self, worker: str) -> None:
-        """Forget what the lines of a worker that is gone held."""
+        """Forget what the connections of a worker that is gone held."""
         for reader in [reader for reader in self._copies if name_in(reader) == worker]:
             del self._copies[reader]
 

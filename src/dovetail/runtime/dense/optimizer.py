@@ -1,17 +1,22 @@
 """Dense optimizers: how a flat vector of parameters and its gradient become the next vector.
 
-One frozen value each, and a registry of names. A server steps the slice that it holds; slices of one vector step apart
+One frozen value each, and a registry of names. A server steps the part that it holds; parts of one vector step apart
 and give the bits of the whole.
+
+Each formula stands twice, side by side: as a kernel for vectors in host memory, one pass over memory that lets other
+threads run, in processes that do without PyTorch; and as operations of PyTorch's for a device (`on_device`). Their
+order is that of the kernels, but a device may round them otherwise: results agree to a few units in the last place,
+not bit by bit.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +26,10 @@ from dovetail.runtime.blueprint import Blueprint, DenseEntry
 from dovetail.runtime.dense import kernels
 from dovetail.runtime.errors import TrainingError
 from dovetail.spec.run_sections import RunGroup
+
+if TYPE_CHECKING:  # servers and coordinators do without
+    import torch
+    from torch import Tensor
 
 Vector = NDArray[np.float32]
 State = dict[str, Vector]
@@ -79,9 +88,21 @@ class DenseOptimizer(ABC):
         numbers = map(np.float32, self.numbers(self.learning_rate * factor, step_number))
         type(self).kernel(values, read_only, *parts, np.float32(scale), limit, *numbers)
 
+    def change_on_device(
+        self, values: Tensor, gradients: Tensor, state: Mapping[str, Tensor], *, step_number: int, factor: float
+    ) -> None:
+        """Do what `step` does with vectors on a device, and gradients that are scaled and clipped."""
+        parts = [state[name] for name in self.vectors]
+        self.on_device(values, gradients, *parts, *self.numbers(self.learning_rate * factor, step_number))
+
     @abstractmethod
     def numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
         """Return what the kernel takes last: the rate, then its settings."""
+
+    @staticmethod
+    @abstractmethod
+    def on_device(values: Tensor, gradient: Tensor, *rest: Any) -> None:
+        """Change `values` and the vectors of state, which come next, by the formula of the kernel and its numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +115,12 @@ class DenseSGD(DenseOptimizer):
     def numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
         """Return the rate and the settings."""
         return (rate,)
+
+    @staticmethod
+    def on_device(values: Tensor, gradient: Tensor, *rest: Any) -> None:
+        """Step by the gradient."""
+        (rate,) = rest
+        values.add_(gradient, alpha=-rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +135,13 @@ class DenseMomentum(DenseOptimizer):
     def numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
         """Return the rate and the settings."""
         return rate, self.momentum
+
+    @staticmethod
+    def on_device(values: Tensor, gradient: Tensor, *rest: Any) -> None:
+        """Step by the velocity."""
+        velocity, rate, kept = rest
+        velocity.mul_(kept).add_(gradient)
+        values.add_(velocity, alpha=-rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +161,13 @@ class DenseAdagrad(DenseOptimizer):
     def numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
         """Return the rate and the settings."""
         return rate, self.epsilon
+
+    @staticmethod
+    def on_device(values: Tensor, gradient: Tensor, *rest: Any) -> None:
+        """Step by the gradient over the root of all squares."""
+        squares, rate, epsilon = rest
+        squares.addcmul_(gradient, gradient)
+        values.addcdiv_(gradient, squares.sqrt().add_(epsilon), value=-rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +203,14 @@ class DenseAdam(DenseOptimizer):
     def _kept(self, rate: float) -> float:
         """Return what decay leaves of the parameters."""
         return 1.0
+
+    @staticmethod
+    def on_device(values: Tensor, gradient: Tensor, *rest: Any) -> None:
+        """Step by the moments."""
+        first, second, rate, left1, left2, epsilon, root, kept = rest
+        first.lerp_(gradient, left1)
+        second.mul_(1 - left2).addcmul_(gradient, gradient, value=left2)
+        values.mul_(kept).addcdiv_(first, second.sqrt().mul_(root).add_(epsilon), value=-rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +279,7 @@ class GroupedOptimizer:
     """Steps each part of a vector by its own optimizer; all are of one kind, so their state is alike."""
 
     def __init__(self, parts: Sequence[ParameterGroup]) -> None:
-        """Keep the parts, which lie one after the other from 0 on."""
+        """Keep the parts, which lie one after the other from 0 on; where all are updated alike, there is one."""
         self.parts = parts
         self.name = parts[0].optimizer.name
 
@@ -243,50 +292,47 @@ class GroupedOptimizer:
         states = [part.optimizer.first_state(part.last - part.first) for part in self.parts]
         return {name: np.concatenate([state[name] for state in states]) for name in self.state_vectors()}
 
-    def step(
-        self,
-        values: Vector,
-        gradients: Vector,
-        state: State,
-        *,
-        step_number: int,
-        scale: float,
-        factor: float = 1.0,
-        clip_value: float | None = None,
-    ) -> None:
+    def step(self, values: Vector, gradients: Vector, state: State, **how: Any) -> None:
         """Change `values` and `state` in place; see `DenseOptimizer.step`."""
         for part in self.parts:
             here = slice(part.first, part.last)
-            part.optimizer.step(
-                values[here],
-                gradients[here],
-                {name: vector[here] for name, vector in state.items()},
-                step_number=step_number,
-                scale=scale,
-                factor=factor,
-                clip_value=clip_value,
-            )
+            mine = {name: vector[here] for name, vector in state.items()}
+            part.optimizer.step(values[here], gradients[here], mine, **how)
+
+    def step_on_device(
+        self,
+        values: Tensor,
+        gradients: Tensor,
+        state: Mapping[str, Tensor],
+        *,
+        scale: float,
+        clip_value: float | None,
+        **how: Any,
+    ) -> None:
+        """Do what `step` does with vectors on a device; changes `gradients` too."""
+        scale_and_clip(gradients, scale, clip_value)
+        for part in self.parts:
+            here = slice(part.first, part.last)
+            mine = {name: vector[here] for name, vector in state.items()}
+            part.optimizer.change_on_device(values[here], gradients[here], mine, **how)
 
 
-def optimizer_of(blueprint: Blueprint, part: slice | None = None) -> DenseOptimizer | GroupedOptimizer:
+def optimizer_of(blueprint: Blueprint, part: slice | None = None) -> GroupedOptimizer:
     """Return what updates a run's dense parameters, or a part of their vector."""
     settings = dict(blueprint.optimizer)
     whole = make_dense_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
-    groups = blueprint.run.optimizer.groups
-    if not groups:
-        return whole
     first, last = (part.start, part.stop) if part is not None else (0, blueprint.dense_size)
     parts: list[ParameterGroup] = []
-    for entry in blueprint.dense:
+    for entry in blueprint.dense if blueprint.run.optimizer.groups else ():
         begin, end = max(first, entry.offset), min(last, entry.offset + entry.size)
         if begin >= end:
             continue
-        optimizer = _optimizer_for(entry, groups, blueprint, whole)
+        optimizer = _optimizer_for(entry, blueprint, whole)
         if parts and parts[-1].optimizer == optimizer:
             parts[-1] = ParameterGroup(parts[-1].first, end - first, optimizer)
         else:
             parts.append(ParameterGroup(begin - first, end - first, optimizer))
-    return GroupedOptimizer(parts) if parts else whole
+    return GroupedOptimizer(parts or [ParameterGroup(0, last - first, whole)])
 
 
 def check_groups(blueprint: Blueprint) -> None:
@@ -300,11 +346,9 @@ def check_groups(blueprint: Blueprint) -> None:
     optimizer_of(blueprint)
 
 
-def _optimizer_for(
-    entry: DenseEntry, groups: Sequence[RunGroup], blueprint: Blueprint, whole: DenseOptimizer
-) -> DenseOptimizer:
+def _optimizer_for(entry: DenseEntry, blueprint: Blueprint, whole: DenseOptimizer) -> DenseOptimizer:
     """Return what updates a parameter: of the first group whose pattern fits its name."""
-    group = next((group for group in groups if _fits(entry, group)), None)
+    group = next((group for group in blueprint.run.optimizer.groups if _fits(entry, group)), None)
     if group is None:
         return whole
     settings: dict[str, float | str] = {**blueprint.optimizer, **group.settings}
@@ -321,3 +365,28 @@ def _fits(entry: DenseEntry, group: RunGroup) -> bool:
 def clipped_scale(scale: float, square: float, limit: float) -> float:
     """Return the scale with which a gradient whose sum of squares is `square` has a norm of at most `limit`."""
     return scale * min(1.0, limit / (math.sqrt(square) * scale + 1e-6))
+
+
+def scale_and_clip(gradients: Tensor, scale: float, clip_value: float | None) -> None:
+    """Multiply a gradient by `scale`, and clip its numbers."""
+    gradients.mul_(scale)
+    if clip_value is not None:
+        gradients.clamp_(-clip_value, clip_value)
+
+
+def scale_to_norm(gradients: Tensor, scale: float, limit: float) -> None:
+    """Multiply a gradient by `scale`, and by less where its norm were above `limit`; nobody waits for the device."""
+    norm = gradients.double().square().sum().sqrt() * scale
+    gradients.mul_((scale * (limit / (norm + 1e-6)).clamp(max=1.0)).to(gradients.dtype))
+
+
+def to_device(state: State, device: torch.device) -> dict[str, Tensor]:
+    """Return vectors of state as tensors on a device."""
+    import torch  # noqa: PLC0415 - servers and coordinators do without
+
+    return {name: torch.from_numpy(vector).to(device) for name, vector in state.items()}
+
+
+def from_device(state: Mapping[str, Tensor]) -> State:
+    """Return vectors of state in host memory."""
+    return {name: np.ascontiguousarray(vector.cpu().numpy()) for name, vector in state.items()}

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.atomic_file import replace_file
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.folder import KEYS, SIZE, TEAM, Present, Size, replace_file
+from dovetail.runtime.folder import KEYS, SIZE, TEAM, Present, Size
 from dovetail.runtime.launch.child import Child
 from dovetail.runtime.launch.entry import EXTRA
 from dovetail.runtime.messages import Report

@@ -14,13 +14,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from dovetail.atomic_file import replace_file
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.checkpoint import RunManifest, checksum_of
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import FIXED
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.parameters import fill_statistics, fixed_tensors, statistics_vector
-from dovetail.runtime.sealed import write_at_once
 
 LOST = "put the file back as it was: no other has what the run began with"
 
@@ -36,7 +36,7 @@ def write_fixed(model: Model, folder: Path, *, instead: Mapping[str, Tensor] | N
         (folder / FIXED).unlink(missing_ok=True)  # of a start that was cut short
         return ""
     data = save(tensors)
-    write_at_once(folder / FIXED, data)
+    replace_file(folder / FIXED, data, durable=True)
     return hashlib.sha256(data).hexdigest()
 
 

@@ -195,14 +195,8 @@ def batch_norms_of(model: Model) -> list[nn.modules.batchnorm._BatchNorm]:
     ]
 
 
-def moving_statistics(model: Model) -> Iterator[Tensor]:
-    """Yield the running means and variances that normalising layers keep, each worker its own."""
-    for _, buffer in named_statistics(model):
-        yield buffer
-
-
 def named_statistics(model: Model) -> Iterator[tuple[str, Tensor]]:
-    """Yield them under the names they have in the model."""
+    """Yield the running means and variances that normalising layers keep, each worker its own, with their names."""
     names = {id(buffer): name for name, buffer in model.owner.named_buffers()}
     for module in norms_of(model):
         for buffer in (module.running_mean, module.running_var):
@@ -220,7 +214,7 @@ def statistics_vector(model: Model, instead: Mapping[str, Tensor] | None = None)
 def fill_statistics(model: Model, values: NDArray[np.float32]) -> None:
     """Give all running means and variances the values of a vector."""
     offset = 0
-    for buffer in moving_statistics(model):
+    for _, buffer in named_statistics(model):
         part = torch.from_numpy(values[offset : offset + buffer.numel()])
         buffer.copy_(part.view(buffer.shape))
         offset += buffer.numel()

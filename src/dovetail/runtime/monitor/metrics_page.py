@@ -14,10 +14,11 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from dovetail.prometheus import CONTENT_TYPE, Sample, counter, gauge
+from dovetail.atomic_file import replace_file
+from dovetail.prometheus import CONTENT_TYPE, Family, Sample, counter, gauge, page_of
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import PROMETHEUS, replace_file
+from dovetail.runtime.folder import PROMETHEUS
 from dovetail.runtime.messages import Report
 from dovetail.runtime.monitor.callbacks import Callback
 from dovetail.spec.run import Run
@@ -81,15 +82,16 @@ class MetricsPage(Callback):
         """Return the page, which is made when somebody asks."""
         newest = self._newest
         if isinstance(newest, Report):
-            return page(newest, self._labels)
+            return page_of(families_of(newest, self._labels))
         step, loss = newest or (0, math.nan)
-        return _of_run([UP, ("step", "Steps that are done.", step), ("loss", "Of the last step.", loss)], self._labels)
+        figures = [UP, ("step", "Steps that are done.", step), ("loss", "Of the last step.", loss)]
+        return page_of(_of_run(figures, self._labels))
 
 
 UP: Figure = ("up", "Whether the run goes on.", 1.0)
 
 
-def page(report: Report, labels: dict[str, str]) -> str:
+def families_of(report: Report, labels: dict[str, str]) -> list[Family]:
     """Return a report as figures; those that are not known yet are left out."""
     of_run: list[Figure] = [
         UP,
@@ -105,11 +107,11 @@ def page(report: Report, labels: dict[str, str]) -> str:
         ("generation", "How often processes were lost, and others went on.", report.generation),
         ("servers", "Servers that are there.", len(report.servers)),
     ]
-    parts = [_of_run(of_run, labels)]
-    parts.append(counter("dovetail_run_samples_total", "Samples that are done.", [(labels, report.samples)]))
-    parts.append(gauge("dovetail_run_state", "What the run does now.", [({**labels, "state": report.state}, 1)]))
+    families = _of_run(of_run, labels)
+    families.append(counter("dovetail_run_samples_total", "Samples that are done.", [(labels, report.samples)]))
+    families.append(gauge("dovetail_run_state", "What the run does now.", [({**labels, "state": report.state}, 1)]))
     others: list[Sample] = [({**labels, "metric": name}, value) for name, value in report.metrics]
-    parts.append(gauge("dovetail_run_metric", "Other metrics of the last seconds' samples.", others))
+    families.append(gauge("dovetail_run_metric", "Other metrics of the last seconds' samples.", others))
     of_workers: list[tuple[str, str, str]] = [
         ("samples_per_second", "Speed of a worker while it computes.", "samples_per_s"),
         ("share", "A worker's part of the last steps.", "share"),
@@ -119,20 +121,23 @@ def page(report: Report, labels: dict[str, str]) -> str:
     for name, help_, field in of_workers:
         found: list[Sample] = [({**labels, "worker": each.name}, getattr(each, field)) for each in report.workers]
         kind = counter if name.endswith("_total") else gauge
-        parts.append(kind(f"dovetail_worker_{name}", help_, found))
+        families.append(kind(f"dovetail_worker_{name}", help_, found))
     kept: list[Sample] = [
         ({**labels, "worker": each.name}, each.kept) for each in report.workers if each.kept is not None
     ]
-    parts.append(gauge("dovetail_worker_rows_kept_ratio", "The part of its rows that did not travel.", kept))
+    families.append(gauge("dovetail_worker_rows_kept_ratio", "The part of its rows that did not travel.", kept))
     states = [({**labels, "worker": each.name, "state": each.state}, 1.0) for each in report.workers]
-    parts.append(gauge("dovetail_worker_state", "What a worker does now.", states))
-    return "".join(parts)
+    families.append(gauge("dovetail_worker_state", "What a worker does now.", states))
+    return families
 
 
-def _of_run(figures: Sequence[Figure], labels: dict[str, str]) -> str:
+def _of_run(figures: Sequence[Figure], labels: dict[str, str]) -> list[Family]:
     """Return figures of the run as a whole, those that are numbers."""
-    known = [(name, help_, value) for name, help_, value in figures if math.isfinite(value)]
-    return "".join(gauge(f"dovetail_run_{name}", help_, [(labels, value)]) for name, help_, value in known)
+    return [
+        gauge(f"dovetail_run_{name}", help_, [(labels, value)])
+        for name, help_, value in figures
+        if math.isfinite(value)
+    ]
 
 
 class _Server(ThreadingHTTPServer):

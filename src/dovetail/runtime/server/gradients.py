@@ -11,9 +11,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dovetail.embedding import Table, Whereabouts
+from dovetail.embedding.key_numbers import head_of, number_keys
 from dovetail.runtime.dense.kernels import add_into, sum_of_squares
 from dovetail.runtime.errors import TrainingError
-from dovetail.splitmix import mix
 
 Keys = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -187,19 +187,16 @@ class GradientSums:
         self._slots = slots
         self.taken = np.concatenate([self.taken, np.zeros(size - len(self.taken), dtype=np.bool_)])
         self._heads = np.full(4 * size, -1, dtype=np.int32)
-        place_keys(self.keys, self.count, self._heads)
+        number_keys(self.keys[: self.count], self._heads, self.keys, 0, np.empty(self.count, dtype=np.int32))
 
 
 @njit(cache=True, nogil=True)
 def add_rows(keys, values, slots, heads, known, sums, known_slots, count):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Add rows to the sums of their keys, with their slots where there are any; return how many keys there are then."""
-    mask = len(heads) - 1
     width = sums.shape[1]
     for i in range(len(keys)):
         key = keys[i]
-        at = np.int64(mix(np.uint64(key)) & np.uint64(mask))
-        while heads[at] >= 0 and known[heads[at]] != key:
-            at = (at + 1) & mask
+        at = head_of(key, heads, known)
         place = heads[at]
         if place < 0:
             heads[at] = count
@@ -216,32 +213,11 @@ def add_rows(keys, values, slots, heads, known, sums, known_slots, count):  # ty
 
 
 @njit(cache=True, nogil=True)
-def place_keys(known, count, heads):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Enter distinct keys into empty heads."""
-    mask = len(heads) - 1
-    for place in range(count):
-        at = np.int64(mix(np.uint64(known[place])) & np.uint64(mask))
-        while heads[at] >= 0:
-            at = (at + 1) & mask
-        heads[at] = place
-
-
-@njit(cache=True, nogil=True, inline="always")
-def place_of(key, heads, known):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Return where the sum of a key lies, or -1."""
-    mask = len(heads) - 1
-    at = np.int64(mix(np.uint64(key)) & np.uint64(mask))
-    while heads[at] >= 0 and known[heads[at]] != key:
-        at = (at + 1) & mask
-    return heads[at]
-
-
-@njit(cache=True, nogil=True)
 def find_untaken(keys, heads, known, taken, places):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Write where the keys lie that were not taken yet, and take them; return how many."""
     count = 0
     for i in range(len(keys)):
-        place = place_of(keys[i], heads, known)
+        place = heads[head_of(keys[i], heads, known)]
         if place >= 0 and not taken[place]:
             taken[place] = True
             places[count] = place
@@ -254,7 +230,7 @@ def find_known(keys, heads, known, positions):  # type: ignore[no-untyped-def]  
     """Write which of the keys have sums; return how many."""
     count = 0
     for i in range(len(keys)):
-        if place_of(keys[i], heads, known) >= 0:
+        if heads[head_of(keys[i], heads, known)] >= 0:
             positions[count] = i
             count += 1
     return count
@@ -265,7 +241,7 @@ def find_changed(keys, heads, known, taken, positions, places):  # type: ignore[
     """Write which of the keys have sums, and where those lie that were not taken yet, which are then; return both."""
     count = untaken = 0
     for i in range(len(keys)):
-        place = place_of(keys[i], heads, known)
+        place = heads[head_of(keys[i], heads, known)]
         if place >= 0:
             positions[count] = i
             count += 1

@@ -24,6 +24,7 @@ from dovetail.data.batch import Batch
 from dovetail.data.source import Source
 from dovetail.data.streams import stream_number
 from dovetail.embedding import Checkpoint, Table
+from dovetail.embedding.tiers.device.captured_step import recorder_for
 from dovetail.embedding.tiers.device.table import DeviceTable
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime import checkpoint as checkpoints
@@ -36,8 +37,7 @@ from dovetail.runtime.checkpoint import (
     save_dense,
     table_folder,
 )
-from dovetail.runtime.dense.optimizer import optimizer_of
-from dovetail.runtime.dense.torch_optimizer import from_device, scale_to_norm, step_on_device, to_device
+from dovetail.runtime.dense.optimizer import from_device, optimizer_of, scale_to_norm, to_device
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import TableSummary, rows_of
@@ -51,7 +51,7 @@ from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import load_table
 from dovetail.runtime.single.device_rows import DeviceRows, doors_of
-from dovetail.runtime.single.device_steps import DeviceSteps, FreeSteps, KnownSteps, recorder_for
+from dovetail.runtime.single.device_steps import DeviceSteps, FreeSteps, KnownSteps
 from dovetail.runtime.single.figures import SingleProcessFigures
 from dovetail.runtime.worker.compute.compiled import can_compile
 from dovetail.runtime.worker.compute.served_model import ServedModel
@@ -330,8 +330,10 @@ class DeviceRun:
             scale_to_norm(gradients, scale, settings.clip_norm)
             scale = 1.0
         self._dense_steps += 1
-        step_on_device(
-            *(self._optimizer, self._model.values, gradients, self._state),
+        self._optimizer.step_on_device(
+            self._model.values,
+            gradients,
+            self._state,
             step_number=self._dense_steps,
             scale=scale,
             factor=factor,

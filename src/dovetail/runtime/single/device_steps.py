@@ -7,10 +7,8 @@ replayed.
 
 from __future__ import annotations
 
-import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,35 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dovetail.data.batch import Batch
-from dovetail.embedding.tiers.device.captured_step import WARM_STEPS
+from dovetail.embedding.tiers.device.captured_step import CapturedSteps, Record
 from dovetail.embedding.tiers.device.prefetched_batch import BatchPlaces
 from dovetail.embedding.tiers.device.table import DeviceTable
 from dovetail.runtime.single.device_rows import DeviceRows
 from dovetail.runtime.worker.compute.served_model import ServedModel
 from dovetail.runtime.worker.rows.prefetch import PrefetchableLookUp, fields_beside
-
-Launch = Callable[[], Any]
-Record = Callable[[Launch], Launch]
-"""Takes in what launches a step; returns what does the same again, on the same memory."""
-
-
-def recorder_for(device: torch.device) -> Record | None:
-    """Return what captures steps on a device; None where nothing does."""
-    return cuda_graph if device.type == "cuda" else None
-
-
-def cuda_graph(launch: Launch) -> Launch:
-    """Capture what is launched, which is not done yet; nothing else may use the device meanwhile."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        result = launch()
-
-    def again() -> Any:
-        graph.replay()
-        return result
-
-    return again
-
 
 MOST_GRAPHS = 8
 """Sizes of batches whose steps are captured; each holds the memory of a step."""
@@ -148,15 +123,17 @@ class KnownSteps:
     ) -> None:
         """Take the layers over; `record` captures a step, and `tell` hears where it cannot."""
         self._model, self._tables, self._look_ups = model, tables, look_ups
-        self._record, self._tell = record, tell
+        self._captured: CapturedSteps[_Outcome] = CapturedSteps(tables, record=record, most=MOST_GRAPHS, tell=tell)
         self._fields = fields_beside(model.graph)
         self._asked: deque[_Asked] = deque()
-        self._seen: Counter[tuple[Any, ...]] = Counter()
-        self._graphs: dict[tuple[Any, ...], _Static] = {}
         self._now: tuple[_Asked, list[Tensor]] | None = None
-        self.waited_s = 0.0
         for number, look_up in enumerate(look_ups):
             look_up.take_from(self._values_of(number))
+
+    @property
+    def waited_s(self) -> float:
+        """How long look-ups have waited for rows."""
+        return self._captured.waited_s
 
     def prepare(self, batch: Batch) -> _Asked:
         """Return what a batch looks up, and what the layers read of it."""
@@ -181,26 +158,24 @@ class KnownSteps:
     def compute(self, batch: Batch, *, scale: float, factor: float) -> tuple[Tensor, Any]:
         """Compute the next batch announced and step its rows."""
         asked = self._asked.popleft()
-        begun_s = time.perf_counter()
-        taken = [table.take_next() for table in self._tables]
-        self.waited_s += time.perf_counter() - begun_s
+        taken = self._captured.take()
         for table in self._tables:
             table.stepper.set_rate_factor(factor)
-        places = [place for _, place in taken]
         inputs = taken[0][0].inputs
-        static = self._captured(asked, batch, places, inputs, scale)
-        if static is not None:
-            outcome = static.replay(places, inputs)
-        else:
-            unique = [place.unique[: place.num_unique] for place in places]
+        may_be_captured = asked.is_flat and batch.num_samples >= 2  # one sample is normalised otherwise
+        size = (*((span.start, span.stop) for span in asked.spans), *(each.shape for each in inputs), scale)
+
+        def launch(places: Sequence[BatchPlaces], unique: Sequence[Tensor], inputs: Sequence[Tensor]) -> _Outcome:
             bags = iter(inputs[len(self._read(batch)) :])
-            asked = replace(asked, bags=tuple(None if here is None else next(bags) for here in asked.bags))
-            outcome = self._launch(asked, self._there(batch, inputs), places, unique, scale)
-        for table, (plan, place), stepped in zip(self._tables, taken, outcome.stepped, strict=True):
+            there = replace(asked, bags=tuple(None if here is None else next(bags) for here in asked.bags))
+            return self._launch(there, self._there(batch, inputs), places, unique, scale)
+
+        outcome = self._captured.run(size if may_be_captured else None, [place for _, place in taken], inputs, launch)
+        for table, (prefetched, place), stepped in zip(self._tables, taken, outcome.stepped, strict=True):
             if stepped:
-                table.stepped(plan, place)
+                table.stepped(prefetched, place)
             else:
-                table.done_with(plan)
+                table.done_with(prefetched)
         return outcome.loss, outcome.scores
 
     def _read(self, batch: Batch) -> dict[str, Tensor]:
@@ -242,66 +217,6 @@ class KnownSteps:
             return of_tables[self._look_ups[number].table][asked.spans[number]], asked.bags[number]
 
         return values
-
-    # -- captured steps ------------------------------------------------------------------------------------------------
-
-    def _captured(
-        self, asked: _Asked, batch: Batch, places: Sequence[BatchPlaces], inputs: Sequence[Tensor], scale: float
-    ) -> _Static | None:
-        """Return the captured step of batches like this one, None where there is none."""
-        if self._record is None or not asked.is_flat or batch.num_samples < 2:  # one sample is normalised otherwise
-            return None
-        size = (*((span.start, span.stop) for span in asked.spans), *(each.shape for each in inputs), scale)
-        if size not in self._graphs and len(self._graphs) < MOST_GRAPHS:
-            self._seen[size] += 1
-            if self._seen[size] > WARM_STEPS:
-                self._capture(size, asked, batch, places, inputs, scale)
-        return self._graphs.get(size)
-
-    def _capture(
-        self,
-        size: tuple[Any, ...],
-        asked: _Asked,
-        batch: Batch,
-        places: Sequence[BatchPlaces],
-        inputs: Sequence[Tensor],
-        scale: float,
-    ) -> None:
-        """Capture a step; where the model does not bear it, none is from now on. Nothing is computed."""
-        if self._record is None:
-            return
-        own = [BatchPlaces(each.numbers.clone(), each.num_keys, each.num_unique) for each in places]
-        own_inputs = [each.clone() for each in inputs]
-        there = self._there(batch, own_inputs)
-        try:
-            with ExitStack() as still:
-                for table in self._tables:
-                    still.enter_context(table.quiet())
-                again = self._record(lambda: self._launch(asked, there, own, [each.unique for each in own], scale))
-        except Exception as problem:  # of CUDA, of PyTorch, of the model: each has its own
-            self._record = None
-            cause = problem.__context__ or problem
-            why = next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
-            self._tell(f"steps run operation by operation: the model cannot be captured as a CUDA graph ({why[:200]})")
-            return
-        self._graphs[size] = _Static(own, own_inputs, again)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Static:
-    """A captured step, and the memory that it reads."""
-
-    places: Sequence[BatchPlaces]
-    inputs: Sequence[Tensor]
-    again: Callable[[], _Outcome]
-
-    def replay(self, places: Sequence[BatchPlaces], inputs: Sequence[Tensor]) -> _Outcome:
-        """Do the step on another batch of the same size."""
-        for own, given in zip(self.places, places, strict=True):
-            own.numbers.copy_(given.numbers)
-        for mine, here in zip(self.inputs, inputs, strict=True):
-            mine.copy_(here)
-        return self.again()
 
 
 def _as_array(tensor: Tensor) -> NDArray[Any]:

@@ -39,7 +39,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.splitmix import mix
+from dovetail.embedding.key_numbers import find_numbers, number_keys
 
 Keys = NDArray[np.int64]
 Slots = NDArray[np.int32]
@@ -63,7 +63,7 @@ class KeyIndex:
     def find(self, keys: Keys) -> Slots:
         """Return the number of each key, -1 where it has none."""
         slots = np.empty(len(keys), dtype=np.int32)
-        find_all(keys, self._heads, self._keys, slots)
+        find_numbers(keys, self._heads, self._keys, slots)
         return slots
 
     def add(self, keys: Keys) -> Slots:
@@ -71,7 +71,7 @@ class KeyIndex:
         if self.count + len(keys) > len(self._keys):
             self._make_room(self.count + len(keys))
         slots = np.empty(len(keys), dtype=np.int32)
-        self.count = add_all(keys, self._heads, self._keys, self.count, slots)
+        self.count = number_keys(keys, self._heads, self._keys, self.count, slots)
         return slots
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
@@ -88,34 +88,7 @@ class KeyIndex:
         size = 1 << (wanted - 1).bit_length()
         self._keys = np.empty(size, dtype=np.int64)
         self._heads = np.full(4 * size, -1, dtype=np.int32)
-        self.count = add_all(keys, self._heads, self._keys, 0, np.empty(len(keys), dtype=np.int32))
-
-
-@njit(cache=True, nogil=True)
-def find_all(keys, heads, known, slots):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Write the number of each key, or -1."""
-    mask = len(heads) - 1
-    for i in range(len(keys)):
-        at = np.int64(mix(np.uint64(keys[i])) & np.uint64(mask))
-        while heads[at] >= 0 and known[heads[at]] != keys[i]:
-            at = (at + 1) & mask
-        slots[i] = heads[at]
-
-
-@njit(cache=True, nogil=True)
-def add_all(keys, heads, known, count, slots):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Write the number of each key, new ones included; return how many there are then."""
-    mask = len(heads) - 1
-    for i in range(len(keys)):
-        at = np.int64(mix(np.uint64(keys[i])) & np.uint64(mask))
-        while heads[at] >= 0 and known[heads[at]] != keys[i]:
-            at = (at + 1) & mask
-        if heads[at] < 0:
-            heads[at] = count
-            known[count] = keys[i]
-            count += 1
-        slots[i] = heads[at]
-    return count
+        self.count = number_keys(keys, self._heads, self._keys, 0, np.empty(len(keys), dtype=np.int32))
 
 
 @njit(cache=True, nogil=True)

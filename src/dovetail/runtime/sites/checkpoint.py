@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from dovetail.atomic_file import sync
 from dovetail.runtime.checkpoint import RunManifest, checksum_of
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.sealed import sync_file
 from dovetail.runtime.sites.messages import RoundHead
 from dovetail.runtime.sites.outer_step import OnItsWay, OuterStep
 from dovetail.runtime.sites.rounds import Shapes, decode
@@ -71,7 +71,7 @@ def save(
         path,
         metadata={"facts": msgspec.json.encode(facts).decode()},
     )
-    sync_file(path)
+    sync(path)
     outer_step.saved()
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
+from dovetail.atomic_file import replace_file
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.sealed import write_at_once
 from dovetail.runtime.sites.messages import Exchange, RoundHead, SiteMessage
 from dovetail.runtime.sites.rounds import Arrays
 from dovetail.transport import EnvelopeCodec, WireError
@@ -49,7 +49,7 @@ class Cuts:
             ) from None
         self.heads = {head.round: head for head in heads}
         if rest:
-            write_at_once(self._path, b"".join(line + b"\n" for line in lines))
+            replace_file(self._path, b"".join(line + b"\n" for line in lines), durable=True)
 
     def write(self, head: RoundHead) -> None:
         """Note a round that is new; it is on disk when this returns."""
@@ -80,7 +80,7 @@ class ExchangeLog:
         """Keep the next exchange; it is on disk when this returns."""
         frames = [bytes(frame) for frame in self._codec.pack(0, exchange, arrays)]
         data = b"".join(LENGTHS.pack(len(frame)) + frame for frame in frames)
-        write_at_once(self._path(exchange.number), data)
+        replace_file(self._path(exchange.number), data, durable=True)
         self.count = exchange.number
 
     def read(self, number: int) -> tuple[Exchange, Arrays]:

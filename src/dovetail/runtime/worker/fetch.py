@@ -15,36 +15,15 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.messages import Span
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.worker.compute.served_model import ServedModel
-from dovetail.runtime.worker.dense.buckets import BucketPull
-from dovetail.runtime.worker.links.servers import Abandoned, ServerConnections, now_s
+from dovetail.runtime.worker.dense.sync import DenseSync
+from dovetail.runtime.worker.links.servers import Abandoned, ServerConnections
 from dovetail.runtime.worker.rows.incoming import CachedIncoming
 from dovetail.runtime.worker.rows.keys import LookUp, look_up
 from dovetail.runtime.worker.rows.row_cache import RowCache
+from dovetail.runtime.worker.tasks.spans import now_s
 from dovetail.runtime.worker.tasks.task import FetchedBatch, MicroBatch, Task
 
 Item = TypeVar("Item")
-
-
-def ahead(items: Iterator[Item], name: str) -> Iterator[Item]:
-    """Yield items that a thread makes, one ahead; what goes wrong there goes wrong here."""
-    made: queue.Queue[Item | None] = queue.Queue(maxsize=1)
-    failed: list[BaseException] = []
-
-    def make() -> None:
-        try:
-            for item in items:
-                made.put(item)
-        except BaseException as error:  # whoever waits says it
-            failed.append(error)
-        made.put(None)
-
-    threading.Thread(target=make, name=name, daemon=True).start()
-    while (item := made.get()) is not None:
-        yield item
-    if failed:
-        raise failed[0]
-
-
 AHEAD = 2
 """Micro-batches that are ready before they are needed."""
 LOOK_S = 0.1
@@ -69,27 +48,24 @@ class Fetcher:
         blueprint: Blueprint,
         samples: Samples,
         model: ServedModel,
-        lines: ServerConnections,
+        connections: ServerConnections,
+        dense: DenseSync,
         *,
         wanted: Callable[[Task], bool],
-        dense: bool,
         rests: Callable[[], None] = lambda: None,
         cache: RowCache | None = None,
-        slices: BucketPull | None = None,
     ) -> None:
-        """Keep the lines, which `run` closes; with `dense`, a task begins with the servers' dense parameters.
+        """Keep the connections, which `run` closes; `dense` says how a task gets its dense parameters.
 
-        `rests` is called when there is nothing to do. Rows that the `cache` keeps do not travel. Where there are
-        `slices`, the dense parameters come in these, and later.
+        `rests` is called when there is nothing to do. Rows that the `cache` keeps do not travel.
         """
-        self._memory = lines.memory
+        self._memory = connections.memory
         self._reads_ahead = self._memory.is_locked
         """A GPU is so fast that reading the next samples must not wait for the rows of these."""
         self._cache, self._widths = cache, [table.width for table in blueprint.tables]
-        self._rests, self._slices = rests, slices
-        self._samples, self._model, self._lines = samples, model, lines
-        self._wanted, self._dense = wanted, dense
-        self._sync, self._num_servers = blueprint.run.training.mode == "sync", blueprint.num_servers
+        self._samples, self._model, self._connections, self._dense = samples, model, connections, dense
+        self._wanted, self._rests = wanted, rests
+        self._is_sync, self._num_servers = blueprint.run.training.mode == "sync", blueprint.num_servers
         self.micro_batches: queue.SimpleQueue[MicroBatch | None] = queue.SimpleQueue()
         self.ready: queue.Queue[FetchedBatch | None] = queue.Queue(maxsize=AHEAD)
         """What can be computed; None has whoever computes look at the tasks again."""
@@ -114,7 +90,7 @@ class Fetcher:
                         self._put(self.fetch(read))
                 self._rests()
         finally:
-            self._lines.close()
+            self._connections.close()
 
     def _all_read(self) -> Iterator[Read]:
         """Yield micro-batches that are read, until there is None."""
@@ -153,13 +129,14 @@ class Fetcher:
         task, assign = micro_batch.task, micro_batch.task.assign
         start_s = time.perf_counter() - read.read_s
         incoming = None if self._cache is None else CachedIncoming(look_ups, self._widths, self._cache, assign)
-        arriving = self._slices.ask(task) if self._slices is not None and micro_batch.number == 0 else None
+        is_first, pull = micro_batch.number == 0, self._dense.pull
+        arriving = pull.ask(task) if pull is not None and is_first else None
         begin_s = now_s()
-        answer = self._lines.pull(
+        answer = self._connections.pull(
             assign.generation,
-            assign.step if self._sync else 0,
+            assign.step if self._is_sync else 0,
             look_ups,
-            dense=self._dense and micro_batch.number == 0 and arriving is None,
+            dense=self._dense.is_fetched and is_first and pull is None,
             wanted=lambda: self._wanted(task),
             keep=True,
             incoming=incoming,
@@ -175,3 +152,23 @@ class Fetcher:
         after_s = end_s - (answer.asked_s if answer.parked_s else start_s) - answer.parked_s
         fetch_s = end_s - start_s - answer.parked_s
         return FetchedBatch(micro_batch, read.batch, rows, answer.dense, fetch_s, after_s, arriving)
+
+
+def ahead(items: Iterator[Item], name: str) -> Iterator[Item]:
+    """Yield items that a thread makes, one ahead; what goes wrong there goes wrong here."""
+    made: queue.Queue[Item | None] = queue.Queue(maxsize=1)
+    failed: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            for item in items:
+                made.put(item)
+        except BaseException as error:  # whoever waits says it
+            failed.append(error)
+        made.put(None)
+
+    threading.Thread(target=make, name=name, daemon=True).start()
+    while (item := made.get()) is not None:
+        yield item
+    if failed:
+        raise failed[0]

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from dovetail.runtime.dense.buckets import Bucket
 from dovetail.runtime.messages import Done, Push, Span
-from dovetail.runtime.worker.links.servers import Abandoned, ServerConnections, now_s
+from dovetail.runtime.worker.links.servers import Abandoned, ServerConnections
 from dovetail.runtime.worker.tasks.score_counts import Counts
+from dovetail.runtime.worker.tasks.spans import IdleTime, now_s
 from dovetail.runtime.worker.tasks.task import Floats, RowGradients, Task
 
 
@@ -38,21 +39,20 @@ class Sender:
         self,
         name: str,
         attempt: str,
-        lines: ServerConnections,
+        connections: ServerConnections,
+        idle: IdleTime | None = None,
         *,
         wanted: Callable[[Task], bool],
         tell: Callable[[Done, Counts], None],
         rests: Callable[[], None] = lambda: None,
     ) -> None:
-        """Keep the lines, which `run` closes; `attempt` tells this process from others, `tell` reports a task.
+        """Keep the connections, which `run` closes; `attempt` tells this process from others, `tell` reports a task.
 
-        `rests` is called when there is nothing to do.
+        While the last gradients of a task are on their way the worker is not `idle`. `rests` is called when there is
+        nothing to do.
         """
-        self.task_done: Callable[[float], None] = lambda _: None
-        """Hears how long a task was computed."""
-        self.were_under_way: Callable[[float, float], None] = lambda *_: None
-        """Hears from when to when the last gradients of a task were on their way."""
-        self._name, self._attempt, self.lines = name, attempt, lines
+        self._name, self._attempt, self.connections = name, attempt, connections
+        self._idle = idle or IdleTime()
         self._wanted, self._tell, self._rests = wanted, tell, rests
         self._queue: queue.SimpleQueue[Gradients | Errand | None] = queue.SimpleQueue()
         self._held: tuple[Task, RowGradients] | None = None
@@ -77,15 +77,15 @@ class Sender:
         rows = self._take_held(task) if rows is None else rows
         self._queue.put(Gradients(task, rows, dense, last=True, counts=counts, put_s=now_s()))
 
-    def put_slice(self, task: Task, where: Bucket, numbers: Floats, then: Errand) -> None:
-        """Have a slice of dense gradients sent; `then` is called when it was, or is not wanted any more."""
+    def put_bucket(self, task: Task, where: Bucket, numbers: Floats, then: Errand) -> None:
+        """Have a bucket of dense gradients sent; `then` is called when it was, or is not wanted any more."""
 
         def send() -> None:
             try:
                 if self._wanted(task):
-                    message, before = self._message(task, dense=True, first=where.begins), task.slices_pushed
-                    self.lines.push_slice(message, where.server, numbers, lambda: self._wanted(task), before)
-                    task.slices_pushed[where.server] = task.slices_pushed.get(where.server, 0) + 1
+                    message, before = self._message(task, dense=True, first=where.begins), task.buckets_pushed
+                    self.connections.push_bucket(message, where.server, numbers, lambda: self._wanted(task), before)
+                    task.buckets_pushed[where.server] = task.buckets_pushed.get(where.server, 0) + 1
             finally:
                 then()
 
@@ -116,7 +116,7 @@ class Sender:
                 self._rests()
         finally:
             self.is_at_work = False
-            self.lines.close()
+            self.connections.close()
 
     def _send(self, gradients: Gradients) -> None:
         """Push to every server; after a task's last gradients, report it."""
@@ -124,14 +124,14 @@ class Sender:
         start_s = now_s()
         tables = tuple(wanted.table for wanted, _ in gradients.rows)
         message = self._message(task, tables=tables, dense=gradients.dense is not None, last=gradients.last)
-        self.lines.push(message, gradients.rows, gradients.dense, lambda: self._wanted(task), task.slices_pushed)
+        self.connections.push(message, gradients.rows, gradients.dense, lambda: self._wanted(task), task.buckets_pushed)
         task.num_pushed += 1
         end_s = now_s()
         task.spans.append(Span("send", start_s, end_s, assign.step))
         if gradients.last:
-            self.were_under_way(gradients.put_s, end_s)
+            self._idle.add_own(gradients.put_s, end_s)
             self._tell(self._done(task, max(0.0, end_s - gradients.put_s)), gradients.counts)
-            self.task_done(task.compute_s)
+            self.connections.compression.task_done(task.compute_s)
 
     def _message(
         self, task: Task, *, dense: bool, tables: tuple[int, ...] = (), last: bool = False, first: int = -1

@@ -1,14 +1,18 @@
-"""A whole training step on the device in one launch: look-up, layers, gradients, dense update, rows.
+"""Training steps on the device in one launch: look-up, layers, gradients, rows, and what else a step does.
 
-On CUDA the step is captured as a graph after a few batches of one size, and replayed for each further batch of that
-size: what changes from batch to batch is copied to where the graph reads it. Batches of other sizes, and steps on a
-CPU, run operation by operation.
+On CUDA a step is captured as a graph after a few batches of one size, and replayed for each further batch of that size:
+what changes from batch to batch is copied to where the graph reads it. Batches of other sizes, and steps on a CPU, run
+operation by operation.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,10 +23,122 @@ from dovetail.embedding.tiers.device.table import DeviceTable
 WARM_STEPS = 3
 """Steps of a size before it is captured: libraries choose their kernels, and Triton compiles."""
 LossOf = Callable[..., Tensor]
+Outcome = TypeVar("Outcome")
+Record = Callable[[Callable[[], Any]], Callable[[], Any]]
+"""Takes in what launches a step; returns what does the same again, on the same memory."""
+Launch = Callable[[Sequence[BatchPlaces], Sequence[Tensor], Sequence[Tensor]], Outcome]
+"""Launches a step, given the places of each table's rows, its distinct slots, and the inputs.
+
+Of the distinct slots, those beyond `num` of the places are no rows.
+"""
+
+
+def recorder_for(device: torch.device) -> Record | None:
+    """Return what captures steps on a device; None where nothing does."""
+    return cuda_graph if device.type == "cuda" else None
+
+
+def cuda_graph(launch: Callable[[], Any]) -> Callable[[], Any]:
+    """Capture what is launched, which is not done yet; nothing else may use the device meanwhile."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        result = launch()
+
+    def again() -> Any:
+        graph.replay()
+        return result
+
+    return again
+
+
+class CapturedSteps(Generic[Outcome]):
+    """Launches steps on batches that were announced to some tables; those of sizes that come often, as a graph each."""
+
+    def __init__(
+        self,
+        tables: Sequence[DeviceTable],
+        *,
+        record: Record | None,
+        most: int | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """Capture steps of up to `most` sizes by `record`; where that fails, `tell` hears why, or it is raised."""
+        self._tables, self._record, self._most, self._tell = tables, record, most, tell
+        self._seen: Counter[Hashable] = Counter()
+        self._graphs: dict[Hashable, _Captured[Outcome]] = {}
+        self.waited_s = 0.0
+        """How long this thread has waited for batches to be planned."""
+
+    def take(self) -> list[tuple[PrefetchedBatch, BatchPlaces]]:
+        """Return the next batch announced to each table."""
+        begun_s = time.perf_counter()
+        taken = [table.take_next() for table in self._tables]
+        self.waited_s += time.perf_counter() - begun_s
+        return taken
+
+    def run(
+        self, size: Hashable, places: Sequence[BatchPlaces], inputs: Sequence[Tensor], launch: Launch[Outcome]
+    ) -> Outcome:
+        """Do a step on a batch of some size (None: never captured); the next one overwrites what a graph yields."""
+        if size is not None and self._record is not None and self._is_due(size):
+            self._capture(self._record, size, places, inputs, launch)
+        if size in self._graphs:
+            return self._graphs[size].replay(places, inputs)
+        return launch(places, [each.unique[: each.num_unique] for each in places], inputs)
+
+    def _is_due(self, size: Hashable) -> bool:
+        """Count a batch of a size; say whether its step is to be captured now."""
+        if size in self._graphs or (self._most is not None and len(self._graphs) >= self._most):
+            return False
+        self._seen[size] += 1
+        return self._seen[size] > WARM_STEPS
+
+    def _capture(
+        self,
+        record: Record,
+        size: Hashable,
+        places: Sequence[BatchPlaces],
+        inputs: Sequence[Tensor],
+        launch: Launch[Outcome],
+    ) -> None:
+        """Capture a step; where that cannot be done, none is from now on. Nothing is computed."""
+        own = [BatchPlaces(each.numbers.clone(), each.num_keys, each.num_unique) for each in places]
+        own_inputs = [each.clone() for each in inputs]
+        try:
+            with ExitStack() as still:
+                for table in self._tables:
+                    still.enter_context(table.quiet())
+                again = record(lambda: launch(own, [each.unique for each in own], own_inputs))
+        except Exception as problem:  # of CUDA, of PyTorch, of the model: each has its own
+            if self._tell is None:
+                raise
+            self._record = None
+            cause = problem.__context__ or problem
+            why = next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+            self._tell(f"steps run operation by operation: the model cannot be captured as a CUDA graph ({why[:200]})")
+        else:
+            self._graphs[size] = _Captured(own, own_inputs, again)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Captured(Generic[Outcome]):
+    """A captured step, and the memory that it reads."""
+
+    places: Sequence[BatchPlaces]
+    inputs: Sequence[Tensor]
+    again: Callable[[], Outcome]
+
+    def replay(self, places: Sequence[BatchPlaces], inputs: Sequence[Tensor]) -> Outcome:
+        """Do the step on another batch of the same size."""
+        for own, given in zip(self.places, places, strict=True):
+            own.numbers.copy_(given.numbers)
+        for mine, here in zip(self.inputs, inputs, strict=True):
+            mine.copy_(here)
+        return self.again()
 
 
 class FusedStep:
-    """Trains on announced batches, one a call.
+    """Trains on batches announced to one table, one a call.
 
     `loss_of(values, *inputs)` is the loss of a batch, from the values of its keys, float32 [number of keys, width], and
     the arrays announced with them; `update()` steps the dense parameters by their gradients, and clears these. Both
@@ -31,63 +147,27 @@ class FusedStep:
 
     def __init__(self, rows: DeviceTable, loss_of: LossOf, update: Callable[[], None], *, graphs: bool = True) -> None:
         self._rows, self._loss_of, self._update = rows, loss_of, update
-        self._use_graphs = graphs and rows.device.type == "cuda"
-        self._seen: dict[tuple[int, ...], int] = {}
-        self._graphs: dict[tuple[int, ...], _Captured] = {}
-        self.waited_s = 0.0
+        self._steps: CapturedSteps[Tensor] = CapturedSteps([rows], record=recorder_for(rows.device) if graphs else None)
+
+    @property
+    def waited_s(self) -> float:
         """How long this thread has waited for batches to be planned."""
+        return self._steps.waited_s
 
     def __call__(self) -> Tensor:
         """Train on the next announced batch; return its loss, which on CUDA the next call overwrites."""
-        begun_s = time.perf_counter()
-        plan, places = self._rows.take_next()
-        self.waited_s += time.perf_counter() - begun_s
-        size = (places.num_keys, *(each.numel() for each in plan.inputs))
-        if self._use_graphs and size not in self._graphs:
-            self._seen[size] = self._seen.get(size, 0) + 1
-            if self._seen[size] > WARM_STEPS:
-                self._graphs[size] = self._capture(places, plan)
-        if size in self._graphs:
-            loss = self._graphs[size].replay(places, plan)
-        else:
-            loss = self._step(places, plan.inputs, places.unique[: places.num_unique])
-        self._rows.stepped(plan, places)
+        ((batch, places),) = self._steps.take()
+        size = (places.num_keys, *(each.shape for each in batch.inputs))
+        loss = self._steps.run(size, [places], batch.inputs, self._launch)
+        self._rows.stepped(batch, places)
         return loss
 
-    def _step(self, places: BatchPlaces, inputs: tuple[Tensor, ...], unique: Tensor) -> Tensor:
-        """Launch one step; of `unique`, those beyond `places.num` are no rows."""
-        rows = self._rows
-        values = rows.gather(places, unique).requires_grad_()
+    def _launch(self, places: Sequence[BatchPlaces], unique: Sequence[Tensor], inputs: Sequence[Tensor]) -> Tensor:
+        """Launch one step."""
+        values = self._rows.gather(places[0], unique[0]).requires_grad_()
         loss = self._loss_of(values, *inputs)
         loss.backward()  # type: ignore[no-untyped-call]
         self._update()
         if values.grad is not None:
-            rows.stepper.step(unique, places, places.order, values.grad)
+            self._rows.stepper.step(unique[0], places[0], places[0].order, values.grad)
         return loss.detach()
-
-    def _capture(self, places: BatchPlaces, plan: PrefetchedBatch) -> _Captured:
-        """Capture a step for batches like this one; nothing else may use the device meanwhile."""
-        with self._rows.quiet():
-            own = BatchPlaces(places.numbers.clone(), places.num_keys, places.num_unique)
-            inputs = tuple(each.clone() for each in plan.inputs)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                loss = self._step(own, inputs, own.unique)
-        return _Captured(graph, own, inputs, loss)
-
-
-class _Captured:
-    """A step as a graph, and the memory that it reads."""
-
-    def __init__(
-        self, graph: torch.cuda.CUDAGraph, places: BatchPlaces, inputs: tuple[Tensor, ...], loss: Tensor
-    ) -> None:
-        self._graph, self._places, self._inputs, self._loss = graph, places, inputs, loss
-
-    def replay(self, places: BatchPlaces, plan: PrefetchedBatch) -> Tensor:
-        """Run the step on a batch."""
-        self._places.numbers.copy_(places.numbers)
-        for mine, given in zip(self._inputs, plan.inputs, strict=True):
-            mine.copy_(given)
-        self._graph.replay()
-        return self._loss

@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
+from dovetail.atomic_file import replace_file
 from dovetail.runtime.launch.entry import LEAVE
 from dovetail.runtime.launch.hosts.protocol import (
     AskFacts,
@@ -113,7 +114,9 @@ class Keeper:
                 answer = self._facts()
             case Bring():
                 for name, content in request.files.items():
-                    _write(self._below(name), content)
+                    path = self._below(name)
+                    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    replace_file(path, content, private=True)
             case Fetch():
                 paths = {name: self._below(name) for name in request.paths}
                 answer = FetchedFiles(files={name: path.read_bytes() for name, path in paths.items() if path.is_file()})
@@ -185,16 +188,6 @@ class Keeper:
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise PermissionError(f"{name} is not below {self.folder}")
         return self.folder / path
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that only this user can read, and that is never seen half written."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-    draft.replace(path)
 
 
 def _signal(child: subprocess.Popen[bytes], number: int) -> None:

@@ -34,7 +34,7 @@ class Computer:
 
     def __init__(self, model: ServedModel) -> None:
         """Keep what is computed."""
-        self._model = model
+        self.model = model
         self.bytes_per_sample = 0.0
         """What a sample takes in memory, both ways; 0 before the first was computed."""
 
@@ -51,14 +51,14 @@ class Computer:
 
         A loss that is no number is an error that says `where`.
         """
-        rows = self._model.rows
+        rows = self.model.rows
         rows.begin(ahead, fetch)
-        device = self._model.device
-        with self._model.computing():
+        device = self.model.device
+        with self.model.computing():
             loss, scores = self._forward(batch if device.type == "cpu" else batch.to(device, non_blocking=True), ahead)
-        total = finite_loss(loss, where)
-        if (scale := self._model.loss_scale) is not None:  # gradients are not final before they are divided by it
-            scale.backward(loss, batch.num_samples, self._model.gradients, lambda: rows.leaves)
+        total = finite(float(loss.detach()), where)
+        if (scale := self.model.loss_scale) is not None:  # gradients are not final before they are divided by it
+            scale.backward(loss, batch.num_samples, self.model.gradients, lambda: rows.leaves)
         else:
             before_backward()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -67,17 +67,12 @@ class Computer:
     def _forward(self, batch: Batch, ahead: AheadRows) -> tuple[Tensor, Any]:
         """Return loss and scores; of the first batch, note what it takes."""
         if self.bytes_per_sample or not batch.num_samples:
-            return self._model.outcome(batch)
-        with saved_bytes(self._model.values) as saved:
-            result = self._model.outcome(batch)
+            return self.model.outcome(batch)
+        with saved_bytes(self.model.values) as saved:
+            result = self.model.outcome(batch)
         rows_bytes = 2 * sum(rows.nbytes for _, rows in ahead)  # they and their gradients
         self.bytes_per_sample = (saved.total + batch.num_bytes + rows_bytes) / batch.num_samples
         return result
-
-
-def finite_loss(loss: Tensor, where: str) -> float:
-    """Return a loss as a number; one that is none is an error that says `where`."""
-    return finite(float(loss.detach()), where)
 
 
 def finite(total: float, where: str) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,20 +13,22 @@ from torch import Tensor, nn
 
 from dovetail.data.batch import Batch
 from dovetail.data.schema import Schema
-from dovetail.models.block import Block
-from dovetail.models.embedding import SlotEmbedding, select_slots
+from dovetail.data.source import Source
+from dovetail.data.streams import stream_number
+from dovetail.models.embedding import RowSource, SlotEmbedding
 from dovetail.models.layer_graph import LayerGraph
-from dovetail.runtime.model.build import Model
+from dovetail.runtime.model.build import Model, build_model
+from dovetail.runtime.model.frozen import read_fixed, read_newest_statistics
 from dovetail.runtime.model.ids import column_of, no_such_row
 from dovetail.runtime.model.parameters import TableLayer, dense_parameters, norms_of, sparse_modules
-from dovetail.runtime.worker.compute.compiled import compiled, uncompiled
+from dovetail.runtime.model.stages import Cut, cuts_of
+from dovetail.runtime.process import Process
+from dovetail.runtime.worker.compute.compiled import can_compile, compiled, uncompiled
 from dovetail.runtime.worker.compute.low_precision import LossScale, LowParameters
-from dovetail.runtime.worker.rows.batch_rows import BatchRows, ServedRows
-from dovetail.runtime.worker.rows.prefetch import pattern_of
-from dovetail.runtime.worker.rows.table_layers import serve, without_padding
-from dovetail.spec.run import Precision
-
-AskedKeys = Callable[[Batch], Tensor | None]
+from dovetail.runtime.worker.rows.batch_rows import BatchRows
+from dovetail.runtime.worker.rows.prefetch import KeyPrefetch
+from dovetail.runtime.worker.rows.table_layers import serve
+from dovetail.spec.run import Precision, RunWorker
 
 
 class ServedModel:
@@ -76,15 +78,19 @@ class ServedModel:
         for buffer_owner in model.modules():
             for name, buffer in buffer_owner.named_buffers(recurse=False):
                 setattr(buffer_owner, name, buffer.to(device))
-        self._asked: list[tuple[int, AskedKeys]] | None = (
-            self._keys_known_ahead(model.blocks if last is None else model.blocks[: last + 1])
-            if isinstance(model, LayerGraph)
-            else None
-        )
+        blocks = model.blocks[: None if last is None else last + 1] if isinstance(model, LayerGraph) else None
+        self._prefetch = KeyPrefetch(self._sparse, blocks)
         self._batch: Batch | None = None
         self.normalises_alone = True
         """Whether batch norms see this batch only."""
         self._norms = [norm for norm in norms_of(model) if norm.training]
+
+    @property
+    def layer_graph(self) -> LayerGraph:
+        """The model, which is one that can be cut."""
+        if not isinstance(self.graph, LayerGraph):
+            raise TypeError("a model that is cut is a graph of layers")
+        return self.graph
 
     def _lay_out(self, precision: Precision) -> None:
         """Have the dense parameters and their gradients lie in two vectors."""
@@ -120,31 +126,18 @@ class ServedModel:
 
     def asked(self, batch: Batch) -> list[tuple[int, NDArray[np.int64]]]:
         """Return (table, keys) of the look-ups that a batch alone decides, so that they can be made ahead."""
-        found = [(table, keys(batch)) for table, keys in self._asked or []]
-        asked = [(table, np.ascontiguousarray(keys.numpy())) for table, keys in found if keys is not None]
-        return [(table, keys) for table, keys in asked if self._has_all(table, keys)]
-
-    def _has_all(self, table: int, keys: NDArray[np.int64]) -> bool:
-        """Say whether a table has rows for all keys: servers refuse others, and the model says of which column."""
-        module = self._sparse[table].module
-        if isinstance(module, SlotEmbedding) or not len(keys):
-            return True  # it takes any id
-        return bool(keys.min() >= 0 and keys.max() < module.num_embeddings)
+        return self._prefetch.asked(batch)
 
     def outcome(self, batch: Batch) -> tuple[Tensor, Any]:
         """Return the loss, summed over the samples of a batch that is on the device, and the model's answer."""
         self._batch = batch
         if self._norms and batch.num_samples == 1 and self.normalises_alone:
             return self._outcome_of_one(batch)
-        if self._asked is not None and self._has_begun:
+        if self._prefetch.is_known and self._has_begun:
             return self._outcome(batch)
         self._has_begun = True
-        if self._asked is not None:
+        with self._prefetch.learning(batch):
             return self.graph.outcome(batch)
-        with self._watched(batch) as seen:
-            result = self.graph.outcome(batch)
-        self._asked = seen
-        return result
 
     def _outcome_of_one(self, batch: Batch) -> tuple[Tensor, Any]:
         """Return the outcome of a single sample, which has no spread: it is normalised by the running statistics."""
@@ -156,14 +149,14 @@ class ServedModel:
             for norm in self._norms:
                 norm.train()
 
-    def _source_of(self, table: int, layer: TableLayer) -> ServedRows:
+    def _source_of(self, table: int, layer: TableLayer) -> RowSource:
         """Return the rows of a table; a layer of PyTorch's refuses ids that it has no row for, as PyTorch does."""
         source = self._bare_source_of(table, layer)
         if self.compiles:
             source.look_up, source.rows = uncompiled(source.look_up), uncompiled(source.rows)  # type: ignore[method-assign]
         return source
 
-    def _bare_source_of(self, table: int, layer: TableLayer) -> ServedRows:
+    def _bare_source_of(self, table: int, layer: TableLayer) -> RowSource:
         """Return the rows of a table."""
         if isinstance(layer, SlotEmbedding):
             return self.rows.source(table)
@@ -177,72 +170,31 @@ class ServedModel:
             self.rows.limit(table, layer.max_norm, layer.norm_type)
         return self.rows.source(table, num_rows=layer.num_embeddings, refuse=refuse)
 
-    @contextmanager
-    def _watched(self, batch: Batch) -> Iterator[list[tuple[int, AskedKeys]]]:
-        """Note which look-ups of the tables the batch alone decides."""
-        seen: list[tuple[int, AskedKeys]] = []
 
-        def watch(table: int) -> Callable[..., None]:
-            def note(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
-                if not arguments or not isinstance(arguments[0], Tensor):
-                    return
-                if not isinstance(layer, SlotEmbedding):
-                    if (pattern := pattern_of(arguments[0], batch)) is not None:
-                        seen.append((table, _without_padding(pattern.keys, layer)))
-                elif type(layer).forward is SlotEmbedding.forward and arguments[0] is batch.ids:
-                    seen.append((table, _asked_by_slots(layer)))
+def load_served_model(
+    process: Process, settings: RunWorker, source: Source, own: nn.Module | None = None
+) -> tuple[ServedModel, Cut | None]:
+    """Return the model of a worker, in training, and the part of it that is its stage's where the run is cut.
 
-            return note
-
-        handles = [
-            layer.register_forward_pre_hook(watch(table))
-            for table, each in enumerate(self._sparse)
-            for layer in each.layers
-        ]
-        try:
-            yield seen
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _keys_known_ahead(self, blocks: Sequence[Block]) -> list[tuple[int, AskedKeys]]:
-        """Return the tables whose layer reads the batch's ids and nothing else."""
-        known: list[tuple[int, AskedKeys]] = []
-        for block in blocks:
-            if block.after or block.reads != ("ids", "offsets"):
-                continue
-            for table, each in enumerate(self._sparse):
-                module = each.module
-                if module is block.module and isinstance(module, SlotEmbedding):
-                    known.append((table, _asked_by_slots(module)))
-                elif module is block.module:
-                    known.append((table, _without_padding(_ids, module)))
-        return known
-
-
-def _asked_by_slots(module: SlotEmbedding) -> AskedKeys:
-    """Return the keys that a layer will ask for."""
-
-    def asked(batch: Batch) -> Tensor:
-        ids, _ = select_slots(batch.ids, batch.offsets, module.num_slots, module.first_slot, module.last_slot)
-        return ids % module.num_rows
-
-    return asked
-
-
-def _without_padding(asked: AskedKeys, layer: nn.Module) -> AskedKeys:
-    """Return the keys that a layer of PyTorch's asks for among those that it is given."""
-    padding: int | None = getattr(layer, "padding_idx", None)
-    if padding is None:
-        return asked
-
-    def without(batch: Batch) -> Tensor | None:
-        keys = asked(batch)
-        return None if keys is None else without_padding(keys, padding)
-
-    return without
-
-
-def _ids(batch: Batch) -> Tensor:
-    """Return a batch's ids."""
-    return batch.ids
+    The dense vectors have the parameters of that part; where servers keep them, a first stage gathers those of all.
+    """
+    blueprint, device = process.blueprint, torch.device(settings.device)
+    training = blueprint.run.training
+    torch.set_num_threads(settings.threads)
+    torch.manual_seed(stream_number(training.seed, f"worker/{process.name}") >> 1)
+    model = build_model(blueprint.run, source.schema, own)
+    read_fixed(model, process.folder, blueprint.fixed)
+    read_newest_statistics(model, process.folder)
+    cut = cuts_of(model, blueprint)[settings.stage] if blueprint.stages and isinstance(model, LayerGraph) else None
+    has_part = cut is not None and (settings.stage > 0 or training.dense == "ring")
+    served = ServedModel(
+        model.train(),
+        BatchRows(blueprint.num_servers, device),
+        device,
+        schema=source.schema,
+        only=cut.names if cut is not None and has_part else None,
+        last=cut.last if cut is not None else None,
+        precision=settings.precision,
+        compiles=training.compile and can_compile(device, process.log),
+    )
+    return served, cut

@@ -41,11 +41,11 @@ class SyncBatchNorms:
     """The norms of a model, each of which waits for the other workers; the main thread's."""
 
     def __init__(
-        self, served: ServedModel, lines: ServerConnections, process: Process, wanted: Callable[[Task], bool]
+        self, served: ServedModel, connections: ServerConnections, process: Process, wanted: Callable[[Task], bool]
     ) -> None:
         """Have the norms of a model that are in training ask."""
         served.normalises_alone = False
-        self._lines, self._wanted = lines, wanted
+        self._connections, self._wanted = connections, wanted
         self._attempt = f"{process.name}/{process.process_id}"
         model = served.graph
         self._task: Task | None = None
@@ -112,7 +112,7 @@ class SyncBatchNorms:
             offset=offset,
             momentum=momentum,
         )
-        envelope = self._lines.ask_one(KEEPER, message, [sums.view(np.int64)], lambda: self._wanted(task))
+        envelope = self._connections.ask_one(KEEPER, message, [sums.view(np.int64)], lambda: self._wanted(task))
         self._waited_s += time.perf_counter() - begun_s
         if isinstance(envelope.message, AddedUp):
             return np.array(envelope.arrays[0]).view(np.float64)

@@ -60,7 +60,7 @@ def _as_broken() -> Iterator[None]:
     try:
         yield
     except (KeyRingError, ListenError, PeerLost, WireError) as error:
-        raise RuntimeError(f"the meeting place: {error}") from error
+        raise RuntimeError(f"the rendezvous: {error}") from error
 
 
 class RendezvousServer:
@@ -118,7 +118,7 @@ class RendezvousServer:
 
 
 class Rendezvous:
-    """A member's line to the meeting place."""
+    """A member's connection to the rendezvous."""
 
     def __init__(
         self, process: Process, first: str, address: str, wanted: Callable[[], bool], *, wait_s: float
@@ -126,7 +126,7 @@ class Rendezvous:
         """Call the place of the member `first`; every wait ends after `wait_s`, or when it is not `wanted` any more."""
         self._wanted, self._wait_s = wanted, wait_s
         with _as_broken():
-            self._line = Caller(
+            self._connection = Caller(
                 f"tcp://{address}",
                 codec=CODEC,
                 keys=process.keys,
@@ -144,7 +144,7 @@ class Rendezvous:
         deadline_s = time.monotonic() + (self._wait_s if wait_s is None else wait_s)
         while None in (values := self._ask(StoreGet(tuple(keys)), deadline_s).values):
             if time.monotonic() > deadline_s:
-                raise RuntimeError(f"of {', '.join(keys)} some did not come to the meeting place")
+                raise RuntimeError(f"of {', '.join(keys)} some did not come to the rendezvous")
             time.sleep(LOOK_S)
         return [value for value in values if value is not None]
 
@@ -156,46 +156,46 @@ class Rendezvous:
     def leave(self) -> None:
         """Say that the ring is formed, and hang up."""
         with _as_broken():
-            self._line.send(StoreLeave())
-        self._line.close()
+            self._connection.send(StoreLeave())
+        self._connection.close()
 
     def close(self) -> None:
         """Hang up."""
-        self._line.close()
+        self._connection.close()
 
     def _ask(self, message: StorePut | StoreGet, deadline_s: float) -> StoreReply:
         """Return the answer to a question."""
         with _as_broken():
-            self._line.ask(message)
+            self._connection.ask(message)
         while True:
             if not self._wanted():
                 raise Abandoned
             with _as_broken():
-                envelope = self._line.receive(ANSWER_S)
+                envelope = self._connection.receive(ANSWER_S)
             if envelope is not None and isinstance(envelope.message, StoreReply):
                 return envelope.message
             if envelope is not None:
-                raise RuntimeError(f"the meeting place says: {envelope.message}")
+                raise RuntimeError(f"the rendezvous says: {envelope.message}")
             if time.monotonic() > deadline_s:
-                raise RuntimeError("the meeting place does not answer")
+                raise RuntimeError("the rendezvous does not answer")
 
 
 class RendezvousStore(torch.distributed.Store):  # type: ignore[misc, name-defined]
-    """A meeting as Gloo wants it."""
+    """A rendezvous as Gloo wants it."""
 
-    def __init__(self, meeting: Rendezvous) -> None:
-        """Keep the line."""
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        """Keep the connection."""
         super().__init__()
-        self._meeting = meeting
+        self._rendezvous = rendezvous
 
     def set(self, key: str, value: Any) -> None:
         """Leave something for the others."""
-        self._meeting.put(key, value.encode() if isinstance(value, str) else bytes(value))
+        self._rendezvous.put(key, value.encode() if isinstance(value, str) else bytes(value))
 
     def get(self, key: str) -> bytes:
         """Return what somebody left, once it is there."""
-        return self._meeting.wait([key])[0]
+        return self._rendezvous.wait([key])[0]
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until everything is there."""
-        self._meeting.wait(keys, timeout.total_seconds() if timeout is not None else None)
+        self._rendezvous.wait(keys, timeout.total_seconds() if timeout is not None else None)

@@ -6,162 +6,175 @@ coordinator has committed the step, so that a step counts everywhere or nowhere.
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from dovetail.codecs import Codec, codec_of, pack, unpack
-from dovetail.data.streams import stream_number
-from dovetail.runtime.blueprint import Blueprint
+from dovetail.errors import DovetailError
 from dovetail.runtime.checkpoint import RunManifest, checksums_in, load_dense, save_dense
-from dovetail.runtime.dense.coding import exact_places
 from dovetail.runtime.dense.kernels import sum_of_squares
-from dovetail.runtime.dense.optimizer import optimizer_of
-from dovetail.runtime.dense.torch_optimizer import from_device, step_on_device, to_device
-from dovetail.runtime.messages import Apply, JoinRing
+from dovetail.runtime.dense.optimizer import from_device, optimizer_of, to_device
+from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.messages import (
+    Apply,
+    Assign,
+    Holds,
+    InRing,
+    JoinRing,
+    Message,
+    Reduced,
+    RingBroken,
+    RingMeets,
+    Saved,
+    SaveDense,
+    SaveFailed,
+    Span,
+    SumUp,
+)
 from dovetail.runtime.process import Process
+from dovetail.runtime.worker.compute.served_model import ServedModel
+from dovetail.runtime.worker.dense.collective import Collective, ring_coder
 from dovetail.runtime.worker.dense.rendezvous import Rendezvous, RendezvousServer, RendezvousStore
+from dovetail.runtime.worker.dense.sync import DenseSync
 from dovetail.runtime.worker.links.servers import Abandoned
-
-
-class RingCoder:
-    """Turns parts of a member's gradients into payloads, and all members' payloads into their sum."""
-
-    def __init__(self, codec: Codec, blueprint: Blueprint, offset: int, seed: int) -> None:
-        """Sum vectors that begin at `offset` of the dense parameters."""
-        self._codec, self._entries, self._offset = codec, blueprint.dense, offset
-        self._seed = seed
-
-    def payload(self, vector: Tensor, part: slice) -> Tensor:
-        """Return the payload of a part of this member's gradients."""
-        self._seed += 1 << 32
-        values = vector[part].detach().cpu().numpy()
-        exact = self._exact(part)
-        packed: NDArray[Any] = pack(values, self._codec, seed=self._seed, exact=exact)
-        return torch.from_numpy(packed)
-
-    def total(self, payloads: Sequence[Tensor], part: slice) -> Tensor:
-        """Return the sum of all members' gradients, in the order of their ranks: every member finds the same bits."""
-        exact, shape = self._exact(part), (part.stop - part.start,)
-        total = np.zeros(shape, dtype=np.float32)
-        for payload in payloads:
-            total += unpack(payload.numpy(), shape, exact=exact, where="a member of the ring")
-        return torch.from_numpy(total)
-
-    def _exact(self, part: slice) -> NDArray[np.int64]:
-        """Return where in a part numbers are that no codec touches."""
-        return exact_places(self._entries, slice(self._offset + part.start, self._offset + part.stop))
-
-
-def ring_coder(blueprint: Blueprint, offset: int, name: str) -> RingCoder | None:
-    """Return the coder of a member, or None where gradients travel as they are."""
-    bits = blueprint.run.compression.bits
-    codec = codec_of(bits) if isinstance(bits, int) else None
-    seed = stream_number(blueprint.run.training.seed, f"ring/{name}") >> 1
-    return RingCoder(codec, blueprint, offset, seed) if codec is not None else None
-
-
-torch_dist: Any = torch.distributed
-"""PyTorch does not list its groups as public, though it documents them."""
-TIMEOUT_S = 300.0
-"""Of an operation that nobody gave up: the coordinator notices lost members long before."""
-LOOK_S = 0.05
-"""How often it is seen whether an operation is still wanted; its end itself wakes who waits for it."""
-
-_put_aside: list[Collective] = []
-"""Groups that were left with operations under way."""
-
-
-class Collective:
-    """A group of processes, and the memory that its operations work on."""
-
-    def __init__(self, group: Any, like: Tensor, coder: RingCoder | None = None) -> None:
-        """Take a group over; sums are of vectors such as `like`, with a coder in fewer bits."""
-        self._group, self._coder = group, coder
-        self._arrived: list[list[Tensor]] = []
-        """The payloads of all members for each part, where there is a coder."""
-        self._memory = torch.empty(like.shape, dtype=like.dtype)  # Gloo sums in host memory
-        self._under_way: list[Any] = []
-        self._parts: list[slice] = []
-
-    def begin_sum(self, vector: Tensor, part: slice) -> None:
-        """Begin to sum a part of the vectors of all members; all begin with the same parts in the same order."""
-        self._parts.append(part)
-        if self._coder is not None:
-            payload = self._coder.payload(vector, part)
-            self._arrived.append([torch.empty_like(payload) for _ in range(self._group.size())])
-            gathering = torch_dist.distributed_c10d.AllgatherOptions()
-            gathering.timeout = timedelta(seconds=TIMEOUT_S)
-            self._under_way.append(self._group.allgather([self._arrived[-1]], [payload], gathering))
-            return
-        options = torch_dist.AllreduceOptions()
-        options.timeout = timedelta(seconds=TIMEOUT_S)
-        self._memory[part].copy_(vector[part])
-        self._under_way.append(self._group.allreduce([self._memory[part]], options))
-
-    @property
-    def num_begun(self) -> int:
-        """Return how many parts are being summed."""
-        return len(self._parts)
-
-    def finish_sums(self, vector: Tensor, wanted: Callable[[], bool]) -> None:
-        """Wait for all parts that were begun, and write their sums into the vector."""
-        self._finish(wanted)
-        for number, part in enumerate(self._parts):
-            if self._coder is not None:
-                self._memory[part].copy_(self._coder.total(self._arrived[number], part))
-            vector[part].copy_(self._memory[part])
-        self._parts.clear()
-        self._arrived.clear()
-
-    def spread(self, tensors: Sequence[Tensor], root: int, wanted: Callable[[], bool]) -> list[Tensor]:
-        """Return what the member at `root` has where the others have `tensors`."""
-        options = torch_dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = root, 0
-        options.timeout = timedelta(seconds=TIMEOUT_S)
-        copies = [tensor.detach().cpu().clone() for tensor in tensors]
-        for copy in copies:
-            self._under_way.append(self._group.broadcast([copy], options))
-            self._finish(wanted)
-        return copies
-
-    def _finish(self, wanted: Callable[[], bool]) -> None:
-        """Wait for everything under way, as long as it is wanted."""
-        while self._under_way:
-            work = self._under_way[0]
-            with suppress(RuntimeError):  # the time is over; or it failed, which is raised below
-                work.wait(timedelta(seconds=LOOK_S))
-            if work.is_completed():
-                self._under_way.pop(0).wait()
-            elif not wanted():
-                raise Abandoned
-
-    def leave(self) -> None:
-        """Go without the group; what is under way is left to itself."""
-        if not all(work.is_completed() for work in self._under_way):
-            _put_aside.append(self)
-        for other in [each for each in _put_aside if all(work.is_completed() for work in each._under_way)]:
-            _put_aside.remove(other)
-
+from dovetail.runtime.worker.tasks.spans import now_s
+from dovetail.runtime.worker.tasks.task import Task
 
 dist: Any = torch.distributed
 """PyTorch does not list its stores and groups as public, though it documents them."""
 BUCKET_BYTES = 1 << 19
 """Gradients that are summed together, as soon as the backward pass has all of them."""
-MEETING_S = 20.0
+RENDEZVOUS_S = 20.0
 """Of members who are all there to find each other."""
 APPLIED_LOOK_S = 0.05
 """How often a member that waits for the commit looks whether it is still wanted; the commit itself wakes it."""
+Tell = Callable[[Message], None]
+
+
+class RingSync(DenseSync):
+    """Takes part in one ring after the other, as the coordinator says; the servers know nothing of it."""
+
+    def __init__(
+        self, process: Process, model: ServedModel, tell: Tell, *, part: slice | None = None, stage: int = 0
+    ) -> None:
+        """Watch the model's gradients; those of a stage are a `part` of the whole model's."""
+        self._name, self._tell, self._gradients = process.name, tell, model.gradients
+        whole = slice(0, process.blueprint.dense_size)
+        self._ring = Ring(process, model.values, model.gradients, part=part or whole, number=stage)
+        self._ring.watch(model.dense)
+        self._generation = 0
+        self._joined = -1
+        """The generation of the ring that this worker has a place in; the main thread writes it."""
+        self._saved: Saved | None = None
+        self._calls: queue.SimpleQueue[JoinRing | SumUp] = queue.SimpleQueue()
+
+    def has_step(self, generation: int, step: int) -> bool:
+        """Say whether this worker is in the ring of a generation, and holds so many steps: else nobody counts on it."""
+        return self._joined == generation and self._ring.version >= step
+
+    def reset(self, generation: int) -> None:
+        """Throw away the step under way, and say which parameters this worker holds."""
+        self._generation = generation
+        self._ring.forget_sum()
+        self._tell(Holds(name=self._name, generation=generation, era=self._ring.era, version=self._ring.version))
+
+    def handle(self, message: Message) -> bool:
+        """Do what the coordinator says, in the control thread; what takes others is left to the main thread."""
+        if isinstance(message, JoinRing | SumUp | Apply | SaveDense) and message.generation != self._generation:
+            return True  # of work that was thrown away
+        if isinstance(message, JoinRing | SumUp):
+            self._calls.put(message)
+        elif isinstance(message, Apply):
+            self._ring.apply(message)
+        elif isinstance(message, SaveDense):
+            self._tell(self._save(message))
+        else:
+            return False
+        return True
+
+    def _save(self, message: SaveDense) -> Saved | SaveFailed:
+        """Write the dense parameters, and return what became of it."""
+        generation, number = message.generation, message.number
+        if self._saved is not None and (self._saved.generation, self._saved.number) == (generation, number):
+            return self._saved  # it was told twice
+        try:
+            if message.step != self._ring.version:  # it was not told of a commit
+                raise TrainingError(
+                    f"the checkpoint is of step {message.step}, and {self._name} holds {self._ring.version}",
+                    hint="the next one will be whole",
+                )
+            files = self._ring.save(Path(message.folder))
+        except (DovetailError, OSError) as error:
+            hint = error.hint if isinstance(error, DovetailError) else "check the disk"
+            return SaveFailed(name=self._name, generation=generation, number=number, error=str(error), hint=hint)
+        self._saved = Saved(name=self._name, generation=generation, number=number, files=files)
+        return self._saved
+
+    def catch_up(self, is_current: Callable[[int], bool]) -> None:
+        """Take a place in a new ring, or add up, where there is a call for it of a generation that `is_current`."""
+        while not self._calls.empty():
+            message = self._calls.get()
+            generation = message.generation
+            if not is_current(generation):
+                continue
+            try:
+                if isinstance(message, SumUp):
+                    self._sum(message, lambda: is_current(generation))  # noqa: B023 - used at once
+                elif not message.meeting and len(message.members) > 1:
+                    meeting = self._ring.meet(message.members)
+                    self._tell(RingMeets(name=self._name, generation=generation, meeting=meeting))
+                else:
+                    self._ring.join(message, lambda: is_current(generation))  # noqa: B023 - used at once
+                    self._joined = generation
+                    self._tell(InRing(name=self._name, generation=generation, version=self._ring.version))
+            except Abandoned:
+                continue
+            except RuntimeError as problem:
+                self._broken(generation, message.step, problem)
+
+    def _sum(self, message: SumUp | Assign, wanted: Callable[[], bool]) -> None:
+        """Sum the dense gradients of a step with the others, and say so."""
+        square = self._ring.reduce(message.step, wanted)
+        self._tell(Reduced(name=self._name, generation=message.generation, step=message.step, square=square))
+
+    def close(self) -> None:
+        """Close the rendezvous, where this worker keeps one."""
+        self._ring.close()
+
+    def begin_task(self) -> None:
+        """Count gradients from zero."""
+        self._gradients.zero_()
+
+    def begin_last(self, task: Task | None = None) -> None:
+        """Have gradients summed while the backward pass that follows goes on."""
+        self._ring.overlap()
+
+    def finish(self, task: Task, wanted: Callable[[], bool]) -> Span | None:
+        """Sum the dense gradients with the others and wait until the step is committed; None where nobody wants it."""
+        assign, begin_s = task.assign, now_s()
+        try:
+            self._sum(assign, wanted)
+            self._ring.wait_applied(assign.step, wanted)
+        except Abandoned:
+            return None
+        except RuntimeError as problem:
+            if wanted():
+                self._broken(assign.generation, assign.step, problem)
+            return None
+        return Span("reduce", begin_s, now_s(), assign.step)
+
+    def _broken(self, generation: int, step: int, problem: RuntimeError) -> None:
+        """Tell the coordinator that the ring does not hold."""
+        text = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
+        self._tell(RingBroken(name=self._name, generation=generation, step=step, error=text))
 
 
 class Ring:
@@ -181,7 +194,7 @@ class Ring:
         self._clip = process.blueprint.run.optimizer
         self._steps = 0
         self._group: Collective | None = None
-        self._place: RendezvousServer | None = None
+        self._rendezvous: RendezvousServer | None = None
         self._store: RendezvousStore | None = None
         self._lock = threading.Lock()
         self._reduced: int | None = None
@@ -198,10 +211,10 @@ class Ring:
     # -- membership, in the main thread --------------------------------------------------------------------------------
 
     def meet(self, members: Sequence[str]) -> str:
-        """Open the meeting place of a new ring, and say where it is."""
+        """Open the rendezvous of a new ring, and say where it is."""
         self.close()
-        self._place = RendezvousServer(self._process, self._own_address(), members)
-        return self._place.address
+        self._rendezvous = RendezvousServer(self._process, self._own_address(), members)
+        return self._rendezvous.address
 
     def join(self, message: JoinRing, wanted: Callable[[], bool]) -> None:
         """Take a place in a ring, and the dense parameters of whoever has them."""
@@ -209,7 +222,7 @@ class Ring:
         if self._group is not None:
             self._group.leave()
         self._group = self._store = None
-        if self._place is not None and self._place.address != message.meeting:
+        if self._rendezvous is not None and self._rendezvous.address != message.meeting:
             self.close()
         if (self.era, self.version) != (message.era, message.step):
             self.version = -1  # until it is whole
@@ -232,29 +245,29 @@ class Ring:
 
     def _connect(self, message: JoinRing, rank: int, wanted: Callable[[], bool]) -> Collective:
         """Find the other members and connect to them; what listens is on the address by which they reach this one."""
-        meeting = Rendezvous(self._process, message.members[0], message.meeting, wanted, wait_s=MEETING_S)
+        rendezvous = Rendezvous(self._process, message.members[0], message.meeting, wanted, wait_s=RENDEZVOUS_S)
         try:
             # Every member is there before it begins: Gloo would wait for lost ones too, and not be told.
             here = [f"here-{each}" for each in range(len(message.members))]
-            meeting.put(here[rank], b"")
-            meeting.wait_for_all(here)
+            rendezvous.put(here[rank], b"")
+            rendezvous.wait_for_all(here)
             options = dist.ProcessGroupGloo._Options()
-            options._timeout = timedelta(seconds=MEETING_S)
+            options._timeout = timedelta(seconds=RENDEZVOUS_S)
             options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
-            self._store = RendezvousStore(meeting)
+            self._store = RendezvousStore(rendezvous)
             group = dist.ProcessGroupGloo(self._store, rank, len(here), options)
-            meeting.leave()
+            rendezvous.leave()
         except BaseException:
-            meeting.close()
+            rendezvous.close()
             raise
         coder = ring_coder(self._process.blueprint, self._part.start, self._process.name)
         return Collective(group, self._gradients, coder)
 
     def close(self) -> None:
-        """Close the meeting place of an earlier ring."""
-        if self._place is not None:
-            self._place.close()
-            self._place = None
+        """Close the rendezvous of an earlier ring."""
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
 
     def _load(self, folder: Path) -> None:
         """Take the dense parameters of a checkpoint."""
@@ -379,7 +392,7 @@ class Ring:
             "clip_value": self._clip.clip_value,
         }
         if self._values.device.type != "cpu":
-            step_on_device(self._optimizer, self._values, self._gradients, self._state, **numbers)
+            self._optimizer.step_on_device(self._values, self._gradients, self._state, **numbers)
             return
         state = {name: vector.numpy() for name, vector in self._state.items()}
         self._optimizer.step(self._values.numpy(), self._gradients.numpy(), state, **numbers)

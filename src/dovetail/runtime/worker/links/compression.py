@@ -23,42 +23,6 @@ from dovetail.data.streams import stream_number
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.dense.coding import exact_places
 
-FIRST_WINDOWS, MOST_WINDOWS = 8, 16
-"""That links rest at a stretch: a link that gets slow is noticed after so many. Looking takes processor time."""
-
-
-class MeasuringBackoff:
-    """Counts the tasks of a worker."""
-
-    def __init__(self) -> None:
-        """Begin awake."""
-        self.clock: Callable[[], float] = time.perf_counter
-        self._windows, self._left, self._needed = FIRST_WINDOWS, 0, 2 * WINDOW
-        self._quiet = 0
-        """Tasks in a row, measured, with no codec and nothing tried."""
-        self._last_s = self.clock()
-
-    @property
-    def is_now(self) -> bool:
-        """Say whether links rest."""
-        return self._left > 0
-
-    def task_done(self, *, is_quiet: bool) -> float:
-        """Take in a task, and whether all links are quiet; return how long it took."""
-        now_s = self.clock()
-        step_s, self._last_s = now_s - self._last_s, now_s
-        if self._left:
-            self._left -= 1
-        elif not is_quiet:
-            self._windows, self._quiet, self._needed = FIRST_WINDOWS, 0, 2 * WINDOW
-        else:
-            self._quiet += 1
-            if self._quiet >= self._needed:
-                self._left, self._quiet, self._needed = self._windows * WINDOW, 0, WINDOW
-                self._windows = min(MOST_WINDOWS, 2 * self._windows)
-        return step_s
-
-
 Floats = NDArray[np.float32]
 Tell = Callable[[str, Decision], None]
 ROW_BLOCK = 32
@@ -67,6 +31,8 @@ LEAST_GRADIENT_BITS, LEAST_VALUE_BITS = 4, 8
 AUTO_WIDTHS = (32, 16, 8, 4)
 HIDDEN_PART = {"sync": 0.25, "ssp": 1.0, "async": 1.0}
 """Of the time of computing, by mode: in sync, dense parameters come and go while nothing is computed."""
+FIRST_WINDOWS, MOST_WINDOWS = 8, 16
+"""That links rest at a stretch: a link that gets slow is noticed after so many. Looking takes processor time."""
 
 
 @dataclass(slots=True)
@@ -124,12 +90,15 @@ class ServerLink:
 class LinkCompression:
     """The links of a worker; pushes are one thread's, pulls of dense parameters one other's."""
 
-    def __init__(self, blueprint: Blueprint, *, name: str = "", is_slow: bool = False) -> None:
-        """Take widths from the run file; without a network (not `is_slow`) automatic ones stay off."""
+    def __init__(
+        self, blueprint: Blueprint, *, name: str = "", is_slow: bool = False, tell: Tell | None = None
+    ) -> None:
+        """Take widths from the run file; without a network (not `is_slow`) automatic ones stay off.
+
+        `tell` hears which link has another width.
+        """
         settings, mode = blueprint.run.compression, blueprint.run.training.mode
-        self.tell: Tell | None = None
-        """Hears which link has another width."""
-        self._names = [spec.name for spec in blueprint.servers]
+        self._tell, self._names = tell, [spec.name for spec in blueprint.servers]
         self._top_k: Codec | None = TopK(settings.topk) if settings.topk is not None else None
         self._is_auto, self._is_sync = settings.bits == "auto" and is_slow, mode == "sync"
         self.rest = MeasuringBackoff()
@@ -299,11 +268,43 @@ class LinkCompression:
         for name, link in zip(self._names, self._links, strict=True):
             for words, direction in ((f"to {name}", link.up), (f"from {name}", link.down)):
                 decision = direction.observed(compute_s, step_s)
-                if decision is not None and self.tell is not None:
-                    self.tell(words, decision)
+                if decision is not None and self._tell is not None:
+                    self._tell(words, decision)
 
 
 def _count(direction: LinkDirection, array: NDArray[Any], plain_bytes: int) -> None:
     """Add an array to what was measured."""
     direction.sent_bytes += array.nbytes
     direction.plain_bytes += plain_bytes
+
+
+class MeasuringBackoff:
+    """When links are measured: always at first and while a codec is on, ever less often while none is needed."""
+
+    def __init__(self) -> None:
+        """Begin awake."""
+        self.clock: Callable[[], float] = time.perf_counter
+        self._windows, self._left, self._needed = FIRST_WINDOWS, 0, 2 * WINDOW
+        self._quiet = 0
+        """Tasks in a row, measured, with no codec and nothing tried."""
+        self._last_s = self.clock()
+
+    @property
+    def is_now(self) -> bool:
+        """Say whether links rest."""
+        return self._left > 0
+
+    def task_done(self, *, is_quiet: bool) -> float:
+        """Take in a task, and whether all links are quiet; return how long it took."""
+        now_s = self.clock()
+        step_s, self._last_s = now_s - self._last_s, now_s
+        if self._left:
+            self._left -= 1
+        elif not is_quiet:
+            self._windows, self._quiet, self._needed = FIRST_WINDOWS, 0, 2 * WINDOW
+        else:
+            self._quiet += 1
+            if self._quiet >= self._needed:
+                self._left, self._quiet, self._needed = self._windows * WINDOW, 0, WINDOW
+                self._windows = min(MOST_WINDOWS, 2 * self._windows)
+        return step_s

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dovetail.codecs.chooser import Decision
-from dovetail.runtime.messages import AskResidual, Message, Reset, Residual, ResidualTold, Tuned
+from dovetail.runtime.messages import AskResidual, Message, Reset, Residual, ResidualTold
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.links.compression import LinkCompression
 from dovetail.runtime.worker.send import Sender
@@ -21,18 +20,18 @@ class ResidualKeeper:
     def __init__(
         self,
         process: Process,
-        wire: LinkCompression,
+        compression: LinkCompression,
         sender: Sender,
         tell: Callable[[Message], None],
         is_now: Callable[[int], bool],
         leaves: Callable[[], bool],
     ) -> None:
-        """Use the lines of the sender; `is_now` says whether a generation is the one that goes on."""
+        """Use the connections of the sender; `is_now` says whether a generation is the one that goes on."""
         self._name, self._is_sync = process.name, process.blueprint.run.training.mode == "sync"
-        self._wire, self._feedback, self._sender, self._lines = wire, wire.feedback, sender, sender.lines
+        self._compression, self._feedback = compression, compression.feedback
+        self._sender, self._connections = sender, sender.connections
         self._tell, self._is_now, self._leaves = tell, is_now, leaves
         self._generation = 0
-        wire.tell, sender.task_done = self._tuned, wire.task_done
 
     def handle(self, message: Message) -> bool:
         """Do what the coordinator says, from any thread; True where there is nothing else to do about a message."""
@@ -51,15 +50,15 @@ class ResidualKeeper:
         if self._feedback is not None and self._feedback.is_any:
             kept = self._feedback.at(message.step) if self._is_sync else self._feedback.now
             residual = Residual(generation=message.generation, worker=self._name, number=message.number)
-            self._lines.tell_residual(residual, kept, lambda: self._is_now(message.generation))
+            self._connections.tell_residual(residual, kept, lambda: self._is_now(message.generation))
         self._tell(ResidualTold(name=self._name, generation=message.generation, number=message.number))
 
     def _go_back(self, message: Reset) -> None:
         """Keep back what was kept where the run goes on: nothing at a checkpoint, whose servers have it."""
         if message.went_back:
-            self._wire.give_away()
+            self._compression.give_away()
         else:
-            self._wire.go_on_at(message.step)
+            self._compression.go_on_at(message.step)
 
     def leave(self) -> None:
         """Give servers what is kept back, for good, where this worker leaves; where they are gone it is lost."""
@@ -72,18 +71,4 @@ class ResidualKeeper:
             return
         until_s = time.monotonic() + LEAVING_S
         residual = Residual(generation=self._generation, worker=self._name)
-        self._lines.tell_residual(residual, self._wire.give_away(), lambda: time.monotonic() < until_s)
-
-    def _tuned(self, link: str, decision: Decision) -> None:
-        """Tell the coordinator that a link has another width, or what that brought."""
-        self._tell(
-            Tuned(
-                name=self._name,
-                generation=self._generation,
-                link=link,
-                before=decision.before,
-                bits=decision.bits,
-                reason=decision.reason,
-                gain=round(decision.gain, 3),
-            )
-        )
+        self._connections.tell_residual(residual, self._compression.give_away(), lambda: time.monotonic() < until_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from dovetail.models.embedding import RowSource
 from dovetail.runtime.worker.rows.keys import Keys, LookUp, look_up
 from dovetail.runtime.worker.rows.pinned_memory import to_device
 
@@ -21,18 +22,6 @@ AheadRows = list[tuple[LookUp, Floats | Tensor]]
 """Rows of look-ups that were known before the model asked for them."""
 Limit = tuple[float, float]
 """The most that the norm of a row may be, and which norm: 2 is the length."""
-
-
-class ServedRows(Protocol):
-    """Where a layer of a model gets its rows."""
-
-    def look_up(self, keys: Tensor, offsets: Tensor, mode: str) -> Tensor:
-        """Return one pooled vector a bag."""
-        ...
-
-    def rows(self, keys: Tensor) -> Tensor:
-        """Return one vector a key, whatever the shape of `keys`."""
-        ...
 
 
 class Leaf:
@@ -71,7 +60,7 @@ class BatchRows:
 
     def source(
         self, table: int, *, num_rows: int | None = None, refuse: Callable[[int], None] | None = None
-    ) -> ServedRows:
+    ) -> RowSource:
         """Return one table as a model's `row_source`."""
         return RemoteRows(table, self, num_rows=num_rows, refuse=refuse)
 

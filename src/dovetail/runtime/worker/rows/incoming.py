@@ -35,18 +35,18 @@ class Incoming:
         """Return what a server is told of the rows that are kept here."""
         return []
 
-    def take_rows(self, server: int, arrays: Arrays, wire: LinkCompression) -> None:
+    def take_rows(self, server: int, arrays: Arrays, compression: LinkCompression) -> None:
         """Take in a server's answer to a pull."""
         for position, (rows, each) in enumerate(zip(self._rows, self._look_ups, strict=True)):
             part = rows[each.of_server(server)]
-            part[:] = wire.rows_down(server, arrays[position], (part.shape[0], part.shape[1]))
+            part[:] = compression.rows_down(server, arrays[position], (part.shape[0], part.shape[1]))
 
-    def take_changed(self, server: int, arrays: Arrays, wire: LinkCompression) -> None:
+    def take_changed(self, server: int, arrays: Arrays, compression: LinkCompression) -> None:
         """Take in a server's answer to a refresh: which rows have changed since the pull, and those."""
         for position, (rows, each) in enumerate(zip(self._rows, self._look_ups, strict=True)):
             places, changed = arrays[2 * position : 2 * position + 2]
             part = rows[each.of_server(server)]
-            part[places] = wire.rows_down(server, changed, (len(places), part.shape[1]))
+            part[places] = compression.rows_down(server, changed, (len(places), part.shape[1]))
 
     def whole(self) -> Sequence[Floats | Tensor]:
         """Return the rows of each look-up, once all servers have answered."""
@@ -73,10 +73,10 @@ class CachedIncoming(Incoming):
             return []
         return [kept.ages[each.of_server(server)] for kept, each in zip(self._kept, self._look_ups, strict=True)]
 
-    def take_rows(self, server: int, arrays: Arrays, wire: LinkCompression) -> None:
+    def take_rows(self, server: int, arrays: Arrays, compression: LinkCompression) -> None:
         """Take in a server's answer: for each look-up a bit a key, and the rows that are sent."""
         if not self.is_cached:
-            super().take_rows(server, arrays, wire)
+            super().take_rows(server, arrays, compression)
             return
         for position, (rows, each) in enumerate(zip(self._rows, self._look_ups, strict=True)):
             bits, array = arrays[2 * position : 2 * position + 2]
@@ -86,12 +86,12 @@ class CachedIncoming(Incoming):
                 raise TrainingError("a server left out rows that are not kept here", hint="a bug: report it")
             (places,) = np.nonzero(sent)
             part = rows[mine]
-            part[places] = wire.rows_down(server, array, (len(places), part.shape[1]))
+            part[places] = compression.rows_down(server, array, (len(places), part.shape[1]))
             self._came[position][mine] = sent
 
-    def take_changed(self, server: int, arrays: Arrays, wire: LinkCompression) -> None:
+    def take_changed(self, server: int, arrays: Arrays, compression: LinkCompression) -> None:
         """Take in which rows have changed since the pull."""
-        super().take_changed(server, arrays, wire)
+        super().take_changed(server, arrays, compression)
         for position, each in enumerate(self._look_ups):
             self._came[position][each.of_server(server)][arrays[2 * position]] = True
 

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dovetail.embedding.hashing import owners
-from dovetail.splitmix import mix
+from dovetail.embedding.key_numbers import number_keys
 
 Keys = NDArray[np.int64]
 
@@ -41,7 +41,7 @@ def look_up(table: int, asked: Keys, num_servers: int) -> LookUp:
     size = 1 << max(4, int(2 * len(asked)).bit_length())
     keys = np.empty(len(asked), dtype=np.int64)
     places = np.empty(len(asked), dtype=np.int32)
-    count = distinct(asked, np.full(size, -1, dtype=np.int32), keys, places)
+    count = number_keys(asked, np.full(size, -1, dtype=np.int32), keys, 0, places)
     keys = keys[:count]
     if num_servers == 1:
         return LookUp(table, asked, keys, places, (0, count))
@@ -51,32 +51,6 @@ def look_up(table: int, asked: Keys, num_servers: int) -> LookUp:
     bounds = np.zeros(num_servers + 1, dtype=np.int64)
     group(keys, owner, grouped, np.empty(count, dtype=np.int32), bounds, places)
     return LookUp(table, asked, grouped, places, tuple(bounds.tolist()))
-
-
-@njit(cache=True, nogil=True)
-def distinct(asked, heads, keys, places):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Write each key once, and for every key asked for where it was written; return how many there are.
-
-    `heads` has a power of two of entries, at least twice as many as keys, all -1.
-    """
-    mask = len(heads) - 1
-    count = 0
-    for i in range(len(asked)):
-        key = asked[i]
-        at = np.int64(mix(np.uint64(key)) & np.uint64(mask))
-        while True:
-            place = heads[at]
-            if place < 0:
-                heads[at] = count
-                keys[count] = key
-                places[i] = count
-                count += 1
-                break
-            if keys[place] == key:
-                places[i] = place
-                break
-            at = (at + 1) & mask
-    return count
 
 
 @njit(cache=True, nogil=True)

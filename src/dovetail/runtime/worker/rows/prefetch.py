@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from dovetail.data.batch import Batch
+from dovetail.models.block import Block
 from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.model.build import Model
-from dovetail.runtime.model.parameters import sparse_modules
+from dovetail.runtime.model.parameters import SparseModule, sparse_modules
+from dovetail.runtime.worker.rows.table_layers import without_padding
+
+AskedKeys = Callable[[Batch], Tensor | None]
+"""Which keys a layer will ask for; None where a batch is unlike those that were seen."""
+IDS = ("ids", "offsets")
+"""What a layer reads whose look-ups are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +69,104 @@ def pattern_of(ids: Tensor, batch: Batch) -> IdPattern | None:
     return IdPattern(per_sample=per_sample, shape=tuple(ids.shape[1:]), stride=ids.stride()[1:], offset=offset)
 
 
-IDS = ("ids", "offsets")
-"""What a layer reads whose look-ups are known."""
+class KeyPrefetch:
+    """The look-ups of a model that a batch alone decides, so that they can be made ahead.
+
+    Those of a graph are read off its layers. What another model looks up is learnt by watching it once, a guess that
+    costs nothing when it is wrong: rows that a model asks for and that are not here yet are fetched when it asks.
+    """
+
+    def __init__(self, tables: Sequence[SparseModule], blocks: Sequence[Block] | None) -> None:
+        """Read them off the blocks of a graph; None where the model is none."""
+        self._tables = tables
+        self._known = None if blocks is None else [*_read_off(blocks, tables)]
+
+    @property
+    def is_known(self) -> bool:
+        """Say whether there is nothing to learn any more."""
+        return self._known is not None
+
+    def asked(self, batch: Batch) -> list[tuple[int, NDArray[np.int64]]]:
+        """Return (table, keys) of each look-up of a batch."""
+        found = [(table, keys(batch)) for table, keys in self._known or []]
+        asked = [(table, np.ascontiguousarray(keys.numpy())) for table, keys in found if keys is not None]
+        return [(table, keys) for table, keys in asked if self._has_all(table, keys)]
+
+    def _has_all(self, table: int, keys: NDArray[np.int64]) -> bool:
+        """Say whether a table has rows for all keys: servers refuse others, and the model says of which column."""
+        module = self._tables[table].module
+        if isinstance(module, SlotEmbedding) or not len(keys):
+            return True  # it takes any id
+        return bool(keys.min() >= 0 and keys.max() < module.num_embeddings)
+
+    @contextmanager
+    def learning(self, batch: Batch) -> Iterator[None]:
+        """Note which look-ups a model makes of a batch within the block, where that is not known."""
+        if self.is_known:
+            yield
+            return
+        seen: list[tuple[int, AskedKeys]] = []
+
+        def watch(table: int) -> Callable[..., None]:
+            def note(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
+                if not arguments or not isinstance(arguments[0], Tensor):
+                    return
+                if not isinstance(layer, SlotEmbedding):
+                    if (pattern := pattern_of(arguments[0], batch)) is not None:
+                        seen.append((table, _without_padding(pattern.keys, layer)))
+                elif type(layer).forward is SlotEmbedding.forward and arguments[0] is batch.ids:
+                    seen.append((table, _keys_of(layer)))
+
+            return note
+
+        handles = [
+            layer.register_forward_pre_hook(watch(table))
+            for table, each in enumerate(self._tables)
+            for layer in each.layers
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+        self._known = seen
+
+
+def _read_off(blocks: Sequence[Block], tables: Sequence[SparseModule]) -> Iterator[tuple[int, AskedKeys]]:
+    """Yield the tables whose layer reads the batch's ids and nothing else."""
+    for block in blocks:
+        if block.after or block.reads != IDS:
+            continue
+        for table, each in enumerate(tables):
+            module = each.module
+            if module is block.module and isinstance(module, SlotEmbedding):
+                yield table, _keys_of(module)
+            elif module is block.module:
+                yield table, _without_padding(lambda batch: batch.ids, module)
+
+
+def _keys_of(layer: SlotEmbedding) -> AskedKeys:
+    """Return what says which keys a layer will ask for."""
+    return lambda batch: slot_keys(layer, batch)[0]
+
+
+def slot_keys(layer: SlotEmbedding, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the keys that a layer will ask for, and where its bags begin."""
+    ids, offsets = select_slots(batch.ids, batch.offsets, layer.num_slots, layer.first_slot, layer.last_slot)
+    return ids % layer.num_rows, offsets
+
+
+def _without_padding(asked: AskedKeys, layer: nn.Module) -> AskedKeys:
+    """Return the keys that a layer of PyTorch's asks for among those that it is given."""
+    padding: int | None = getattr(layer, "padding_idx", None)
+    if padding is None:
+        return asked
+
+    def without(batch: Batch) -> Tensor | None:
+        keys = asked(batch)
+        return None if keys is None else without_padding(keys, padding)
+
+    return without
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,9 +178,8 @@ class PrefetchableLookUp:
 
     def asked(self, batch: Batch) -> tuple[NDArray[np.int64], Tensor | None]:
         """Return the keys that the layer will ask for, and where its bags begin; None where each bag is one key."""
-        layer = self.layer
-        ids, offsets = select_slots(batch.ids, batch.offsets, layer.num_slots, layer.first_slot, layer.last_slot)
-        keys = np.ascontiguousarray((ids % layer.num_rows).numpy())
+        found, offsets = slot_keys(self.layer, batch)
+        keys = np.ascontiguousarray(found.numpy())
         is_flat = len(keys) == len(offsets) - 1 and bool((offsets.diff() == 1).all())
         return keys, None if is_flat else offsets
 

@@ -27,11 +27,175 @@ from dovetail.spec.run import RunWorker
 from dovetail.splitmix import GOLDEN, mix
 from dovetail.units import format_bytes
 
+Floats = NDArray[np.float32]
+Places = NDArray[np.int64]
+SLOT_BYTES = 4 * 8 + 4 * 4
+"""Of a slot beside its row: its line, and its part of the index, at most."""
 FREE = -1
 LEFT_OUT = -1
 """The slot of a row that found no place."""
 KEY, TABLE, STAMP, TURN = range(4)
 """Of a line: whose row it is, as of when, and twice the turn until which it stays, plus one where used lately."""
+
+
+class CacheMoment(NamedTuple):
+    """What rows that come now are as of, and of when kept ones may be."""
+
+    stamp: int
+    oldest: int
+
+
+class CachedSlots(NamedTuple):
+    """Of the keys of a look-up: the slots of rows, -1 where there is none, and what a server is told of them."""
+
+    slots: NDArray[np.int32]
+    ages: NDArray[np.uint8]
+
+
+class CacheSlab:
+    """Rows of one width: numbers on the device, in slots; which row is where, in host memory."""
+
+    def __init__(self, width: int, size: int, device: torch.device) -> None:
+        """Take the memory for `size` rows."""
+        self.rows = torch.empty((size, width), dtype=torch.float32, device=device)
+        self.heads = np.full(1 << (2 * size - 1).bit_length(), FREE, dtype=np.int32)
+        self.lines = np.zeros((size, 4), dtype=np.int64)
+        self.counts = np.zeros(2, dtype=np.int64)
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self.heads[:] = FREE
+        self.counts[:] = 0
+
+
+class RowCache:
+    """What a worker keeps of the servers' rows, within a budget."""
+
+    def __init__(
+        self, tables: Sequence[TableSpec], budget_bytes: int, device: torch.device, *, staleness: int | None
+    ) -> None:
+        """Share the budget among tables by what their rows take; without a `staleness`, every row is exact."""
+        self._staleness, self._device = staleness, device
+        self._tables = tables
+        self._slabs = {width: CacheSlab(width, size, device) for width, size in _sizes(tables, budget_bytes).items()}
+        self._turn = 0
+        self._is_of: tuple[int, int] | None = None
+        """The generation and the count of times that `forget` was said, of what is kept."""
+        self._num_forgotten = 0
+        self._newest = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether servers say what still is good, and kept rows are what would have come."""
+        return self._staleness is None
+
+    def forget(self) -> None:
+        """Have everything dropped before rows are asked for next; any thread may say so."""
+        self._num_forgotten += 1
+
+    def begin(self, assign: Assign) -> CacheMoment:
+        """Begin to ask for rows of a task; drop what is of another generation, or of clocks that began anew."""
+        now = (assign.generation, self._num_forgotten)
+        stamp = assign.step if self._staleness is None else assign.slowest
+        if now != self._is_of or (not self.is_exact and stamp < self._newest):
+            for slab in self._slabs.values():
+                slab.clear()
+            self._is_of = now
+        self._newest = stamp
+        self._turn += 1
+        if self._staleness is None:
+            return CacheMoment(stamp, stamp - MOST_STEPS)
+        return CacheMoment(stamp, assign.clock - self._staleness)
+
+    def find(self, table: int, keys: Keys, moment: CacheMoment) -> CachedSlots:
+        """Return what is kept of distinct keys of a table."""
+        slab = self._slabs.get(self._tables[table].width)
+        kept = CachedSlots(np.full(len(keys), LEFT_OUT, dtype=np.int32), np.zeros(len(keys), dtype=np.uint8))
+        if slab is not None:
+            find_rows(table, keys, slab.heads, slab.lines, moment.oldest, moment.stamp, self.is_exact, *kept)
+        return kept
+
+    def whole(
+        self, table: int, rows: Floats, came: Places, kept: Places, slots: NDArray[np.int32], moment: CacheMoment
+    ) -> Tensor:
+        """Return all rows of a look-up on the device: those that `came`, as they are in `rows`, and those in slots.
+
+        Those in slots still are good: exact ones are from now on as of now.
+        """
+        slab = self._slabs.get(self._tables[table].width)
+        values = torch.from_numpy(rows)
+        if self._device.type != "cpu":
+            values = torch.empty(rows.shape, dtype=torch.float32, device=self._device)
+            values.index_copy_(0, self._on_device(came), self._on_device(rows[came]))
+        if len(kept) and slab is not None:
+            found = slab.rows.index_select(0, self._on_device(slots.astype(np.int64)))
+            values.index_copy_(0, self._on_device(kept), found)
+            keep_rows(slab.lines, slots, self._turn, moment.stamp, self.is_exact)
+        return values
+
+    def put(self, table: int, keys: Keys, values: Tensor, came: Places, moment: CacheMoment) -> None:
+        """Keep those rows of a look-up that came."""
+        slab = self._slabs.get(self._tables[table].width)
+        if slab is None or not len(came):
+            return
+        slots = np.empty(len(came), dtype=np.int32)
+        turn, oldest = self._turn, moment.oldest
+        place_rows(table, keys[came], slab.heads, slab.lines, turn, moment.stamp, oldest, slab.counts, slots)
+        found = slots != LEFT_OUT
+        if not found.all():
+            slots, came = slots[found], came[found]
+        places = self._on_device(slots.astype(np.int64))
+        slab.rows.index_copy_(0, places, values.index_select(0, self._on_device(came)))
+
+    def _on_device(self, numbers: NDArray[Any]) -> Tensor:
+        """Return numbers on the device, in its order of things: whoever asks does not wait for what it does now.
+
+        They are read before this returns, since their memory is not page-locked.
+        """
+        return torch.from_numpy(numbers).to(self._device, non_blocking=self._device.type == "cuda")
+
+
+def check_caches(blueprint: Blueprint) -> None:
+    """Refuse a budget that no row fits, before anything starts."""
+    for _, worker in blueprint.run.each_worker():
+        if worker.cache_bytes and blueprint.tables and not _sizes(blueprint.tables, worker.cache_bytes):
+            row_bytes = max(4 * table.width for table in blueprint.tables) + SLOT_BYTES
+            raise TrainingError(
+                f"worker.cache_bytes is {worker.cache_bytes}, which has no room for a row",
+                hint=f"give {row_bytes} bytes for each row that should stay, or leave it away",
+            )
+
+
+def cache_of(blueprint: Blueprint, settings: RunWorker, device: torch.device) -> RowCache | None:
+    """Return the cache that a worker's settings ask for, if they do."""
+    training = blueprint.run.training
+    if not settings.cache_bytes or not blueprint.tables or training.mode == "async":
+        return None
+    staleness = training.staleness if training.mode == "ssp" else None
+    try:
+        return RowCache(blueprint.tables, settings.cache_bytes, device, staleness=staleness)
+    except (RuntimeError, MemoryError):  # torch has one error for all that can go wrong, with memory as with all else
+        raise TrainingError(
+            f"worker.cache_bytes is {settings.cache_bytes}, and {device} has no room for "
+            f"{format_bytes(settings.cache_bytes)}",
+            hint="lower cache_bytes, or leave it away",
+        ) from None
+
+
+def _sizes(tables: Iterable[TableSpec], budget_bytes: int) -> dict[int, int]:
+    """Return how many rows of each width fit the budget, which widths share by the bytes of all their rows."""
+    rows: dict[int, int] = {}
+    for table in tables:
+        rows[table.width] = rows.get(table.width, 0) + table.num_rows
+    bytes_of = {width: count * (4 * width + SLOT_BYTES) for width, count in rows.items()}
+    part = min(1.0, budget_bytes / max(1, sum(bytes_of.values())))
+    return {width: min(int(count * part), (1 << 31) - 1) for width, count in rows.items() if count * part >= 1}
+
+
+# -- which row is where: an open-addressing index from (table, key) to a slot, and who gives up its slot ---------------
+#
+# `heads` has a power of two of entries, at least twice as many as slots: a slot, or -1. Removal closes the gap it
+# leaves. What is known of a slot lies side by side in `lines`, so that a search touches memory twice.
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -129,184 +293,3 @@ def remove_row(slot, heads, lines):  # type: ignore[no-untyped-def]  # pragma: n
             heads[gap] = other
             gap = at
     heads[gap] = FREE
-
-
-Floats = NDArray[np.float32]
-Places = NDArray[np.int64]
-SLOT_BYTES = 4 * 8 + 4 * 4
-"""Of a slot beside its row: its line, and its part of the index, at most."""
-
-
-class CacheMoment(NamedTuple):
-    """What rows that come now are as of, and of when kept ones may be."""
-
-    stamp: int
-    oldest: int
-
-
-class CachedSlots(NamedTuple):
-    """Of the keys of a look-up: the slots of rows, -1 where there is none, and what a server is told of them."""
-
-    slots: NDArray[np.int32]
-    ages: NDArray[np.uint8]
-
-
-class CacheSlab:
-    """Rows of one width: numbers on the device, in slots; which row is where, in host memory."""
-
-    def __init__(self, width: int, size: int, device: torch.device) -> None:
-        """Take the memory for `size` rows."""
-        self.rows = torch.empty((size, width), dtype=torch.float32, device=device)
-        self._heads = np.full(1 << (2 * size - 1).bit_length(), FREE, dtype=np.int32)
-        self._lines = np.zeros((size, 4), dtype=np.int64)
-        self._counts = np.zeros(2, dtype=np.int64)
-
-    def clear(self) -> None:
-        """Keep nothing."""
-        self._heads[:] = FREE
-        self._counts[:] = 0
-
-    def find(self, table: int, keys: Keys, moment: CacheMoment, *, exact: bool) -> CachedSlots:
-        """Return what is kept of distinct keys."""
-        kept = CachedSlots(np.empty(len(keys), dtype=np.int32), np.empty(len(keys), dtype=np.uint8))
-        find_rows(table, keys, self._heads, self._lines, moment.oldest, moment.stamp, exact, *kept)
-        return kept
-
-    def stay(self, slots: NDArray[np.int32], moment: CacheMoment, turn: int, *, exact: bool) -> None:
-        """Have rows that are used stay through a turn; exact ones are as of now from now on."""
-        keep_rows(self._lines, slots, turn, moment.stamp, exact)
-
-    def place(self, table: int, keys: Keys, moment: CacheMoment, turn: int) -> NDArray[np.int32]:
-        """Return slots for rows of distinct keys that have come, -1 for those that find none."""
-        slots = np.empty(len(keys), dtype=np.int32)
-        place_rows(
-            table, keys, self._heads, self._lines, turn, moment.stamp, moment.oldest, self._counts, slots
-        )  # fmt: skip
-        return slots
-
-
-class RowCache:
-    """What a worker keeps of the servers' rows, within a budget."""
-
-    def __init__(
-        self, tables: Sequence[TableSpec], budget_bytes: int, device: torch.device, *, staleness: int | None
-    ) -> None:
-        """Share the budget among tables by what their rows take; without a `staleness`, every row is exact."""
-        self._staleness, self._device = staleness, device
-        self._tables = tables
-        self._shelves = {width: CacheSlab(width, size, device) for width, size in _sizes(tables, budget_bytes).items()}
-        self._turn = 0
-        self._is_of: tuple[int, int] | None = None
-        """The generation and the count of times that `forget` was said, of what is kept."""
-        self._num_forgotten = 0
-        self._newest = 0
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether servers say what still is good, and kept rows are what would have come."""
-        return self._staleness is None
-
-    def forget(self) -> None:
-        """Have everything dropped before rows are asked for next; any thread may say so."""
-        self._num_forgotten += 1
-
-    def begin(self, assign: Assign) -> CacheMoment:
-        """Begin to ask for rows of a task; drop what is of another generation, or of clocks that began anew."""
-        now = (assign.generation, self._num_forgotten)
-        stamp = assign.step if self._staleness is None else assign.slowest
-        if now != self._is_of or (not self.is_exact and stamp < self._newest):
-            for shelf in self._shelves.values():
-                shelf.clear()
-            self._is_of = now
-        self._newest = stamp
-        self._turn += 1
-        if self._staleness is None:
-            return CacheMoment(stamp, stamp - MOST_STEPS)
-        return CacheMoment(stamp, assign.clock - self._staleness)
-
-    def find(self, table: int, keys: Keys, moment: CacheMoment) -> CachedSlots:
-        """Return what is kept of distinct keys of a table."""
-        shelf = self._shelves.get(self._tables[table].width)
-        if shelf is None:
-            return CachedSlots(np.full(len(keys), LEFT_OUT, dtype=np.int32), np.zeros(len(keys), dtype=np.uint8))
-        return shelf.find(table, keys, moment, exact=self.is_exact)
-
-    def whole(
-        self, table: int, rows: Floats, came: Places, kept: Places, slots: NDArray[np.int32], moment: CacheMoment
-    ) -> Tensor:
-        """Return all rows of a look-up on the device: those that `came`, as they are in `rows`, and those in slots.
-
-        Those in slots still are good: exact ones are from now on as of now.
-        """
-        shelf = self._shelves.get(self._tables[table].width)
-        values = torch.from_numpy(rows)
-        if self._device.type != "cpu":
-            values = torch.empty(rows.shape, dtype=torch.float32, device=self._device)
-            values.index_copy_(0, self._on_device(came), self._on_device(rows[came]))
-        if len(kept) and shelf is not None:
-            found = shelf.rows.index_select(0, self._on_device(_positions(slots)))
-            values.index_copy_(0, self._on_device(kept), found)
-            shelf.stay(slots, moment, self._turn, exact=self.is_exact)
-        return values
-
-    def put(self, table: int, keys: Keys, values: Tensor, came: Places, moment: CacheMoment) -> None:
-        """Keep those rows of a look-up that came."""
-        shelf = self._shelves.get(self._tables[table].width)
-        if shelf is None or not len(came):
-            return
-        slots = shelf.place(table, keys[came], moment, self._turn)
-        found = slots != LEFT_OUT
-        if not found.all():
-            slots, came = slots[found], came[found]
-        shelf.rows.index_copy_(
-            0, self._on_device(_positions(slots)), values.index_select(0, self._on_device(came))
-        )  # fmt: skip
-
-    def _on_device(self, numbers: NDArray[Any]) -> Tensor:
-        """Return numbers on the device, in its order of things: whoever asks does not wait for what it does now.
-
-        They are read before this returns, since their memory is not page-locked.
-        """
-        return torch.from_numpy(numbers).to(self._device, non_blocking=self._device.type == "cuda")
-
-
-def _positions(slots: NDArray[np.int32]) -> Places:
-    """Return slots as tensors are indexed by."""
-    return slots.astype(np.int64)
-
-
-def check_caches(blueprint: Blueprint) -> None:
-    """Refuse a budget that no row fits, before anything starts."""
-    for _, worker in blueprint.run.each_worker():
-        if worker.cache_bytes and blueprint.tables and not _sizes(blueprint.tables, worker.cache_bytes):
-            row_bytes = max(4 * table.width for table in blueprint.tables) + SLOT_BYTES
-            raise TrainingError(
-                f"worker.cache_bytes is {worker.cache_bytes}, which has no room for a row",
-                hint=f"give {row_bytes} bytes for each row that should stay, or leave it away",
-            )
-
-
-def cache_of(blueprint: Blueprint, settings: RunWorker, device: torch.device) -> RowCache | None:
-    """Return the cache that a worker's settings ask for, if they do."""
-    training = blueprint.run.training
-    if not settings.cache_bytes or not blueprint.tables or training.mode == "async":
-        return None
-    staleness = training.staleness if training.mode == "ssp" else None
-    try:
-        return RowCache(blueprint.tables, settings.cache_bytes, device, staleness=staleness)
-    except (RuntimeError, MemoryError):  # torch has one error for all that can go wrong, with memory as with all else
-        raise TrainingError(
-            f"worker.cache_bytes is {settings.cache_bytes}, and {device} has no room for "
-            f"{format_bytes(settings.cache_bytes)}",
-            hint="lower cache_bytes, or leave it away",
-        ) from None
-
-
-def _sizes(tables: Iterable[TableSpec], budget_bytes: int) -> dict[int, int]:
-    """Return how many rows of each width fit the budget, which widths share by the bytes of all their rows."""
-    rows: dict[int, int] = {}
-    for table in tables:
-        rows[table.width] = rows.get(table.width, 0) + table.num_rows
-    bytes_of = {width: count * (4 * width + SLOT_BYTES) for width, count in rows.items()}
-    part = min(1.0, budget_bytes / max(1, sum(bytes_of.values())))
-    return {width: min(int(count * part), (1 << 31) - 1) for width, count in rows.items() if count * part >= 1}

@@ -8,13 +8,12 @@ from types import MethodType
 import torch
 from torch import Tensor, nn
 
-from dovetail.models.embedding import SlotEmbedding
+from dovetail.models.embedding import RowSource, SlotEmbedding
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.model.parameters import TableLayer
-from dovetail.runtime.worker.rows.batch_rows import ServedRows
 
 
-def serve(module: TableLayer, source: ServedRows) -> None:
+def serve(module: TableLayer, source: RowSource) -> None:
     """Have a layer take its rows from servers, and let go of its own weight."""
     if isinstance(module, SlotEmbedding):
         module.row_source = source
@@ -31,7 +30,7 @@ def without_padding(ids: Tensor, padding: int | None) -> Tensor:
     return flat if padding is None else flat[flat != padding]
 
 
-def _embedding_forward(source: ServedRows) -> Callable[..., Tensor]:
+def _embedding_forward(source: RowSource) -> Callable[..., Tensor]:
     """Return the forward of an `nn.Embedding` over servers."""
 
     def forward(module: nn.Embedding, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name for the ids
@@ -41,7 +40,7 @@ def _embedding_forward(source: ServedRows) -> Callable[..., Tensor]:
     return forward
 
 
-def _padded(source: ServedRows, padding: int) -> Callable[[Tensor], Tensor]:
+def _padded(source: RowSource, padding: int) -> Callable[[Tensor], Tensor]:
     """Return a look-up that has zeros for the padding, and no gradients."""
 
     def rows(ids: Tensor) -> Tensor:
@@ -54,7 +53,7 @@ def _padded(source: ServedRows, padding: int) -> Callable[[Tensor], Tensor]:
     return rows
 
 
-def _bag_forward(source: ServedRows) -> Callable[..., Tensor]:
+def _bag_forward(source: RowSource) -> Callable[..., Tensor]:
     """Return the forward of an `nn.EmbeddingBag` over servers."""
 
     def forward(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -122,3 +122,19 @@ def activation_transport(blueprint: Blueprint, device: torch.device, name: str) 
     half = run.training.activations == "bfloat16"
     seed = stream_number(run.training.seed, f"travel/{name}")
     return ActivationTransport(device, half=half, bits=run.compression.activations, seed=seed)
+
+
+def add_gradients(
+    gradients: dict[str, Tensor], outputs: Mapping[str, Tensor], names: Sequence[str], tensors: Sequence[Tensor]
+) -> None:
+    """Add gradients of a stage's outputs that came back from a later one; whole numbers have none."""
+    for name, tensor in zip(names, tensors, strict=True):
+        if outputs[name].requires_grad:
+            gradient = tensor.to(outputs[name].dtype)
+            gradients[name] = gradients[name] + gradient if name in gradients else gradient
+
+
+def run_back(outputs: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+    """Run the backward pass of a stage, with the gradients of its outputs."""
+    if gradients:
+        torch.autograd.backward([outputs[name] for name in gradients], list(gradients.values()))

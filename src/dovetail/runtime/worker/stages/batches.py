@@ -34,7 +34,7 @@ class StageBatch:
     inputs: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
     leaves: list[Leaf] = field(default_factory=list)
-    calls: dict[int, StageRequest] = field(default_factory=dict)
+    requests: dict[int, StageRequest] = field(default_factory=dict)
     """By later stage; there once the forward pass is done."""
     scores: Any = None
     loss: Tensor | None = None
@@ -64,15 +64,15 @@ class StageBatch:
         self.stages_s = tuple(a + b for a, b in zip_longest(self.stages_s, stages_s, fillvalue=0.0))
 
 
-def concatenated(visits: Sequence[StageBatch]) -> StageBatch:
+def concatenated(batches: Sequence[StageBatch]) -> StageBatch:
     """Return several that are alike as one, of all their samples in turn."""
-    if len(visits) == 1:
-        return visits[0]
-    whole = StageBatch(visits[0].message)
-    for name in visits[0].fields:
-        whole.fields[name] = torch.cat([visit.fields[name] for visit in visits])
-    for name, first in visits[0].inputs.items():
-        tensor = torch.cat([visit.inputs[name].detach() for visit in visits])
+    if len(batches) == 1:
+        return batches[0]
+    whole = StageBatch(batches[0].message)
+    for name in batches[0].fields:
+        whole.fields[name] = torch.cat([batch.fields[name] for batch in batches])
+    for name, first in batches[0].inputs.items():
+        tensor = torch.cat([batch.inputs[name].detach() for batch in batches])
         whole.inputs[name] = tensor.requires_grad_(first.requires_grad)
     return whole
 
@@ -88,48 +88,48 @@ class StageBatches:
     def __init__(self, cut: Cut) -> None:
         """Start with none."""
         self._cut = cut
-        self._visits: dict[FlightKey, StageBatch] = {}
+        self._batches: dict[FlightKey, StageBatch] = {}
 
     def add(self, envelope: Envelope) -> StageBatch:
         """Take in what came from one of the stages before."""
         message: Forward = envelope.message
-        visit = self._visits.setdefault((message.head, message.flight), StageBatch(message))
-        visit.envelopes[message.sender] = envelope
-        return visit
+        batch = self._batches.setdefault((message.head, message.flight), StageBatch(message))
+        batch.envelopes[message.sender] = envelope
+        return batch
 
     def ready(self, may_begin: Callable[[Forward], bool]) -> StageBatch | None:
         """Return what to compute next: backward passes first, which free memory; None where nothing can be."""
-        for visit in self._visits.values():
-            if visit.calls and all(call.envelope is not None for call in visit.calls.values()):
-                return visit
-        for visit in self._visits.values():
-            if not visit.calls and visit.envelopes.keys() == self._cut.senders and may_begin(visit.message):
-                return visit
+        for batch in self._batches.values():
+            if batch.requests and all(request.envelope is not None for request in batch.requests.values()):
+                return batch
+        for batch in self._batches.values():
+            if not batch.requests and batch.envelopes.keys() == self._cut.senders and may_begin(batch.message):
+                return batch
         return None
 
     def ready_with(
         self, first: StageBatch, may_begin: Callable[[Forward], bool], most_samples: int
     ) -> list[StageBatch]:
-        """Return a visit that is ready, and others of its step that are, to be computed at once with it."""
+        """Return a batch that is ready, and others of its step that are, to be computed at once with it."""
         found, samples = [first], first.message.samples
-        for visit in self._visits.values():
-            message = visit.message
-            is_ready = visit.envelopes.keys() == self._cut.senders and may_begin(message) and visit is not first
+        for batch in self._batches.values():
+            message = batch.message
+            is_ready = batch.envelopes.keys() == self._cut.senders and may_begin(message) and batch is not first
             fits = message.step == first.message.step and samples + message.samples <= most_samples
-            if is_ready and fits and visit.is_like(first):
-                found.append(visit)
+            if is_ready and fits and batch.is_like(first):
+                found.append(batch)
                 samples += message.samples
         return found
 
     @property
     def has_out(self) -> bool:
         """Say whether any is with later stages: forward here, and not back yet."""
-        return any(visit.calls for visit in self._visits.values())
+        return any(batch.requests for batch in self._batches.values())
 
-    def remove(self, visit: StageBatch) -> None:
+    def remove(self, batch: StageBatch) -> None:
         """Forget one that is done."""
-        del self._visits[visit.message.head, visit.message.flight]
+        del self._batches[batch.message.head, batch.message.flight]
 
     def clear(self) -> None:
         """Forget all."""
-        self._visits.clear()
+        self._batches.clear()

@@ -12,17 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.messages import Forward, Returned, Span
 from dovetail.runtime.model.parameters import sparse_modules
 from dovetail.runtime.model.stages import Cut
 from dovetail.runtime.worker.compute.computer import finite, gradients_of
 from dovetail.runtime.worker.compute.served_model import ServedModel
-from dovetail.runtime.worker.links.servers import ServerConnections, now_s
-from dovetail.runtime.worker.stages.activations import ActivationTransport
+from dovetail.runtime.worker.links.servers import Floats, ServerConnections
+from dovetail.runtime.worker.rows.keys import LookUp
+from dovetail.runtime.worker.stages.activations import ActivationTransport, add_gradients, run_back
 from dovetail.runtime.worker.stages.batches import StageBatch, concatenated
 from dovetail.runtime.worker.stages.dense import StageDense
 from dovetail.runtime.worker.stages.requests import StageRequests
+from dovetail.runtime.worker.tasks.spans import now_s
 from dovetail.transport import Sendable
 
 Packed = dict[int, list[Sendable]]
@@ -31,28 +32,28 @@ SCORES = -1
 
 
 class StageComputer:
-    """Some consecutive blocks of a model, run for the micro-batches that visit them."""
+    """Some consecutive blocks of a model, run for the micro-batches that come to them."""
 
     def __init__(
         self,
         name: str,
-        graph: LayerGraph,
         cut: Cut,
         model: ServedModel,
-        lines: ServerConnections,
-        calls: StageRequests,
+        connections: ServerConnections,
+        requests: StageRequests,
         *,
         is_last: bool,
         reply: Callable[..., bool],
         wanted: Callable[[], bool],
         dense: StageDense,
-        travel: ActivationTransport,
+        transport: ActivationTransport,
         keeps_spans: bool,
     ) -> None:
-        """Keep the model, and the lines to servers and later stages; `reply` answers an envelope."""
+        """Keep the model, and the connections to servers and later stages; `reply` answers an envelope."""
+        graph = model.layer_graph
         self._name, self._graph, self._cut, self._model = name, graph, cut, model
-        self._lines, self._calls, self._is_last = lines, calls, is_last
-        self._reply, self._wanted, self._dense, self._travel = reply, wanted, dense, travel
+        self._connections, self._requests, self._is_last = connections, requests, is_last
+        self._reply, self._wanted, self._dense, self._transport = reply, wanted, dense, transport
         tables = {id(layer) for each in sparse_modules(graph) for layer in each.layers}
         modules = [module for block in graph.blocks[cut.first : cut.last + 1] for module in block.module.modules()]
         self.joins = is_last and not any(id(module) in tables for module in modules)
@@ -63,16 +64,16 @@ class StageComputer:
         self._computed: deque[tuple[Sequence[StageBatch], list[Packed], Timer]] = deque()
         """Handed out both ways, and not answered yet."""
 
-    def compute(self, visits: Sequence[StageBatch]) -> bool:
+    def compute(self, batches: Sequence[StageBatch]) -> bool:
         """Go on with a micro-batch, or with several at once; True where they have been here, forward and back.
 
         `answer_done` answers them then. On a GPU this only hands out the work: the next micro-batch can be handed out
         while this one is computed.
         """
         timer = Timer(self._model.device)
-        self._travel.await_copies()
-        whole = concatenated(visits)
-        if not whole.calls:
+        self._transport.await_copies()
+        whole = concatenated(batches)
+        if not whole.requests:
             self._forward(whole)
             if not self._is_last:
                 self._send_on(whole)
@@ -83,10 +84,10 @@ class StageComputer:
         else:
             self._backward(whole)
         whole.gradients = {name: tensor.grad for name, tensor in whole.inputs.items()}
-        _hand_back(whole, visits)
-        packed = [self._packed(visit) for visit in visits]
+        _hand_back(whole, batches)
+        packed = [self._packed(batch) for batch in batches]
         timer.end()
-        self._computed.append((visits, packed, timer))
+        self._computed.append((batches, packed, timer))
         return True
 
     def _own(self, seconds: float) -> tuple[float, ...]:
@@ -101,45 +102,50 @@ class StageComputer:
     def answer_done(self, *, wait: bool) -> None:
         """Answer micro-batches that are computed; with `wait`, wait for one at least."""
         while self._computed and (wait or self._computed[0][2].is_over):
-            visits, packed, timer = self._computed.popleft()
-            self._note(visits[0], timer)
-            samples = sum(visit.message.samples for visit in visits)
-            for visit, arrays in zip(visits, packed, strict=True):
-                visit.took(self._own(timer.seconds() * visit.message.samples / max(1, samples)))
-                self._answer(visit, arrays)
+            batches, packed, timer = self._computed.popleft()
+            self._note(batches[0], timer)
+            samples = sum(batch.message.samples for batch in batches)
+            for batch, arrays in zip(batches, packed, strict=True):
+                batch.took(self._own(timer.seconds() * batch.message.samples / max(1, samples)))
+                self._answer(batch, arrays)
             wait = False
 
-    def _note(self, visit: StageBatch, timer: Timer) -> None:
+    def _note(self, batch: StageBatch, timer: Timer) -> None:
         """Note for the timeline what was computed from when until now."""
         if self._keeps_spans:
-            self.spans.append(Span("compute", timer.begun_at_s, now_s(), visit.message.step))
+            self.spans.append(Span("compute", timer.begun_at_s, now_s(), batch.message.step))
 
     def forget(self) -> None:
         """Throw away what is computed and not answered."""
         self._computed.clear()
 
-    def _forward(self, visit: StageBatch) -> None:
+    def _forward(self, batch: StageBatch) -> None:
         """Run the blocks."""
-        message = visit.message
+        message = batch.message
         self._dense.prepare(message, self._wanted)
         rows = self._model.rows
-        rows.begin([], lambda look_up: self._lines.pull(
-            message.generation, message.step, [look_up], dense=False, wanted=self._wanted
-        ).rows[0])  # fmt: skip
+
+        def fetch(look_up: LookUp) -> Floats | Tensor:
+            asked = self._connections.pull(
+                message.generation, message.step, [look_up], dense=False, wanted=self._wanted
+            )
+            return asked.rows[0]
+
+        rows.begin([], fetch)
         graph, cut = self._graph, self._cut
         keep = {name for names in cut.outputs.values() for name in names}
         if self._is_last:
             keep |= {graph.scores, graph.blocks[-1].name}
-        fields = {name: visit.fields.get(name) for name in cut.fields}
-        batch: Any = SimpleNamespace(**fields)
+        fields = {name: batch.fields.get(name) for name in cut.fields}
+        read: Any = SimpleNamespace(**fields)
         with self._model.computing():
-            outputs = graph.run(batch, visit.inputs, first=cut.first, last=cut.last, keep=tuple(keep))
-        visit.leaves = rows.leaves
-        visit.outputs = {name: outputs[name] for name in outputs if name in keep}
+            outputs = graph.run(read, batch.inputs, first=cut.first, last=cut.last, keep=tuple(keep))
+        batch.leaves = rows.leaves
+        batch.outputs = {name: outputs[name] for name in outputs if name in keep}
 
-    def _send_on(self, visit: StageBatch) -> None:
+    def _send_on(self, batch: StageBatch) -> None:
         """Send what later stages read."""
-        message, cut = visit.message, self._cut
+        message, cut = batch.message, self._cut
         for stage, names in cut.outputs.items():
             onward = Forward(
                 generation=message.generation,
@@ -152,54 +158,49 @@ class StageComputer:
                 samples=message.samples,
                 outputs=names,
             )
-            arrays = [self._travel.pack(visit.outputs[name]) for name in names]
-            visit.calls[stage] = self._calls.ask(message.route[stage - 1], onward, arrays)
+            arrays = [self._transport.pack(batch.outputs[name]) for name in names]
+            batch.requests[stage] = self._requests.ask(message.route[stage - 1], onward, arrays)
 
-    def _turn(self, visit: StageBatch) -> None:
+    def _turn(self, batch: StageBatch) -> None:
         """At the last stage: the loss, and the way back."""
         graph = self._graph
-        visit.loss = loss = visit.outputs[graph.blocks[-1].name]
-        visit.scores = visit.outputs.get(graph.scores, visit.inputs.get(graph.scores))
-        self._dense.add_up(visit.task)
+        batch.loss = loss = batch.outputs[graph.blocks[-1].name]
+        batch.scores = batch.outputs.get(graph.scores, batch.inputs.get(graph.scores))
+        self._dense.add_up(batch.task)
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def _backward(self, visit: StageBatch) -> None:
+    def _backward(self, batch: StageBatch) -> None:
         """Run the backward pass with the gradients that came back."""
         gradients: dict[str, Tensor] = {}
-        for stage, call in visit.calls.items():
-            arrays = call.envelope.arrays if call.envelope is not None else ()
-            if call.envelope is not None:
-                visit.took(call.envelope.message.stages_s)
-            for name, tensor in zip(self._cut.outputs[stage], self._travel.unpack_all(arrays), strict=True):
-                if not visit.outputs[name].requires_grad:
-                    continue
-                gradient = tensor.to(visit.outputs[name].dtype)
-                gradients[name] = gradients[name] + gradient if name in gradients else gradient
-        self._dense.add_up(visit.task)
-        if gradients:
-            torch.autograd.backward([visit.outputs[name] for name in gradients], list(gradients.values()))
-        for call in visit.calls.values():  # only now: the gradients were in the memory of the envelopes
-            self._calls.end(call)
+        for stage, request in batch.requests.items():
+            arrays = request.envelope.arrays if request.envelope is not None else ()
+            if request.envelope is not None:
+                batch.took(request.envelope.message.stages_s)
+            add_gradients(gradients, batch.outputs, self._cut.outputs[stage], self._transport.unpack_all(arrays))
+        self._dense.add_up(batch.task)
+        run_back(batch.outputs, gradients)
+        for request in batch.requests.values():  # only now: the gradients were in the memory of the envelopes
+            self._requests.end(request)
 
-    def _packed(self, visit: StageBatch) -> Packed:
+    def _packed(self, batch: StageBatch) -> Packed:
         """Return what goes back to each stage, the scores with what goes to the first."""
         packed = {
-            sender: [self._gradient_of(visit, name) for name in self._cut.inputs.get(sender, ())]
-            for sender in visit.envelopes
+            sender: [self._gradient_of(batch, name) for name in self._cut.inputs.get(sender, ())]
+            for sender in batch.envelopes
         }
-        if visit.scores is not None:
-            packed[SCORES] = [self._travel.pack(visit.scores, exact=True)]
+        if batch.scores is not None:
+            packed[SCORES] = [self._transport.pack(batch.scores, exact=True)]
         return packed
 
-    def _answer(self, visit: StageBatch, packed: Packed) -> None:
+    def _answer(self, batch: StageBatch, packed: Packed) -> None:
         """Send gradients to where what they are of came from; the first stage gets the rest of what came of it too.
 
         The first stage is answered first: what the scores lie in may be another's envelope.
         """
-        where = f"on {self._name} at step {visit.message.step}"
-        loss = finite(self._travel.number(visit.loss), where) if visit.loss is not None else None
-        rows = gradients_of(visit.leaves)
-        for sender, envelope in sorted(visit.envelopes.items()):
+        where = f"on {self._name} at step {batch.message.step}"
+        loss = finite(self._transport.number(batch.loss), where) if batch.loss is not None else None
+        rows = gradients_of(batch.leaves)
+        for sender, envelope in sorted(batch.envelopes.items()):
             arrays = packed[sender]
             if sender:
                 self._reply(envelope, Returned(), arrays)
@@ -210,32 +211,32 @@ class StageComputer:
             returned = Returned(
                 loss=loss,
                 tables=tuple(wanted.table for wanted, _ in rows),
-                has_scores=visit.scores is not None,
-                stages_s=visit.stages_s,
+                has_scores=batch.scores is not None,
+                stages_s=batch.stages_s,
             )
             self._reply(envelope, returned, arrays)
 
-    def _gradient_of(self, visit: StageBatch, name: str) -> Sendable:
+    def _gradient_of(self, batch: StageBatch, name: str) -> Sendable:
         """Return the gradient of an input; whole numbers have none."""
-        tensor, gradient = visit.inputs[name], visit.gradients.get(name)
+        tensor, gradient = batch.inputs[name], batch.gradients.get(name)
         if not tensor.requires_grad:
             return np.zeros(0, dtype=np.float32)
-        return self._travel.pack(gradient if gradient is not None else torch.zeros_like(tensor))
+        return self._transport.pack(gradient if gradient is not None else torch.zeros_like(tensor))
 
 
-def _hand_back(whole: StageBatch, visits: Sequence[StageBatch]) -> None:
+def _hand_back(whole: StageBatch, batches: Sequence[StageBatch]) -> None:
     """Give each of several that were computed at once what came of it; the loss of all counts for the first."""
-    if visits[0] is whole:
+    if batches[0] is whole:
         return
-    begin, samples = 0, sum(visit.message.samples for visit in visits)
-    for visit in visits:
-        part = slice(begin, begin + visit.message.samples)
+    begin, samples = 0, sum(batch.message.samples for batch in batches)
+    for batch in batches:
+        part = slice(begin, begin + batch.message.samples)
         begin = part.stop
-        visit.gradients = {name: None if each is None else each[part] for name, each in whole.gradients.items()}
+        batch.gradients = {name: None if each is None else each[part] for name, each in whole.gradients.items()}
         is_each = whole.scores is not None and whole.scores.shape[:1] == (samples,)
-        visit.scores = whole.scores[part] if is_each else None
+        batch.scores = whole.scores[part] if is_each else None
         if whole.loss is not None:
-            visit.loss = whole.loss if visit is visits[0] else torch.zeros((), device=whole.loss.device)
+            batch.loss = whole.loss if batch is batches[0] else torch.zeros((), device=whole.loss.device)
 
 
 class Timer:

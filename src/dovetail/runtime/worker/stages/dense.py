@@ -11,37 +11,37 @@ from torch import Tensor
 from dovetail.runtime.messages import Forward
 from dovetail.runtime.model.stages import Cut
 from dovetail.runtime.worker.compute.served_model import ServedModel
-from dovetail.runtime.worker.dense.ring_sync import RingSync
+from dovetail.runtime.worker.dense.ring import RingSync
 from dovetail.runtime.worker.links.servers import ServerConnections
 from dovetail.runtime.worker.stages.batches import TaskKey, Wanted, task_of
 
 
 class StageDense(Protocol):
-    """What computing at a stage asks of them; the main thread's."""
+    """What computing at a stage asks of them; the main thread's. Whoever need not do a thing leaves it out."""
 
     def are_there(self, message: Forward) -> bool:
         """Say whether a micro-batch can be computed: its step's parameters are here, or can be fetched."""
-        ...
-
-    def prepare(self, message: Forward, wanted: Wanted) -> None:
-        """Have the parameters be those that a micro-batch is computed with."""
-        ...
-
-    def add_up(self, task: TaskKey) -> None:
-        """Have the gradients of the backward pass that follows count for a task."""
-        ...
-
-    def take_sum(self, task: TaskKey) -> Tensor | None:
-        """Return the gradients of a task, and forget them; None where there are none, or nobody asks for them."""
         ...
 
     def begin_generation(self) -> None:
         """Throw away what is under way."""
         ...
 
+    def prepare(self, message: Forward, wanted: Wanted) -> None:
+        """Have the parameters be those that a micro-batch is computed with."""
+        return
+
+    def add_up(self, task: TaskKey) -> None:
+        """Have the gradients of the backward pass that follows count for a task."""
+        return
+
+    def take_sum(self, task: TaskKey) -> Tensor | None:
+        """Return the gradients of a task, and forget them; None where there are none, or nobody asks for them."""
+        return None
+
 
 class StageRing(StageDense):
-    """The stage's workers keep them, and add up those of a whole step."""
+    """The stage's workers keep them, and add up those of a whole step: there is nothing to fetch or to hand out."""
 
     def __init__(self, ring: RingSync, model: ServedModel) -> None:
         """Keep this worker's place in the ring."""
@@ -50,16 +50,6 @@ class StageRing(StageDense):
     def are_there(self, message: Forward) -> bool:
         """Say whether this worker is in the ring, and the step before has been applied here too."""
         return self._ring.has_step(message.generation, message.step)
-
-    def prepare(self, message: Forward, wanted: Wanted) -> None:
-        """Do nothing: they are here."""
-
-    def add_up(self, task: TaskKey) -> None:
-        """Do nothing: all of a step add up."""
-
-    def take_sum(self, task: TaskKey) -> Tensor | None:
-        """Return nothing: they stay here."""
-        return None
 
     def begin_generation(self) -> None:
         """Forget what was added up."""
@@ -76,13 +66,13 @@ class TaskSums(StageDense):
         self,
         model: ServedModel,
         cut: Cut,
-        lines: ServerConnections,
+        connections: ServerConnections,
         *,
         sync: bool,
         has_out: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Keep the lines to the servers; `has_out` says whether micro-batches are between their two passes."""
-        self._model, self._cut, self._lines, self._sync, self._has_out = model, cut, lines, sync, has_out
+        """Keep the connections to the servers; `has_out` says whether micro-batches are between their two passes."""
+        self._model, self._cut, self._connections, self._sync, self._has_out = model, cut, connections, sync, has_out
         self._fetched_for: int | TaskKey | None = None
         self._sums: dict[TaskKey, Tensor] = {}
         """Gradients of tasks under way, but for the one whose sum is in the model."""
@@ -103,7 +93,7 @@ class TaskSums(StageDense):
         if use == self._fetched_for or not len(self._model.values):
             return
         version = message.step if self._sync else 0
-        answer = self._lines.pull(message.generation, version, [], dense=True, wanted=wanted)
+        answer = self._connections.pull(message.generation, version, [], dense=True, wanted=wanted)
         if answer.dense is not None:
             self._model.values.copy_(torch.from_numpy(answer.dense[self._cut.dense]))
         self._fetched_for = use

@@ -11,25 +11,19 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-import torch
 import zmq
 from torch import nn
 
 from dovetail.data.source import Source
-from dovetail.data.streams import stream_number
 from dovetail.errors import DovetailError
-from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.messages import Collect, Collected, Forward, Message, Reset, StageSpans, Stale
 from dovetail.runtime.messages.senders import why_not_to_stage
-from dovetail.runtime.model.build import build_model
-from dovetail.runtime.model.frozen import read_fixed
-from dovetail.runtime.model.stages import Cut, cuts_of
+from dovetail.runtime.model.stages import cuts_of
 from dovetail.runtime.process import Process
-from dovetail.runtime.worker.compute.served_model import ServedModel
+from dovetail.runtime.worker.compute.served_model import load_served_model
 from dovetail.runtime.worker.control import Control, Waker
-from dovetail.runtime.worker.dense.ring_sync import RingSync
+from dovetail.runtime.worker.dense.ring import RingSync
 from dovetail.runtime.worker.links.servers import Abandoned, connect_to_servers
-from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.stages.activations import activation_transport
 from dovetail.runtime.worker.stages.batches import StageBatches
 from dovetail.runtime.worker.stages.compute import StageComputer
@@ -50,32 +44,18 @@ class StageLoop:
 
     def __init__(self, process: Process, settings: RunWorker, source: Source, own: nn.Module | None) -> None:
         """Build the model and keep the stage's layers of it."""
-        torch.set_num_threads(settings.threads)
         self._process, blueprint = process, process.blueprint
-        torch.manual_seed(stream_number(blueprint.run.training.seed, f"worker/{process.name}") >> 1)
-        device = torch.device(settings.device)
-        model = build_model(blueprint.run, source.schema, own)
-        if not isinstance(model, LayerGraph):
-            raise TypeError("a model that is cut is a graph of layers")
-        read_fixed(model, process.folder, blueprint.fixed)
-        self._cuts = cuts_of(model, blueprint)
-        self._cut: Cut = self._cuts[settings.stage]
-        self._model = ServedModel(
-            model.train(),
-            BatchRows(blueprint.num_servers, device),
-            device,
-            schema=source.schema,
-            only=self._cut.names,
-            precision=settings.precision,
-        )
-        self._lines = connect_to_servers(process, "stage")
+        self._model, _ = load_served_model(process, settings, source, own)
+        self._cuts = cuts_of(self._model.layer_graph, blueprint)
+        self._cut = self._cuts[settings.stage]
+        self._connections = connect_to_servers(process, "stage")
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
-        self._calls = StageRequests(process, "stage-on", dense_size=largest)
-        self._travel = activation_transport(blueprint, device, process.name)
-        self._listener = process.listen(self._addresses(), self._travel.pin)
+        self._requests = StageRequests(process, "stage-on", dense_size=largest)
+        self._transport = activation_transport(blueprint, self._model.device, process.name)
+        self._listener = process.listen(self._addresses(), self._transport.pin)
         self._waker = Waker()
         for socket in (self._listener.socket, self._waker.socket):
-            self._calls.poller.register(socket, zmq.POLLIN)
+            self._requests.poller.register(socket, zmq.POLLIN)
         self._senders = process.senders()
         self._control = Control(
             process,
@@ -87,7 +67,7 @@ class StageLoop:
         self._told = 0
         """The generation that the coordinator says; the control thread writes it."""
         self._generation = 0
-        self._visits = StageBatches(self._cut)
+        self._batches = StageBatches(self._cut)
         training = blueprint.run.training
         self._ring = (
             RingSync(process, self._model, self._control.tell, part=self._cut.dense, stage=settings.stage)
@@ -96,23 +76,26 @@ class StageLoop:
         )
         self._dense: StageDense = (
             TaskSums(
-                self._model, self._cut, self._lines, sync=training.mode == "sync", has_out=lambda: self._visits.has_out
+                self._model,
+                self._cut,
+                self._connections,
+                sync=training.mode == "sync",
+                has_out=lambda: self._batches.has_out,
             )
             if self._ring is None
             else StageRing(self._ring, self._model)
         )
         self._computer = StageComputer(
             process.name,
-            model,
             self._cut,
             self._model,
-            self._lines,
-            self._calls,
+            self._connections,
+            self._requests,
             is_last=settings.stage == len(self._cuts) - 1,
             reply=self._listener.reply,
             wanted=self._is_wanted,
             dense=self._dense,
-            travel=self._travel,
+            transport=self._transport,
             keeps_spans=blueprint.timeline,
         )
 
@@ -138,8 +121,8 @@ class StageLoop:
         finally:
             self._control.stopped.set()
             thread.join(END_S)
-            self._lines.close()
-            self._calls.close()
+            self._connections.close()
+            self._requests.close()
             self._listener.close()
             self._waker.close()
             if self._ring is not None:
@@ -162,10 +145,10 @@ class StageLoop:
         """Take in what comes, and compute what can be."""
         while not self._control.stopped.is_set():
             self._control.pulse.rest()
-            visit = self._visits.ready(self._dense.are_there)
-            has_work = visit is not None or self._computer.has_computed
-            for call in self._calls.answered(0 if has_work else LOOK_MS / 1000):
-                if is_stale(call):
+            batch = self._batches.ready(self._dense.are_there)
+            has_work = batch is not None or self._computer.has_computed
+            for request in self._requests.answered(0 if has_work else LOOK_MS / 1000):
+                if is_stale(request):
                     self._begin_generation(self._generation)
             self._waker.clear()
             while (envelope := self._listener.receive(0)) is not None:
@@ -174,18 +157,18 @@ class StageLoop:
                 self._begin_generation(self._told)
             if self._ring is not None:
                 self._ring.catch_up(self._is_now)
-            visit = self._visits.ready(self._dense.are_there)
-            if visit is not None:
+            batch = self._batches.ready(self._dense.are_there)
+            if batch is not None:
                 self._control.pulse.beat()
-                visits = [visit]
+                batches = [batch]
                 if self._joins:
-                    visits = self._visits.ready_with(visit, self._dense.are_there, self._most_samples)
+                    batches = self._batches.ready_with(batch, self._dense.are_there, self._most_samples)
                 with suppress(Abandoned):
-                    if self._computer.compute(visits):
-                        for each in visits:
-                            self._visits.remove(each)
-            self._computer.answer_done(wait=visit is None)
-            if len(self._computer.spans) >= MOST_SPANS or (visit is None and self._computer.spans):
+                    if self._computer.compute(batches):
+                        for each in batches:
+                            self._batches.remove(each)
+            self._computer.answer_done(wait=batch is None)
+            if len(self._computer.spans) >= MOST_SPANS or (batch is None and self._computer.spans):
                 spans, self._computer.spans = self._computer.spans, []
                 told = StageSpans(name=self._process.name, generation=self._generation, spans=tuple(spans))
                 self._control.tell(told)
@@ -235,23 +218,23 @@ class StageLoop:
 
     def _take(self, envelope: Envelope, message: Forward) -> None:
         """Keep what came of a micro-batch."""
-        visit = self._visits.add(envelope)
+        batch = self._batches.add(envelope)
         for name, array in zip(message.fields, envelope.arrays, strict=False):
-            visit.fields[name] = self._travel.unpack(array)
+            batch.fields[name] = self._transport.unpack(array)
         for name, array in zip(message.outputs, envelope.arrays[len(message.fields) :], strict=True):
-            tensor = self._travel.unpack(array)
-            visit.inputs[name] = tensor.requires_grad_(tensor.is_floating_point())
+            tensor = self._transport.unpack(array)
+            batch.inputs[name] = tensor.requires_grad_(tensor.is_floating_point())
 
     def _give(self, envelope: Envelope, message: Collect) -> None:
         """Give the dense gradients of a task, and forget them."""
         total = self._dense.take_sum((message.step, message.task, message.head))
-        self._listener.reply(envelope, Collected(), () if total is None else (self._travel.pack(total, exact=True),))
+        self._listener.reply(envelope, Collected(), () if total is None else (self._transport.pack(total, exact=True),))
 
     def _begin_generation(self, generation: int) -> None:
         """Throw away what is under way."""
         self._generation = generation
-        self._visits.clear()
-        self._calls.give_up()
+        self._batches.clear()
+        self._requests.give_up()
         self._computer.forget()
         self._dense.begin_generation()
 

@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Collect, Collected, Forward, Returned, Span
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.compute.computer import Computed, gradients_of
 from dovetail.runtime.worker.compute.served_model import ServedModel
-from dovetail.runtime.worker.links.servers import Abandoned, now_s
+from dovetail.runtime.worker.links.servers import Abandoned
 from dovetail.runtime.worker.rows.batch_rows import Fetch, Leaf
 from dovetail.runtime.worker.rows.keys import look_up
-from dovetail.runtime.worker.stages.activations import activation_transport
+from dovetail.runtime.worker.stages.activations import activation_transport, add_gradients, run_back
 from dovetail.runtime.worker.stages.requests import StageRequest, StageRequests, is_stale
+from dovetail.runtime.worker.tasks.spans import now_s
 from dovetail.runtime.worker.tasks.task import FetchedBatch, RowGradients, Task
 
 LOOK_S = 0.05
@@ -39,31 +39,29 @@ class InFlightBatch:
     """Of this stage's blocks, which later ones read."""
     leaves: list[Leaf]
     route: tuple[str, ...]
-    calls: dict[int, StageRequest] = field(default_factory=dict)
+    requests: dict[int, StageRequest] = field(default_factory=dict)
     """By stage; answered when the micro-batch has been there and back."""
 
     @property
-    def has_landed(self) -> bool:
+    def has_returned(self) -> bool:
         """Say whether every stage has answered."""
-        return all(call.envelope is not None for call in self.calls.values())
+        return all(request.envelope is not None for request in self.requests.values())
 
 
 class Pipeline:
     """Runs the first stage's blocks, and has the others run by those who hold them; the main thread's."""
 
     def __init__(self, process: Process, model: ServedModel) -> None:
-        """Open no line yet: nobody is known to be there."""
-        if not isinstance(model.graph, LayerGraph):
-            raise TypeError("a model that is cut is a graph of layers")
+        """Open no connection yet: nobody is known to be there."""
         self._name = f"{process.name}/{process.process_id}"
-        self._model, self._graph = model, model.graph
+        self._model, self._graph = model, model.layer_graph
         self._blueprint = process.blueprint
         self._cuts: list[Cut] = cuts_of(self._graph, process.blueprint)
         largest = max(cut.dense.stop - cut.dense.start for cut in self._cuts)
-        self._calls = StageRequests(process, "pipeline", dense_size=largest)
-        self._travel = activation_transport(process.blueprint, model.device, process.name)
-        self._flights: list[InFlightBatch] = []
-        self._num_flights = 0
+        self._requests = StageRequests(process, "pipeline", dense_size=largest)
+        self._transport = activation_transport(process.blueprint, model.device, process.name)
+        self._in_flight: list[InFlightBatch] = []
+        self._num_sent = 0
         self._load: dict[str, int] = {}
         self._visited: dict[int, set[str]] = {}
         """By task: who has some of its gradients."""
@@ -79,16 +77,16 @@ class Pipeline:
 
         With one each, whoever is done waits for the next to come.
         """
-        return len(self._flights) >= 2 * (1 + sum(len(names) for names in self.staff))
+        return len(self._in_flight) >= 2 * (1 + sum(len(names) for names in self.staff))
 
     @property
     def task(self) -> Task | None:
         """The task whose micro-batches are under way."""
-        return self._flights[0].fetched.micro_batch.task if self._flights else None
+        return self._in_flight[0].fetched.micro_batch.task if self._in_flight else None
 
     # -- there ---------------------------------------------------------------------------------------------------------
 
-    def take_off(self, fetched: FetchedBatch, fetch: Fetch, wanted: Callable[[], bool]) -> None:
+    def send(self, fetched: FetchedBatch, fetch: Fetch, wanted: Callable[[], bool]) -> None:
         """Run this stage's blocks on a micro-batch, and send what the others read on its way."""
         route = self._route(wanted)
         begun_s = time.perf_counter()
@@ -97,8 +95,8 @@ class Pipeline:
         batch = fetched.batch if self._model.device.type == "cpu" else fetched.batch.to(self._model.device)
         with self._model.computing():
             outputs = self._graph.run(batch, first=cut.first, last=cut.last)
-        flight = InFlightBatch(fetched, outputs, rows.leaves, route)
-        self._num_flights += 1
+        flying = InFlightBatch(fetched, outputs, rows.leaves, route)
+        self._num_sent += 1
         assign = fetched.micro_batch.task.assign
         for later in self._cuts[1:]:
             names = later.inputs.get(0, ())
@@ -107,20 +105,20 @@ class Pipeline:
                 step=assign.step,
                 task=assign.task,
                 head=self._name,
-                flight=self._num_flights,
+                flight=self._num_sent,
                 sender=0,
                 route=route,
                 samples=fetched.batch.num_samples,
                 fields=tuple(name for name in later.fields if getattr(fetched.batch, name) is not None),
                 outputs=names,
             )
-            arrays = [self._travel.pack(getattr(fetched.batch, name), exact=True) for name in message.fields]
-            arrays += [self._travel.pack(outputs[name]) for name in names]
-            flight.calls[later.number] = self._calls.ask(route[later.number - 1], message, arrays)
+            arrays = [self._transport.pack(getattr(fetched.batch, name), exact=True) for name in message.fields]
+            arrays += [self._transport.pack(outputs[name]) for name in names]
+            flying.requests[later.number] = self._requests.ask(route[later.number - 1], message, arrays)
         for name in route:
             self._load[name] = self._load.get(name, 0) + 1
         self._visited.setdefault(assign.task, set()).update(route)
-        self._flights.append(flight)
+        self._in_flight.append(flying)
         self._took(fetched.micro_batch.task, begun_s)
 
     def _took(self, task: Task, begun_s: float) -> None:
@@ -134,40 +132,36 @@ class Pipeline:
         while not self.staff or not all(self.staff):
             if not wanted():
                 raise Abandoned
-            self._calls.answered(LOOK_S)
+            self._requests.answered(LOOK_S)
         return tuple(min(names, key=lambda name: self._load.get(name, 0)) for names in self.staff)
 
     # -- and back ------------------------------------------------------------------------------------------------------
 
-    def landed(self, timeout_s: float) -> list[tuple[FetchedBatch, Computed]]:
-        """Return micro-batches that have been everywhere, with what came of them, in the order they took off."""
-        for call in self._calls.answered(timeout_s):
-            if is_stale(call):
+    def returned(self, timeout_s: float) -> list[tuple[FetchedBatch, Computed]]:
+        """Return micro-batches that have been everywhere, with what came of them, in the order they were sent."""
+        for request in self._requests.answered(timeout_s):
+            if is_stale(request):
                 raise Abandoned
         found = []
-        while self._flights and self._flights[0].has_landed:
-            flight = self._flights.pop(0)
-            for name in flight.route:
+        while self._in_flight and self._in_flight[0].has_returned:
+            flying = self._in_flight.pop(0)
+            for name in flying.route:
                 self._load[name] -= 1
-            found.append((flight.fetched, self._come_back(flight)))
+            found.append((flying.fetched, self._run_back(flying)))
         return found
 
-    def _come_back(self, flight: InFlightBatch) -> Computed:
+    def _run_back(self, flying: InFlightBatch) -> Computed:
         """Run the backward pass of this stage's blocks."""
         begun_s = time.perf_counter()
         gradients: dict[str, Tensor] = {}
         rows: RowGradients = []
         loss, scores = math.nan, None
-        for stage, call in flight.calls.items():
-            answer: Any = call.envelope.message if call.envelope is not None else None
-            if call.envelope is None or not isinstance(answer, Returned):
-                raise TrainingError(f"{call.name} answered a micro-batch with {type(answer).__name__}", hint="a bug")
-            arrays, names = list(call.envelope.arrays), self._cuts[stage].inputs.get(0, ())
-            for name, tensor in zip(names, self._travel.unpack_all(arrays[: len(names)]), strict=True):
-                if not flight.outputs[name].requires_grad:
-                    continue
-                gradient = tensor.to(flight.outputs[name].dtype)
-                gradients[name] = gradients[name] + gradient if name in gradients else gradient
+        for stage, request in flying.requests.items():
+            answer: Any = request.envelope.message if request.envelope is not None else None
+            if request.envelope is None or not isinstance(answer, Returned):
+                raise TrainingError(f"{request.name} answered a micro-batch with {type(answer).__name__}", hint="a bug")
+            arrays, names = list(request.envelope.arrays), self._cuts[stage].inputs.get(0, ())
+            add_gradients(gradients, flying.outputs, names, self._transport.unpack_all(arrays[: len(names)]))
             arrays = arrays[len(names) :]
             for table in answer.tables:
                 keys, values = arrays.pop(0), arrays.pop(0)
@@ -176,12 +170,11 @@ class Pipeline:
                 scores = torch.from_numpy(arrays.pop(0).copy())
             loss = answer.loss if answer.loss is not None else loss
             self._stages_s = tuple(a + b for a, b in zip_longest(self._stages_s, answer.stages_s, fillvalue=0.0))
-        if gradients:
-            torch.autograd.backward([flight.outputs[name] for name in gradients], list(gradients.values()))
-        for call in flight.calls.values():
-            self._calls.end(call)
-        mine = gradients_of(flight.leaves)
-        self._took(flight.fetched.micro_batch.task, begun_s)
+        run_back(flying.outputs, gradients)
+        for request in flying.requests.values():
+            self._requests.end(request)
+        mine = gradients_of(flying.leaves)
+        self._took(flying.fetched.micro_batch.task, begun_s)
         return Computed(mine + rows, loss, scores)
 
     def finish(self, task: Task, wanted: Callable[[], bool]) -> None:
@@ -198,26 +191,27 @@ class Pipeline:
         message = Collect(generation=assign.generation, step=assign.step, task=assign.task, head=self._name)
         stage_of = {spec.name: number for number, stage in enumerate(self._blueprint.stages) for spec in stage.workers}
         have_some = [name for name in sorted(visited) if self._blueprint.stages[stage_of[name]].has_dense]
-        calls = [self._calls.ask(name, message) for name in have_some]
-        while any(call.envelope is None for call in calls):
+        requests = [self._requests.ask(name, message) for name in have_some]
+        while any(request.envelope is None for request in requests):
             if not wanted():
                 raise Abandoned
-            if any(is_stale(call) for call in self._calls.answered(LOOK_S)):
+            if any(is_stale(request) for request in self._requests.answered(LOOK_S)):
                 raise Abandoned
-        for call in calls:
-            if call.envelope is not None and isinstance(call.envelope.message, Collected) and call.envelope.arrays:
-                part = self._cuts[stage_of[call.name]].dense
-                self._model.gradients[part] += self._travel.unpack_all(call.envelope.arrays)[0]
-            self._calls.end(call)
+        for request in requests:
+            envelope = request.envelope
+            if envelope is not None and isinstance(envelope.message, Collected) and envelope.arrays:
+                part = self._cuts[stage_of[request.name]].dense
+                self._model.gradients[part] += self._transport.unpack_all(envelope.arrays)[0]
+            self._requests.end(request)
 
     def give_up(self) -> None:
         """Throw away what is under way."""
-        self._flights.clear()
+        self._in_flight.clear()
         self._load.clear()
         self._visited.clear()
         self._stages_s = (0.0,)
-        self._calls.give_up()
+        self._requests.give_up()
 
     def close(self) -> None:
-        """Close the lines."""
-        self._calls.close()
+        """Close the connections."""
+        self._requests.close()

@@ -18,34 +18,6 @@ from dovetail.runtime.dispatch.tail import num_given_back
 from dovetail.runtime.messages import Assign, Close, Extend, GaveBack, GiveBack, Message, More, Recall, Reset
 from dovetail.runtime.worker.tasks.task import MicroBatch, Task, divide
 
-FOLLOWED = 0.3
-"""How much of the way to what was last seen the estimates go."""
-
-
-class Throughput:
-    """Seconds a sample takes to compute, and a micro-batch to fetch."""
-
-    def __init__(self) -> None:
-        """Start with nothing known."""
-        self._sample_s = 0.0
-        self.fetch_s = 0.0
-
-    def add(self, *, samples: int, compute_s: float, fetch_s: float) -> None:
-        """Note a micro-batch."""
-        if samples:
-            self._sample_s = _followed(self._sample_s, compute_s / samples)
-        self.fetch_s = _followed(self.fetch_s, fetch_s)
-
-    def busy_s(self, samples: int) -> float:
-        """Return how long so many samples will take."""
-        return samples * self._sample_s
-
-
-def _followed(value: float, seen: float) -> float:
-    """Return an estimate that goes part of the way to what was seen."""
-    return seen if not value else value + FOLLOWED * (seen - value)
-
-
 SMALLER_FIRST = 4
 """The first micro-batch of a step is so many times smaller: everyone asks the servers at once, and computes sooner."""
 PARTS = 3
@@ -54,6 +26,8 @@ LEAST = 64
 """The fewest samples that these have."""
 LONG = 4.0
 """How many times what it takes to fetch one they take to compute, at least."""
+FOLLOWED = 0.3
+"""How much of the way to what was last seen the estimates go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +55,14 @@ class TaskProgress(Enum):
 class Inbox:
     """What this worker has to do, in the generation that the run is in."""
 
-    def __init__(
-        self, most_at_once: Callable[[], int], *, undivided: bool = False, pace: Throughput | None = None
-    ) -> None:
+    def __init__(self, most_at_once: Callable[[], int], *, undivided: bool = False) -> None:
         """Start without tasks; `most_at_once()` says how many samples a micro-batch may have now.
 
-        Where tasks are `undivided`, each is one micro-batch. By its `pace` a worker knows what it can give back.
+        Where tasks are `undivided`, each is one micro-batch.
         """
-        self._most_at_once, self._undivided, self._pace = most_at_once, undivided, pace or Throughput()
+        self._most_at_once, self._undivided = most_at_once, undivided
+        self.throughput = Throughput()
+        """By which a worker knows what it can give back; the main thread tells it of what was computed."""
         self._lock = threading.Lock()
         self._tasks: dict[tuple[int, int], Task] = {}
         self.generation = 0
@@ -148,7 +122,7 @@ class Inbox:
         if task is None:
             return News(answer=answer)
         unbegun = [each for each in task.unbegun if each.number > 0]
-        sample_s = self._pace.busy_s(1)
+        sample_s = self.throughput.busy_s(1)
         count = num_given_back(
             [each.last - each.first for each in unbegun],
             left_s=max(0.0, task.begun_s + sample_s * task.begun_samples - time.monotonic()),
@@ -189,7 +163,7 @@ class Inbox:
     def _most_of_open(self, samples: int, most: int) -> int:
         """Return how large micro-batches are of which the last may be given back: smaller where they take long."""
         smaller = max(LEAST, -(-samples // PARTS))
-        return min(most, smaller) if self._pace.busy_s(smaller) > LONG * self._pace.fetch_s else most
+        return min(most, smaller) if self.throughput.busy_s(smaller) > LONG * self.throughput.fetch_s else most
 
     # -- asked by the threads that fetch, compute and send -------------------------------------------------------------
 
@@ -249,3 +223,27 @@ def _asks_now(task: Task) -> More | None:
     """Return what an open task asks that has nothing left to begin, and note that it asked."""
     assign, task.asked_for_more = task.assign, task.assign.is_open
     return More(generation=assign.generation, step=assign.step, task=assign.task) if assign.is_open else None
+
+
+class Throughput:
+    """How fast a worker is by its own count: seconds a sample takes to compute, and a micro-batch to fetch."""
+
+    def __init__(self) -> None:
+        """Start with nothing known."""
+        self._sample_s = 0.0
+        self.fetch_s = 0.0
+
+    def add(self, *, samples: int, compute_s: float, fetch_s: float) -> None:
+        """Note a micro-batch."""
+        if samples:
+            self._sample_s = _followed(self._sample_s, compute_s / samples)
+        self.fetch_s = _followed(self.fetch_s, fetch_s)
+
+    def busy_s(self, samples: int) -> float:
+        """Return how long so many samples will take."""
+        return samples * self._sample_s
+
+
+def _followed(value: float, seen: float) -> float:
+    """Return an estimate that goes part of the way to what was seen."""
+    return seen if not value else value + FOLLOWED * (seen - value)

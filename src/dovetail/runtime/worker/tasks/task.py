@@ -29,8 +29,8 @@ class Task:
     num_known: int = 0
     num_computed: int = 0
     num_pushed: int = 0
-    slices_pushed: dict[int, int] = field(default_factory=dict)
-    """By server: slices of dense gradients that went there before the last push."""
+    buckets_pushed: dict[int, int] = field(default_factory=dict)
+    """By server: buckets of dense gradients that went there before the last push."""
     num_assigned: int = 0
     """Those that the task began with; what comes later are pieces of the step's tail."""
     num_positions: int = 0
@@ -89,7 +89,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class ArrivingBuckets:
-    """Dense parameters on their way here, slice by slice; an event each."""
+    """Dense parameters on their way here, bucket by bucket; an event each."""
 
     vector: Floats
     came: list[threading.Event]
@@ -107,7 +107,7 @@ class FetchedBatch:
     after_s: float = 0.0
     """Of that, what could not be done before the servers had the step that it waited for."""
     arriving: ArrivingBuckets | None = None
-    """The dense parameters, where they come in slices."""
+    """The dense parameters, where they come in buckets."""
 
 
 def divide(first: int, last: int, most: int, *, smaller_first: int | None = None) -> Iterator[tuple[int, int]]:

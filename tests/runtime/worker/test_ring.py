@@ -26,7 +26,7 @@ from dovetail.runtime.process import Process
 from dovetail.runtime.worker.compute.computer import Computer
 from dovetail.runtime.worker.compute.served_model import ServedModel
 from dovetail.runtime.worker.dense import ring
-from dovetail.runtime.worker.dense.ring_sync import RingSync
+from dovetail.runtime.worker.dense.ring import RingSync
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.tasks.task import Task
 from dovetail.spec.run_sections import RunOptimizer
@@ -233,7 +233,7 @@ def test_a_member_stops_waiting_for_others_when_the_ring_is_not_wanted(make_memb
 
 
 def test_a_meeting_place_that_is_gone_is_told(make_members, monkeypatch):
-    monkeypatch.setattr(ring, "MEETING_S", 0.3)
+    monkeypatch.setattr(ring, "RENDEZVOUS_S", 0.3)
     first, second = make_members(2)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens

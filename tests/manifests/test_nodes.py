@@ -4,11 +4,11 @@ import pytest
 
 from dovetail.errors import SpecError
 from dovetail.manifests.nodes import name_of, parse_per_node
-from tests.manifests.makers import make_fleet
+from tests.manifests.makers import make_planned
 
 
 def test_units_of_one_type_are_added_up_and_packed_into_nodes() -> None:
-    cpu, gpu = make_fleet().groups
+    cpu, gpu = make_planned().groups
 
     # 20 + 3 cores on nodes of eight; a g5.xlarge has four virtual CPUs and one GPU.
     assert (cpu.type, cpu.nodes, cpu.units, cpu.cores, cpu.gpus) == ("cpu", 3, 8, 8, 0)
@@ -17,21 +17,21 @@ def test_units_of_one_type_are_added_up_and_packed_into_nodes() -> None:
 
 
 def test_the_first_node_has_a_core_for_each_server_the_coordinator_and_the_launcher() -> None:
-    fleet = make_fleet()
+    planned = make_planned()
 
-    assert fleet.head_cores == 4
-    assert fleet.head_bytes == 6 << 30  # four of Python, and one for the rows of each server
-    assert fleet.num_nodes == 6
+    assert planned.head_cores == 4
+    assert planned.head_bytes == 6 << 30  # four of Python, and one for the rows of each server
+    assert planned.num_nodes == 6
 
 
 def test_without_more_said_a_node_has_one_unit() -> None:
-    (group,) = make_fleet(("v100", 0, 9, 3)).groups
+    (group,) = make_planned(("v100", 0, 9, 3)).groups
 
     assert (group.nodes, group.units, group.cores, group.gpus) == (3, 1, 1, 1)
 
 
 def test_types_whose_names_look_alike_get_different_ones() -> None:
-    names = [group.name for group in make_fleet(("a:b", 0, 0, 1), ("A.b", 1, 1, 1), ("head", 2, 2, 1)).groups]
+    names = [group.name for group in make_planned(("a:b", 0, 0, 1), ("A.b", 1, 1, 1), ("head", 2, 2, 1)).groups]
 
     assert names[0] == "a-b"
     assert len({*names, "head"}) == 4
@@ -52,4 +52,4 @@ def test_a_number_of_units_that_is_none_is_refused(word: str) -> None:
 
 def test_units_of_a_type_that_the_plan_has_not_are_refused() -> None:
     with pytest.raises(SpecError, match="is no type of the plan"):
-        make_fleet(per_node={"cpus": 4})
+        make_planned(per_node={"cpus": 4})

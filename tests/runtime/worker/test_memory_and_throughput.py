@@ -8,8 +8,8 @@ from dovetail.runtime.messages import Span
 from dovetail.runtime.worker.compute.memory import MemoryBudget, free_memory_bytes, saved_bytes
 from dovetail.runtime.worker.tasks import score_counts
 from dovetail.runtime.worker.tasks.inbox import Throughput
-from dovetail.runtime.worker.tasks.lifecycle import IdleTime
 from dovetail.runtime.worker.tasks.score_counts import NUM_BINS, ScoreCounts
+from dovetail.runtime.worker.tasks.spans import IdleTime
 
 
 def test_before_a_sample_is_known_the_micro_batch_is_the_run_files():

@@ -1,4 +1,4 @@
-"""Dense parameters that come slice by slice are those of one piece, and layers run when theirs are there."""
+"""Dense parameters that come bucket by bucket are those of one piece, and layers run when theirs are there."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dovetail.runtime.dense.buckets import buckets_of
-from dovetail.runtime.worker.dense.buckets import BucketPull, LayerBarrier
+from dovetail.runtime.worker.dense.sync import BucketPull, ServerSync
 from dovetail.runtime.worker.fetch import Fetcher
 from dovetail.runtime.worker.links.servers import Abandoned
 from dovetail.runtime.worker.tasks.task import ArrivingBuckets
@@ -15,32 +15,40 @@ from tests.runtime.worker.makers import micro_batch, running
 from tests.runtime.worker.test_compute import compute, fetched_by
 
 
-def arriving_of(values, slices):
+def arriving_of(values, buckets):
     """Return parameters of which nothing has come yet."""
-    return ArrivingBuckets(values, [threading.Event() for _ in slices])
+    return ArrivingBuckets(values, [threading.Event() for _ in buckets])
+
+
+def pull_of(bench, buckets):
+    """Return what has layers wait, and nobody to fetch."""
+    return BucketPull(bench.model, buckets, bench.lines(), lambda task: True)
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-def test_parameters_in_slices_are_those_of_one_piece(make_bench, servers):
+def test_parameters_in_buckets_are_those_of_one_piece(make_bench, servers):
     bench = make_bench(servers=servers, slice_bytes=100)
-    slices = buckets_of(bench.blueprint)
+    buckets = buckets_of(bench.blueprint)
     expected = compute(bench, fetched_by(bench, 0, 60))
     whole = bench.model.values.clone()
     bench.model.values.fill_(7.0)
     rested = threading.Event()
-    pull = BucketPull(slices, bench.lines(), lambda task: True, rested.set)
+    pull = BucketPull(bench.model, buckets, bench.lines(), lambda task: True, rested.set)
     fetcher = Fetcher(
-        *(bench.blueprint, bench.samples, bench.model, bench.lines()),
-        wanted=lambda task: True, dense=True, slices=pull,
-    )  # fmt: skip
-    gate = LayerBarrier(bench.model, slices)
+        bench.blueprint,
+        bench.samples,
+        bench.model,
+        bench.lines(),
+        ServerSync(bench.model, pull),
+        wanted=lambda task: True,
+    )
 
     with running(pull.run):
         fetched = fetcher.fetch(fetcher.read(micro_batch(0, 60)))
         assert fetched.dense is None
-        gate.begin(fetched.arriving, lambda: True)
+        pull.begin(fetched.arriving, lambda: True)
         loss = loss_of(bench, fetched)
-        gate.end()
+        pull.end()
         pull.stop()
 
     assert rested.is_set()  # else it would count as standing still from then on
@@ -55,13 +63,13 @@ def loss_of(bench, fetched):
     return float(loss.detach())
 
 
-def test_a_layer_waits_for_its_slices_and_not_for_those_of_later_ones(make_bench):
+def test_a_layer_waits_for_its_buckets_and_not_for_those_of_later_ones(make_bench):
     bench = make_bench(slice_bytes=100)
     fetched = fetched_by(bench, 0, 30)
     expected = compute(bench, fetched).loss
-    slices, values = buckets_of(bench.blueprint), fetched.dense.copy()
+    buckets, values = buckets_of(bench.blueprint), fetched.dense.copy()
     bench.model.values.zero_()
-    gate, arriving = LayerBarrier(bench.model, slices), arriving_of(values, slices)
+    pull, arriving = pull_of(bench, buckets), arriving_of(values, buckets)
     layers = [block.module for block in bench.graph.blocks if any(p.requires_grad for p in block.module.parameters())]
     layers = [layer for layer in layers if any(p is each for p in layer.parameters() for each in bench.model.dense)]
     ran = [threading.Event() for _ in layers]
@@ -70,8 +78,8 @@ def test_a_layer_waits_for_its_slices_and_not_for_those_of_later_ones(make_bench
     end_of_first = sum(parameter.numel() for parameter in layers[0].parameters())
     losses = []
 
-    with running(lambda: (gate.begin(arriving, lambda: True), losses.append(loss_of(bench, fetched)), gate.end())):
-        early = [number for number, each in enumerate(slices) if each.first < end_of_first]
+    with running(lambda: (pull.begin(arriving, lambda: True), losses.append(loss_of(bench, fetched)), pull.end())):
+        early = [number for number, each in enumerate(buckets) if each.first < end_of_first]
         for number in early:
             arriving.came[number].set()
         assert ran[0].wait(60)
@@ -83,26 +91,26 @@ def test_a_layer_waits_for_its_slices_and_not_for_those_of_later_ones(make_bench
     np.testing.assert_array_equal(bench.model.values.numpy(), values)
 
 
-def test_nobody_waits_for_slices_of_a_task_that_is_not_wanted(make_bench):
+def test_nobody_waits_for_buckets_of_a_task_that_is_not_wanted(make_bench):
     bench = make_bench(slice_bytes=100)
-    slices = buckets_of(bench.blueprint)
-    gate = LayerBarrier(bench.model, slices)
-    gate.begin(arriving_of(np.zeros(bench.blueprint.dense_size, dtype=np.float32), slices), lambda: False)
+    buckets = buckets_of(bench.blueprint)
+    pull = pull_of(bench, buckets)
+    pull.begin(arriving_of(np.zeros(bench.blueprint.dense_size, dtype=np.float32), buckets), lambda: False)
 
     with pytest.raises(Abandoned):
-        gate.end()
+        pull.end()
 
 
 def test_a_model_that_is_compiled_has_all_parameters_before_it_runs(make_bench):
     bench = make_bench(slice_bytes=100)
-    slices = buckets_of(bench.blueprint)
+    buckets = buckets_of(bench.blueprint)
     bench.model.compiles = True
-    gate = LayerBarrier(bench.model, slices)
+    pull = pull_of(bench, buckets)
     values = np.arange(bench.blueprint.dense_size, dtype=np.float32)
-    arriving = arriving_of(values, slices)
+    arriving = arriving_of(values, buckets)
     for event in arriving.came:
         event.set()
 
-    gate.begin(arriving, lambda: True)
+    pull.begin(arriving, lambda: True)
 
     np.testing.assert_array_equal(bench.model.values.numpy(), values)

@@ -18,10 +18,10 @@ MODEL = RunModel(name="ctr-dnn", options={"num_rows": 240, "width": 8, "hidden":
 
 @pytest.fixture
 def make_wire(tmp_path):
-    def make(run=None, **settings):
+    def make(run=None, tell=None, **settings):
         run = make_run(model=MODEL, compression=RunCompression(**settings), **(run or {}))
         blueprint = prepare(run, tmp_path / "run")
-        wire = LinkCompression(blueprint, name="w", is_slow=True)
+        wire = LinkCompression(blueprint, name="w", is_slow=True, tell=tell)
         wire.rest.clock = itertools.count().__next__  # steps of a second each, whatever else the machine does
         return wire, blueprint
 
@@ -115,9 +115,9 @@ def test_what_was_sent_on_the_way_back_to_32_bits_is_sent_again_with_its_step(ma
 
 
 def test_where_bandwidth_is_not_the_limit_nothing_is_coded_kept_or_decided(make_wire):
-    wire, blueprint = make_wire(bits="auto")
-    told, dense, rows = [], gradient(blueprint.dense_size, 0), gradient((5, 8), 1)
-    wire.tell = lambda link, decision: told.append(decision)
+    told = []
+    wire, blueprint = make_wire(bits="auto", tell=lambda link, decision: told.append(decision))
+    dense, rows = gradient(blueprint.dense_size, 0), gradient((5, 8), 1)
     for step in range(50 * WINDOW):
         wire.begin(step)
         assert wire.rows_up(0, rows) is rows
@@ -133,9 +133,10 @@ def test_where_bandwidth_is_not_the_limit_nothing_is_coded_kept_or_decided(make_
 
 
 def test_a_width_that_is_too_noisy_is_given_up_for_the_next(make_wire):
-    wire, blueprint = make_wire(bits="auto")
     told = []
-    wire.tell = lambda link, decision: told.append((link, decision.before, decision.bits))
+    wire, blueprint = make_wire(
+        bits="auto", tell=lambda link, decision: told.append((link, decision.before, decision.bits))
+    )
     draw = np.random.default_rng(5)
     spread = np.exp(draw.standard_normal(blueprint.dense_size)).astype(np.float32)  # neighbours differ in size
     for step in range(5 * WINDOW):
@@ -176,9 +177,10 @@ def test_without_compression_nothing_is_touched_and_nothing_asked_for(make_wire)
 
 
 def test_a_slow_link_gets_a_codec_says_so_and_gives_back_what_it_kept_when_it_is_fast(make_wire):
-    wire, blueprint = make_wire(bits="auto")
     told = []
-    wire.tell = lambda link, decision: told.append((link, decision.before, decision.bits))
+    wire, blueprint = make_wire(
+        bits="auto", tell=lambda link, decision: told.append((link, decision.before, decision.bits))
+    )
     arrived = expected = np.zeros(blueprint.dense_size)
 
     def train(tasks, seconds_of):
