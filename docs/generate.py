@@ -197,7 +197,8 @@ def commands() -> str:
     lines = [COMMANDS_INTRODUCTION]
     for path, command in _commands(("dovetail",), typer.main.get_command(app)):
         lines += [f"## `{' '.join(path)}`", "", *_command_lines(path, command)]
-    return _page(lines)
+    rows = [(f"`{name}`", *rest) for name, *rest in VARIABLES]
+    return _page([*lines, "## Environment variables", "", *_table(("variable", "set by", "meaning"), rows)])
 
 
 def _commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -417,6 +418,21 @@ COMMANDS_INTRODUCTION = """\
 Results go to stdout, messages to stderr. The exit status is 0; 1 for a mistake that `error:` and `hint:` explain, or a
 check that fails; 2 for a command line that makes no sense. Every command has `--help`.
 """
+
+VARIABLES = (
+    ("DOVETAIL_CATALOGUE", "you", "more catalogue files, separated like `PATH`"),
+    ("DOVETAIL_LOG", "you", "`json`: every line that a process writes is a JSON object"),
+    ("DOVETAIL_SERVER", "you", "the folder or address of the daemon that `submit`, `jobs` and so on ask"),
+    ("DOVETAIL_TOKEN", "you", "the word by which a daemon at an address lets you in"),
+    ("DOVETAIL_JOB", "the daemon, for a job", "its id"),
+    ("DOVETAIL_JOB_FOLDER", "the daemon, for a job", "a folder that it keeps from start to start"),
+    ("DOVETAIL_PROGRESS", "the daemon, for a job", "the file in which `dovetail.job` says how far it is"),
+    ("DOVETAIL_WORKERS", "the daemon, for a job", "how many workers it has"),
+    ("DOVETAIL_TYPE", "the daemon, for a job", "the type of its units"),
+    ("DOVETAIL_UNITS", "the daemon, for a job", "which units it has, `0,2`"),
+    ("DOVETAIL_GPUS", "the daemon, for a job", "the GPU of each worker at the start, with commas between"),
+)
+"""Beside these, CUDA_VISIBLE_DEVICES, NUMBA_CACHE_DIR and XDG_CACHE_HOME mean what they do elsewhere."""
 
 WORKLOAD_INTRODUCTION = """\
 # The workload file
