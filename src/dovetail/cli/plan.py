@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dovetail.cli.catalogue import FinishIn, MinSamplesPerS, OwnCatalogues, ProblemFile, Spot, problem_from
 from dovetail.cli.output import errors_shown, print_json, say, write_file
-from dovetail.cli.tables import wide_console
+from dovetail.cli.tables import make_table, wide_console
 from dovetail.cost import plan_memory
 from dovetail.cost.plan import stage_times
 from dovetail.errors import DovetailError, NoPlanError, PlanError
@@ -320,9 +319,12 @@ def _table(problem: Problem, plan: Plan, number: int, name: str) -> Table:
     cache = next(layer.on[stage.resource].cache for layer in problem.layers if layer.name == name)
     chosen = (stage.row_budgets or {}).get(name)
     title = f"rows of `{name}` on each {stage.resource} of stage {number + 1}"
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for heading in ("memory for rows", "found there", "s/batch", "samples/s", "of the unit", ""):
-        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
+    table = make_table(
+        ("memory for rows", "found there", "s/batch", "samples/s", "of the unit", ""),
+        text=("",),
+        title=title,
+        title_justify="left",
+    )
     points = {held for held, _ in cache.hits if held >= cache.least_bytes} if cache is not None else set()
     room = problem.resource(stage.resource).memory_bytes
     for held in [*sorted(points | ({chosen} if chosen is not None else set())), None]:

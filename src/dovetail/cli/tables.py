@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -18,6 +18,8 @@ from dovetail.spec import Plan, Problem, Stage
 from dovetail.units import format_bytes, format_count, format_duration, format_plain, format_usd
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
     from dovetail.runtime.planned.from_plan import PlannedRun
 
 STAGE_FIGURES = ("units", "USD/h", "s/batch", "samples/s", "")
@@ -26,11 +28,11 @@ STAGE_FIGURES = ("units", "USD/h", "s/batch", "samples/s", "")
 def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
     """Print the stages of a plan, then what it costs and how far that is proven."""
     console = wide_console()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     at_sites = bool(problem.site_links)
-    for heading in ("stage", "layers", "resource", *(["site"] if at_sites else []), *STAGE_FIGURES):
-        is_text = heading in ("layers", "resource", "site", "")
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
+    table = make_table(
+        ("stage", "layers", "resource", *(["site"] if at_sites else []), *STAGE_FIGURES),
+        text=("layers", "resource", "site", ""),
+    )
     slowest = max(plan.stages, key=lambda stage: stage.seconds_per_batch or 0.0)
     for position, stage in enumerate(plan.stages):
         seconds = stage.seconds_per_batch or 0.0
@@ -82,10 +84,8 @@ def _print_budget(console: Console, problem: Problem, number: int, stage: Stage,
 
 def print_memory(problem: Problem, plan: Plan) -> None:
     """Print what one unit of each stage will hold, beside what it has room for."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title="memory of one unit", title_justify="left")
     headings = ("stage", "resource", "parameters", "gradients", "optimizer", "index", "activations", "in all", "has")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "resource" else "right", no_wrap=True)
+    table = make_table(headings, text=("resource",), title="memory of one unit", title_justify="left")
     for position, (stage, memory) in enumerate(zip(plan.stages, plan_memory(problem, plan.stages), strict=True)):
         room_bytes = problem.resource(stage.resource).memory_bytes
         table.add_row(
@@ -104,19 +104,20 @@ def print_memory(problem: Problem, plan: Plan) -> None:
 
 def print_pareto(plans: Sequence[Plan]) -> None:
     """Print the curve of cost against speed, one plan a row."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     some_egress = any(plan.egress_cost is not None for plan in plans)
-    for heading in (
-        "samples/s",
-        "time",
-        "USD",
-        *(["egress"] if some_egress else []),
-        "USD/h",
-        "units",
-        "stages",
-        "proof",
-    ):
-        table.add_column(heading, justify="left" if heading in ("units", "proof") else "right")
+    table = make_table(
+        (
+            "samples/s",
+            "time",
+            "USD",
+            *(["egress"] if some_egress else []),
+            "USD/h",
+            "units",
+            "stages",
+            "proof",
+        ),
+        text=("units", "proof"),
+    )
     for plan in plans:
         table.add_row(
             format_count(plan.samples_per_s),
@@ -129,6 +130,20 @@ def print_pareto(plans: Sequence[Plan]) -> None:
             "optimal" if plan.optimal else f"gap {_gap(plan):.1%}",
         )
     wide_console().print(table)
+
+
+def make_table(
+    headings: Sequence[str],
+    *,
+    text: Container[str] = (),
+    title: str | None = None,
+    title_justify: JustifyMethod = "center",
+) -> Table:
+    """Return a table with such columns, those of `text` to the left and figures to the right."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify=title_justify)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in text else "right", no_wrap=True)
+    return table
 
 
 def wide_console() -> Console:
@@ -178,10 +193,10 @@ def show_places(planned: PlannedRun) -> None:
     """Say what the plan asks for, what this machine has, what each stage runs on here, and how fast that should be."""
     machine, prediction = planned.machine, planned.prediction
     say(f"{machine.called} {machine.cores} core{'s' * (machine.cores != 1)} and {machine.gpus} GPUs; the plan:")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("stage", "layers", "type", "a unit is", "planned", "here", "predicted a batch"):
-        is_text = heading in ("layers", "type", "a unit is")
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
+    table = make_table(
+        ("stage", "layers", "type", "a unit is", "planned", "here", "predicted a batch"),
+        text=("layers", "type", "a unit is"),
+    )
     for number, (stage, seconds) in enumerate(zip(planned.stages, prediction.stage_seconds, strict=True)):
         less = f", here {stage.size}" if stage.size != stage.unit.size else ""
         table.add_row(

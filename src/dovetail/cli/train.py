@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dovetail.cli.options import EXPERT, OnHosts, ReplanAbove, ReplanSteps, opened
 from dovetail.cli.output import errors_shown, print_json, say
-from dovetail.cli.tables import wide_console
+from dovetail.cli.tables import make_table, wide_console
 from dovetail.errors import DovetailError
 from dovetail.runtime.folder import RunSummary
 from dovetail.spec.run import Run
@@ -440,9 +439,7 @@ def _quality(result: TrainingResult) -> str:
 
 
 def _worker_table(result: TrainingResult) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("worker", "samples", "share", "samples/s", "busy", "idle"):
-        table.add_column(heading, justify="left" if heading == "worker" else "right", no_wrap=True)
+    table = make_table(("worker", "samples", "share", "samples/s", "busy", "idle"), text=("worker",))
     for name, figures in result.workers.items():
         table.add_row(
             name,
@@ -457,9 +454,7 @@ def _worker_table(result: TrainingResult) -> Table:
 
 def _stage_table(stages: Sequence[StageSummary]) -> Table:
     """Return what each stage did; the workers above are those of the first."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("stage", "layers", "workers", "samples", "computing"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = make_table(("stage", "layers", "workers", "samples", "computing"))
     for number, stage in enumerate(stages):
         layers = f"{stage.first_layer} to {stage.last_layer}"
         table.add_row(str(number), layers, str(stage.workers), f"{stage.samples:,}", format_duration(stage.busy_s))
@@ -468,9 +463,7 @@ def _stage_table(stages: Sequence[StageSummary]) -> Table:
 
 def _link_table(links: Mapping[str, LinkSummary]) -> Table:
     """Return the links whose widths were chosen, with what that was measured to bring."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("link", "bits", "changes", "transfers"):
-        table.add_column(heading, justify="left" if heading == "link" else "right", no_wrap=True)
+    table = make_table(("link", "bits", "changes", "transfers"), text=("link",))
     for name, link in sorted(links.items()):
         table.add_row(name, str(link.bits), str(link.changes), f"{link.gain:.1f}x as fast")
     return table
@@ -478,9 +471,7 @@ def _link_table(links: Mapping[str, LinkSummary]) -> Table:
 
 def _row_table(tables: Sequence[TableSummary]) -> Table:
     """Return where the rows of tables on a device are."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("table", "on the device", "in memory", "on disk", "found there", "came up", "went down"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = make_table(("table", "on the device", "in memory", "on disk", "found there", "came up", "went down"))
     for number, rows in enumerate(tables):
         places = [f"{count:,}" for count in (rows.device_rows, rows.host_rows, rows.disk_rows)]
         table.add_row(str(number), *places, f"{rows.hit_ratio:.1%}", f"{rows.lifted:,}", f"{rows.lowered:,}")
@@ -488,9 +479,7 @@ def _row_table(tables: Sequence[TableSummary]) -> Table:
 
 
 def _server_table(result: TrainingResult) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("server", "rows", "updates", "busy", "log", "of the time"):
-        table.add_column(heading, justify="left" if heading == "server" else "right", no_wrap=True)
+    table = make_table(("server", "rows", "updates", "busy", "log", "of the time"), text=("server",))
     for name, figures in result.servers.items():
         table.add_row(
             name,

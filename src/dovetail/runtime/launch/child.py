@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,9 +14,8 @@ from torch import nn
 from dovetail.data.source import Source
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import log_of
-from dovetail.runtime.launch.entry import LEAVE
 from dovetail.runtime.launch.fork_server import UNSEEN, ForkedProcess, ForkServerEnded, fork_server
-from dovetail.runtime.launch.hosts.protocol import HERE, Handle
+from dovetail.runtime.launch.hosts.protocol import Handle
 from dovetail.runtime.launch.sandbox import Sandbox
 from dovetail.runtime.messages import Report
 from dovetail.runtime.prepare.main_guard import travelling
@@ -32,35 +30,6 @@ STARTS = 2
 MOST = 4
 """How often in a row a process may end before it was heard of."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-
-
-@dataclass(frozen=True, slots=True)
-class LocalHandle:
-    """A process on this machine."""
-
-    process: ForkedProcess
-    host: str = HERE
-
-    @property
-    def pid(self) -> int:
-        """Return the process id."""
-        return self.process.pid
-
-    def how_it_ended(self) -> str | None:
-        """Return how it ended, or None while it runs."""
-        return self.process.how_it_ended()
-
-    def ask_to_leave(self) -> None:
-        """Have a worker hand its tasks to others and end."""
-        self.process.send(LEAVE)
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.process.send(signal.SIGKILL)
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until it has ended, at most so long."""
-        self.process.wait(timeout_s)
 
 
 @dataclass(slots=True)
@@ -110,11 +79,11 @@ class Starter:
         self.inherited: tuple[int, ...] = ()
         """Open files that coordinator and servers hold as well."""
 
-    def start_role(self, name: str) -> LocalHandle:
+    def start_role(self, name: str) -> ForkedProcess:
         """Start the coordinator or a server, with one thread; return its handle."""
         return self._start("run_role", name, dict.fromkeys(THREADS, "1"), held=self.inherited)
 
-    def start_worker(self, name: str) -> LocalHandle:
+    def start_worker(self, name: str) -> ForkedProcess:
         """Start a worker; return its handle."""
         things = (self._model, self._source, self._bed.entrance(name))
         return self._start("run_worker", name, self.environment_of(name), things=things)
@@ -127,12 +96,12 @@ class Starter:
         *,
         things: tuple[Any, ...] | None = None,
         held: tuple[int, ...] = (),
-    ) -> LocalHandle:
+    ) -> ForkedProcess:
         """Have a process forked; where the one that forks ended, another takes its place, so many times."""
         for attempt in range(1, STARTS + 1):
             try:
                 words, every = (str(self._folder), name), {**os.environ, **environment}
-                return LocalHandle(fork_server().fork(target, words, every, things=things, held=held))
+                return fork_server().fork(target, words, every, things=things, held=held)
             except ForkServerEnded as error:
                 if attempt == STARTS:
                     raise TrainingError(f"{name} cannot be started: {error}", hint=error.hint) from None

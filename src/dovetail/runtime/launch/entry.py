@@ -22,6 +22,7 @@ from dovetail.errors import DovetailError
 from dovetail.logs import JsonLines, tell_as
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import log_of
+from dovetail.runtime.launch.fork_server import LEAVE
 from dovetail.runtime.process import Process
 from dovetail.spec.run import Run, RunWorker
 
@@ -32,8 +33,6 @@ PR_SET_NAME = 15
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 1 << 30
 MOST_FILES = 1 << 16
-LEAVE = signal.SIGUSR1
-"""Asks a worker to leave. SIGTERM is not it: a group that is sent that is to end as a whole."""
 EXTRA = "extra"
 """What workers are called, with a number, that the run file does not name."""
 

@@ -42,6 +42,8 @@ READY, FORKED, ENDED = b"r", b"f", b"e"
 MOST_FILES = 16
 """Open files that go with an order."""
 LOOK_S = 0.01
+LEAVE = signal.SIGUSR1
+"""Asks a worker to leave. SIGTERM is not it: a group that is sent that is to end as a whole."""
 UNSEEN = "ended, and nobody saw how"
 """Of a process that outlived the one that forked it."""
 
@@ -51,7 +53,9 @@ class ForkServerEnded(DovetailError):  # noqa: N818
 
 
 class ForkedProcess:
-    """A process that was forked, as its launcher has it."""
+    """A process that was forked, as its launcher has it: a `Handle` of this machine."""
+
+    host = ""
 
     def __init__(self, server: ForkServer, pid: int, pidfd: int) -> None:
         """Keep how it is reached: a number may be given out again, and an open file may not."""
@@ -66,8 +70,15 @@ class ForkedProcess:
             return f"killed by {signal.Signals(-self._code).name}" if self._code < 0 else f"exit status {self._code}"
         return UNSEEN if self._server.is_gone and self._has_ended(0.0) else None
 
-    def send(self, number: int) -> None:
-        """Send it a signal; nothing happens where it has ended."""
+    def ask_to_leave(self) -> None:
+        """Have a worker hand its tasks to others and end."""
+        self._send(LEAVE)
+
+    def kill(self) -> None:
+        """End it at once; nothing happens where it has ended."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 

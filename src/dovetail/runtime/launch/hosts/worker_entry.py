@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from dovetail.runtime.launch.entry import LEAVE, begin, first_worker, guarded
+from dovetail.runtime.launch.entry import begin, first_worker, guarded
+from dovetail.runtime.launch.fork_server import LEAVE
 from dovetail.runtime.process import Process
 from dovetail.spec.run import RunWorker
 
