@@ -5,6 +5,7 @@ BIN := .venv/bin
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist worksteal
 MAKEFLAGS += --jobs=2
+unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, and each would compile all it imports
 
 .PHONY: demo test quick check kernels coverage other-kernels slow bench format clean
 

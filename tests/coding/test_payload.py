@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.codecs.checksum import checksum
-from dovetail.codecs.payload import CHECKSUM_AT, HEAD, pack, unpack
+from dovetail.codecs.payload import CHECKSUM_AT, HEAD, checksum, pack, unpack
 from dovetail.codecs.registry import codec_of
 from dovetail.codecs.top_k import TopK
 from dovetail.transport import WireError

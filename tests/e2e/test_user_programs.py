@@ -28,7 +28,7 @@ def run(name: str, place: Path) -> str:
 
 def figure(text: str, words: str) -> float:
     """Return the number that follows some words."""
-    found = re.search(rf"{words} \[?\s*([-\d.e]+)", text)
+    found = re.search(rf"{words} \[?\s*([-+\d.e]+)", text)
     assert found is not None, text
     return float(found[1])
 
@@ -43,7 +43,7 @@ def test_deepfm_from_csv_learns_what_the_rows_hold(tmp_path):
 
     assert figure(said, "best validation loss") < 0.3  # a coin would be at 0.69
     assert (tmp_path / "runs" / "deepfm" / "best").is_dir()
-    assert 0.0 < figure(said, "first scores") < 1.0
+    assert 0.0 <= figure(said, "first scores") <= 1.0  # rows so clear that float32 may round to an end
 
 
 def test_ten_classes_of_images_are_told_apart(tmp_path):

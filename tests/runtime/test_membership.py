@@ -96,7 +96,7 @@ def test_a_worker_that_leaves_for_good_is_not_waited_for(tmp_path, mode):
             kill(local, "worker-1")
             seen["left"] = report.samples
         seen["states"] = {worker.name: worker.state for worker in report.workers}
-        if seen["states"].get("worker-1") == "away":
+        if "left" in seen and seen["states"].get("worker-1") == "away":
             gone.touch()
 
     local = train(run, tmp_path / "run", meanwhile=meanwhile)

@@ -19,17 +19,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.codecs.checksum import AT_WORD, checksum
 from dovetail.codecs.codec import NOTHING_KEPT, Bytes, Codec, Floats
 from dovetail.codecs.registry import codec_numbered
 from dovetail.codecs.top_k import TopK
+from dovetail.splitmix import GOLDEN, mix
 from dovetail.transport import WireError
 
 MAGIC = b"DVC1"
 HEAD = struct.Struct("<4sBBHdQQ")
-CHECKSUM_AT = 8 * AT_WORD
+_AT_WORD = 3
+"""Where a payload has its checksum: whatever is there counts as zero."""
+CHECKSUM_AT = 8 * _AT_WORD
+_FACTOR = np.uint64(0xD6E8FEB86659FD93)
+_1, _2, _3 = np.uint64(1), np.uint64(2), np.uint64(3)
+_47 = np.uint64(47)
 MOST_DIMENSIONS = 16
 MOST_NUMBERS = 1 << 40
 LARGEST_SEED = (1 << 63) - 1
@@ -129,7 +135,7 @@ def _read_head(payload: Bytes, where: str) -> tuple[Codec, tuple[int, ...], int]
     if len(payload) != expected:
         raise WireError(f"{where} has a payload of {len(payload)} bytes, {list(shape)} by {codec.name} is {expected}")
     words = payload.view(np.uint64)
-    if int(checksum(words)) != int(words[AT_WORD]):
+    if int(checksum(words)) != int(words[_AT_WORD]):
         raise WireError(f"{where} has a payload with a wrong checksum")
     return codec, shape, num_exact
 
@@ -147,3 +153,27 @@ def _aligned(array: NDArray[np.uint8]) -> Bytes:
     copy: Bytes = np.empty(-(-len(array) // 8), dtype=np.uint64).view(np.uint8)[: len(array)]
     copy[:] = array
     return copy
+
+
+@njit(cache=True, nogil=True)
+def checksum(words):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return 64 bits that no change of a single word leaves as they are, and other changes leave once in 2 ** 64.
+
+    At the speed of memory: four streams of words, each word decides all bits of its stream. There are at least four.
+
+    Two other sums of words earn their place. A row on disk (`embedding.tiers.disk.record`) is short: its own takes 3.4
+    ns where this one takes 14.7 (144 bytes), most of it at the end. That of the redo log is summed up in parts while
+    words are copied, and takes 128 bits for the same promise; logs of the version before have it.
+    """
+    a, b, c, d = GOLDEN, mix(GOLDEN + _1), mix(GOLDEN + _2), mix(GOLDEN + _3)
+    d ^= words[_AT_WORD]  # so that the loop, which brings it in, brings in nothing
+    whole = len(words) // 4 * 4
+    for i in range(0, whole, 4):
+        a = (a ^ words[i]) * _FACTOR
+        b = (b ^ words[i + 1]) * _FACTOR
+        c = (c ^ words[i + 2]) * _FACTOR
+        d = (d ^ words[i + 3]) * _FACTOR
+        a, b, c, d = a ^ (a >> _47), b ^ (b >> _47), c ^ (c >> _47), d ^ (d >> _47)
+    for i in range(whole, len(words)):
+        a = mix((a ^ words[i]) * _FACTOR)
+    return mix(a + mix(b + mix(c + mix(d + np.uint64(len(words))))))

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dovetail.embedding.arrays import as_bags
+from dovetail.embedding.arrays import as_bags, in_bag_order
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.table import Mode, Table
 
@@ -68,8 +68,10 @@ class TableEmbedding(nn.Module):
             )
         begins = offsets[:-1].view(-1, self.num_slots)[:, self.first_slot : self.last_slot].reshape(-1)
         ends = offsets[1:].view(-1, self.num_slots)[:, self.first_slot : self.last_slot].reshape(-1)
-        chosen, begins_np, ends_np = _chosen(_numpy(ids), _numpy(begins), _numpy(ends), self._takes_all)
-        return self._pooled(chosen, begins_np, ends_np).view(-1, (self.last_slot - self.first_slot) * self.width)
+        bags = _numpy(ids), _numpy(begins), _numpy(ends)
+        if self.last_slot - self.first_slot < self.num_slots:  # the ids of these slots alone
+            bags = in_bag_order(*bags)
+        return self._pooled(*bags).view(-1, (self.last_slot - self.first_slot) * self.width)
 
     def look_up(self, ids: Tensor, offsets: Tensor) -> Tensor:
         """Return one pooled vector a bag: float [len(offsets) - 1, width]."""
@@ -80,11 +82,6 @@ class TableEmbedding(nn.Module):
         """Return one vector an id, whatever the shape of `ids`."""
         places = np.arange(ids.numel() + 1, dtype=np.int64)
         return self._pooled(_numpy(ids.reshape(-1)), places[:-1], places[1:]).view(*ids.shape, self.width)
-
-    @property
-    def _takes_all(self) -> bool:
-        """Say whether every slot is looked up."""
-        return self.first_slot == 0 and self.last_slot == self.num_slots
 
     def _pooled(self, keys: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Tensor:
         """Return pooled vectors whose gradients step the rows."""
@@ -160,16 +157,3 @@ class _LookUpOnDevice(torch.autograd.Function):
 def _numpy(tensor: Tensor) -> NDArray[np.int64]:
     """Return a tensor of ids or offsets as int64 numbers in host memory."""
     return np.ascontiguousarray(tensor.detach().to("cpu", torch.int64).numpy())
-
-
-def _chosen(
-    ids: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64], everything: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the ids of the chosen bags alone, and where these bags lie among them."""
-    if everything:
-        return ids, begins, ends
-    lengths = ends - begins
-    new_ends = np.cumsum(lengths)
-    new_begins = new_ends - lengths
-    shifts = np.repeat(begins - new_begins, lengths)
-    return ids[shifts + np.arange(len(shifts))], new_begins, new_ends

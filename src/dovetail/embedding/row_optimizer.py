@@ -1,4 +1,9 @@
-"""Row optimizers: how the summed gradient of a row steps it, and the state that a row carries for that."""
+"""Row optimizers: how a row and its summed gradient become the next row. A kernel and a frozen value each, by name.
+
+A kernel takes the rows (values, then optimizer state), which of them to change, one gradient a row, and the settings as
+float32 numbers; it is serial and lets other threads run. Divisions follow IEEE 754 without a check for zero, so that
+the loops run on vectors. All arithmetic is in float32, in the order written: a plain NumPy twin gives the same bits.
+"""
 
 from __future__ import annotations
 

@@ -145,6 +145,18 @@ def test_a_task_that_was_taken_back_counts_where_the_first_worker_finishes_it_af
     assert pool.is_finished
 
 
+def test_who_is_lost_after_the_first_step_began_is_not_waited_for():
+    roster = Roster(server_names=["server-0"], settings={name: RunWorker() for name in ("a", "b")})
+    roster.first_worker_s, roster.workers = 0.0, {"a": worker("a")}
+    assert not roster.may_begin(1.0)
+    roster.workers["b"] = worker("b")
+    assert roster.may_begin(1.0)
+
+    del roster.workers["b"]
+
+    assert roster.may_begin(1.5)
+
+
 def make_ring(*names):
     """Return a ring's keepers, its decisions and its roster."""
     roster = Roster(server_names=["server-0"], settings={name: RunWorker() for name in names}, generation=3, era=2)

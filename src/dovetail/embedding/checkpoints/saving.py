@@ -1,4 +1,4 @@
-"""A checkpoint being written: rows as they were at one moment, while training goes on.
+"""Saving a table while it is in use: rows as they were at one moment, while training goes on.
 
 At the start every row to be written is marked. The writer takes marked rows part by part; whoever is about to change or
 delete a marked row hands it over first. So each is written once, as it was at the start.
@@ -44,11 +44,10 @@ class Snapshot:
     kind: Kind
     settings: TableSettings
     base: str | None
-    tombstones: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    tombstones: NDArray[np.int64]
+    rows_by_tier: tuple[int, int, int]
+    """In RAM, on disk, on the device."""
     num_pending: int = 0
-    host_rows: int = 0
-    disk_rows: int = 0
-    device_rows: int = 0
     _waiting: list[CheckpointPart] = field(default_factory=list)
     _num_waiting: int = 0
     _sums: dict[str, str] = field(default_factory=dict)
@@ -56,7 +55,16 @@ class Snapshot:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def begin(cls, folder: Path, *, kind: Kind, settings: TableSettings, base: Checkpoint | None) -> Snapshot:
+    def begin(
+        cls,
+        folder: Path,
+        *,
+        kind: Kind,
+        settings: TableSettings,
+        base: Checkpoint | None,
+        tombstones: NDArray[np.int64],
+        rows_by_tier: tuple[int, int, int],
+    ) -> Snapshot:
         """Make the temporary folder, and sweep what an interrupted checkpoint left."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +76,7 @@ class Snapshot:
             temporary.mkdir()
         except OSError as error:
             raise storage_error(folder, error, doing="written") from None
-        return cls(folder, name, temporary, kind, settings, base.name if base else None)
+        return cls(folder, name, temporary, kind, settings, base.name if base else None, tombstones, rows_by_tier)
 
     def add(
         self,
@@ -106,15 +114,16 @@ class Snapshot:
             self._sums["tombstones.safetensors"] = write_part(
                 self.temporary / "tombstones.safetensors", none._replace(tombstones=self.tombstones)
             )
+        host_rows, disk_rows, device_rows = self.rows_by_tier
         manifest = TableManifest(
             kind=self.kind,
             settings=self.settings,
             base=self.base,
             num_rows=self._num_rows,
             files=self._sums,
-            host_rows=self.host_rows,
-            disk_rows=self.disk_rows,
-            device_rows=self.device_rows,
+            host_rows=host_rows,
+            disk_rows=disk_rows,
+            device_rows=device_rows,
         )
         final = self.folder / self.name
         try:
@@ -151,11 +160,15 @@ class Saver:
                 f"{path}: there is no full checkpoint of this table to add to", hint='save kind="full" first'
             )
         store = self._store
-        base = self.base if kind == "delta" else None
-        snapshot = Snapshot.begin(path, kind=kind, settings=settings, base=base)
-        snapshot.tombstones = np.concatenate([*self._tombstones, np.empty(0, dtype=np.int64)])
+        snapshot = Snapshot.begin(
+            path,
+            kind=kind,
+            settings=settings,
+            base=self.base if kind == "delta" else None,
+            tombstones=np.concatenate([*self._tombstones, np.empty(0, dtype=np.int64)]),
+            rows_by_tier=store.rows_by_tier,
+        )
         snapshot.num_pending = store.mark_pending(everything=kind == "full")
-        snapshot.host_rows, snapshot.disk_rows, snapshot.device_rows = store.rows_by_tier
         self._tombstones = []
         self._snapshot = snapshot
         self.base = None

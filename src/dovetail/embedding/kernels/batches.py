@@ -1,4 +1,7 @@
-"""Batches of rows in the host tier: gathered, pooled, their gradients summed; those of distinct keys found."""
+"""Kernels over the rows of a batch in the host tier: copy, pool, sum gradients, count.
+
+Where keys are distinct no row comes twice, so that several threads may each take a stretch of a batch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows found for a batch, and moved: between host and disk tier, and between both and a device."""
+"""Kernels that find the rows of a batch and move rows between tiers, a device among them: one pass each, no sorting."""
 
 from __future__ import annotations
 

@@ -174,6 +174,8 @@ class Roster:
     """The workers of each stage after the first, by name; nobody else may be one."""
     stage_workers: dict[str, Worker] = field(default_factory=dict)
     first_worker_s: float | None = None
+    has_begun: bool = False
+    """Whether the first step could begin: from then on a worker that is lost is not waited for."""
 
     @property
     def num_servers(self) -> int:
@@ -199,7 +201,9 @@ class Roster:
         """Say whether the first step can begin: all workers are there, or have had their time to come."""
         if self.first_worker_s is None or not all(self.staff):
             return False
-        return len(self.workers) >= len(self.settings) or now_s - self.first_worker_s > GRACE_S
+        if len(self.workers) >= len(self.settings) or now_s - self.first_worker_s > GRACE_S:
+            self.has_begun = True
+        return self.has_begun
 
     @property
     def staff(self) -> tuple[tuple[str, ...], ...]:

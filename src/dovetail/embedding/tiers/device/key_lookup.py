@@ -83,7 +83,7 @@ class KeyLookup:
         if len(numbers):
             self._begin(missing, new, slots)
         self._place(batches, grouped, slots, num_unique)
-        planned = streams.moment()
+        planned = streams.event()
         for batch in batches:
             batch.generation, batch.planned = tier.generation, planned
             batch.kept += [keys, missing, new]
@@ -101,7 +101,7 @@ class KeyLookup:
             self._streams.wait_for(batch.given)
             numbers = torch.zeros(places_size(0), dtype=torch.int32, device=self._tier.device)
             batch.places, batch.generation = BatchPlaces(numbers, 0, 0), self._tier.generation
-            batch.planned = self._streams.moment()
+            batch.planned = self._streams.event()
         self.num_batches += len(batches)
         self._migrator.ask(
             PromotionRequest(batches, np.empty(0, np.int64), np.empty(0, np.int32), torch.empty(0, dtype=torch.int32))
@@ -135,12 +135,12 @@ class KeyLookup:
     def _hear(self, told: Tensor, size: int) -> NDArray[np.int64]:
         """Return the first of what the device tells, once it is here."""
         here = self._streams.down(told[:size])
-        self._wait(self._streams.moment())
+        self._wait(self._streams.event())
         return here.numpy()
 
-    def _wait(self, moment: StreamEvent) -> None:
+    def _wait(self, event: StreamEvent) -> None:
         begun_s = time.perf_counter()
-        moment.synchronize()
+        event.synchronize()
         self.waited_s += time.perf_counter() - begun_s
 
     def _must_fit(self, num_unique: int) -> None:
@@ -187,16 +187,16 @@ class KeyLookup:
         if len(slots) < short:
             return False
         told = streams.down(slots)
-        self._wait(streams.moment())
+        self._wait(streams.event())
         numbers: NDArray[np.int32] = told.numpy()
         where = slots.long()
         keys, rows = tier.keys[where], tier.rows[where]
         known = torch.stack([each[where].to(torch.int32) for each in (tier.seen, tier.counts, tier.states)], dim=1)
-        copied_out = streams.moment()
+        copied_out = streams.event()
         with streams.on(streams.sinking):
             streams.wait_for(copied_out)
             down = [streams.down(each) for each in (keys, rows, known)]
-            self._migrator.ask(DemotionRequest(down[0], down[1], down[2], streams.moment(), (keys, rows, known)))
+            self._migrator.ask(DemotionRequest(down[0], down[1], down[2], streams.event(), (keys, rows, known)))
         tier.let_go(slots, numbers)
         self.num_evicted += len(numbers)
         return True

@@ -146,7 +146,7 @@ class Migrator:
                     promoted = self._store.promotion.promote(what.keys, what.numbers, pinned.numpy())
                 self.num_from_disk += promoted.num_from_disk
                 self._put(promoted, pinned, what)
-            ready = streams.moment()
+            ready = streams.event()
             for batch in what.batches:
                 batch.ready = ready
 

@@ -1,4 +1,7 @@
-"""A batch on its way to the device: where its rows will lie, and several of them grouped by distinct keys."""
+"""A batch on its way to the device: where its rows lie, found before it is trained on.
+
+Batches that are planned together are grouped by their distinct keys: one sort for all of them.
+"""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Prefetcher:
     def done_with(self, batch: PrefetchedBatch) -> None:
         """Let go of a batch once the current stream has come so far."""
         if batch.done is None:
-            batch.done = self._streams.moment()
+            batch.done = self._streams.event()
             self._under_way.append(batch.done)
             if self._wants_room:
                 with self._news:
@@ -349,7 +349,7 @@ class H2DStager:
     def ask(self, batch: PrefetchedBatch, arrays: tuple[NDArray[Any], ...]) -> None:
         """Have a batch's keys and arrays brought; those who gave them must not change them before it is looked up."""
         on_device = isinstance(batch.keys, Tensor) and batch.keys.is_cuda
-        self._queue.put((batch, arrays, self._streams.moment() if on_device else None))
+        self._queue.put((batch, arrays, self._streams.event() if on_device else None))
 
     def close(self) -> None:
         """End the thread."""
@@ -376,4 +376,4 @@ class H2DStager:
             else:
                 batch.there, *inputs = streams.up_together((batch.keys, *arrays))
                 batch.inputs = tuple(inputs)
-            batch.given = streams.moment()
+            batch.given = streams.event()

@@ -58,7 +58,7 @@ class Streams:
         """Have what follows run on a stream."""
         return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
-    def moment(self) -> StreamEvent:
+    def event(self) -> StreamEvent:
         """Return the present end of the current stream."""
         if not self.is_cuda:
             return _Past()
@@ -66,10 +66,10 @@ class Streams:
         event.record()
         return event
 
-    def wait_for(self, moment: StreamEvent | None) -> None:
+    def wait_for(self, event: StreamEvent | None) -> None:
         """Have the current stream, and nobody else, wait."""
-        if isinstance(moment, torch.cuda.Event):
-            torch.cuda.current_stream(self.device).wait_event(moment)
+        if isinstance(event, torch.cuda.Event):
+            torch.cuda.current_stream(self.device).wait_event(event)
 
     def wait_for_all(self) -> None:
         """Have this thread wait until the device is idle."""

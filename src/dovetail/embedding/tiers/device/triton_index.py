@@ -242,8 +242,20 @@ def look(
 ) -> None:
     """Find the slot of each distinct key, and say which are missing: as in `torch_kernels`."""
     _look[_blocks(slots)](
-        *(index, slot_keys, needed, grouped.ordered, grouped.order, grouped.numbers, grouped.layout.batch_of, batches),
-        *(slots, told, told[torch_kernels.TOLD :], missing, len(slots), len(index) - 1),
+        index,
+        slot_keys,
+        needed,
+        grouped.ordered,
+        grouped.order,
+        grouped.numbers,
+        grouped.layout.batch_of,
+        batches,
+        slots,
+        told,
+        told[torch_kernels.TOLD :],
+        missing,
+        len(slots),
+        len(index) - 1,
         BLOCK=KEYS_A_PROGRAM,
     )
 
@@ -264,8 +276,21 @@ def settle(
     """Give missing keys new slots, in the index and in `slots`; their rows differ from any checkpoint."""
     if len(new):
         _settle[(triton.cdiv(len(new), PROBES_A_PROGRAM),)](
-            *(index, slot_keys, needed, seen, counts, states, slots, keys, missing, missing.stride(0), new, len(new)),
-            *(len(index) - 1, first_seen, CHANGED),
+            index,
+            slot_keys,
+            needed,
+            seen,
+            counts,
+            states,
+            slots,
+            keys,
+            missing,
+            missing.stride(0),
+            new,
+            len(new),
+            len(index) - 1,
+            first_seen,
+            CHANGED,
             BLOCK=PROBES_A_PROGRAM,
             num_warps=1,
         )
@@ -275,8 +300,16 @@ def place(grouped: Grouped, slots: Tensor, nowhere: int, out: Tensor) -> None:
     """Write the vectors of `Places` of all batches, one after the other; `out` is zero before."""
     layout = grouped.layout
     _place[_blocks(grouped.order)](
-        *(grouped.order, grouped.numbers, grouped.by_batch, grouped.ranks, layout.offsets, slots, out),
-        *(layout.num_keys, layout.num_batches, nowhere),
+        grouped.order,
+        grouped.numbers,
+        grouped.by_batch,
+        grouped.ranks,
+        layout.offsets,
+        slots,
+        out,
+        layout.num_keys,
+        layout.num_batches,
+        nowhere,
         LONG=LONG_ROW,
         BLOCK=KEYS_A_PROGRAM,
     )

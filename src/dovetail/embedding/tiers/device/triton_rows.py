@@ -195,7 +195,13 @@ def sum_rows(source: Tensor, at: Tensor, starts: Tensor, width: int, out: Tensor
         shape = _tile(width, SUMS_A_PROGRAM)
         grid = (triton.cdiv(len(out), shape["ROWS"]),)
         _sum_rows[grid](
-            *(source, source.stride(0), at, starts, out, _count(num, out), width),
+            source,
+            source.stride(0),
+            at,
+            starts,
+            out,
+            _count(num, out),
+            width,
             **shape,
             UNROLL=16,
             num_warps=1,
@@ -241,8 +247,20 @@ def step_sums(
         shape = _tile(width, SUMS_A_PROGRAM)
         most_long = places.num_keys // LONG_ROW
         _step_sums[(most_long + triton.cdiv(len(unique), shape["ROWS"]),)](
-            *(rows, rows.stride(0), states, unique, gradients, gradients.stride(0), order, places.starts),
-            *(places.num, places.long, settings, width, CHANGED, most_long),
+            rows,
+            rows.stride(0),
+            states,
+            unique,
+            gradients,
+            gradients.stride(0),
+            order,
+            places.starts,
+            places.num,
+            places.long,
+            settings,
+            width,
+            CHANGED,
+            most_long,
             LONG=LONG_ROW,
             RULE=RULES[name],
             **shape,

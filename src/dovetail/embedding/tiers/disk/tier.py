@@ -105,7 +105,13 @@ class DiskTier:
         records = self._room_for(len(keys))
         layout = self.layout
         encode_rows(
-            *(records, keys, rows, at, layout.width, layout.value_words, layout.code),
+            records,
+            keys,
+            rows,
+            at,
+            layout.width,
+            layout.value_words,
+            layout.code,
             self._factors,
         )
         return self.segments.append(records)
