@@ -68,11 +68,11 @@ class Child:
 
 
 class Starter:
-    """Starts processes of a run, each on the host that the run's bed says."""
+    """Starts processes of a run, each on the host that the run's sandbox says."""
 
-    def __init__(self, folder: Path, bed: Sandbox, model: nn.Module | None, source: Source | None) -> None:
+    def __init__(self, folder: Path, sandbox: Sandbox, model: nn.Module | None, source: Source | None) -> None:
         """Keep what workers are given."""
-        self._folder, self._bed = folder, bed
+        self._folder, self._sandbox = folder, sandbox
         self._model, self._source = travelling(model), travelling(source)
         self.environment_of: Callable[[str], dict[str, str]] = lambda _: {}
         """What a worker's process has otherwise than this one."""
@@ -85,7 +85,7 @@ class Starter:
 
     def start_worker(self, name: str) -> ForkedProcess:
         """Start a worker; return its handle."""
-        things = (self._model, self._source, self._bed.entrance(name))
+        things = (self._model, self._source, self._sandbox.entrance(name))
         return self._start("run_worker", name, self.environment_of(name), things=things)
 
     def _start(
