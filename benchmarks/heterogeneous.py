@@ -33,7 +33,7 @@ from dovetail.models.load import load_model
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
-from dovetail.spec.run_sections import RunOptimizer, RunStage
+from dovetail.spec.run_sections import RunCompression, RunOptimizer, RunStage
 
 NUM_SLOTS, ROWS_PER_SLOT, WIDTH, HIDDEN, BATCH, RATE = 26, 8_000_000, 16, 1024, 8192, 0.01
 NUM_ROWS = NUM_SLOTS * ROWS_PER_SLOT
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--sides", default="cpu,hybrid,gpu", help="of PyTorch")
     parser.add_argument("--layouts", default="6x6,6x8", help="of Dovetail: readers x servers, ...")
     parser.add_argument("--micro", type=int, default=BATCH)
-    parser.add_argument("--activations", default="float32")
+    parser.add_argument("--activations", type=int, default=32, help="bits of a number between stages")
     arguments = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     with tempfile.TemporaryDirectory() as folder:
@@ -157,16 +157,15 @@ def stock(file: Path, model: str, side: str, seconds: float) -> float:
     return statistics.median(rates)
 
 
-def planned(model: str, readers: int, servers: int, micro_batch: int, activations: str) -> Run:
+def planned(model: str, readers: int, servers: int, micro_batch: int, bits: int) -> Run:
     """Return the run: look-ups of the large table on so many CPU workers, the rest on the GPU."""
     with rows_elsewhere():
         num_layers = len(load_model(model, schema=SCHEMA, **OPTIONS))
     return Run(
         model=RunModel(name=model, options=OPTIONS),
         data=RunData(shuffle=False),
-        training=RunTraining(
-            batch=BATCH, epochs=1_000_000, dense="ring", micro_batch=micro_batch, activations=activations
-        ),
+        training=RunTraining(batch=BATCH, epochs=1_000_000, dense="ring", micro_batch=micro_batch),
+        compression=RunCompression(activations=bits),
         optimizer=RunOptimizer(name="adagrad", learning_rate=RATE),
         servers=RunServers(count=servers, host_bytes=HOST_BYTES // servers),
         stages=[

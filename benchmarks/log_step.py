@@ -29,6 +29,7 @@ from memory_source import MemorySource
 from dovetail.runtime import checkpoint
 from dovetail.runtime.messages import Commit
 from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.server.gradients import TaskPart
 from dovetail.runtime.server.redo.log import RedoLog
 from dovetail.runtime.server.shard import Shard
 from dovetail.runtime.worker.rows.keys import look_up
@@ -102,8 +103,7 @@ class Server:
             pulls.append((keys, pulled(shard, worker, number, keys, self._out[: len(keys)])))
         for worker, (keys, where) in enumerate(pulls):
             rows = [(0, keys, self._out[: len(keys)] * np.float32(0.01))]
-            how = {"part": 0, "rows": rows, "dense": self._dense, "last": True, "wheres": [where]}
-            shard.push(number, worker, f"w{worker}", **how)
+            shard.push(TaskPart(number, worker, f"w{worker}", rows=rows, dense=self._dense, wheres=[where]))
             if has_log:
                 self._log.step_grew(generation=1, positions=half)
         scale = 1 / self._batch

@@ -72,6 +72,7 @@ def measure(arguments: argparse.Namespace) -> float:
 
     from dovetail.runtime import checkpoint
     from dovetail.runtime.prepare.run_folder import prepare
+    from dovetail.runtime.server.gradients import TaskPart
     from dovetail.runtime.server.shard import Shard
     from dovetail.runtime.worker.rows.keys import look_up
     from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
@@ -109,7 +110,7 @@ def measure(arguments: argparse.Namespace) -> float:
             begun_s = now_s()
             where = {"wheres": [wheres[worker]]} if wheres[worker] is not None else {}
             rows = [(0, each.keys, gradients)]
-            shard.push(number, worker, f"w{worker}", part=0, rows=rows, dense=dense, last=True, **where)
+            shard.push(TaskPart(number, worker, f"w{worker}", rows=rows, dense=dense, **where))
             seconds += now_s() - begun_s
         begun_s = now_s()
         shard.commit(scale=1 / batch, dense_scale=1 / batch, factor=1.0)

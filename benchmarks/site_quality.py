@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from dovetail.data.load import load_data
-from dovetail.embedding.first_values import first_values
+from dovetail.embedding.hashing import first_values
 from dovetail.embedding.row_optimizer import make_row_optimizer
 from dovetail.models.embedding import SlotEmbedding, rows_elsewhere
 from dovetail.models.load import load_model

@@ -9,7 +9,7 @@ from dovetail.charts.chrome import run_trace
 from dovetail.charts.convergence import draw_convergence
 from dovetail.charts.timeline import TimelineSpan, Width, draw_timeline, read_widths
 from dovetail.errors import DovetailError
-from dovetail.runtime.coordinator.metrics import Links
+from dovetail.runtime.figures import LinkWidths
 from dovetail.runtime.messages import Tuned
 
 SPANS = [TimelineSpan("w", "compute", 10.0, 11.0, 0), TimelineSpan("w", "compute", 12.0, 13.0, 1)]
@@ -45,7 +45,7 @@ def test_a_trace_has_them_as_instants():
 
 
 def test_what_the_coordinator_writes_of_links_can_be_read(tmp_path):
-    links = Links(tmp_path)
+    links = LinkWidths(tmp_path)
     told = {"name": "w", "generation": 1, "link": "to server-0", "reason": "that is why"}
 
     change = links.add(Tuned(before=32, bits=4, gain=1.0, **told))

@@ -50,6 +50,7 @@ def test_ten_classes_of_images_are_told_apart(tmp_path):
     assert figure(run("images_dataset", tmp_path), "right") > 0.9
 
 
+@pytest.mark.slow  # frames are trained on in tests/runtime/test_data_objects.py
 def test_a_regression_on_a_frame_finds_the_line(tmp_path):
     pytest.importorskip("pandas")
 
@@ -59,6 +60,7 @@ def test_a_regression_on_a_frame_finds_the_line(tmp_path):
     assert figure(said, "prices") == pytest.approx(3.0, abs=0.5)
 
 
+@pytest.mark.slow  # datasets are trained on there, too
 def test_the_head_of_a_text_classifier_learns(tmp_path):
     pytest.importorskip("datasets")
 

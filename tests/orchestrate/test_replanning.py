@@ -26,18 +26,18 @@ BATCH, SAMPLES, PAUSE_S = 60, 6000, 0.01
 """The loss sleeps 0.6 s with a batch, so that cores do not matter; what a test machine computes comes on top."""
 
 
-def claimed(*, loss_s: float) -> Problem:
+def claimed(*, loss_s: float, samples: int = SAMPLES) -> Problem:
     """Return the problem of the counting model: rows are read on one type, and the loss is computed on another."""
     resources = [make_resource(name, kind="cpu") for name in ("reader", "tower")]
     on = {"embedding": ("reader", 0.03), "middle": ("reader", 0.002), "loss": ("tower", loss_s)}
     layers = [make_layer(name, on={where: make_layer_time(seconds)}) for name, (where, seconds) in on.items()]
-    return make_problem(resources=resources, layers=layers, samples=SAMPLES, batch=BATCH)
+    return make_problem(resources=resources, layers=layers, samples=samples, batch=BATCH)
 
 
-def write_all(folder: Path, problem: Problem, units: tuple[int, int]) -> None:
+def write_all(folder: Path, problem: Problem, units: tuple[int, int], *, samples: int = SAMPLES) -> None:
     """Write a run, a problem and a plan of two stages."""
     run = make_run(
-        model=slow_counting(PAUSE_S, has_middle=True), samples=SAMPLES, optimizer=PLAIN, batch=BATCH, reduction="sum",
+        model=slow_counting(PAUSE_S, has_middle=True), samples=samples, optimizer=PLAIN, batch=BATCH, reduction="sum",
         micro_batch=10,
     )  # fmt: skip
     plain = msgspec.json.decode(msgspec.json.encode(run))
@@ -71,7 +71,8 @@ def four_cores(monkeypatch):
 
 @pytest.mark.processes
 def test_workers_move_to_a_stage_that_is_slower_than_was_claimed_and_every_sample_counts_once(tmp_path):
-    write_all(tmp_path, claimed(loss_s=0.06), (3, 1))  # ten times as fast as it is
+    samples = 3600  # 0.6 s a batch while one worker computes the loss, 0.2 s with three
+    write_all(tmp_path, claimed(loss_s=0.06, samples=samples), (3, 1), samples=samples)  # ten times as fast as it is
 
     found = train(tmp_path, "--replan-steps", "5")
 
@@ -88,7 +89,7 @@ def test_workers_move_to_a_stage_that_is_slower_than_was_claimed_and_every_sampl
     ]
     assert f"at step {first['step']} the run moves" in found["told"]
     assert found["is_complete"]
-    assert found["step"] == SAMPLES // BATCH  # no step was done twice, and none left out
+    assert found["step"] == samples // BATCH  # no step was done twice, and none left out
     assert_each_sample_counts_once(tmp_path / "run")
     measured = read_problem(tmp_path / "run" / "measured-problem.json")
     assert measured.layers[2].on["tower"].compute_s > 0.59  # what it sleeps alone

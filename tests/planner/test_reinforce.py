@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dovetail.errors import DovetailError
-from dovetail.planner.baselines.heterps_network import KINDS, NUM_POSITIONS, PolicyNetwork, Shape, layer_features
+from dovetail.planner.baselines.heterps import KINDS, NUM_POSITIONS, PolicyNetwork, Shape, layer_features
 from dovetail.planner.baselines.search import SearchRound
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import Options, plan_with

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dovetail.cli.profile import _types_elsewhere
 from dovetail.errors import DovetailError
+from dovetail.orchestrate.profiling import types_elsewhere
 from dovetail.profiler.profile import CPU_OVERHEAD_S, CPU_PEAK_SHARE, estimate_layer
 from dovetail.profiler.sizes import LayerSizes
 
@@ -15,7 +15,7 @@ def sizes_of(**how):
 
 
 def test_a_cpu_type_of_the_catalogue_is_estimated_with_an_error():
-    (resource,) = _types_elsewhere(["aws:c7i.4xlarge"])
+    (resource,) = types_elsewhere(["aws:c7i.4xlarge"])
 
     found = estimate_layer(sizes_of(forward_flops=1e12), resource, is_embedding=False, network_bytes_per_s=1e9)
 
@@ -26,4 +26,4 @@ def test_a_cpu_type_of_the_catalogue_is_estimated_with_an_error():
 
 def test_a_type_without_peaks_is_refused():
     with pytest.raises(DovetailError, match="has no peaks in the catalogue"):
-        _types_elsewhere(["lambda:cpu_4x_general"])
+        types_elsewhere(["lambda:cpu_4x_general"])

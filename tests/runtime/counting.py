@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dovetail.data.clicks import Clicks
 from dovetail.data.schema import Schema
-from dovetail.embedding.first_values import first_values
+from dovetail.embedding.hashing import first_values
 from dovetail.models.block import Block
 from dovetail.models.embedding import SlotEmbedding
 from dovetail.models.layer_graph import LayerGraph

@@ -14,7 +14,7 @@ from dovetail.data.batch import Batch
 from dovetail.data.loader import Loader
 from dovetail.data.source import Source
 from dovetail.embedding import make_row_optimizer
-from dovetail.embedding.first_values import first_values
+from dovetail.embedding.hashing import first_values
 from dovetail.models.embedding import SlotEmbedding
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.schedules import make_schedule

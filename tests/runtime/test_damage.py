@@ -346,7 +346,7 @@ def storm(folder: Path, seed: int, cases: int) -> None:
 
 
 def test_harms_of_any_kind_load_what_was_written_or_are_refused(copied):
-    storm(copied, seed=1, cases=600)
+    storm(copied, seed=1, cases=300)
 
 
 @pytest.mark.slow

@@ -65,11 +65,11 @@ def storm(trained: tuple[Path, Path, list[bytes]], tmp_path: Path, seed: int, ca
 
 
 def test_a_run_with_a_damaged_file_ends_as_it_would_have_or_is_refused(trained, tmp_path):
-    ended, refused = storm(trained, tmp_path, seed=1, cases=30)
+    ended, refused = storm(trained, tmp_path, seed=1, cases=15)
 
     # Most harms hit a checkpoint, and there is one before it; a blueprint that is gone needs the run file.
-    assert ended > 15
-    assert ended + refused == 30
+    assert ended > 7
+    assert ended + refused == 15
 
 
 @pytest.mark.slow

@@ -57,7 +57,12 @@ def test_a_worker_that_joins_gets_a_share_and_every_sample_counts_once(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "mode", [{"mode": "sync"}, pytest.param({"dense": "ring"}, marks=pytest.mark.slow), {"mode": "ssp"}]
+    "mode",
+    [
+        {"mode": "sync"},
+        pytest.param({"dense": "ring"}, marks=pytest.mark.slow),
+        pytest.param({"mode": "ssp"}, marks=pytest.mark.slow),
+    ],
 )
 def test_ctrl_c_on_a_joined_worker_ends_it_at_once_and_others_do_its_tasks(tmp_path, mode):
     gone = tmp_path / "gone"

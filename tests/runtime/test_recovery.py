@@ -29,7 +29,10 @@ class Once:
             self._over.touch()
 
 
-@pytest.mark.parametrize("mode", ["sync", pytest.param("ssp", marks=pytest.mark.slow), "async"])
+# In sync the next test shows the same, and bit by bit.
+@pytest.mark.parametrize(
+    "mode", [pytest.param("sync", marks=pytest.mark.slow), pytest.param("ssp", marks=pytest.mark.slow), "async"]
+)
 def test_servers_that_die_cost_no_step(tmp_path, mode):
     over = tmp_path / "over"
     chaos = Chaos(kills=3, seed=2, names=["server-0", "server-1"], pause_s=1.0, over=over)

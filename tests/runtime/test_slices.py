@@ -10,7 +10,7 @@ from dovetail.runtime.dense.buckets import buckets_of, is_bucketed
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.private_folder import remove_private_folder
-from dovetail.runtime.server.gradients import StepSums
+from dovetail.runtime.server.gradients import StepSums, TaskPart
 from dovetail.spec.run import RunWorker
 from dovetail.spec.run_sections import RunSaving
 from tests.runtime.chaos import Chaos
@@ -75,7 +75,7 @@ def sums_of(*, sliced=True):
 def push(sums, task, worker, part, numbers, first, *, last=False):
     """Push a slice of a task's gradients."""
     dense = None if numbers is None else np.array(numbers, dtype=np.float32)
-    return sums.push(0, task, worker, part=part, rows=[], dense=dense, last=last, first=first)
+    return sums.push(TaskPart(0, task, worker, part, dense=dense, last=last, first=first))
 
 
 def test_of_two_attempts_the_one_counts_that_is_whole_first():

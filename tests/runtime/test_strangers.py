@@ -1,4 +1,4 @@
-"""While a run goes on, others knock at its ports: they are turned away and written down, and the result is right."""
+"""While a run goes on, others knock at its ports, and a worker lies: all are refused, and the result is right."""
 
 import contextlib
 import socket
@@ -15,6 +15,7 @@ from dovetail.transport import EnvelopeCodec, KeyRing, Refused, make_keys
 from dovetail.transport.envelope import PREFIX
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import log_of, make_run, train
+from tests.runtime.test_senders import lie
 
 CLAIM = ["float32", [1_000_000_000]]
 BAD_FRAMES = {
@@ -104,24 +105,27 @@ def misuse(client):
 
 
 @pytest.mark.parametrize("mode", ["async"])
-def test_strangers_and_nonsense_are_refused_and_logged_and_the_run_ends_well(tmp_path, mode):
+def test_strangers_nonsense_and_lies_are_refused_and_logged_and_the_run_ends_well(tmp_path, mode):
     over = tmp_path / "over"
     run = make_run(
         model=slow_counting(0.003, until=over), optimizer=PLAIN, reduction="sum", samples=40_000, batch=100, servers=2,
         mode=mode,
     )  # fmt: skip
-    visited = []
+    visited, answers = [], []
 
     def meanwhile(local, report):
         if report.samples and not visited:
             for spec in (local.blueprint.coordinator, local.blueprint.servers[1]):
                 visit(local.folder, spec.name, spec.address)
                 visited.append(spec.name)
+            answers.extend(lie(local))
             over.touch()
 
     local = train(run, tmp_path / "run", meanwhile=meanwhile)
 
     assert visited == ["coordinator", "server-1"]
+    assert len(answers) == 33
+    assert [answer for answer in answers if not isinstance(answer, Refused)] == []
     assert {name: child.starts for name, child in local.children.items()} == dict.fromkeys(local.children, 1)
     for name in visited:
         log = log_of(tmp_path / "run", name)

@@ -186,6 +186,20 @@ def test_workers_alike_are_counted_and_a_single_one_keeps_its_name():
     assert [name for name, _ in run.each_worker()] == ["a-0", "a-1", "b"]
 
 
+@pytest.mark.parametrize(
+    ("keys", "bits"),
+    [
+        ({}, 32),
+        ({"compression": {"activations": 8}}, 8),
+        ({"training": {"activations": "bfloat16"}}, 16),
+        ({"training": {"activations": "float32"}, "compression": {"activations": 16}}, 16),
+        ({"training": {"activations": "bfloat16"}, "compression": {"activations": 4}}, 4),
+    ],
+)
+def test_the_old_name_of_bits_between_stages_is_still_read(keys, bits):
+    assert run_from({"model": {"name": "ctr-dnn"}, **keys}, {}, place="run.toml").activation_bits == bits
+
+
 BAD_NAMES = [
     "coordinator", "Coordinator", "launcher", "server-0", "SERVER-12", ".", "..", "...", ".hidden", "a/b", "/a", "a\\b",
     "a b", "ä", "x" * 65, "a\n", "a\0",

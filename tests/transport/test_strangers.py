@@ -193,9 +193,9 @@ def dealer_with_keys(site: Site, listener: Listener) -> Iterator[zmq.Socket[byte
 
 def test_without_its_gate_a_listener_lets_nobody_in(site: Site):
     listener = site.listener()
-    assert listener._gate is not None
-    listener._gate.close()
-    listener._gate = None
+    assert listener._authenticator is not None
+    listener._authenticator.close()
+    listener._authenticator = None
     caller = site.caller(site.ipc)
     caller.send(Ask())
 

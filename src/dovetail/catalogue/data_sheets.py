@@ -42,13 +42,21 @@ class Chip:
 
 
 GRAVITON3 = Chip(
-    name="Graviton3", clock_hz=2.6e9, fp32_per_cycle=32, socket_vcpus=64, socket_bytes_per_s=8 * 4.8e9 * 8,
+    name="Graviton3",
+    clock_hz=2.6e9,
+    fp32_per_cycle=32,
+    socket_vcpus=64,
+    socket_bytes_per_s=8 * 4.8e9 * 8,
     threads_per_core=1,
-)  # fmt: skip
+)
 GENOA = Chip(
-    name="EPYC 9R14", clock_hz=2.6e9, fp32_per_cycle=32, socket_vcpus=96, socket_bytes_per_s=12 * 4.8e9 * 8,
+    name="EPYC 9R14",
+    clock_hz=2.6e9,
+    fp32_per_cycle=32,
+    socket_vcpus=96,
+    socket_bytes_per_s=12 * 4.8e9 * 8,
     threads_per_core=1,
-)  # fmt: skip
+)
 ICE_LAKE = Chip(name="Xeon 8375C", clock_hz=2.9e9, fp32_per_cycle=64, socket_vcpus=64, socket_bytes_per_s=8 * 3.2e9 * 8)
 SAPPHIRE_RAPIDS = Chip(
     name="Xeon 8488C", clock_hz=2.4e9, fp32_per_cycle=64, socket_vcpus=96, socket_bytes_per_s=8 * 4.8e9 * 8
@@ -60,9 +68,12 @@ ICE_LAKE_AZURE = Chip(
     name="Xeon 8370C", clock_hz=2.8e9, fp32_per_cycle=64, socket_vcpus=64, socket_bytes_per_s=8 * 3.2e9 * 8
 )
 CASCADE_LAKE = Chip(
-    name="Xeon of the second generation", clock_hz=2.6e9, fp32_per_cycle=64, socket_vcpus=52,
+    name="Xeon of the second generation",
+    clock_hz=2.6e9,
+    fp32_per_cycle=64,
+    socket_vcpus=52,
     socket_bytes_per_s=6 * 2.933e9 * 8,
-)  # fmt: skip
+)
 
 CHIPS = {
     "aws:c7g.*": GRAVITON3,

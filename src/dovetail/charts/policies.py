@@ -104,9 +104,15 @@ def draw_knob(knobs: Sequence[float], figures: dict[str, Sequence[float]], *, ag
     places = spread_apart([value for value, _, _ in ends], [0.065 * top] * len(ends), low=0.0, high=top)
     for place, (_, name, colour) in zip(places, ends, strict=True):
         axes.annotate(
-            name, (knobs[-1], place), (10, 0), textcoords="offset points", va="center", color=colour, fontsize=10,
+            name,
+            (knobs[-1], place),
+            (10, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            fontsize=10,
             annotation_clip=False,
-        )  # fmt: skip
+        )
     write_title(figure, "One knob", f"dovetail over {against}: below 1 is better", left=0.4)
     return figure
 
@@ -121,14 +127,28 @@ def _draw_bars(
         is_ours = trial.outcome.policy == "dovetail"
         axes.barh(place, value, height=0.66, color=ACCENT if is_ours else FAINT, gid=f"bar-{trial.outcome.policy}")
         axes.annotate(
-            word, (value, place), (4, 0), textcoords="offset points", va="center", fontsize=9, color=INK,
+            word,
+            (value, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=INK,
             fontweight="bold" if is_ours else "normal",
-        )  # fmt: skip
+        )
         if with_names:
             axes.annotate(
-                trial.outcome.policy, (0, place), (-6, 0), textcoords="offset points", va="center", ha="right",
-                fontsize=10, color=INK, fontweight="bold" if is_ours else "normal", annotation_clip=False,
-            )  # fmt: skip
+                trial.outcome.policy,
+                (0, place),
+                (-6, 0),
+                textcoords="offset points",
+                va="center",
+                ha="right",
+                fontsize=10,
+                color=INK,
+                fontweight="bold" if is_ours else "normal",
+                annotation_clip=False,
+            )
     axes.text(0, -0.75, title, fontsize=10, color=MUTED, va="bottom")
 
 

@@ -229,9 +229,15 @@ def _draw_overview(
             parts = 0.8 * binned(mine, edges)
             parts = np.minimum(parts, len(workers) - row - 0.1 - base)
             axes.bar(
-                edges[:-1] - begin_s, parts, width=np.diff(edges), bottom=base, align="edge", color=KINDS[kind],
-                linewidth=0, gid=f"{kind}-of-{worker}",
-            )  # fmt: skip
+                edges[:-1] - begin_s,
+                parts,
+                width=np.diff(edges),
+                bottom=base,
+                align="edge",
+                color=KINDS[kind],
+                linewidth=0,
+                gid=f"{kind}-of-{worker}",
+            )
             base = base + parts
 
 

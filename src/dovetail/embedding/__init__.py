@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.embedding.checkpoints.format import Checkpoint
 from dovetail.embedding.errors import DamagedFileError, StorageError, TableError
-from dovetail.embedding.first_values import first_values
-from dovetail.embedding.hashing import shard_of
+from dovetail.embedding.hashing import first_values, shard_of
 from dovetail.embedding.lookahead import look_ahead
 from dovetail.embedding.row_optimizer import (
     FTRL,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.eviction import Clock, Eviction, KeyLog
-from dovetail.embedding.first_values import fill_first_values, first_values
+from dovetail.embedding.hashing import fill_first_values, first_values
 from dovetail.embedding.index import Index, size_for
 from dovetail.embedding.kernels import batches, metadata, moves
 from dovetail.embedding.places import (

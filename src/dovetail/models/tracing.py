@@ -88,8 +88,15 @@ def first_reads(module: nn.Module) -> tuple[str, ...]:
 _SIZE_METHODS = {"size", "dim", "numel", "ndimension", "stride"}
 _SIZE_ATTRIBUTES = {"shape", "ndim", "device", "dtype"}
 _ARITHMETIC: set[Any] = {
-    operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.neg, len,
-}  # fmt: skip
+    operator.getitem,
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.floordiv,
+    operator.truediv,
+    operator.neg,
+    len,
+}
 
 
 class LayerTracer(fx.Tracer):

@@ -358,9 +358,16 @@ class Hourly:
         cheapest(arrays, self.work, arrays.price_per_hour + self._surcharge, target_s, 1.0)
         goal = min(cutoff, price)
         ended, found, count = label_search(
-            arrays, self.work, arrays.price_per_hour, arrays.limit, target_s, goal, self._surcharge, self.effort,
+            arrays,
+            self.work,
+            arrays.price_per_hour,
+            arrays.limit,
+            target_s,
+            goal,
+            self._surcharge,
+            self.effort,
             *self._buffers,
-        )  # fmt: skip
+        )
         if ended == OUT_OF_WORK:
             return HourlyCost(lower_bound=bound, route=route, exact=False)
         if count:

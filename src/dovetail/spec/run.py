@@ -24,12 +24,9 @@ from dovetail.spec.run_sections import (
     RunTable,
     RunValidation,
     Section,
-    check_caches,
-    check_ring,
-    check_stages,
     check_worker_name,
 )
-from dovetail.spec.run_sites import RunExchange, RunSite, check_sites
+from dovetail.spec.run_sites import RunExchange, RunSite
 
 Mode = Literal["sync", "ssp", "async"]
 Dense = Literal["ring", "ps"]
@@ -127,9 +124,9 @@ class RunTraining(Section, frozen=True):
         str | None,
         Meta(description="a plan whose stages the run has, as with --plan: a file, from the run file's folder"),
     ] = None
-    activations: Annotated[
-        Activations, Meta(description="as what numbers travel between stages: float32, or bfloat16 (half the bytes)")
-    ] = "float32"
+    activations: Annotated[Activations, Meta(description="the old name of compression.activations: bfloat16 is 16")] = (
+        "float32"
+    )
     batch_norm: Annotated[
         BatchNorm | None,
         Meta(description="normalise by the whole batch (global), or each worker by its part (own); absent: see below"),
@@ -264,16 +261,19 @@ class Run(Section, frozen=True):
         """Refuse a run without workers, names that are taken or no files', and shares of more than all."""
         if not self.workers:
             raise SpecError("is empty", key="worker", hint="add at least one [[worker]]")
-        check_stages(self.stages, [worker.stage for worker in self.workers])
-        check_ring(self.compression, self.training.dense)
-        kinds: dict[str, str] = {"training.mode": self.training.mode, "training.dense": self.training.dense}
-        kinds["table.place"] = self.table.place
-        extent = {"num_stages": len(self.stages), "replicas": self.faults.replicas}
-        check_sites(self.sites, self.exchange, kinds, **extent)
+        self._check_stages()
+        if self.training.dense == "ring":
+            self._check_ring()
+        self._check_sites()
         names = [name for name, _ in self.each_worker()]
         for name in names:
             check_worker_name(name)
-        check_caches([worker.cache_bytes for worker in self.workers], self.training.mode)
+        if self.training.mode == "async" and (kept := max(worker.cache_bytes for worker in self.workers)):
+            raise SpecError(
+                f'is {kept}, and mode is "async", whose workers compute with the newest rows there are',
+                key="worker.cache_bytes",
+                hint='leave cache_bytes away, or set mode = "ssp", in which rows may be `staleness` tasks old',
+            )
         if twice := [name for name in names if names.count(name) > 1]:
             raise SpecError(f'has two called "{twice[0]}"', key="worker", hint="give each its own name")
         if self.faults.replicas >= self.servers.count:
@@ -285,6 +285,75 @@ class Run(Section, frozen=True):
         pinned = sum(worker.share or 0.0 for _, worker in self.each_worker())
         if pinned > 1.0 + 1e-9:
             raise SpecError(f"pins shares that add up to {pinned:g}", key="worker", hint="shares add up to 1 at most")
+
+    def _check_stages(self) -> None:
+        """Refuse stages with gaps between them, or that nobody works in."""
+        expected = 0
+        for number, stage in enumerate(self.stages):
+            if stage.first_layer != expected:
+                raise SpecError(
+                    f"{number} begins with layer {stage.first_layer}, and layer {expected} is next",
+                    key="stage",
+                    hint="every layer is in exactly one stage, in the order of the layers",
+                )
+            expected = stage.last_layer + 1
+        num_stages, staffed = max(1, len(self.stages)), [worker.stage for worker in self.workers]
+        for number in range(num_stages):
+            if number not in staffed:
+                raise SpecError(f"{number} has no worker", key="stage", hint=f"add a [[worker]] with stage = {number}")
+        if beyond := [stage for stage in staffed if stage >= num_stages]:
+            raise SpecError(f"has one of stage {beyond[0]}", key="worker", hint=f"the last stage is {num_stages - 1}")
+
+    def _check_ring(self) -> None:
+        """Refuse what a ring, whose members keep nothing back, cannot do."""
+        bits, topk = self.compression.bits, self.compression.topk
+        if topk is not None or bits in ("auto", 2, 1):
+            raise SpecError(
+                f"is {topk or bits}, and the dense parameters are a ring's",
+                key="compression.bits" if topk is None else "compression.topk",
+                hint='a ring takes 32, 16, 8 or 4 bits; the others need servers: training.dense = "ps"',
+            )
+
+    def _check_sites(self) -> None:
+        """Refuse sites that could not train together."""
+        here, names = self.exchange.here, [site.name for site in self.sites]
+        if not names:
+            if here is not None:
+                raise SpecError(f'is "{here}", and there are no sites', key="exchange.here", hint="add [[site]]")
+            return
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise SpecError(f"lists {', '.join(names)}", key="site", hint="give two or more, each with its own name")
+        if self.sites[0].address is None:
+            raise SpecError(
+                f"`{names[0]}` is the first and has no address",
+                key="site",
+                hint='the others call it: address = "HOST:PORT"',
+            )
+        if here is not None and here not in names:
+            raise SpecError(f'is "{here}"', key="exchange.here", hint=did_you_mean(here, names))
+        for key, value, wanted in (
+            ("training.mode", self.training.mode, "sync"),
+            ("training.dense", self.training.dense, "ps"),
+            ("table.place", self.table.place, "servers"),
+        ):
+            if value != wanted:
+                raise SpecError(f'is "{value}", and there are sites', key=key, hint=f'with sites it is "{wanted}"')
+        if len(self.stages) > 1:
+            raise SpecError(
+                f"lists {len(self.stages)}, and there are sites", key="stage", hint="sites hold the model uncut"
+            )
+        if self.faults.replicas:
+            raise SpecError(
+                f"is {self.faults.replicas}, and there are sites",
+                key="faults.replicas",
+                hint="with sites there is no redo log: set 0",
+            )
+
+    @property
+    def activation_bits(self) -> int:
+        """In how many bits a number travels between stages."""
+        bits = self.compression.activations
+        return 16 if bits == 32 and self.training.activations == "bfloat16" else bits
 
     def workers_of(self, stage: int) -> list[tuple[str, RunWorker]]:
         """Return every single worker of a stage with its name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -29,26 +28,6 @@ class RunStage(Section, frozen=True):
         """Refuse a stage without layers."""
         check_whole_number(self, "first_layer", at_least=0)
         check_whole_number(self, "last_layer", at_least=self.first_layer)
-
-
-def check_stages(stages: Sequence[RunStage], stages_of_workers: Sequence[int]) -> None:
-    """Refuse stages with gaps between them, or that nobody works in."""
-    expected = 0
-    for number, stage in enumerate(stages):
-        if stage.first_layer != expected:
-            raise SpecError(
-                f"{number} begins with layer {stage.first_layer}, and layer {expected} is next",
-                key="stage",
-                hint="every layer is in exactly one stage, in the order of the layers",
-            )
-        expected = stage.last_layer + 1
-    number_of_stages = max(1, len(stages))
-    for number in range(number_of_stages):
-        if number not in stages_of_workers:
-            raise SpecError(f"{number} has no worker", key="stage", hint=f"add a [[worker]] with stage = {number}")
-    beyond = [stage for stage in stages_of_workers if stage >= number_of_stages]
-    if beyond:
-        raise SpecError(f"has one of stage {beyond[0]}", key="worker", hint=f"the last stage is {number_of_stages - 1}")
 
 
 Place = Literal["servers", "device"]
@@ -109,16 +88,6 @@ def check_worker_name(name: str) -> None:
             f'has one called "{name}"',
             key="worker",
             hint="`coordinator`, `launcher` and `server-N` are other processes of the run; choose another name",
-        )
-
-
-def check_caches(budgets_bytes: Sequence[int], mode: str) -> None:
-    """Refuse memory for kept rows where workers want the newest there are."""
-    if mode == "async" and any(budgets_bytes):
-        raise SpecError(
-            f'is {max(budgets_bytes)}, and mode is "async", whose workers compute with the newest rows there are',
-            key="worker.cache_bytes",
-            hint='leave cache_bytes away, or set mode = "ssp", in which rows may be `staleness` tasks old',
         )
 
 
@@ -265,7 +234,8 @@ class RunCompression(Section, frozen=True):
         Meta(description="in the place of bits: the part of a dense gradient that goes, its largest numbers, 0 to 1"),
     ] = None
     activations: Annotated[
-        ActivationBits, Meta(description="a number between stages: 32 (as training.activations says), 16, 8 or 4")
+        ActivationBits,
+        Meta(description="a number between stages: 32, 16 (as bfloat16), 8 or 4 (rounded by chance, unbiased)"),
     ] = 32
 
     def __post_init__(self) -> None:
@@ -279,16 +249,6 @@ class RunCompression(Section, frozen=True):
     def is_wanted(self) -> bool:
         """Whether gradients travel in another way than as they are."""
         return self.bits != 32 or self.topk is not None
-
-
-def check_ring(compression: RunCompression, dense: str) -> None:
-    """Refuse what a ring, whose members keep nothing back, cannot do."""
-    if dense == "ring" and (compression.topk is not None or compression.bits in ("auto", 2, 1)):
-        raise SpecError(
-            f"is {compression.topk or compression.bits}, and the dense parameters are a ring's",
-            key="compression.bits" if compression.topk is None else "compression.topk",
-            hint='a ring takes 32, 16, 8 or 4 bits; the others need servers: training.dense = "ps"',
-        )
 
 
 class RunFaults(Section, frozen=True):

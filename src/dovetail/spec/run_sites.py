@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from dovetail.errors import SpecError, did_you_mean
+from dovetail.errors import SpecError
 from dovetail.spec.checks import check_name, check_number, check_whole_number
 from dovetail.spec.run_sections import Meta, Section
 
 ExchangeBits = Literal[32, 16, 8, 4, 2, 1]
 SITE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
-KINDS = {"training.mode": "sync", "training.dense": "ps", "table.place": "servers"}
-"""What runs with sites have."""
 ADDRESS = re.compile(r"[^\s:/]+:[0-9]{1,5}")
 
 
@@ -81,37 +79,6 @@ class RunExchange(Section, frozen=True):
                 key="every",
                 hint="set exchange.ahead = 1, or exchange.every to a number of steps",
             )
-
-
-def check_sites(
-    sites: Sequence[RunSite], exchange: RunExchange, kinds: Mapping[str, str], *, num_stages: int, replicas: int
-) -> None:
-    """Refuse sites that could not train together."""
-    if not sites:
-        if exchange.here is not None:
-            raise SpecError(f'is "{exchange.here}", and there are no sites', key="exchange.here", hint="add [[site]]")
-        return
-    names = [site.name for site in sites]
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise SpecError(f"lists {', '.join(names)}", key="site", hint="give two or more, each with its own name")
-    if sites[0].address is None:
-        raise SpecError(
-            f"`{names[0]}` is the first and has no address",
-            key="site",
-            hint='the others call it: address = "HOST:PORT"',
-        )
-    if exchange.here is not None and exchange.here not in names:
-        raise SpecError(f'is "{exchange.here}"', key="exchange.here", hint=did_you_mean(exchange.here, names))
-    for key, wanted in KINDS.items():
-        value = kinds[key]
-        if value != wanted:
-            raise SpecError(f'is "{value}", and there are sites', key=key, hint=f'with sites it is "{wanted}"')
-    if num_stages > 1:
-        raise SpecError(f"lists {num_stages}, and there are sites", key="stage", hint="sites hold the model uncut")
-    if replicas:
-        raise SpecError(
-            f"is {replicas}, and there are sites", key="faults.replicas", hint="with sites there is no redo log: set 0"
-        )
 
 
 def portions(sites: Sequence[RunSite], batch: int) -> list[int]:

@@ -140,15 +140,15 @@ class Authenticator:
             ) from None
         self._monitor = socket.get_monitor_socket(EVENTS)
         self._stop_here, self._stop_there = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
-        stop_address = f"inproc://dovetail-gate-{id(self)}"
+        stop_address = f"inproc://dovetail-authenticator-{id(self)}"
         self._stop_there.bind(stop_address)
         self._stop_here.connect(stop_address)
-        self._visitors: dict[int, IncomingConnection] = {}
+        self._connections: dict[int, IncomingConnection] = {}
         self._unproven: dict[int, IncomingConnection] = {}
         """Those of them that had not proven their key when they were last looked at, the oldest first."""
         self._most_unproven = most_unproven()
         self._failure: tuple[int, int] | None = None
-        self._thread = threading.Thread(target=self._run, name="transport-gate", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="transport-authenticator", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -158,12 +158,11 @@ class Authenticator:
         self._thread.join()
         for each in (self._zap, self._monitor, self._stop_here, self._stop_there):
             each.close(linger=0)
-        for visitor in self._visitors.values():
-            visitor.close()
-        self._visitors.clear()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
     def _run(self) -> None:
-        """Answer and watch until told to stop."""
         poller = zmq.Poller()
         for each in (self._zap, self._monitor, self._stop_there):
             poller.register(each, zmq.POLLIN)
@@ -196,9 +195,9 @@ class Authenticator:
         """Follow who is connected; what failed is told just before the connection ends."""
         if event == zmq.EVENT_ACCEPTED:
             self._drop(value)
-            visitor = IncomingConnection.at(value, endpoint)
-            if visitor is not None:
-                self._visitors[value] = self._unproven[value] = visitor
+            connection = IncomingConnection.at(value, endpoint)
+            if connection is not None:
+                self._connections[value] = self._unproven[value] = connection
                 self._make_room()
             else:
                 self._show_out_oldest()
@@ -206,39 +205,38 @@ class Authenticator:
             self._failure = (event, value)
         elif event == zmq.EVENT_DISCONNECTED:
             failure, self._failure = self._failure, None
-            visitor = self._visitors.get(value)
-            if visitor is not None and not visitor.is_shown_out:
-                self._explain(visitor, failure)
+            connection = self._connections.get(value)
+            if connection is not None and not connection.is_shown_out:
+                self._explain(connection, failure)
             self._drop(value)
 
     def _make_room(self) -> None:
-        """Show the oldest strangers out where there are too many: whoever has a key proves it in a moment."""
+        """End the oldest unauthenticated connections where there are too many: a key is proven in a moment."""
         while len(self._unproven) > self._most_unproven:
             self._show_out_oldest()
 
     def _show_out_oldest(self) -> None:
         """End the oldest connection whose owner has not proven its key, where there is one."""
         while self._unproven:
-            visitor = self._unproven.pop(next(iter(self._unproven)))
-            if not visitor.is_greeted():
+            connection = self._unproven.pop(next(iter(self._unproven)))
+            if not connection.is_greeted():
                 self._log.say(
                     "crowd",
                     "crowd",
-                    f"refused {visitor.where}: more than {self._most_unproven} connections have proven no key",
+                    f"refused {connection.where}: more than {self._most_unproven} connections have proven no key",
                 )
-                visitor.show_out()
+                connection.show_out()
                 return
 
     def _drop(self, descriptor: int) -> None:
-        """Forget a visitor."""
         self._unproven.pop(descriptor, None)
-        visitor = self._visitors.pop(descriptor, None)
-        if visitor is not None:
-            visitor.close()
+        connection = self._connections.pop(descriptor, None)
+        if connection is not None:
+            connection.close()
 
-    def _explain(self, visitor: IncomingConnection, failure: tuple[int, int] | None) -> None:
+    def _explain(self, connection: IncomingConnection, failure: tuple[int, int] | None) -> None:
         """Write down why a connection ended, unless its end was an ordinary one."""
-        where, host = visitor.where, visitor.host
+        where, host = connection.where, connection.host
         if failure is not None:
             event, value = failure
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -249,9 +247,9 @@ class Authenticator:
                 self._log.say("wrong server key", host, f"refused {where}: it has another key of this process")
             else:
                 self._log.say("broken handshake", host, f"refused {where}: its handshake failed or was never finished")
-        elif not visitor.is_greeted():
+        elif not connection.is_greeted():
             self._log.say("not a peer", host, f"refused {where}: it does not speak our protocol")
-        elif visitor.was_cut_off():
+        elif connection.was_cut_off():
             self._log.say(
                 "oversized",
                 host,

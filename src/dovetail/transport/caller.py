@@ -174,7 +174,6 @@ class Caller:
     def _put(
         self, request: int, message: Any, arrays: Sequence[Sendable], lane: SharedMemoryReference | None = None
     ) -> None:
-        """Hand an envelope to the socket."""
         try:
             self.socket.send_multipart(self._codec.pack(request, message, arrays, lane=lane), zmq.NOBLOCK)
         except zmq.Again:

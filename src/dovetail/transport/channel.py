@@ -70,7 +70,6 @@ class DirectCaller:
         self._handler = self._closed
 
     def _closed(self, envelope: Envelope) -> tuple[Any, Sequence[Sendable]]:
-        """Stand in for the handler after `close`."""
         raise PeerLost(self._peer, "is asked on a closed channel")
 
 

@@ -109,9 +109,14 @@ class EnvelopeCodec:
         return frames
 
     def unpack(
-        self, frames: Sequence[Any], *, sender: bytes = b"", owner: str = "",
-        lanes: Callable[[str], SharedMemory] | None = None, connection: int = -1,
-    ) -> Envelope:  # fmt: skip
+        self,
+        frames: Sequence[Any],
+        *,
+        sender: bytes = b"",
+        owner: str = "",
+        lanes: Callable[[str], SharedMemory] | None = None,
+        connection: int = -1,
+    ) -> Envelope:
         """Return the envelope in these frames (bytes or anything with a buffer), or raise `WireError`.
 
         `lanes` finds the shared memory of a name.
@@ -169,7 +174,6 @@ class EnvelopeCodec:
         return tuple(self._view(claim, memoryview(frame)) for claim, frame in zip(claims, frames[1:], strict=True))
 
     def _view(self, claim: ArrayClaim, frame: memoryview) -> Array:
-        """Return one array over its frame."""
         nbytes = claim.nbytes()
         if nbytes > self.max_frame_bytes:
             raise WireError(f"an array claims {nbytes} bytes, the limit is {self.max_frame_bytes}")

@@ -18,7 +18,6 @@ class WireError(DovetailError):
     """Bytes that are not an envelope; `request` is its number where that much could be read, else 0."""
 
     def __init__(self, message: str, *, hint: str = SAME_VERSION, request: int = 0) -> None:
-        """Say what is wrong with the bytes."""
         super().__init__(message, hint=hint)
         self.request = request
 
@@ -27,7 +26,6 @@ class PeerLost(DovetailError):  # noqa: N818 - what happened, as whoever catches
     """The process `peer` cannot be reached, or takes nothing."""
 
     def __init__(self, peer: str, message: str) -> None:
-        """Name the process."""
         super().__init__(f"{peer} {message}", hint=f"see whether {peer} still runs, and what its log says last")
         self.peer = peer
 

@@ -58,7 +58,6 @@ class Flow:
     """What goes over a connection, or comes, from now on."""
 
     def __init__(self, connection: int, way: Literal["up", "down"]) -> None:
-        """Begin before anything is sent."""
         self._connection, self._place = connection, 0 if way == "up" else 1
         self._looks: list[tuple[float, int]] = []
         self.look()

@@ -53,10 +53,10 @@ class Listener:
         self._context = zmq.Context(io_threads) if context is None else context
         self._owns_context = context is None
         self._log = RateLimitedLog(log)
-        self._shelf = SharedMemoryFiles(lanes, on_lane=on_lane) if lanes is not None else None
+        self._memories = SharedMemoryFiles(lanes, on_lane=on_lane) if lanes is not None else None
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         """For a `zmq.Poller`; only `receive` and `send` may use it otherwise."""
-        self._gate: Authenticator | None = None
+        self._authenticator: Authenticator | None = None
         try:
             prepare(self.socket, max_frame_bytes)
             self.socket.setsockopt(zmq.HANDSHAKE_IVL, int(handshake_s * 1000))
@@ -64,10 +64,10 @@ class Listener:
             self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
             self.socket.curve_publickey, self.socket.curve_secretkey = keys.own(name)
             self.socket.curve_server = True
-            # Without these, whoever has any key may come in while the gate is not there.
+            # Without these, whoever has any key may come in while the authenticator is not there.
             self.socket.setsockopt(zmq.ZAP_DOMAIN, b"dovetail")
             self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-            self._gate = Authenticator(self.socket, keys, self._log, max_frame_bytes)
+            self._authenticator = Authenticator(self.socket, keys, self._log, max_frame_bytes)
             self.addresses = tuple(self._bind(address) for address in addresses)
         except BaseException:
             self.close()
@@ -107,12 +107,12 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening; what was just sent is still delivered."""
-        if self._gate is not None:
-            self._gate.close()
-            self._gate = None
+        if self._authenticator is not None:
+            self._authenticator.close()
+            self._authenticator = None
         self.socket.close()
-        if self._shelf is not None:
-            self._shelf.close()
+        if self._memories is not None:
+            self._memories.close()
         if self._owns_context:
             self._context.term()
 
@@ -146,7 +146,6 @@ class Listener:
         self._refuse(envelope.sender, envelope.owner, reason, envelope.request)
 
     def _refuse(self, sender: bytes, owner: str, reason: str, request: int) -> None:
-        """Answer a bad envelope."""
         reason = printable(reason)
         text = f"refused an envelope of {shown(sender)} (key of {owner}): {reason}"
         self._log.say("bad envelope", (owner, reason[:60]), text)
@@ -154,8 +153,8 @@ class Listener:
 
     def _lanes_of(self, owner: str) -> Callable[[str], SharedMemoryFile] | None:
         """Return what finds the lanes of a process, and of no other."""
-        shelf = self._shelf
-        return None if shelf is None else lambda name: shelf.find(name, owner)
+        memories = self._memories
+        return None if memories is None else lambda name: memories.find(name, owner)
 
     def _send(self, to: bytes, frames: Sequence[Any]) -> bool:
         """Send frames to a peer, unless it has gone or does not read."""

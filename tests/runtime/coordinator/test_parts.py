@@ -111,13 +111,13 @@ def test_a_worker_hangs_by_its_own_measure_and_the_runs_patience(stuck_s, longes
 
 
 def test_a_standstill_takes_twice_as_long_each_time_until_something_moves():
-    standstill = Watchdog(patience_s=20.0)
-    standstill.moved(0.0)
-    found = [now_s for now_s in range(0, 1000, 10) if standstill.is_one([worker()], float(now_s))]
-    standstill.moved(1000.0)
+    watchdog = Watchdog(patience_s=20.0)
+    watchdog.moved(0.0)
+    found = [now_s for now_s in range(0, 1000, 10) if watchdog.is_one([worker()], float(now_s))]
+    watchdog.moved(1000.0)
 
     assert found == [130, 380, 870]  # more than 120, then 240, then 480 s
-    assert standstill.is_one([worker()], 1121.0)
+    assert watchdog.is_one([worker()], 1121.0)
 
 
 def test_it_is_no_standstill_while_someone_computes():
@@ -266,18 +266,18 @@ def test_the_journal_begins_anew_now_and_then(monkeypatch):
 def test_a_worker_that_comes_back_under_its_name_is_not_taken_for_one_that_will_ask_for_more():
     blueprint = make_blueprint(samples=480, batch=120, servers=1, workers=2, tail=0.5)
     roster = Roster(server_names=["server-0"], settings=dict(blueprint.run.workers_of(0)))
-    hand_out = TaskScheduler(blueprint, roster, decisions := Decisions(), everyone=False)
-    hand_out.stand(0, 0)
+    scheduler = TaskScheduler(blueprint, roster, decisions := Decisions(), everyone=False)
+    scheduler.stand(0, 0)
 
     def come(name, process_id):
         hello = Hello(role="worker", name=name, process_id=process_id, generation=1)
         roster.workers[name] = worker_of(hello, f"{name}/{process_id}".encode(), 0.0, 10.0, RunWorker())
         roster.first_worker_s = 0.0
-        hand_out.join(name)
+        scheduler.join(name)
 
     def go(name):
         del roster.workers[name]
-        hand_out.drop(name)
+        scheduler.drop(name)
 
     def whole(step):
         for task in list(step.tasks.values()):
@@ -289,23 +289,23 @@ def test_a_worker_that_comes_back_under_its_name_is_not_taken_for_one_that_will_
 
     for number, name in enumerate(("extra-1", "worker-0", "worker-1")):
         come(name, number)
-    hand_out.advance(1.0)
+    scheduler.advance(1.0)
     for worker in list(roster.workers.values()):  # each is done with its own of the first step, and has one of the next
-        task = next(t for t in hand_out.current.tasks.values() if t.worker == worker.name)
+        task = next(t for t in scheduler.current.tasks.values() if t.worker == worker.name)
         while task.is_open:
-            hand_out.asks(worker, More(generation=1, step=0, task=task.number, busy_s=0.0, fetch_s=0.0), 1.0)
-            hand_out.answer_due(100.0)
-    following = hand_out.step_of(1)
+            scheduler.asks(worker, More(generation=1, step=0, task=task.number, busy_s=0.0, fetch_s=0.0), 1.0)
+            scheduler.answer_due(100.0)
+    following = scheduler.step_of(1)
     assert {task.worker for task in following.tasks.values()} == {"extra-1", "worker-0", "worker-1"}
     go("extra-1")
     go("worker-1")
     come("worker-1", 9)
-    hand_out.advance(2.0)
+    scheduler.advance(2.0)
     decisions.take()
 
-    whole(hand_out.current)
-    hand_out.next_step(3.0)
-    hand_out.advance(3.0)
+    whole(scheduler.current)
+    scheduler.next_step(3.0)
+    scheduler.advance(3.0)
 
     sent = [decision.message for decision in decisions.take() if decision.to == b"worker-1/9"]
     assert sent, "it had all that it would ever have asked for"

@@ -40,7 +40,7 @@ class Snapshot:
     dense: dict[int, Counts] = field(default_factory=dict)
 
 
-class MemoryShelf:
+class MemoryStore:
     """Checkpoints in memory; whatever is published is checked."""
 
     def __init__(self, world: World) -> None:
@@ -103,8 +103,8 @@ class World:
         self.logs: dict[str, Any] = {}
         """What servers have on disk beside checkpoints; a test may take it away."""
         self.machine: RunStateMachine = None  # type: ignore[assignment]
-        self.store: MemoryShelf = None  # type: ignore[assignment]
-        self.store = MemoryShelf(self)
+        self.store: MemoryStore = None  # type: ignore[assignment]
+        self.store = MemoryStore(self)
         self._begin_conductor()
         for spec in blueprint.servers:
             self.start(spec.name)

@@ -6,6 +6,7 @@ import numpy as np
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.messages import Commit
 from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.server.gradients import TaskPart
 from dovetail.runtime.server.norm_sums import NormSums
 from dovetail.runtime.server.redo.log import RedoLog
 from dovetail.runtime.server.redo.recover import come_back
@@ -54,7 +55,7 @@ class Kept:
         for task in range(tasks):
             rows, dense = self.gradients()
             positions = BATCH // tasks + (BATCH % tasks if task == 0 else 0)
-            assert self.shard.push(self.step, task, "w", part=0, rows=rows, dense=dense, last=True)
+            assert self.shard.push(TaskPart(self.step, task, "w", rows=rows, dense=dense))
             self.log.step_grew(generation=GENERATION, positions=positions)
 
     def commit(self, generation=GENERATION):
@@ -67,10 +68,8 @@ class Kept:
         rows, dense = self.gradients()
         halves = [(0, rows[0][1][:20], rows[0][2][:20]), (0, rows[0][1][10:], rows[0][2][10:])]
         how = {"scale": 1 / 7, "factor": 0.5}
-        self.shard.apply(task, "w", part=0, rows=halves[:1], dense=None, last=False, **how)
-        self.shard.apply(
-            task, "w", part=1, rows=halves[1:], dense=dense, last=True, before_apply=self.log.before_apply, **how
-        )
+        self.shard.apply(TaskPart(0, task, "w", 0, halves[:1], last=False), **how)
+        self.shard.apply(TaskPart(0, task, "w", 1, halves[1:], dense), before_apply=self.log.before_apply, **how)
 
     def save(self, next_task=0, *, number=-1, publish=True):
         """Write a checkpoint, as the servers and the coordinator do."""

@@ -8,6 +8,7 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.messages import Pull
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.server.answers import AnswerWire
+from dovetail.runtime.server.gradients import TaskPart
 from dovetail.runtime.server.parked import Parked
 from dovetail.runtime.server.shard import Shard
 from dovetail.transport import Envelope
@@ -41,7 +42,7 @@ def step(shard, number, keys, draw, after_slice=None):
     """Have the shard apply a step that changes some rows and all dense parameters."""
     gradients = draw.normal(size=(len(keys), shard.tables[0].width)).astype(np.float32)
     dense = draw.normal(size=len(shard.values)).astype(np.float32)
-    shard.push(number, 0, "worker-0", part=0, rows=[(0, keys, gradients)], dense=dense, last=True)
+    shard.push(TaskPart(number, 0, "worker-0", rows=[(0, keys, gradients)], dense=dense))
     shard.commit(scale=1.0, dense_scale=1.0, factor=1.0, after_slice=after_slice)
 
 

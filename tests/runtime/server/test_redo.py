@@ -7,6 +7,7 @@ import pytest
 
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.messages import AddUp
+from dovetail.runtime.server.gradients import TaskPart
 from tests.runtime.server.kept import BATCH, ERA, GENERATION
 
 
@@ -52,7 +53,7 @@ def test_a_step_that_was_not_whole_is_not_there(kept):
     server.push()
     server.commit()
     rows, dense = server.gradients()
-    server.shard.push(1, 0, "w", part=0, rows=rows, dense=dense, last=True)
+    server.shard.push(TaskPart(1, 0, "w", rows=rows, dense=dense))
     server.log.step_grew(generation=GENERATION, positions=BATCH - 1)
 
     assert server.die_and_come_back().generation == 0

@@ -15,9 +15,9 @@ from dovetail.runtime.server.redo.writer import RedoFile
 NAME = "e000001-v0000000000.redo"
 
 
-def make(folder, first=0):
+def make(folder, first=0, rings=()):
     facts = LogFacts(run="r", server=0, num_servers=1, era=1, first=first, position=0)
-    return RedoFile.make(folder / f"e000001-v{first:010d}.redo", facts)
+    return RedoFile.make(folder / f"e000001-v{first:010d}.redo", facts, rings)
 
 
 def append(file, number, size=3000):
@@ -81,8 +81,7 @@ def test_a_record_larger_than_the_ring_gets_a_larger_one(tmp_path, small):
 def test_a_ring_is_in_the_first_place_that_has_ample_room(tmp_path, small):
     (tmp_path / "memory").mkdir()
     elsewhere, beside = tmp_path / "memory" / "server-0.ring", tmp_path / RING
-    file = make(tmp_path)
-    file.rings = (elsewhere, beside)
+    file = make(tmp_path, rings=(elsewhere, beside))
     append(file, 0)
     assert elsewhere.exists()
     assert not beside.exists()
@@ -93,7 +92,7 @@ def test_a_ring_is_in_the_first_place_that_has_ample_room(tmp_path, small):
     assert not elsewhere.exists()
     file.close()
 
-    put_back(tmp_path, file.rings)
+    put_back(tmp_path, (elsewhere, beside))
 
     assert numbers_in(tmp_path) == [0, 1]
 

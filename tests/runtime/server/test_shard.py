@@ -6,6 +6,7 @@ import pytest
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.server.gradients import TaskPart
 from dovetail.runtime.server.shard import Shard
 from tests.runtime.counting import COUNTING, PLAIN
 from tests.runtime.runs import NUM_ROWS, make_run
@@ -66,10 +67,9 @@ def test_in_sync_a_step_is_the_sum_of_its_tasks_whoever_tried_them(make_shard, s
                 entry[3] = number = 0  # it begins again
                 last = len(parts) == 1
             keys = parts[number]
-            shard.push(
-                step, task, worker, part=number, rows=[(0, keys, -np.ones((len(keys), 1), dtype=np.float32))],
-                dense=-np.ones(1, dtype=np.float32) if last else None, last=last,
-            )  # fmt: skip
+            rows = [(0, keys, -np.ones((len(keys), 1), dtype=np.float32))]
+            dense = -np.ones(1, dtype=np.float32) if last else None
+            shard.push(TaskPart(step, task, worker, number, rows, dense, last=last))
             entry[3] += 1
             if last:
                 attempts.remove(entry)
@@ -86,14 +86,14 @@ def test_a_task_that_comes_late_is_not_applied_again_after_a_checkpoint(make_sha
     shard = make_shard("async")
     before = values_of(shard)
     gradients = [(0, np.array([3, 5]), -np.ones((2, 1), dtype=np.float32))]
-    how = {"part": 0, "rows": gradients, "dense": None, "last": True, "scale": 1.0, "factor": 1.0}
+    how = {"scale": 1.0, "factor": 1.0}
 
-    assert shard.apply(0, "worker-0", **how)
-    assert shard.apply(1, "worker-1", **how)
+    assert shard.apply(TaskPart(0, 0, "worker-0", rows=gradients), **how)
+    assert shard.apply(TaskPart(0, 1, "worker-1", rows=gradients), **how)
     shard.forget_tasks(below=2)
-    assert not shard.apply(0, "worker-1", **how)
-    assert not shard.apply(1, "worker-0", **how)
-    assert shard.apply(2, "worker-0", **how)
+    assert not shard.apply(TaskPart(0, 0, "worker-1", rows=gradients), **how)
+    assert not shard.apply(TaskPart(0, 1, "worker-0", rows=gradients), **how)
+    assert shard.apply(TaskPart(0, 2, "worker-0", rows=gradients), **how)
 
     grown = values_of(shard) - before
     assert grown[[3, 5]] == pytest.approx([3.0, 3.0])
@@ -102,14 +102,14 @@ def test_a_task_that_comes_late_is_not_applied_again_after_a_checkpoint(make_sha
 def test_a_newer_task_that_comes_before_the_checkpoint_does_not_make_those_between_count_as_done(make_shard):
     shard = make_shard("async")
     gradients = [(0, np.array([3, 5]), -np.ones((2, 1), dtype=np.float32))]
-    how = {"part": 0, "rows": gradients, "dense": None, "last": True, "scale": 1.0, "factor": 1.0}
+    how = {"scale": 1.0, "factor": 1.0}
 
-    assert shard.apply(0, "worker-0", **how)
-    assert shard.apply(3, "worker-1", **how)
+    assert shard.apply(TaskPart(0, 0, "worker-0", rows=gradients), **how)
+    assert shard.apply(TaskPart(0, 3, "worker-1", rows=gradients), **how)
     shard.forget_tasks(below=1)  # the coordinator knew of one when it cut
-    assert shard.apply(1, "worker-0", **how)
-    assert shard.apply(2, "worker-2", **how)
-    assert not shard.apply(3, "worker-0", **how)
+    assert shard.apply(TaskPart(0, 1, "worker-0", rows=gradients), **how)
+    assert shard.apply(TaskPart(0, 2, "worker-2", rows=gradients), **how)
+    assert not shard.apply(TaskPart(0, 3, "worker-0", rows=gradients), **how)
 
 
 def test_a_part_without_those_before_it_is_refused(make_shard):
@@ -117,7 +117,7 @@ def test_a_part_without_those_before_it_is_refused(make_shard):
     rows = [(0, np.array([1]), np.ones((1, 1), dtype=np.float32))]
 
     with pytest.raises(TrainingError, match="part 1 of task 7"):
-        shard.push(0, 7, "worker-0", part=1, rows=rows, dense=None, last=True)
+        shard.push(TaskPart(0, 7, "worker-0", 1, rows))
 
 
 BAD_KEYS = {
@@ -136,7 +136,7 @@ def test_a_pull_that_makes_no_sense_leaves_the_updates_that_are_due(make_shard, 
     shard = make_shard("sync")
     before = values_of(shard)
     ones = np.ones((NUM_ROWS, 1), dtype=np.float32)
-    shard.push(0, 0, "worker-0", part=0, rows=[(0, KEYS, ones)], dense=None, last=True)
+    shard.push(TaskPart(0, 0, "worker-0", rows=[(0, KEYS, ones)]))
     shard.commit(scale=1.0, dense_scale=1.0, factor=1.0)
     table, keys = BAD_KEYS[kind]
     with pytest.raises(TrainingError):
@@ -152,7 +152,7 @@ def test_a_push_that_makes_no_sense_is_refused(make_shard, kind):
     table, keys = BAD_KEYS[kind]
 
     with pytest.raises(TrainingError):
-        make_shard("sync").check([(table, keys, np.ones((len(keys), 1), dtype=np.float32))], None)
+        make_shard("sync").check(TaskPart(0, 0, "w", rows=[(table, keys, np.ones((len(keys), 1), dtype=np.float32))]))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -164,7 +164,7 @@ def test_rows_fetched_early_and_refreshed_are_the_rows_after_the_step(make_shard
         early, since = shard.pull((0,), (wanted,), dense=False)[0].copy(), shard.version
         keys = draw.choice(NUM_ROWS, size=25, replace=False)
         gradients = -np.ones((len(keys), 1), dtype=np.float32)
-        shard.push(step, 0, "worker-0", part=0, rows=[(0, keys, gradients)], dense=None, last=True)
+        shard.push(TaskPart(step, 0, "worker-0", rows=[(0, keys, gradients)]))
         shard.commit(scale=1.0, dense_scale=1.0, factor=1.0)
         for _ in range(draw.integers(0, 3)):
             shard.settle_some(7)  # some of it is applied when the refresh comes, or all of it
@@ -180,7 +180,7 @@ def test_whoever_is_more_than_a_step_behind_gets_all_rows_again(make_shard):
     shard = make_shard("sync")
     for step in range(2):
         gradients = -np.ones((1, 1), dtype=np.float32)
-        shard.push(step, 0, "w", part=0, rows=[(0, KEYS[step : step + 1], gradients)], dense=None, last=True)
+        shard.push(TaskPart(step, 0, "w", rows=[(0, KEYS[step : step + 1], gradients)]))
         shard.commit(scale=1.0, dense_scale=1.0, factor=1.0)
 
     assert list(shard.refresh((0,), (KEYS[:5],), since=0, dense=False)[0]) == [0, 1, 2, 3, 4]

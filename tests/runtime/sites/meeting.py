@@ -58,7 +58,7 @@ class Meeting:
     """The aggregation and its exchanges; a site that is cut off reaches neither."""
 
     def __init__(self, num_sites: int, *, every: int, wait_s: float = 10.0) -> None:
-        self.aggregation: Aggregation[BroughtRound] = Aggregation(num_sites, wait_s=wait_s, now_s=0.0)
+        self.aggregation = Aggregation(num_sites, wait_s=wait_s, now_s=0.0)
         self.every = every
         self.made: list[tuple[Exchange, Arrays]] = []
         self.cut_off: set[int] = set()

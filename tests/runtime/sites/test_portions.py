@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from dovetail.errors import SpecError
 from dovetail.runtime.blueprint import portions_of
-from dovetail.spec.run_sites import RunExchange, RunSite, check_sites, portions
-
-KINDS = {"training.mode": "sync", "training.dense": "ps", "table.place": "servers"}
+from dovetail.spec.run import Run, RunModel, with_settings
+from dovetail.spec.run_sites import RunExchange, RunSite, portions
 
 
 def sites(*shares: int) -> list[RunSite]:
@@ -48,13 +47,15 @@ def test_a_batch_that_sites_cannot_share_is_refused_with_one_that_they_can() -> 
     ("key", "value"), [("training.mode", "async"), ("training.dense", "ring"), ("table.place", "device")]
 )
 def test_what_sites_cannot_do_is_refused_by_its_key(key: str, value: str) -> None:
+    run = Run(model=RunModel(name="ctr-dnn"), sites=sites(1, 1))
+
     with pytest.raises(SpecError, match=value) as caught:
-        check_sites(sites(1, 1), RunExchange(), KINDS | {key: value}, num_stages=0, replicas=0)
+        with_settings(run, {key: value}, place="run.toml")
     assert caught.value.key == key
 
 
 def test_a_first_site_without_an_address_and_an_unknown_name_are_refused() -> None:
     with pytest.raises(SpecError, match="no address"):
-        check_sites([RunSite(name="a"), RunSite(name="b")], RunExchange(), KINDS, num_stages=0, replicas=0)
+        Run(model=RunModel(name="ctr-dnn"), sites=[RunSite(name="a"), RunSite(name="b")])
     with pytest.raises(SpecError, match="s7"):
-        check_sites(sites(1, 1), RunExchange(here="s7"), KINDS, num_stages=0, replicas=0)
+        Run(model=RunModel(name="ctr-dnn"), sites=sites(1, 1), exchange=RunExchange(here="s7"))

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from dovetail.data.clicks import Clicks
-from dovetail.embedding.first_values import first_values
+from dovetail.embedding.hashing import first_values
 from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.prepare.run_folder import prepare

@@ -25,7 +25,7 @@ DEVICES = [CPU, *([torch.device("cuda")] if torch.cuda.is_available() else [])]
     ids=["floats", "whole", "bool", "empty", "int16", "turned", "bfloat16"],
 )
 def test_what_arrives_is_what_was_sent(device, half, tensor):
-    travel = ActivationTransport(device, half=half)
+    travel = ActivationTransport(device, bits=16 if half else 32)
     sent = travel.pack(tensor.to(device))
 
     arrived = travel.unpack_all([sent.written() if hasattr(sent, "written") else sent])[0]
@@ -37,6 +37,6 @@ def test_what_arrives_is_what_was_sent(device, half, tensor):
 
 
 def test_exact_numbers_are_not_halved():
-    travel, tensor = ActivationTransport(CPU, half=True), torch.randn(50)
+    travel, tensor = ActivationTransport(CPU, bits=16), torch.randn(50)
 
     assert torch.equal(travel.unpack_all([travel.pack(tensor, exact=True)])[0], tensor)

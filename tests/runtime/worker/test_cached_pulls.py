@@ -9,6 +9,7 @@ from dovetail.embedding.hashing import shard_of
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Pull, Pulled, Push, Refresh
 from dovetail.runtime.server.answers import AnswerWire
+from dovetail.runtime.server.gradients import TaskPart
 from dovetail.runtime.single.in_process import answer_as
 from dovetail.runtime.worker.links.servers import ServerConnections
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
@@ -96,7 +97,7 @@ def test_every_row_is_what_it_would_have_been_through_steps_of_this_worker_and_o
             mine = theirs[shard_of(theirs, 2) == number]
             for shard in shards:
                 gradients = [(0, mine, np.ones((len(mine), 4), dtype=np.float32))]
-                shard.push(step, 1, "other", part=0, rows=gradients, dense=None, last=True)
+                shard.push(TaskPart(step, 1, "other", rows=gradients))
 
     assert (keeps.num_early > 0) == early
     assert keeps.num_kept > 100

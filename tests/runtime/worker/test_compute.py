@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.embedding.first_values import first_values
+from dovetail.embedding.hashing import first_values
 from dovetail.models.load import as_graph, load_model
 from dovetail.runtime.blueprint import table_seed
 from dovetail.runtime.errors import TrainingError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail.data.loader import Loader
-from dovetail.embedding.first_values import first_values
+from dovetail.embedding.hashing import first_values
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import table_seed
 from dovetail.runtime.worker.dense.sync import ServerSync

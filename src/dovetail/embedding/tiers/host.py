@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dovetail.embedding.index import probe
 from dovetail.embedding.places import at_slot
 from dovetail.embedding.row_metadata import CLEAN, COUNT, FREE, HELD, HOME, LINE_BYTES, MOST_COUNTED, NEEDED, TAKEN
+from dovetail.embedding.tiers.tier import SlottedTier
 
 SLOT_BYTES = LINE_BYTES + 8 + 4
 """A slot's line, its key, its place on the stack of free slots."""
@@ -30,35 +31,22 @@ _libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-class HostTier:
+class HostTier(SlottedTier):
     """Up to `capacity` rows in RAM; the capacity can fall and rise within what was reserved."""
 
     def __init__(self, reserved: int, row_width: int) -> None:
         """Reserve address space for `reserved` rows of `row_width` float32 numbers."""
         self.reserved = reserved
-        self.capacity = reserved
         self.row_bytes = row_width * 4
         self._sizes = (self.row_bytes, LINE_BYTES, 8, 4)
         self._ranges = [_reserve(reserved * size_bytes) for size_bytes in self._sizes]
         self.rows = np.frombuffer(self._ranges[0], np.float32)[: reserved * row_width].reshape(reserved, row_width)
         self.lines = np.frombuffer(self._ranges[1], np.int32)[: reserved * 8].reshape(reserved, 8)
         self.keys = np.frombuffer(self._ranges[2], np.int64)[:reserved]
-        self._free = np.frombuffer(self._ranges[3], np.int32)[:reserved]
-        self._num_free = 0
-        self.top = 0
+        super().__init__(reserved, np.frombuffer(self._ranges[3], np.int32)[:reserved])
         self.hand = 0
         self._committed = 0
         self._committing = threading.Lock()
-
-    @property
-    def num_rows(self) -> int:
-        """Return how many slots are taken."""
-        return self.top - self._num_free
-
-    @property
-    def num_free(self) -> int:
-        """Return how many rows can still be taken in."""
-        return self.capacity - self.num_rows
 
     @property
     def used_bytes(self) -> int:
@@ -69,16 +57,6 @@ class HostTier:
     def memory_bytes(self) -> int:
         """Return the same: all of it is RAM."""
         return self.used_bytes
-
-    def take(self, num_rows: int) -> NDArray[np.int32]:
-        """Return free slots."""
-        slots = np.empty(num_rows, dtype=np.int32)
-        reused = min(num_rows, self._num_free)
-        self._num_free -= reused
-        slots[:reused] = self._free[self._num_free : self._num_free + reused]
-        slots[reused:] = np.arange(self.top, self.top + num_rows - reused)
-        self.top += num_rows - reused
-        return slots
 
     def commit_ahead(self, num_rows: int) -> None:
         """Have the system commit the memory of the next slots above all that were used; what is there stays as it is.
@@ -91,11 +69,6 @@ class HostTier:
                 for memory, size_bytes in zip(self._ranges, self._sizes, strict=True):
                     _commit(memory, start * size_bytes, end * size_bytes)
                 self._committed = end
-
-    def give_back(self, slots: NDArray[np.int32]) -> None:
-        """Take slots back whose lines say that they are free."""
-        self._free[self._num_free : self._num_free + len(slots)] = slots
-        self._num_free += len(slots)
 
     def write_from(
         self, keys: NDArray[np.int64], rows: NDArray[np.float32], at: NDArray[np.int32]

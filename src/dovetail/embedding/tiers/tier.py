@@ -92,3 +92,37 @@ class TierAbove(Tier, Protocol):
     def age(self) -> None:
         """Halve all access counts."""
         ...
+
+
+class SlottedTier:
+    """The slots of a tier: those given back go out first, the last one first, then the next above all used."""
+
+    def __init__(self, capacity: int, free: NDArray[np.int32]) -> None:
+        """Have `capacity` slots; `free` is memory for the numbers of as many."""
+        self.capacity, self._free = capacity, free
+        self._num_free = self.top = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many slots are taken."""
+        return self.top - self._num_free
+
+    @property
+    def num_free(self) -> int:
+        """Return how many rows can still be taken in."""
+        return self.capacity - self.num_rows
+
+    def take(self, num_rows: int) -> NDArray[np.int32]:
+        """Return free slots."""
+        slots = np.empty(num_rows, dtype=np.int32)
+        reused = min(num_rows, self._num_free)
+        self._num_free -= reused
+        slots[:reused] = self._free[self._num_free : self._num_free + reused]
+        slots[reused:] = np.arange(self.top, self.top + num_rows - reused)
+        self.top += num_rows - reused
+        return slots
+
+    def give_back(self, slots: NDArray[np.int32]) -> None:
+        """Take slots back that nobody has."""
+        self._free[self._num_free : self._num_free + len(slots)] = slots
+        self._num_free += len(slots)

@@ -73,7 +73,6 @@ class Saving:
     """When a checkpoint is wanted, and the parts that are written of the one under way."""
 
     def __init__(self, blueprint: Blueprint, store: CheckpointStore, roster: Roster, decisions: Decisions) -> None:
-        """Start with nothing under way."""
         run = blueprint.run
         self._store, self._roster, self._decisions = store, roster, decisions
         self._due = CheckpointSchedule(run.checkpoint, run.validation, blueprint.samples)
@@ -195,7 +194,6 @@ class Saving:
         return self._publish(self._manifest, now_s) if len(self._files) >= self._num_savers else None
 
     def _publish(self, manifest: RunManifest, now_s: float) -> KeptCheckpoint | NotKept:
-        """Make a checkpoint of the parts."""
         files = {name: checksum for part in self._files.values() for name, checksum in sorted(part.items())}
         try:
             kept = self._store.publish(self._partial, msgspec.structs.replace(manifest, files=files))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from dovetail.runtime.coordinator.journal import JournalLine
 from dovetail.runtime.coordinator.membership import Member
+from dovetail.runtime.figures import Counted
 from dovetail.runtime.messages import Message
 
 
@@ -34,18 +34,6 @@ class Say:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """A step counts, or in ssp and async a task: for the figures."""
-
-    step: int
-    samples: int
-    loss: float
-    seconds: float | None = None
-    by_worker: Mapping[str, int] | None = None
-    gradient_norm: float = math.nan
-
-
 Decision = Send | Write | Say | Counted
 MOST_LINES = 20_000
 """Lines after which the journal begins anew: it is read when a coordinator comes back."""
@@ -55,7 +43,6 @@ class Decisions:
     """Those that nobody has carried out yet."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._made: list[Decision] = []
         self._num_lines = 0
         """Of the journal since its last start."""

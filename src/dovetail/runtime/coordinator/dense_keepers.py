@@ -12,7 +12,6 @@ stage adds up is of a whole step, so a step of which a worker was lost is comput
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.coordinator.decisions import Decisions
@@ -41,8 +40,8 @@ MOST_BROKEN = 20
 """How many rings in a row may break before one of them came to anything."""
 
 
-class DenseKeepers(Protocol):
-    """What work in `sync` asks of them; whoever need not do a thing leaves it out."""
+class DenseKeepers:
+    """The servers, which are told of commits and checkpoints anyway: there is nothing to see to. Others say more."""
 
     everyone: bool = False
     """Whether every worker takes part in every step, and no other can do its part."""
@@ -98,11 +97,7 @@ class DenseKeepers(Protocol):
         return
 
 
-class ServersKeepDense(DenseKeepers):
-    """The servers do, which are told of commits and checkpoints anyway: there is nothing to see to."""
-
-
-class NormsWaitForAll(ServersKeepDense):
+class NormsWaitForAll(DenseKeepers):
     """The servers do, and every worker waits for all others on its way: a step of which one was lost is done again."""
 
     everyone = True
@@ -202,7 +197,6 @@ class RingKeepsDense(DenseKeepers):
         return None
 
     def _call(self, name: str, *, meeting: str) -> None:
-        """Tell a member about the ring."""
         worker = self._workers().get(name)
         if worker is not None:
             self._decisions.send(
@@ -307,7 +301,6 @@ class StagesKeepDense(DenseKeepers):
     servers_clip = False
 
     def __init__(self, blueprint: Blueprint, roster: Roster, decisions: Decisions) -> None:
-        """Start without rings."""
         self._stage_of = {spec.name: number for number, stage in enumerate(blueprint.stages) for spec in stage.workers}
         clips = blueprint.run.optimizer.clip_norm is not None
         self._rings: dict[int, RingKeepsDense] = {}
@@ -380,14 +373,13 @@ class StagesKeepDense(DenseKeepers):
 
 
 def _workers_of(roster: Roster, stage: int) -> Callable[[], Mapping[str, Worker]]:
-    """Return what says who is there of a stage after the first."""
     return lambda: {name: roster.stage_workers[name] for name in roster.staff[stage - 1]}
 
 
 def dense_keepers(blueprint: Blueprint, roster: Roster, decisions: Decisions) -> DenseKeepers:
     """Return those that the run asks for."""
     if blueprint.run.training.dense != "ring":
-        return NormsWaitForAll() if blueprint.run.training.batch_norm == "global" else ServersKeepDense()
+        return NormsWaitForAll() if blueprint.run.training.batch_norm == "global" else DenseKeepers()
     if blueprint.stages:
         return StagesKeepDense(blueprint, roster, decisions)
     return RingKeepsDense(roster, decisions, lambda: roster.workers)

@@ -14,7 +14,6 @@ class FailureDetector:
     """Looks at everyone, now and then."""
 
     def __init__(self, roster: Roster, patience_s: float, now_s: float) -> None:
-        """Start with nobody missing."""
         self._roster, self._patience_s = roster, patience_s
         self._worked_s = now_s
         self.lost: dict[str, int] = {}
@@ -60,7 +59,6 @@ class Watchdog:
     """Tells a standstill by its length, which doubles each time: a run that is only slow must come to its end."""
 
     def __init__(self, patience_s: float) -> None:
-        """Start moving."""
         self._first_s = max(LEAST_S, PATIENCES * patience_s)
         self._limit_s = self._first_s
         self._moved_s = 0.0

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from dovetail.models.schedules import make_schedule
 from dovetail.runtime.clocks import AwakeClock
 from dovetail.runtime.coordinator.checkpoints import FolderCheckpointStore
-from dovetail.runtime.coordinator.decisions import Counted, Decision, Say, Send
+from dovetail.runtime.coordinator.decisions import Decision, Say, Send
 from dovetail.runtime.coordinator.journal import Journal
-from dovetail.runtime.coordinator.metrics import EVERY_S, Links, Metrics, server_summary
 from dovetail.runtime.coordinator.state_machine import RunState, RunStateMachine
+from dovetail.runtime.figures import EVERY_S, Counted, LinkWidths, RunFigures, Standing
 from dovetail.runtime.fingerprint import Fingerprint
-from dovetail.runtime.folder import RunSummary, StageSummary
 from dovetail.runtime.messages import Died, Done, Hello, Report, SaveNow, ServerStats, StageSpans, Status, WhoAreYou
 from dovetail.runtime.messages.compression import Tuned
 from dovetail.runtime.process import Process
@@ -32,7 +28,6 @@ class Events:
     """Numbered from 0; asking for them changes nothing."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._texts: deque[str] = deque(maxlen=MOST_KEPT)
         self.next_number = 0
 
@@ -62,7 +57,7 @@ WATCHES_S = 5.0
 
 
 class CoordinatorLoop:
-    """Brings messages and the time to the machine, and carries out what it decides."""
+    """Brings messages and the time to the state machine, and carries out what it decides."""
 
     def __init__(self, process: Process) -> None:
         """Listen, and see in the journal whether this run was under way."""
@@ -71,26 +66,23 @@ class CoordinatorLoop:
         self._listener = process.listen([spec.address, spec.local_address])
         self._senders = process.senders()
         self._journal = Journal(self._folder, root=checksum_of_value(self._blueprint))
-        self._metrics = Metrics(self._folder, timeline=self._blueprint.timeline, metrics=self._blueprint.metrics)
+        self._figures = RunFigures(self._folder, self._blueprint, timeline=self._blueprint.timeline)
         self._events = Events()
         self._clock = AwakeClock()
         fingerprint = Fingerprint.of(self._blueprint)
         keep = self._blueprint.run.checkpoint.keep
         store = FolderCheckpointStore(
-            self._folder, keep=keep, fingerprint=fingerprint, tell=self._say, statistics=self._metrics.statistics
+            self._folder, keep=keep, fingerprint=fingerprint, tell=self._say, statistics=self._figures.statistics
         )
         self._machine = RunStateMachine(
             self._blueprint, store, self._journal.past(), self._clock.now(), place=str(self._folder)
         )
-        schedule = self._blueprint.run.optimizer.schedule
-        self._schedule = make_schedule(schedule.name, **schedule.settings())
-        self._begun_s = time.time()
         self._ticked_s = self._turned_s = 0.0
         self._ended_s: float | None = None
         self._watchers: dict[bytes, float] = {}
         """When each of those who watch asked last; after the end, those who do not know of it yet."""
         self._server_stats: dict[str, ServerStats] = {}
-        self._links = Links(self._folder)
+        self._links = LinkWidths(self._folder)
 
     def run(self) -> None:
         """Serve until the run is over and everyone who watches knows."""
@@ -104,7 +96,7 @@ class CoordinatorLoop:
                 self._tick()
         finally:
             self._listener.close()
-            self._metrics.close()
+            self._figures.close()
             self._journal.close()
 
     def _may_leave(self) -> bool:
@@ -114,7 +106,6 @@ class CoordinatorLoop:
         return not self._watchers or self._clock.now() - self._ended_s > STAY_S
 
     def _tick(self) -> None:
-        """Do what is due by time."""
         now_s = self._clock.now()
         if self._machine.work.due_s() <= now_s:
             self._machine.settle(now_s)
@@ -125,12 +116,11 @@ class CoordinatorLoop:
         if now_s - self._turned_s >= EVERY_S:
             self._turned_s = now_s
             if self._machine.state.is_working:
-                self._write_metrics(now_s)
+                self._figures.turn(now_s, self._standing(), self._server_stats)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def _receive(self, envelope: Envelope) -> None:
-        """Bring a message to the machine."""
         message: Any = envelope.message
         now_s = self._clock.now()
         reason = self._senders.why_not_to_coordinator(envelope.owner, message) or why_not_counts(envelope)
@@ -155,10 +145,10 @@ class CoordinatorLoop:
                 self._say(self._links.add(message))
             elif isinstance(message, StageSpans):
                 member.hear(now_s)
-                self._metrics.add_spans(message.name, message.spans)
+                self._figures.add_spans(message.name, message.spans)
             else:
                 if isinstance(message, Done) and message.generation == self._machine.roster.generation:
-                    self._metrics.add_task(message, envelope.arrays)
+                    self._figures.add_task(message, envelope.arrays)
                 self._machine.received(member, message, now_s)
         self._carry_out()
 
@@ -178,13 +168,12 @@ class CoordinatorLoop:
             self._end()
 
     def _do(self, decision: Decision) -> None:
-        """Carry out one decision."""
         if isinstance(decision, Send):
             self._listener.send(decision.to, decision.message)
         elif isinstance(decision, Say):
             self._say(decision.text)
         elif isinstance(decision, Counted):
-            self._metrics.add_step(decision)
+            self._figures.add_step(decision)
         else:
             self._journal.write(decision.line)
 
@@ -202,101 +191,36 @@ class CoordinatorLoop:
         if self._machine.state is RunState.FAILED:
             self._process.log(f"error: {self._machine.failure[0]}")
             return
-        self._write_metrics(now_s)
-        with suppress(OSError):
-            self._summary().write(self._folder)
-
-    def _summary(self) -> RunSummary:
-        """Return what the run came to."""
-        work, rows = self._machine.work, [stats.rows for stats in self._server_stats.values()]
-        return RunSummary(
-            step=work.step,
-            samples=work.samples_done,
-            seconds=round(time.time() - self._begun_s, 3),
-            loss=self._metrics.loss,
-            auc=self._metrics.auc,
-            metrics=dict(self._metrics.values),
-            workers=self._metrics.summary(),
-            servers={name: server_summary(stats) for name, stats in sorted(self._server_stats.items())},
-            imbalance=round(max(rows) * len(rows) / sum(rows), 4) if rows and sum(rows) else 1.0,
-            checkpoint=self._machine.kept.folder.name,
-            stages=self._stages(),
-            links=self._links.summary,
-        )
-
-    def _stages(self) -> tuple[StageSummary, ...]:
-        """Return what the stages of the run took, where it has any."""
-        run = self._blueprint.run
-        return tuple(
-            StageSummary(
-                first_layer=stage.first_layer,
-                last_layer=stage.last_layer,
-                resource=stage.resource,
-                workers=len(run.workers_of(number)),
-                samples=self._metrics.staged_samples,
-                busy_s=round(busy_s, 3),
-            )
-            for number, (stage, busy_s) in enumerate(zip(run.stages, self._metrics.stages_s, strict=False))
-        )
+        self._figures.turn(now_s, self._standing(), self._server_stats)
+        folder = self._machine.kept.folder
+        self._figures.write_summary(self._standing(), folder, servers=self._server_stats, links=self._links.summary)
 
     # -- for those who watch -------------------------------------------------------------------------------------------
 
-    def _epoch(self) -> int:
-        """Return the epoch that work is in."""
-        return self._machine.work.position // self._blueprint.samples
-
-    def _learning_rate(self) -> float:
-        """Return the rate of dense parameters at this step."""
-        rate = self._blueprint.optimizer.get("learning_rate", 0.0)
-        return float(rate) * self._schedule(self._machine.work.step)
-
-    def _write_metrics(self, now_s: float) -> None:
-        """Write a line of figures."""
-        facts = {
-            "time_s": round(time.time() - self._begun_s, 3),
-            "unix_s": round(time.time(), 3),
-            "generation": self._machine.roster.generation,
-            "step": self._machine.work.step,
-            "epoch": self._epoch(),
-            "samples": self._machine.work.samples_done,
-            "total_samples": self._blueprint.samples * self._blueprint.run.training.epochs,
-            "learning_rate": round(self._learning_rate(), 12),
-        }
-        self._metrics.turn(now_s, facts, self._server_stats)
+    def _standing(self) -> Standing:
+        work, generation = self._machine.work, self._machine.roster.generation
+        return Standing(step=work.step, position=work.position, samples=work.samples_done, generation=generation)
 
     def _report(self, since: int) -> Report:
         """Return how the run goes, with what happened since an event."""
-        machine, run = self._machine, self._blueprint.run
-        roster = machine.roster
-        return Report(
-            state=machine.state.value,
-            generation=roster.generation,
-            step=machine.work.step,
-            epoch=min(self._epoch(), run.training.epochs - 1),
-            samples=machine.work.samples_done,
-            total_samples=self._blueprint.samples * run.training.epochs,
-            samples_per_s=self._metrics.samples_per_s,
-            loss=self._metrics.loss,
-            auc=self._metrics.auc,
+        machine, figures, roster = self._machine, self._figures, self._machine.roster
+        return figures.report(
+            machine.state.value,
+            self._standing(),
             checkpoint_step=machine.kept.manifest.step,
-            workers=tuple(
-                self._metrics.worker_status(
-                    name, "working" if name in roster.workers else "away", self._links.bits_of(name)
-                )
+            workers=[
+                figures.worker_status(name, "working" if name in roster.workers else "away", self._links.bits_of(name))
                 for name in sorted({*roster.settings, *roster.workers})
-            ),
+            ],
+            events=self._events.since(since),
             servers=tuple(sorted(roster.servers)),
             stage_workers=tuple(sorted(roster.stage_workers)),
-            events=self._events.since(since),
             next_event=self._events.next_number,
             lost=tuple(machine.lost.items()),
             error=machine.failure[0],
             hint=machine.failure[1],
-            metrics=tuple(self._metrics.values.items()),
-            learning_rate=self._learning_rate(),
-            gradient_norm=self._metrics.gradient_norm,
-            stages_s=tuple(self._metrics.stages_s),
-            staged_samples=self._metrics.staged_samples,
+            stages_s=tuple(figures.stages_s),
+            staged_samples=figures.staged_samples,
         )
 
 

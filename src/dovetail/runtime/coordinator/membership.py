@@ -142,7 +142,6 @@ def worker_of(message: Hello, address: bytes, now_s: float, patience_s: float, s
 
 
 def _silence(patience_s: float) -> Deadline:
-    """Return the deadline of signs of life."""
     return Deadline(k=20.0, floor_s=patience_s, first_s=max(STARTING_S, patience_s))
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import RunManifest
-from dovetail.runtime.coordinator.decisions import Counted, Decisions
+from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.journal import CommitLine, Past, StartLine, TaskLine
 from dovetail.runtime.coordinator.membership import Member, Roster, Worker, shares_of
 from dovetail.runtime.coordinator.work import Finish, Pause, Wish
 from dovetail.runtime.dispatch import split
+from dovetail.runtime.figures import Counted
 from dovetail.runtime.messages import Accepted, Assign, Done, Message
 
 

@@ -264,7 +264,6 @@ class RunStateMachine:
             self.fail(f"{message.name}: {message.error}", message.hint)
 
     def _drop(self, member: Member, how: str, now_s: float) -> None:
-        """Go on without a member."""
         if self.state.is_over:
             return
         if isinstance(member, Server):
@@ -301,7 +300,6 @@ class RunStateMachine:
                 return
 
     def _carry_out(self, wish: Wish, now_s: float) -> None:
-        """Do what the work needs."""
         if isinstance(wish, GoBack):
             self._go_back(wish.reason, now_s)
         elif isinstance(wish, BeginAgain):
@@ -396,6 +394,5 @@ class RunStateMachine:
             self._end(RunState.FAILED)
 
     def _end(self, state: RunState) -> None:
-        """Have everyone stop."""
         self.state = state
         self.decisions.send_all(self.roster.everyone, Stop(reason=state.value))

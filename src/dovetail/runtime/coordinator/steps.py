@@ -1,6 +1,6 @@
 """Steps of a run in `sync`: each a global batch divided into tasks, committed when every server has every task.
 
-Pure: `hand_out` and `sync_work` tell what happened and send what comes back.
+Pure: `task_scheduler` and `sync_work` tell what happened and send what comes back.
 """
 
 from __future__ import annotations
@@ -211,7 +211,6 @@ class Step:
         return sum(task.loss for task in self.tasks.values())
 
     def _new_task(self, worker: str, positions: tuple[int, int], now_s: float) -> StepTask:
-        """Return a task with a number of its own."""
         task = StepTask(self.next_number, worker, [positions], is_open=True, handed_s=now_s)
         self.next_number += 1
         return task

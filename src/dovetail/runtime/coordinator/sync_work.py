@@ -7,7 +7,7 @@ import math
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import RunManifest
-from dovetail.runtime.coordinator.decisions import Counted, Decisions
+from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.dense_keepers import dense_keepers
 from dovetail.runtime.coordinator.journal import CommitLine, Past, StartLine
 from dovetail.runtime.coordinator.membership import Member, Roster, Worker
@@ -15,6 +15,7 @@ from dovetail.runtime.coordinator.steps import Step
 from dovetail.runtime.coordinator.task_scheduler import TaskScheduler
 from dovetail.runtime.coordinator.work import BeginAgain, Finish, GoBack, Pause, Wish
 from dovetail.runtime.dense.optimizer import clipped_scale
+from dovetail.runtime.figures import Counted
 from dovetail.runtime.messages import Accepted, Commit, Committed, Done, GaveBack, Message, More, Norm, NormIs, RanOut
 
 REPEAT_S = 2.0
@@ -25,7 +26,6 @@ class SyncWork:
     """Commits each step when every server has all of it."""
 
     def __init__(self, blueprint: Blueprint, roster: Roster, decisions: Decisions) -> None:
-        """Start at the beginning."""
         self._roster, self._decisions = roster, decisions
         self._samples = blueprint.samples
         self._averages = blueprint.run.training.reduction == "mean"
@@ -174,7 +174,6 @@ class SyncWork:
             self._from_worker(member, message, now_s)
 
     def _from_worker(self, worker: Worker, message: Message, now_s: float) -> None:
-        """Take in a message of a worker."""
         self._scheduler.goes_on(worker.name)
         if isinstance(message, More):
             self._scheduler.asks(worker, message, now_s)
@@ -245,7 +244,6 @@ class SyncWork:
         self._keepers.apply(step.number, dense_scale, factor)
 
     def _send_servers(self, message: Message) -> None:
-        """Send a message to every server."""
         self._decisions.send_all(self._roster.servers.values(), message)
 
     def _repeat_commit(self, now_s: float) -> None:

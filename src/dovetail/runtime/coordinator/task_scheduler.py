@@ -184,7 +184,6 @@ class TaskScheduler:
                 self._advance_worker(worker, now_s)
 
     def _assign(self, worker: Worker, step: Step, task: StepTask) -> None:
-        """Send a task."""
         self._at_step[worker.name] = max(self._at_step[worker.name], step.number)
         self._decisions.send(
             worker,

@@ -1,7 +1,7 @@
 """How work is handed out and counted: one protocol, one way for `sync` and one for `ssp` and `async`.
 
 What implements it decides and does nothing: it is told what happened and what time it is, and leaves decisions and at
-most one wish. The machine carries out the wish; the loop carries out the decisions.
+most one wish. The state machine carries out the wish; the loop carries out the decisions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Pause(Enum):
 
 
 class Work(Protocol):
-    """What the machine asks of a way to hand out work."""
+    """What the state machine asks of a way to hand out work."""
 
     pause: Pause
     wish: Wish | None

@@ -81,19 +81,17 @@ from dovetail.runtime.messages.working import (
     Span,
 )
 
-Message = (
-    Hello | WhoAreYou | Alive | Stop | Leaves | Failed
-    | Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed
-    | Save | SaveBegun | Saved | SaveFailed | CutLog | Gone | LogNote | ServerStats | Waits
-    | Copy | Copied | CopyWanted | CopyIs | ReadCopy | CopyPart
-    | Reset | Assign | More | RanOut | Extend | Close | Recall | GiveBack | GaveBack | Done
-    | JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
-    | Died | Status | Report | SaveNow
-    | AddUp | AddedUp
-    | Pull | Pulled | Refresh | Refreshed | Push | Pushed | Forgotten | Stale
-    | Forward | Returned | Collect | Collected | Staff | StageSpans
-    | AskResidual | Residual | ResidualTold | Tuned
-)  # fmt: skip
+Membership = Hello | WhoAreYou | Alive | Stop | Leaves | Failed
+Serving = Load | Adopt | Ready | Accepted | Norm | NormIs | Commit | Committed | ServerStats | Waits
+Saving = Save | SaveBegun | Saved | SaveFailed | CutLog | Gone | LogNote
+Copying = Copy | Copied | CopyWanted | CopyIs | ReadCopy | CopyPart
+Working = Reset | Assign | More | RanOut | Extend | Close | Recall | GiveBack | GaveBack | Done
+Rings = JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | Apply | SaveDense
+Watching = Died | Status | Report | SaveNow
+Parameters = Pull | Pulled | Refresh | Refreshed | Push | Pushed | Forgotten | Stale | AddUp | AddedUp
+Staging = Forward | Returned | Collect | Collected | Staff | StageSpans
+Compression = AskResidual | Residual | ResidualTold | Tuned
+Message = Membership | Serving | Saving | Copying | Working | Rings | Watching | Parameters | Staging | Compression
 
 __all__ = [
     "Accepted",

@@ -26,7 +26,6 @@ def check_numbers(struct: msgspec.Struct) -> None:
 
 
 def _check(name: str, value: Any) -> None:
-    """Check one field."""
     kind = type(value)
     if kind is int:
         if not -1 <= value <= LARGEST:

@@ -27,16 +27,16 @@ from dovetail.runtime.messages.watching import Died, SaveNow, Status
 from dovetail.runtime.messages.working import Done, GaveBack, More, RanOut
 
 LAUNCHER = "launcher"
+FROM_ALL = (Status, Hello, Alive, Failed)
+FROM_SERVERS = (Ready, Accepted, NormIs, Committed, SaveBegun, Saved, SaveFailed, ServerStats, LogNote, Waits)
+FROM_WORKERS = (Leaves, More, RanOut, GaveBack, Done, ResidualTold, Tuned)
 TO_COORDINATOR: dict[str, tuple[type, ...]] = {
     "launcher": (Status, Died, SaveNow),
     "coordinator": (Status,),
-    "server": (
-        Status, Hello, Alive, Failed, Ready, Accepted, NormIs, Committed, SaveBegun, Saved, SaveFailed, ServerStats,
-        LogNote, Waits,
-    ),
-    "stage worker": (Status, Hello, Alive, Failed, StageSpans),
-    "worker": (Status, Hello, Alive, Leaves, Failed, More, RanOut, GaveBack, Done, ResidualTold, Tuned),
-}  # fmt: skip
+    "server": FROM_ALL + FROM_SERVERS,
+    "stage worker": (*FROM_ALL, StageSpans),
+    "worker": FROM_ALL + FROM_WORKERS,
+}
 FROM_RINGS = (Holds, RingMeets, InRing, Reduced, RingBroken, Saved, SaveFailed)
 """What workers say as well where they keep the dense parameters."""
 

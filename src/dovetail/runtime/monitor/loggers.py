@@ -13,8 +13,8 @@ import msgspec
 
 from dovetail.data.imports import ImportProblem, imported
 from dovetail.errors import did_you_mean
-from dovetail.runtime.coordinator.metrics import Board
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.figures import TensorBoardFile
 from dovetail.runtime.finished.result import Validated
 from dovetail.runtime.folder import TENSORBOARD
 from dovetail.runtime.messages import Report
@@ -47,11 +47,11 @@ class TensorBoard:
 
     def __init__(self) -> None:
         """Write nothing before a run begins."""
-        self._board: Board | None = None
+        self._board: TensorBoardFile | None = None
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Begin a file."""
-        self._board = Board(folder / TENSORBOARD)
+        self._board = TensorBoardFile(folder / TENSORBOARD)
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
         """Write figures."""

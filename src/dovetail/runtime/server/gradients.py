@@ -25,6 +25,23 @@ AttemptKey = tuple[int, int, str]
 """Step (0 in ssp and async), task, and whose attempt it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class TaskPart:
+    """A part of the gradients of an attempt at a task, as a worker pushes it; in ssp and async its step is 0."""
+
+    step: int
+    task: int
+    worker: str
+    part: int = 0
+    rows: Sequence[RowGradients] = ()
+    dense: Floats | None = None
+    last: bool = True
+    wheres: Sequence[Whereabouts | None] = ()
+    """Where the tables had `rows` when they were pulled; empty where that is not known."""
+    first: int = -1
+    """Where in this server's part `dense` begins, of which it is a slice; -1: it is whole."""
+
+
 class BeforeApply(Protocol):
     """Whoever keeps what is applied."""
 
@@ -49,19 +66,15 @@ class Attempts:
     """The attempts that are under way."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._open: dict[AttemptKey, TaskGradients] = {}
 
     def __bool__(self) -> bool:
-        """Say whether any is under way."""
         return bool(self._open)
 
     def __contains__(self, key: AttemptKey) -> bool:
-        """Say whether one is under way."""
         return key in self._open
 
     def __iter__(self) -> Iterator[tuple[AttemptKey, TaskGradients]]:
-        """Yield those under way."""
         return iter(self._open.items())
 
     def add(
@@ -111,7 +124,6 @@ class GradientSums:
     """One sum a key; which of them were taken already."""
 
     def __init__(self, width: int) -> None:
-        """Start without keys."""
         self._width = width
         self.count = 0
         self.keys = np.empty(FIRST_ROWS, dtype=np.int64)
@@ -141,7 +153,6 @@ class GradientSums:
         return self._at(places[:count])
 
     def _at(self, places: NDArray[np.int32] | slice) -> Taken:
-        """Return the sums at some places."""
         if isinstance(places, slice):
             keys, sums, slots = self.keys[places], self.sums[places], self._slots[places]
         else:
@@ -177,7 +188,6 @@ class GradientSums:
         self.count = self._cursor = 0
 
     def _grow(self, wanted: int) -> None:
-        """Make room."""
         size = 1 << (wanted - 1).bit_length()
         keys, sums = np.empty(size, dtype=np.int64), np.empty((size, self._width), dtype=np.float32)
         keys[: self.count], sums[: self.count] = self.keys[: self.count], self.sums[: self.count]
@@ -306,26 +316,22 @@ class StepSums:
         self._kept: dict[int, TaskGradients] = {}
         """The gradients of tasks that are whole, until the step is committed."""
 
-    def push(
-        self, step: int, task: int, worker: str, *, part: int, rows: Sequence[RowGradients],
-        dense: Floats | None, last: bool, wheres: Sequence[Whereabouts | None] = (), first: int = -1,
-    ) -> bool:  # fmt: skip
-        """Take in a part of an attempt at a task that is not whole; True where that makes it whole.
-
-        `wheres` says of `rows` where the tables have them. The dense gradient is whole, or a slice of it from `first`.
-        """
-        if first >= 0 and not self._sliced:
+    def push(self, part: TaskPart) -> bool:
+        """Take in a part of an attempt at a task that is not whole; True where that makes it whole."""
+        task, worker = part.task, part.worker
+        key, dense = (part.step, task, worker), part.dense
+        if part.first >= 0 and not self._sliced:
             raise TrainingError(f"{worker} pushed a slice of what goes in one piece", hint="a bug: report it")
-        again = part == 0 and (step, task, worker) in self._attempts
-        copies = copied(rows)
-        slices = [(max(0, first), dense.copy())] if dense is not None and self._sliced else []
-        gradients = self._attempts.add((step, task, worker), part, copies, slices)
-        if last and self._sliced and sum(len(each) for _, each in gradients.slices) != len(self.dense):
+        again = part.part == 0 and key in self._attempts
+        copies = copied(part.rows)
+        slices = [(max(0, part.first), dense.copy())] if dense is not None and self._sliced else []
+        gradients = self._attempts.add(key, part.part, copies, slices)
+        if part.last and self._sliced and sum(len(each) for _, each in gradients.slices) != len(self.dense):
             raise TrainingError(f"slices of task {task} of {worker} are not all of it", hint="a bug: report it")
         if self._counting.setdefault(task, worker) == worker and not again:
-            self._add_up(copies, wheres)
+            self._add_up(copies, part.wheres)
             self._add_slices(slices)
-        if not last:
+        if not part.last:
             if again:
                 self._add_up_anew()
             return False
@@ -334,19 +340,17 @@ class StepSums:
         self._kept[task] = gradients
         changed = again or self._counting[task] != worker
         self._counting[task] = worker
-        self._attempts.forget_task(step, task)
+        self._attempts.forget_task(part.step, task)
         if changed:
             self._add_up_anew()
         return True
 
     def _add_slices(self, slices: Sequence[Slice]) -> None:
-        """Add slices to the sum of dense gradients."""
         for first, dense in slices:
             add_into(self.dense[first : first + len(dense)], dense)
             self._dense_square = None
 
     def _add_dense(self, dense: Floats) -> None:
-        """Add to the sum of dense gradients."""
         add_into(self.dense, dense)
         self._dense_square = None
 
@@ -476,7 +480,6 @@ class DeferredUpdates:
             self.settle_some(1 << 16)
 
     def _apply(self, position: int, due: Taken) -> None:
-        """Step rows."""
         if len(due.keys):
             table = self._tables[position]
             table.set_rate_factor(self._factor)

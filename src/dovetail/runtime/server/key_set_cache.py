@@ -34,7 +34,6 @@ class KeySetCache:
     """By worker and number; in `sync` a pull is forgotten once its step is committed."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._of_worker: dict[str, dict[int, tuple[int, list[KeySet]]]] = {}
 
     def begin(self, name: PullName) -> list[KeySet]:

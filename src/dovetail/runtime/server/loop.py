@@ -148,14 +148,19 @@ class ServerLoop:
 
     def _say_hello(self) -> None:
         """Tell the coordinator what this server holds."""
-        self._coordinator.send(Hello(
-            role="server", name=self._name, process_id=self._process.process_id,
-            generation=max(self._generation, self._waits_in), era=self._era, word=self._word,
-            version=self._shard.version if self._era >= 0 else -1,
-        ))  # fmt: skip
+        self._coordinator.send(
+            Hello(
+                role="server",
+                name=self._name,
+                process_id=self._process.process_id,
+                generation=max(self._generation, self._waits_in),
+                era=self._era,
+                word=self._word,
+                version=self._shard.version if self._era >= 0 else -1,
+            )
+        )
 
     def _beat(self) -> None:
-        """Send a sign of life, now and then."""
         now_s = time.monotonic()
         if now_s - self._last_beat_s < HEARTBEAT_S:
             return
@@ -177,7 +182,6 @@ class ServerLoop:
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
     def _from_coordinator(self, message: object) -> None:
-        """Do what the coordinator says."""
         if isinstance(message, Commit):
             self._commit(message)
         elif isinstance(message, Norm):
@@ -297,7 +301,6 @@ class ServerLoop:
         self._answer_norms(norms.add(message, bits.view(np.float64), envelope))
 
     def _answer_norms(self, answers: Answers) -> None:
-        """Answer those who waited at a batch norm."""
         for envelope, sums in answers:
             if sums is None:
                 self._listener.reply(envelope, Refused(reason="the workers' samples do not all pass the same norms"))
@@ -306,24 +309,18 @@ class ServerLoop:
 
     def _push(self, envelope: Envelope, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
-        brought = gradients_in(message, envelope.arrays, self._shard.kept, self._shard.exact, len(self._shard.values))
-        if brought is None:
+        part = gradients_in(message, envelope.arrays, self._shard.kept, self._shard.exact, len(self._shard.values))
+        if part is None:
             self._listener.reply(envelope, Forgotten())
             return
-        rows, wheres, dense = brought
-        self._shard.check(rows, dense, message.first)
+        self._shard.check(part)
         if self._sync:
             late = message.step != self._shard.version or self._shard.counts(message.step, message.task)
-            counts = not late and self._shard.push(
-                message.step, message.task, message.worker,
-                part=message.part, rows=rows, dense=dense, last=message.last, wheres=wheres, first=message.first,
-            )  # fmt: skip
+            counts = not late and self._shard.push(part)
         else:
             late = self._shard.counts(0, message.task)
-            counts = self._shard.apply(
-                message.task, message.worker, part=message.part, rows=rows, dense=dense, last=message.last,
-                scale=self._scale, factor=message.factor, wheres=wheres, before_apply=self._redo.before_apply,
-            )  # fmt: skip
+            factor = message.factor
+            counts = self._shard.apply(part, scale=self._scale, factor=factor, before_apply=self._redo.before_apply)
         self._shard.kept.forget(envelope.owner, message.pulls)
         self._listener.reply(envelope, Pushed(counts=counts or not message.last))
         grew = counts and self._sync

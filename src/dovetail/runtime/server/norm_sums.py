@@ -40,7 +40,6 @@ class NormSums:
     """The norms of the step under way, and the running statistics of all."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self.running: Floats | None = None
         self._has_changed = False
         self._next: Floats | None = None

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dovetail.codecs.payload import NO_PLACES, Places, unpack
-from dovetail.embedding import Whereabouts
 from dovetail.runtime.blueprint import TableSpec
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Accepted, Push, Refresh, Residual
-from dovetail.runtime.server.gradients import Floats, Keys, RowGradients
+from dovetail.runtime.server.gradients import Floats, Keys, TaskPart
 from dovetail.runtime.server.key_set_cache import KeySetCache
 
 BUG = "a bug: report it"
@@ -37,17 +36,9 @@ def keys_of(refresh: Refresh, arrays: Sequence[Any], worker: str, kept: KeySetCa
     return None if look_ups is None else [each.keys for each in look_ups]
 
 
-class PushedGradients(NamedTuple):
-    """What a push brings: gradients of rows by table, where the rows were when they were pulled, and the dense ones."""
-
-    rows: list[RowGradients]
-    wheres: list[Whereabouts | None]
-    dense: Floats | None
-
-
 def gradients_in(
     push: Push, arrays: Sequence[Any], kept: KeySetCache, exact: Places = NO_PLACES, num_dense: int = 0
-) -> PushedGradients | None:
+) -> TaskPart | None:
     """Return what a push brings, be it in fewer bits or not, or None where it names a pull that is not remembered.
 
     Of `num_dense` dense gradients in fewer bits, the numbers at the places `exact` are not.
@@ -70,7 +61,10 @@ def gradients_in(
             _, keys, where = look_ups[place]
         rows.append((table, keys, _read(push, next(left))))
         wheres.append(where)
-    return PushedGradients(rows, wheres, _read(push, arrays[-1], exact, (num_dense,)) if push.dense else None)
+    dense = _read(push, arrays[-1], exact, (num_dense,)) if push.dense else None
+    return TaskPart(
+        push.step, push.task, push.worker, push.part, rows, dense, last=push.last, wheres=wheres, first=push.first
+    )
 
 
 def _read(push: Push, array: Any, exact: Places = NO_PLACES, shape: tuple[int, ...] | None = None) -> Any:
@@ -101,11 +95,10 @@ def residual_in(message: Residual, arrays: Sequence[Any], num_dense: int) -> Flo
     return kept
 
 
-def check_gradients(
-    rows: Sequence[RowGradients], dense: Floats | None, specs: Sequence[TableSpec], *, num_dense: int, first: int = -1
-) -> None:
-    """Refuse gradients that are not those of these tables and that many dense parameters, or a slice from `first`."""
-    for position, keys, values in rows:
+def check_gradients(part: TaskPart, specs: Sequence[TableSpec], *, num_dense: int) -> None:
+    """Refuse gradients that are not those of these tables and that many dense parameters."""
+    dense, first = part.dense, part.first
+    for position, keys, values in part.rows:
         spec = _spec_of(position, specs)
         shape = (len(keys), spec.width)
         if keys.dtype != np.int64 or keys.ndim != 1 or values.dtype != np.float32 or values.shape != shape:
@@ -124,7 +117,6 @@ def check_gradients(
 
 
 def _spec_of(position: int, specs: Sequence[TableSpec]) -> TableSpec:
-    """Return what a table is like."""
     if not 0 <= position < len(specs):
         raise TrainingError(f"there is no table {position}", hint=BUG)
     return specs[position]

@@ -41,6 +41,7 @@ from dovetail.runtime.server.gradients import (
     Keys,
     RowGradients,
     StepSums,
+    TaskPart,
     WholeStep,
     copied,
 )
@@ -229,7 +230,10 @@ def load_tables(
     """Return all tables of a server."""
     return [
         load_table(
-            *(blueprint, checkpoint, folder, position),
+            blueprint,
+            checkpoint,
+            folder,
+            position,
             cold=cold / f"table-{position}",
             server=server,
             threads=threads,
@@ -364,27 +368,21 @@ class Shard:
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
-    def push(
-        self, step: int, task: int, worker: str, *, part: int, rows: Sequence[RowGradients],
-        dense: Floats | None, last: bool, wheres: Sequence[Whereabouts | None] = (), first: int = -1,
-    ) -> bool:  # fmt: skip
+    def push(self, part: TaskPart) -> bool:
         """Take in a part of a task's gradients for a step to come; True once the task counts, by its last part.
 
-        A second attempt at a task that counts already changes nothing (and is not refused: its work is done). `wheres`
-        says of `rows` where they were when they were pulled, `first` where a slice of the dense ones begins.
+        A second attempt at a task that counts already changes nothing (and is not refused: its work is done).
         """
-        if (step, task) in self._accepted:
+        if (part.step, part.task) in self._accepted:
             return False
-        counts = self._step.push(
-            step, task, worker, part=part, rows=rows, dense=dense, last=last, wheres=wheres, first=first
-        )
+        counts = self._step.push(part)
         if counts:
-            self._accepted.add((step, task))
+            self._accepted.add((part.step, part.task))
         return counts
 
-    def check(self, rows: Sequence[RowGradients], dense: Floats | None, first: int = -1) -> None:
+    def check(self, part: TaskPart) -> None:
         """Refuse gradients that are not those of this shard's parameters."""
-        check_gradients(rows, dense, self._blueprint.tables, num_dense=len(self.values), first=first)
+        check_gradients(part, self._blueprint.tables, num_dense=len(self.values))
 
     def counts(self, step: int, task: int) -> bool:
         """Say whether a task counts already."""
@@ -443,23 +441,21 @@ class Shard:
         """Return how many rows were stepped, each as often as it was."""
         return self._applied_keys + self._due.num_applied
 
-    def apply(
-        self, task: int, worker: str, *, part: int, rows: Sequence[RowGradients], dense: Floats | None,
-        last: bool, scale: float, factor: float, wheres: Sequence[Whereabouts | None] = (),
-        before_apply: BeforeApply | None = None,
-    ) -> bool:  # fmt: skip
+    def apply(self, part: TaskPart, *, scale: float, factor: float, before_apply: BeforeApply | None = None) -> bool:
         """Take in a part of a task's gradients and, with the last, apply them at once (ssp and async).
 
         Whoever keeps what is applied is told `before_apply`.
         """
+        task, dense = part.task, part.dense
         if self.counts(0, task):
             return False
-        gradients = self._attempts.add((0, task, worker), part, rows if last else copied(rows))
-        if not last:
+        key = (0, task, part.worker)
+        gradients = self._attempts.add(key, part.part, part.rows if part.last else copied(part.rows))
+        if not part.last:
             return False
         if before_apply is not None:
             before_apply(task, gradients.rows, dense, scale=scale, factor=factor)
-        at_once = wheres if part == 0 else ()
+        at_once = part.wheres if part.part == 0 else ()
         self._applied_keys += apply_rows(self.tables, gradients.rows, at_once, scale=scale, factor=factor)
         if dense is not None and self.keeps_dense:
             if self.returned.is_any:

@@ -25,7 +25,6 @@ class ShardRows:
     """The rows of a table of a shard, as they are after the last step."""
 
     def __init__(self, shard: Shard, table: int) -> None:
-        """Look at one table."""
         self._shard, self._table = shard, table
 
     def read(self, keys: Keys) -> Floats:

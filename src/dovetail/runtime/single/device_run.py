@@ -246,7 +246,7 @@ class DeviceRun:
         """Steps that were begun."""
         self._losses = LateLosses(device)
         self._figures = SingleProcessFigures(
-            *(folder, self._blueprint, self._schedule), step=self._manifest.step, position=self._manifest.position
+            folder, self._blueprint, step=self._manifest.step, position=self._manifest.position
         )
         self._steps = self._steps_by(rows, doors, look_ups)
         self._ahead = BatchesAhead(

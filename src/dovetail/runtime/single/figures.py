@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
-from dovetail.models.schedules import Schedule
 from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.coordinator.decisions import Counted
-from dovetail.runtime.coordinator.metrics import EVERY_S, Metrics
-from dovetail.runtime.folder import RunSummary, TableSummary
+from dovetail.runtime.figures import EVERY_S, Counted, RunFigures, Standing
+from dovetail.runtime.folder import TableSummary
 from dovetail.runtime.messages import Done, Report
 from dovetail.runtime.worker.tasks.score_counts import EVERY_S as SCORES_EVERY_S
 from dovetail.runtime.worker.tasks.score_counts import ScoreCounts
@@ -27,15 +24,13 @@ NAME = "worker"
 class SingleProcessFigures:
     """Counts steps, writes a line a second, and says now and then how the run goes."""
 
-    def __init__(self, folder: Path, blueprint: Blueprint, schedule: Schedule, *, step: int, position: int) -> None:
+    def __init__(self, folder: Path, blueprint: Blueprint, *, step: int, position: int) -> None:
         """Begin where the newest checkpoint ends."""
-        self._folder, self._blueprint, self._schedule = folder, blueprint, schedule
-        self._metrics = Metrics(folder, timeline=False, metrics=blueprint.metrics)
+        self._figures = RunFigures(folder, blueprint)
         self._scores = ScoreCounts(blueprint.metrics)
         self._step, self._position = step, position
         self._kept_step = step
         self._scored_s = -math.inf
-        self._begun_s = time.time()
         self._stepped_s = self._turned_s = self._told_s = time.monotonic()
         self._events: list[str] = []
 
@@ -62,7 +57,7 @@ class SingleProcessFigures:
             fixed_s=0.0,
             wait_s=wait_s,
         )
-        self._metrics.add_task(done, self._scores.take())
+        self._figures.add_task(done, self._scores.take())
         self.add_losses(losses)
         if now_s - self._turned_s >= EVERY_S:
             self._turn()
@@ -70,7 +65,7 @@ class SingleProcessFigures:
     def add_losses(self, losses: Sequence[tuple[int, float]]) -> None:
         """Take in losses that have become known."""
         for samples, loss in losses:
-            self._metrics.add_step(Counted(step=self._step, samples=samples, loss=loss))
+            self._figures.add_step(Counted(step=self._step, samples=samples, loss=loss))
 
     def kept(self, step: int) -> None:
         """Take in that a checkpoint was kept."""
@@ -89,65 +84,30 @@ class SingleProcessFigures:
         """Return how the run goes, with what has happened since it was last asked."""
         self._told_s = time.monotonic()
         events, self._events = tuple(self._events), []
-        metrics, training = self._metrics, self._blueprint.run.training
-        return Report(
-            state=state,
-            generation=0,
-            step=self._step,
-            epoch=min(self._position // self._blueprint.samples, training.epochs - 1),
-            samples=self._position,
-            total_samples=self._blueprint.samples * training.epochs,
-            samples_per_s=metrics.samples_per_s,
-            loss=metrics.loss,
-            auc=metrics.auc,
+        return self._figures.report(
+            state,
+            self._standing(),
             checkpoint_step=self._kept_step,
-            workers=(metrics.worker_status(NAME, "working"),),
-            servers=(),
+            workers=[self._figures.worker_status(NAME, "working")],
             events=events,
+            servers=(),
             next_event=0,
-            metrics=tuple(metrics.values.items()),
-            learning_rate=self._learning_rate(),
         )
 
     def finish(self, checkpoint: Path, tables: tuple[TableSummary, ...]) -> None:
-        """Write what the run came to; a full disk leaves no summary, and the model is none the worse."""
+        """Write what the run came to."""
         self._turn()
-        metrics = self._metrics
-        summary = RunSummary(
-            step=self._step,
-            samples=self._position,
-            seconds=round(time.time() - self._begun_s, 3),
-            loss=metrics.loss,
-            auc=metrics.auc,
-            metrics=dict(metrics.values),
-            workers=metrics.summary(),
-            servers={},
-            imbalance=1.0,
-            checkpoint=checkpoint.name,
-            tables=tables,
-        )
-        with suppress(OSError):
-            summary.write(self._folder)
+        self._figures.write_summary(self._standing(), checkpoint, tables=tables)
 
     def close(self) -> None:
         """Close the files."""
-        self._metrics.close()
+        self._figures.close()
 
-    def _learning_rate(self) -> float:
-        """Return the rate of dense parameters at this step."""
-        return float(self._blueprint.optimizer.get("learning_rate", 0.0)) * self._schedule(self._step)
+    def _standing(self) -> Standing:
+        """Return where the run stands."""
+        return Standing(step=self._step, position=self._position, samples=self._position)
 
     def _turn(self) -> None:
         """Write a line of figures."""
         self._turned_s = time.monotonic()
-        facts = {
-            "time_s": round(time.time() - self._begun_s, 3),
-            "unix_s": round(time.time(), 3),
-            "generation": 0,
-            "step": self._step,
-            "epoch": self._position // self._blueprint.samples,
-            "samples": self._position,
-            "total_samples": self._blueprint.samples * self._blueprint.run.training.epochs,
-            "learning_rate": round(self._learning_rate(), 12),
-        }
-        self._metrics.turn(self._turned_s, facts, {})
+        self._figures.turn(self._turned_s, self._standing())

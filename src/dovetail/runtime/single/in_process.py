@@ -182,18 +182,10 @@ def answer_as(shard: Shard) -> Callable[[Envelope], tuple[Any, Sequence[Any]]]:
             return wire.answer(envelope, 0.0, owner="here")
         if not isinstance(message, Push):
             raise TrainingError(f"a server is asked for {type(message).__name__}", hint="a bug: report it")
-        brought = gradients_in(message, envelope.arrays, shard.kept, shard.exact, len(shard.values))
-        if brought is None:
+        part = gradients_in(message, envelope.arrays, shard.kept, shard.exact, len(shard.values))
+        if part is None:
             return Forgotten(), ()
-        shard.push(
-            *(message.step, message.task, message.worker),
-            part=message.part,
-            rows=brought.rows,
-            dense=brought.dense,
-            last=message.last,
-            wheres=brought.wheres,
-            first=message.first,
-        )
+        shard.push(part)
         return Pushed(), ()
 
     return answer

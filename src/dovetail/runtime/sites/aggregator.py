@@ -11,7 +11,6 @@ import math
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -39,35 +38,31 @@ def steps_of_a_round(now: int, *, transfer_s: float, step_s: float) -> int:
     return max(FEWEST, min(MOST, max(math.floor(now / MOST_GROWTH), min(math.ceil(now * MOST_GROWTH), wanted))))
 
 
-class OfferedRound(Protocol):
-    """A site's round, as far as it matters here."""
+@dataclass(frozen=True, slots=True)
+class BroughtRound:
+    """A round that a site brought."""
 
-    @property
-    def round(self) -> int:
-        """Its number, from 1."""
-        ...
-
-    @property
-    def last(self) -> bool:
-        """Whether the site is done with it."""
-        ...
+    head: RoundHead
+    arrays: Arrays
 
 
-R = TypeVar("R", bound=OfferedRound)
-
-
-class Aggregation(Generic[R]):
+class Aggregation:
     """What is here of each site, and what is in exchanges already."""
 
     def __init__(
-        self, num_sites: int, *, wait_s: float, now_s: float, applied: Mapping[int, int] | None = None,
+        self,
+        num_sites: int,
+        *,
+        wait_s: float,
+        now_s: float,
+        applied: Mapping[int, int] | None = None,
         finished: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Begin after exchanges that hold the rounds `applied` of each site; those `finished` bring no more."""
         self._wait_s = wait_s
         self.applied = dict.fromkeys(range(num_sites), 0) | dict(applied or {})
         self._finished = set(finished)
-        self._here: dict[int, dict[int, R]] = {site: {} for site in range(num_sites)}
+        self._here: dict[int, dict[int, BroughtRound]] = {site: {} for site in range(num_sites)}
         self._heard_s = dict.fromkeys(range(num_sites), now_s)
 
     def heard(self, site: int, now_s: float) -> None:
@@ -78,11 +73,11 @@ class Aggregation(Generic[R]):
         """Return how long a site has not been heard of."""
         return now_s - self._heard_s[site]
 
-    def offer(self, site: int, brought: R) -> bool:
+    def offer(self, site: int, brought: BroughtRound) -> bool:
         """Take in a round; False where it is here already, or counts."""
-        if brought.round <= self.applied[site] or brought.round in self._here[site]:
+        if brought.head.round <= self.applied[site] or brought.head.round in self._here[site]:
             return False
-        self._here[site][brought.round] = brought
+        self._here[site][brought.head.round] = brought
         return True
 
     def latest(self, site: int) -> int:
@@ -92,9 +87,9 @@ class Aggregation(Generic[R]):
             latest += 1
         return latest
 
-    def last_rounds(self) -> list[tuple[int, R]]:
+    def last_rounds(self) -> list[tuple[int, BroughtRound]]:
         """Return the last rounds of sites that are here and in no exchange yet."""
-        return [(site, each) for site, rounds in self._here.items() for each in rounds.values() if each.last]
+        return [(site, each) for site, rounds in self._here.items() for each in rounds.values() if each.head.last]
 
     def away(self, now_s: float) -> list[int]:
         """Return the sites that are not waited for, though they are not done."""
@@ -105,17 +100,18 @@ class Aggregation(Generic[R]):
         """Return the sites that have not brought their last round."""
         return [site for site in self.applied if site not in self._finished]
 
-    def next_exchange(self, now_s: float) -> dict[int, R]:
+    def next_exchange(self, now_s: float) -> dict[int, BroughtRound]:
         """Return the rounds of the next exchange by site, which count from now on; none where it is too early."""
-        ready = {site: rounds[number] for site, rounds in self._here.items()
-                 if (number := self.applied[site] + 1) in rounds}  # fmt: skip
+        ready = {
+            site: rounds[number] for site, rounds in self._here.items() if (number := self.applied[site] + 1) in rounds
+        }
         away = set(self.away(now_s))
         if not ready or any(site not in ready and site not in away for site in self.unfinished):
             return {}
         for site, brought in ready.items():
-            self.applied[site] = brought.round
-            del self._here[site][brought.round]
-            if brought.last:
+            self.applied[site] = brought.head.round
+            del self._here[site][brought.head.round]
+            if brought.head.last:
                 self._finished.add(site)
         return ready
 
@@ -128,24 +124,6 @@ AT_ONCE = 2
 """Exchanges that may be on their way to a site."""
 AGAIN_S = 60.0
 """When an exchange is sent again that a living site does not have: a connection broke."""
-
-
-@dataclass(frozen=True, slots=True)
-class BroughtRound:
-    """A round that a site brought."""
-
-    head: RoundHead
-    arrays: Arrays
-
-    @property
-    def round(self) -> int:
-        """Its number."""
-        return self.head.round
-
-    @property
-    def last(self) -> bool:
-        """Whether it is the site's last."""
-        return self.head.last
 
 
 @dataclass(slots=True)
@@ -167,20 +145,33 @@ class AggregatorLine:
     """Exchanges are made here."""
 
     def __init__(
-        self, names: Sequence[str], last_steps: Sequence[int], listener: Listener, log: ExchangeLog, shapes: Shapes,
-        *, every: int | None, first_every: int, wait_s: float, end_wait_s: float, now_s: float,
+        self,
+        names: Sequence[str],
+        last_steps: Sequence[int],
+        listener: Listener,
+        log: ExchangeLog,
+        shapes: Shapes,
+        *,
+        every: int | None,
+        first_every: int,
+        wait_s: float,
+        end_wait_s: float,
+        now_s: float,
         tell: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Go on after the exchanges in the log; without `every` the steps of a round are chosen."""
         self._names, self._listener, self._log, self._shapes = names, listener, log, shapes
         self._wait_s, self._end_wait_s, self._tell = wait_s, end_wait_s, tell
         self.every, self._is_chosen = every or first_every, every is None
         self._life = secrets.token_hex(8)
         self._so_far = log.read(log.count)[0].so_far if log.count else ((0, 0),) * len(names)
-        self._aggregation: Aggregation[BroughtRound] = Aggregation(
-            len(names), wait_s=wait_s, now_s=now_s, applied={site: each[0] for site, each in enumerate(self._so_far)},
+        self._aggregation = Aggregation(
+            len(names),
+            wait_s=wait_s,
+            now_s=now_s,
+            applied={site: each[0] for site, each in enumerate(self._so_far)},
             finished=[site for site, (_, step) in enumerate(self._so_far) if step >= last_steps[site]],
-        )  # fmt: skip
+        )
         self._others = {site: OtherSite() for site in range(1, len(names))}
         self._beat: Beat | None = None
         self._now_s = now_s
@@ -285,13 +276,16 @@ class AggregatorLine:
             self._listener.refuse(envelope, f"{type(message).__name__} is not for a site to say")
             return
         heard = Heard(
-            life=self._life, exchanges=self._log.count, latest=self._aggregation.latest(site), every=self.every,
-            over=self._aggregation.is_over(now_s, self._end_wait_s), needed=self._needed,
-        )  # fmt: skip
+            life=self._life,
+            exchanges=self._log.count,
+            latest=self._aggregation.latest(site),
+            every=self.every,
+            over=self._aggregation.is_over(now_s, self._end_wait_s),
+            needed=self._needed,
+        )
         self._listener.reply(envelope, heard)
 
     def _make(self, rounds: dict[int, BroughtRound]) -> None:
-        """Make an exchange of these rounds."""
         brought = [rounds[site] for site in sorted(rounds)]
         heads = tuple(msgspec.structs.replace(each.head, num_arrays=len(each.arrays)) for each in brought)
         arrays = tuple(array for each in brought for array in each.arrays)
@@ -305,7 +299,6 @@ class AggregatorLine:
             self._choose()
 
     def _choose(self) -> None:
-        """Choose how many steps rounds have."""
         beats = [other.beat for other in self._others.values() if other.beat is not None]
         steps_s = [beat.step_s for beat in (*beats, self._beat) if beat is not None and beat.step_s > 0]
         there_and_back = [

@@ -124,7 +124,6 @@ class Nearby:
     """The other sites that give; `connect` of each makes a connection."""
 
     def __init__(self, connect: Mapping[str, Callable[[], Caller]], tell: Callable[[str], None]) -> None:
-        """Call nobody yet."""
         self._peers = [Peer(name, each) for name, each in connect.items()]
         self._tell = tell
         self._peeked_s = -math.inf
@@ -164,10 +163,14 @@ class Nearby:
     def _choose(self, now_s: float, have: int, first_s: float, missed: int) -> None:
         """Take the nearest that has what comes next, where it is nearer than the first site."""
         able = [
-            peer for peer in self._peers
-            if peer.has is not None and now_s >= peer.not_before_s and peer.has.first <= have + 1
-            and peer.has.count - have >= missed and peer.latency_s < first_s
-        ]  # fmt: skip
+            peer
+            for peer in self._peers
+            if peer.has is not None
+            and now_s >= peer.not_before_s
+            and peer.has.first <= have + 1
+            and peer.has.count - have >= missed
+            and peer.latency_s < first_s
+        ]
         if able:
             self._from = min(able, key=lambda peer: peer.latency_s)
             self._wanted = None
@@ -189,7 +192,6 @@ class Nearby:
                 peer.ask(Want(number=number, has_own=has_own), now_s)
 
     def _listen(self, now_s: float) -> None:
-        """Take in what has come."""
         for peer in self._peers:
             for _ in range(8):
                 try:
@@ -202,7 +204,6 @@ class Nearby:
                 self._hear(peer, envelope, now_s)
 
     def _hear(self, peer: Peer, envelope: Envelope, now_s: float) -> None:
-        """Take in an answer of a site."""
         number, asked_s = peer.asked.pop(envelope.request, (0, now_s))
         message = envelope.message
         if isinstance(message, Has):
@@ -220,7 +221,6 @@ class Nearby:
             peer.not_before_s, peer.has = now_s + PATIENCE_S, None
 
     def _hang_up(self) -> None:
-        """Want nothing any more."""
         self._from = self._wanted = None
         for peer in self._peers:
             peer.hang_up()

@@ -50,7 +50,6 @@ class KeyIndex:
     """A number for every key; keys leave when only some are kept."""
 
     def __init__(self) -> None:
-        """Start without keys."""
         self.count = 0
         self._keys = np.empty(FIRST_ROOM, dtype=np.int64)
         self._heads = np.full(4 * FIRST_ROOM, -1, dtype=np.int32)
@@ -83,7 +82,6 @@ class KeyIndex:
         self.add(keys)
 
     def _make_room(self, wanted: int) -> None:
-        """Have room for so many keys."""
         keys = self.keys
         size = 1 << (wanted - 1).bit_length()
         self._keys = np.empty(size, dtype=np.int64)
@@ -242,7 +240,6 @@ class DenseProgress:
     """Dense parameters: a base, what is on its way, and the memory of the outer optimizer."""
 
     def __init__(self, values: Floats) -> None:
-        """Start from where all sites start."""
         self.base = values.copy()
         self.velocity = np.zeros_like(values)
         self.sent = np.zeros_like(values)

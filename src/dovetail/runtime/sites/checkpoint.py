@@ -61,10 +61,16 @@ def save(
         arrays |= {f"round-{number}-{place}": array for place, array in enumerate(each.arrays)}
     heads = [msgspec.structs.replace(each.head, num_arrays=len(each.arrays)) for each in outer_step.on_their_way]
     facts = SavedFacts(
-        sites=tuple(sites), site=site, num_servers=num_servers, exchanges=outer_step.exchanges,
-        next_round=outer_step.next_round, last_cut=outer_step.last_cut, dense_rounds=dense.rounds, heads=tuple(heads),
+        sites=tuple(sites),
+        site=site,
+        num_servers=num_servers,
+        exchanges=outer_step.exchanges,
+        next_round=outer_step.next_round,
+        last_cut=outer_step.last_cut,
+        dense_rounds=dense.rounds,
+        heads=tuple(heads),
         is_finished=outer_step.is_finished,
-    )  # fmt: skip
+    )
     path = folder / file_of(server)
     save_file(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},

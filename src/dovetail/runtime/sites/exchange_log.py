@@ -66,7 +66,6 @@ class ExchangeLog:
     """The exchanges that some site may still need."""
 
     def __init__(self, folder: Path) -> None:
-        """Find what there is."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._codec = EnvelopeCodec(SiteMessage)
@@ -145,9 +144,8 @@ def left_for(
 def whole(exchange: Exchange, arrays: Sequence[Arrays]) -> tuple[Exchange, Arrays]:
     """Return an exchange with the arrays of every one of its rounds."""
     heads = [
-        msgspec.structs.replace(head, num_arrays=len(each))
-        for head, each in zip(exchange.rounds, arrays, strict=True)
-    ]  # fmt: skip
+        msgspec.structs.replace(head, num_arrays=len(each)) for head, each in zip(exchange.rounds, arrays, strict=True)
+    ]
     return msgspec.structs.replace(exchange, rounds=tuple(heads)), tuple(array for each in arrays for array in each)
 
 
@@ -155,8 +153,10 @@ def completed(
     exchange: Exchange, arrays: Arrays, *, site: int, early: Mapping[tuple[int, int], Arrays]
 ) -> tuple[Exchange, Arrays] | None:
     """Return an exchange with the arrays that its reader, a site, got early by site and round; None where some lack."""
-    found = [each or early.get((head.site, head.round), ())
-             for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True)]  # fmt: skip
+    found = [
+        each or early.get((head.site, head.round), ())
+        for head, each in zip(exchange.rounds, arrays_of(exchange, arrays), strict=True)
+    ]
     if not all(each or head.site == site for head, each in zip(exchange.rounds, found, strict=True)):
         return None
     return whole(exchange, found)

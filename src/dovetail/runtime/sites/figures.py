@@ -71,9 +71,14 @@ class Figures:
         self._last_s = None  # a step that waited says nothing of how long steps take
 
     def applied(
-        self, exchange: Exchange, own: RoundHead | None, sites: Sequence[str], num_bytes: int,
-        took_s: float | None, every: int,
-    ) -> None:  # fmt: skip
+        self,
+        exchange: Exchange,
+        own: RoundHead | None,
+        sites: Sequence[str],
+        num_bytes: int,
+        took_s: float | None,
+        every: int,
+    ) -> None:
         """Note an exchange that is in the parameters; `took_s` is since the cut of this site's own round."""
         self.received_bytes += num_bytes
         facts = ExchangeFacts(

@@ -34,7 +34,6 @@ class SomeRows:
     """Rows in an array."""
 
     def __init__(self) -> None:
-        """Begin with zeros."""
         self._values = np.zeros((ROWS, WIDTH), dtype=np.float32)
 
     def read(self, keys: Keys) -> Floats:
@@ -105,22 +104,36 @@ def join(process: Process, number: int, store: SiteParameters, exact: Places, te
     folder = process.folder / SITES / process.name
     every = None if exchange.every == "auto" else int(exchange.every)
     terms = Terms(
-        site=site, names=names, bits=exchange.bits, rate=exchange.outer_rate, momentum=exchange.outer_momentum,
-        ahead=exchange.ahead, wait_s=exchange.wait_s, end_wait_s=exchange.end_wait_s, last_step=last_steps[site],
+        site=site,
+        names=names,
+        bits=exchange.bits,
+        rate=exchange.outer_rate,
+        momentum=exchange.outer_momentum,
+        ahead=exchange.ahead,
+        wait_s=exchange.wait_s,
+        end_wait_s=exchange.end_wait_s,
+        last_step=last_steps[site],
         samples_at=portion.samples_after,
-        rule=Rule(
-            linear_rows=blueprint.row_optimizer["name"] in LINEAR, sums=run.training.reduction == "sum"
-        ),
-    )  # fmt: skip
+        rule=Rule(linear_rows=blueprint.row_optimizer["name"] in LINEAR, sums=run.training.reduction == "sum"),
+    )
     line: AggregatorLine | SiteLine
     codec, keys, now_s = EnvelopeCodec(SiteMessage), KeyRing(Path(exchange.keys)), time.monotonic()
     address = _address(run.sites[0], number)
     if site == 0:
         listener = Listener([address], codec=codec, keys=keys, name=names[0], log=process.log)
         line = AggregatorLine(
-            names, last_steps, listener, ExchangeLog(folder), shapes, every=every, first_every=FIRST_EVERY,
-            wait_s=exchange.wait_s, end_wait_s=exchange.end_wait_s, now_s=now_s, tell=tell,
-        )  # fmt: skip
+            names,
+            last_steps,
+            listener,
+            ExchangeLog(folder),
+            shapes,
+            every=every,
+            first_every=FIRST_EVERY,
+            wait_s=exchange.wait_s,
+            end_wait_s=exchange.end_wait_s,
+            now_s=now_s,
+            tell=tell,
+        )
     else:
 
         def connect(suffix: str) -> Caller:
@@ -148,7 +161,7 @@ def join(process: Process, number: int, store: SiteParameters, exact: Places, te
         nearby = Nearby({each.name: to(each) for each in others}, say)
         line = SiteLine(
             connect, site=site, every=every or FIRST_EVERY, now_s=now_s, tell=tell, giver=giver, nearby=nearby
-        )  # fmt: skip
+        )
     warm_up(exchange.bits)
     figures = Figures(folder, process.log, tell)
     outer_step = OuterStep(terms, shapes, store, Cuts(folder), line, figures, tell)

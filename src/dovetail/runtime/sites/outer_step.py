@@ -122,9 +122,15 @@ class OuterStep:
     """The state of the exchanges at one server."""
 
     def __init__(
-        self, terms: Terms, shapes: Shapes, store: SiteParameters, cuts: Cuts, line: ExchangeLine,
-        figures: Figures, tell: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self,
+        terms: Terms,
+        shapes: Shapes,
+        store: SiteParameters,
+        cuts: Cuts,
+        line: ExchangeLine,
+        figures: Figures,
+        tell: Callable[[str], None],
+    ) -> None:
         """Stand at the beginning: what the store has is what all sites have."""
         self._terms, self._shapes, self._store = terms, shapes, store
         self._cuts, self._line, self._figures, self._tell = cuts, line, figures, tell
@@ -193,9 +199,13 @@ class OuterStep:
         seed = ((terms.site + 1) << 40) + self.next_round
         arrays = encode(dense, tables, self._shapes, bits=bits, seed=seed)
         head = again or RoundHead(
-            site=terms.site, round=self.next_round, step=step,
-            samples=terms.samples_at(step) - terms.samples_at(self.last_cut), bits=bits, last=step == terms.last_step,
-        )  # fmt: skip
+            site=terms.site,
+            round=self.next_round,
+            step=step,
+            samples=terms.samples_at(step) - terms.samples_at(self.last_cut),
+            bits=bits,
+            last=step == terms.last_step,
+        )
         if again is not None:
             self.own_from = max(self.own_from, self.next_round + 1)
         part = decode(head, arrays, self._shapes, who=terms.names[terms.site])
@@ -225,12 +235,14 @@ class OuterStep:
         return was_held and not self.is_held
 
     def _beat(self) -> Beat:
-        """Return what the others should know."""
         self.own_from = max(self.own_from, self._line.known_before() + 1)
         return Beat(
-            exchanges=self.exchanges, kept=self._safe, has_own=self.own_from,
-            step_s=self._figures.step_s, done=self.is_finished,
-        )  # fmt: skip
+            exchanges=self.exchanges,
+            kept=self._safe,
+            has_own=self.own_from,
+            step_s=self._figures.step_s,
+            done=self.is_finished,
+        )
 
     def _see_to_waiting(self, now_s: float) -> None:
         """Go on where what was waited for is here, or was waited for long enough."""
@@ -310,7 +322,6 @@ class OuterStep:
         return True
 
     def _read(self, head: RoundHead, arrays: Arrays) -> SiteChange:
-        """Return what a site brings."""
         return decode(head, arrays, self._shapes, who=self._terms.names[head.site])
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------

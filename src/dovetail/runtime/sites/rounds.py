@@ -49,8 +49,12 @@ def decode(head: RoundHead, arrays: Sequence[NDArray[Any]], shapes: Shapes, *, w
     """Return what a round says, or refuse it."""
     if len(arrays) != 1 + A_TABLE * len(shapes.tables):
         raise WireError(f"a round of {who} has {len(arrays)} arrays for {len(shapes.tables)} tables")
-    dense = unpack(arrays[0], (shapes.num_dense,), exact=shapes.exact if arrays[0].dtype == np.uint8 else _NONE,
-                   where=f"a round of {who}")  # fmt: skip
+    dense = unpack(
+        arrays[0],
+        (shapes.num_dense,),
+        exact=shapes.exact if arrays[0].dtype == np.uint8 else _NONE,
+        where=f"a round of {who}",
+    )
     tables = []
     for position, (num_rows, width) in enumerate(shapes.tables):
         gaps, large, values = arrays[1 + A_TABLE * position : 1 + A_TABLE * (position + 1)]

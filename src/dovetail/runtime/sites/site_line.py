@@ -29,7 +29,6 @@ class OnTheWire:
     """A round that the first site is to have."""
 
     def __init__(self, head: RoundHead, arrays: Arrays) -> None:
-        """Keep it until it is there."""
         self.head, self.arrays = head, arrays
         self.sent_s: float | None = None
         self.is_late = False
@@ -44,9 +43,16 @@ class SiteLine:
     """A line to the first site; `connect` makes a connection."""
 
     def __init__(
-        self, connect: Callable[[str], Caller], *, every: int, now_s: float, tell: Callable[[str], None],
-        site: int, giver: CatchUpPeer | None = None, nearby: Nearby | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        connect: Callable[[str], Caller],
+        *,
+        every: int,
+        now_s: float,
+        tell: Callable[[str], None],
+        site: int,
+        giver: CatchUpPeer | None = None,
+        nearby: Nearby | None = None,
+    ) -> None:
         """Connect; the other side need not be there yet. What was missed may come from this disk, or from nearby."""
         self._site, self._giver, self._nearby = site, giver, nearby
         self._early: dict[tuple[int, int], Arrays] = {}
@@ -120,8 +126,11 @@ class SiteLine:
             beat, send_s=self._send_s, exchanges=self._catch_up(now_s, beat), lost=self._lost
         )
         is_news = self._said is None or (beat.exchanges, beat.has_own, beat.done, beat.lost) != (
-            self._said.exchanges, self._said.has_own, self._said.done, self._said.lost,
-        )  # fmt: skip
+            self._said.exchanges,
+            self._said.has_own,
+            self._said.done,
+            self._said.lost,
+        )
         if is_news or now_s - self._said_s >= BEAT_S:
             self._said, self._said_s = beat, now_s
             with suppress(PeerLost):
@@ -164,7 +173,6 @@ class SiteLine:
                     each.sent_s = now_s
 
     def _listen(self, line: Caller, now_s: float) -> None:
-        """Take in what has come."""
         for _ in range(64):
             try:
                 envelope = line.receive(0)
@@ -215,6 +223,5 @@ class SiteLine:
             self._nearby.close()
 
     def _hang_up(self) -> None:
-        """Hang up at the first site."""
         self._beats.close()
         self._bulk.close()

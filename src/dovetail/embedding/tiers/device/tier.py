@@ -22,7 +22,7 @@ from dovetail.embedding.row_metadata import SAVED
 from dovetail.embedding.tiers.device import torch_kernels
 from dovetail.embedding.tiers.device.budget import INDEX_ENTRIES_A_SLOT, rows_in, slot_bytes
 from dovetail.embedding.tiers.device.streams import find_device
-from dovetail.embedding.tiers.tier import MetadataAbove
+from dovetail.embedding.tiers.tier import MetadataAbove, SlottedTier
 from dovetail.units import format_bytes
 
 FULLEST = 0.65
@@ -39,32 +39,31 @@ WINDOW_SHIFT, SMALLEST_WINDOW = 4, 65_536
 """Victims are the least worth of a 16th of all slots, one 16th after the other: looking at all of them takes long."""
 
 
-class DeviceTier:
+class DeviceTier(SlottedTier):
     """Up to `capacity` rows on a device."""
 
     def __init__(self, device: torch.device, row_width: int, *, device_bytes: int, device_rows: int | None) -> None:
         """Take the memory; on CUDA all of it at once."""
         self.device, self.row_width, self.device_bytes = device, row_width, device_bytes
         self.slot_bytes = slot_bytes(row_width)
-        self.capacity = min(rows_in(device_bytes, row_width), MOST_DEVICE_SLOTS - 1)
+        capacity = min(rows_in(device_bytes, row_width), MOST_DEVICE_SLOTS - 1)
         if device_rows is not None:
-            self.capacity = min(self.capacity, device_rows)
-        if self.capacity < 1:
+            capacity = min(capacity, device_rows)
+        if capacity < 1:
             raise TableError(
                 f"device_bytes = {device_bytes} has no room for a row of {self.slot_bytes} bytes",
                 hint=f"give at least {2 * self.slot_bytes}",
             )
         self.kernels = kernels_for(device)
-        size = self.capacity + 1  # the last slot is never a row's
         try:
-            self._make(size)
+            self._make(capacity + 1)  # the last slot is never a row's
         except torch.OutOfMemoryError:
             raise TableError(
                 f"the device has no {format_bytes(device_bytes)} left for rows",
                 hint="give a smaller device_bytes, or free the device's memory",
             ) from None
-        self._free = np.empty(self.capacity, dtype=np.int32)
-        self._num_free = self.top = self._num_marked = self._hand = 0
+        super().__init__(capacity, np.empty(capacity, dtype=np.int32))
+        self._num_marked = self._hand = 0
         self.generation = 0
         """Another number once rows were taken out that batches may have counted on."""
 
@@ -89,16 +88,6 @@ class DeviceTier:
         return self.capacity
 
     @property
-    def num_rows(self) -> int:
-        """Return how many slots are taken."""
-        return self.top - self._num_free
-
-    @property
-    def num_free(self) -> int:
-        """Return how many rows can still be taken in."""
-        return self.capacity - self.num_rows
-
-    @property
     def used_bytes(self) -> int:
         """Return the bytes of the device that the rows take."""
         return self.num_rows * self.slot_bytes
@@ -109,16 +98,6 @@ class DeviceTier:
         return self._free.nbytes
 
     # -- slots -----------------------------------------------------------------------------------------------------
-
-    def take(self, num_rows: int) -> NDArray[np.int32]:
-        """Return free slots."""
-        slots = np.empty(num_rows, dtype=np.int32)
-        reused = min(num_rows, self._num_free)
-        self._num_free -= reused
-        slots[:reused] = self._free[self._num_free : self._num_free + reused]
-        slots[reused:] = np.arange(self.top, self.top + num_rows - reused)
-        self.top += num_rows - reused
-        return slots
 
     def begin(self, keys: Tensor, slots: Tensor, *, missing: Tensor, into: Tensor) -> None:
         """Say whose rows will lie at slots; they are not seen yet.
@@ -133,8 +112,7 @@ class DeviceTier:
         """Take rows out, given their slots on the device and here."""
         self.kernels.erase(self.index, self.keys, slots)
         self.needed[slots.long()] = FREE
-        self._free[self._num_free : self._num_free + len(numbers)] = numbers
-        self._num_free += len(numbers)
+        self.give_back(numbers)
         self._num_marked += len(numbers)
 
     def _renew_index(self, num_new: int) -> None:

@@ -69,7 +69,6 @@ class CopySender:
             self._send(behind[0])
 
     def _hear(self, name: str, message: Any) -> None:
-        """Note how much of a file is there."""
         error = message.reason if isinstance(message, Refused) else message.error
         if error:
             self._refused.add(name)
@@ -103,7 +102,6 @@ class CopyKeeper:
     """Keeps copies of other servers' logs, and gives them back."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep them below a folder."""
         self._folder = folder
 
     def answer(self, envelope: Envelope) -> tuple[Any, list[NDArray[np.uint8]]] | None:

@@ -103,8 +103,6 @@ class RedoLog:
     def go_on(self, era: int, position: int, files: list[RedoFile], *, is_written: bool) -> None:
         """Go on with files that were read and done again; `is_written` where they end with sums that wait."""
         self._era, self._position, self.files = era, position, files
-        for file in files:
-            file.rings = self.rings
         self._forget_step()
         self._is_written = is_written
         self._seen = self.step_positions(position) if is_written else 0
@@ -148,8 +146,7 @@ class RedoLog:
             return
         facts = self._facts(next_task=next_task)
         try:
-            file = RedoFile.make(self.folder / NAME.format(era=facts.era, first=facts.first), facts)
-            file.rings = self.rings
+            file = RedoFile.make(self.folder / NAME.format(era=facts.era, first=facts.first), facts, self.rings)
             self.files.append(file)
             free = shutil.disk_usage(self.folder).free
             self._most_bytes = min(self._log_bytes, sum(each.size for each in self.files) + free // 2)
@@ -164,7 +161,6 @@ class RedoLog:
             self._append(RecordKind.KEPT_BACK, self._shard.version, 0, {"all": True}, arrays)
 
     def _remove(self, file: RedoFile) -> None:
-        """Close and delete a file."""
         file.close()
         with suppress(OSError):
             file.path.unlink()
@@ -186,7 +182,6 @@ class RedoLog:
         return min(self._batch, self._samples - position % self._samples)
 
     def _write_sums(self, generation: int) -> None:
-        """Write the sums of the step under way."""
         self._append_step(RecordKind.SUMS, self._shard.version, generation, {}, self._shard.step_sums())
         self._is_written = bool(self.files)
 
@@ -218,13 +213,11 @@ class RedoLog:
         self._forget_step()
 
     def _forget_step(self) -> None:
-        """Begin a step."""
         self._seen, self._is_written = 0, False
 
     def _append_step(
         self, kind: RecordKind, number: int, generation: int, details: dict[str, Any], step: WholeStep
     ) -> None:
-        """Append gradients."""
         arrays: list[NDArray[Any]] = [array for _, keys, values in step.rows for array in (keys, values)]
         arrays += [each for each in (step.dense, step.norms) if each is not None]
         tables = [position for position, _, _ in step.rows]

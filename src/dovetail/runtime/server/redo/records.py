@@ -40,7 +40,6 @@ class WordSums:
     """Sums over words one after the other."""
 
     def __init__(self) -> None:
-        """Start without words."""
         self._count = 0
         self._plain = self._weighted = 0
 
@@ -53,7 +52,6 @@ class WordSums:
         self._count_in(len(words), copy_words(words, ring, place, self._count))
 
     def _count_in(self, count: int, sums: tuple[Any, Any]) -> None:
-        """Note what words came to."""
         plain, weighted = sums
         self._count += count
         self._plain = (self._plain + int(plain)) % (1 << 64)
@@ -250,7 +248,6 @@ def facts_block(facts: LogFacts) -> bytes:
 
 
 def _facts(table: dict[str, Any]) -> LogFacts:
-    """Return what the first block says."""
     return msgspec.convert(table, LogFacts)
 
 
@@ -279,7 +276,6 @@ def padded(size: int) -> int:
 
 
 def _read_body(view: memoryview) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-    """Return what a body holds."""
     (length,) = struct.unpack_from("<I", view)
     details, shapes = msgspec.msgpack.decode(view[4 : 4 + length], type=tuple[dict[str, Any], list[Any]])
     at = 4 + length

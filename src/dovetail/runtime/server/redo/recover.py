@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.checkpoint import RunManifest, folder_of
-from dovetail.runtime.server.gradients import WholeStep
+from dovetail.runtime.server.gradients import TaskPart, WholeStep
 from dovetail.runtime.server.redo.log import NAME, RedoLog
 from dovetail.runtime.server.redo.records import Content, LogFacts, LogRecord, RecordKind, RedoDamageError
 from dovetail.runtime.server.redo.ring import put_back
@@ -91,7 +91,7 @@ def recover(log: RedoLog, shard: Shard, run_folder: Path) -> tuple[LogFacts, int
     position = contents[0].facts.position
     for _ in range(shard.version - facts.first):
         position += log.step_positions(position)
-    files = [RedoFile.reopen(content.path, content) for content in contents]
+    files = [RedoFile.reopen(content.path, content, log.rings) for content in contents]
     log.go_on(facts.era, position, files, is_written=generation > 0)
     return facts, generation
 
@@ -143,13 +143,13 @@ class Again:
             self._take_back(record)
             return
         step = _gradients(record)
-        rows, dense = step.rows, step.dense
-        self._shard.check(rows, dense)
+        part = TaskPart(0, record.number, "", rows=step.rows, dense=step.dense)
+        self._shard.check(part)
         if record.kind is RecordKind.SUMS:
             self._waiting = (record, step)
             return
         factors: dict[str, Any] = {name: float(record.details[name]) for name in ("scale", "factor")}
-        if not self._shard.apply(record.number, "", part=0, rows=rows, dense=dense, last=True, **factors):
+        if not self._shard.apply(part, **factors):
             raise RedoDamageError(f"task {record.number} is there twice")
 
     def _commit(self, record: LogRecord) -> None:
@@ -182,7 +182,6 @@ class Again:
 
 
 def _gradients(record: LogRecord) -> WholeStep:
-    """Return the gradients in a record."""
     tables, arrays = record.details["tables"], list(record.arrays)
     has_dense, has_norms = bool(record.details["dense"]), bool(record.details["norms"])
     if len(arrays) != 2 * len(tables) + has_dense + has_norms:

@@ -119,7 +119,6 @@ class MappedRing:
             self._draft.unlink(missing_ok=True)
 
     def _let_go(self) -> None:
-        """Close what was opened for the file."""
         if self._direct >= 0:
             os.close(self._direct)
         self._file = self._direct = -1
@@ -162,11 +161,9 @@ class MappedRing:
         return self._told_s - before
 
     def _mark(self, place: int, value: int) -> None:
-        """Write a word of the head."""
         self._marks[place] = checked(value)
 
     def _raise_error(self) -> None:
-        """Say what became of the thread."""
         if self._error is not None:
             raise self._error
 
@@ -262,7 +259,6 @@ def put_back(folder: Path, paths: Sequence[Path]) -> None:
 
 
 def _put_back(folder: Path, path: Path) -> None:
-    """Complete a file from a ring."""
     try:
         with path.open("rb") as opened:
             ring = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
@@ -291,7 +287,6 @@ def remove_rings(folder: Path, paths: Sequence[Path]) -> None:
 
 
 def _remove_drafts(folder: Path, paths: Sequence[Path]) -> None:
-    """Remove what nobody finished."""
     for path in (*folder.glob(f"*{DRAFT}"), *(path.with_suffix(DRAFT) for path in paths)):
         with suppress(OSError):
             path.unlink()
@@ -311,7 +306,6 @@ def _read_head(ring: memoryview) -> tuple[str, int, int, int]:
 
 
 def _write_all(file: int, data: bytes, at: int) -> None:
-    """Write bytes at a place, all of them."""
     left = memoryview(data)
     while left:
         written = os.pwrite(file, left, at)

@@ -1,6 +1,6 @@
 """One file of a server's redo log as it is written: record by record, the last ones in a ring beside it.
 
-`redo_content` says what is in a file, `redo_ring` how it gets to the disk. Nothing is flushed: a process that is killed
+`records` says what is in a file, `ring` how it gets to the disk. Nothing is flushed: a process that is killed
 loses nothing of what it wrote, a machine without power may.
 """
 
@@ -39,16 +39,15 @@ from dovetail.runtime.server.redo.ring import DRAFT, PAGE, RING, SIZE, MappedRin
 class RedoFile:
     """A file that is appended to, and then finished."""
 
-    def __init__(self, path: Path, facts: LogFacts, file: int, size: int, chain: int) -> None:
-        """Keep an open file that is finished; `make` and `reopen` return these."""
+    def __init__(self, path: Path, facts: LogFacts, file: int, size: int, chain: int, rings: Sequence[Path]) -> None:
+        """Keep an open file that is finished, and where its ring may be; `make` and `reopen` return these."""
         self.path, self.facts, self.size = path, facts, size
         self._file, self._chain = file, chain
         self._ring: MappedRing | None = None
-        self.rings: Sequence[Path] = (path.parent / RING,)
-        """Where a ring may be."""
+        self._rings = rings or (path.parent / RING,)
 
     @classmethod
-    def make(cls, path: Path, facts: LogFacts) -> RedoFile:
+    def make(cls, path: Path, facts: LogFacts, rings: Sequence[Path] = ()) -> RedoFile:
         """Begin a file, in the place of one that may be there."""
         path.parent.mkdir(parents=True, exist_ok=True)
         draft, block = path.with_suffix(DRAFT), facts_block(facts)
@@ -59,10 +58,10 @@ class RedoFile:
         except OSError:
             os.close(file)
             raise
-        return cls(path, facts, file, BEGIN, zlib.crc32(block))
+        return cls(path, facts, file, BEGIN, zlib.crc32(block), rings)
 
     @classmethod
-    def reopen(cls, path: Path, content: Content) -> RedoFile:
+    def reopen(cls, path: Path, content: Content, rings: Sequence[Path] = ()) -> RedoFile:
         """Return a file that was read, up to its last whole record."""
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -71,7 +70,7 @@ class RedoFile:
         except OSError:
             os.close(file)
             raise
-        return cls(path, content.facts, file, content.size, content.chain)
+        return cls(path, content.facts, file, content.size, content.chain, rings)
 
     def take(self, ring: MappedRing) -> None:
         """Go on by way of a ring that holds nothing."""
@@ -115,7 +114,7 @@ class RedoFile:
             if ring is not None and self.finish():
                 ring.close()
                 ring.path.unlink()
-            ring = make_ring(self.rings, max(SIZE, (2 * size + PAGE) // PAGE * PAGE))
+            ring = make_ring(self._rings, max(SIZE, (2 * size + PAGE) // PAGE * PAGE))
             self.take(ring)
         ring.make_room(size)
         return ring

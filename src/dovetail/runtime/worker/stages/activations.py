@@ -27,11 +27,11 @@ SMALL = 256
 
 
 class ActivationTransport:
-    """To and from one device; with `half`, floats travel as bfloat16, with fewer `bits` by a codec, unbiased."""
+    """To and from one device; in 16 `bits` floats travel as bfloat16, in fewer by a codec, unbiased."""
 
-    def __init__(self, device: torch.device, *, half: bool, bits: int = 32, seed: int = 0) -> None:
+    def __init__(self, device: torch.device, *, bits: int = 32, seed: int = 0) -> None:
         """Keep the device; numbers are rounded by chance, that of the seed."""
-        self._device, self._half = device, half or bits == 16
+        self._device, self._half = device, bits == 16
         self._codec, self._seed = codec_of(bits) if bits < 16 else None, seed
         self._is_cuda = device.type == "cuda"
         self._copies: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
@@ -119,9 +119,8 @@ class ActivationTransport:
 def activation_transport(blueprint: Blueprint, device: torch.device, name: str) -> ActivationTransport:
     """Return the way to and from a worker's device in as many bits as the run file says."""
     run = blueprint.run
-    half = run.training.activations == "bfloat16"
     seed = stream_number(run.training.seed, f"travel/{name}")
-    return ActivationTransport(device, half=half, bits=run.compression.activations, seed=seed)
+    return ActivationTransport(device, bits=run.activation_bits, seed=seed)
 
 
 def add_gradients(

@@ -19,8 +19,8 @@ def team():
     """Return a step of 1000 samples among two workers that do 100 a second each, begun at 0, with its tail."""
     blueprint = make_blueprint(samples=1000, batch=1000, servers=1, workers=2, tail=0.2)
     roster = Roster(server_names=["server-0"], settings=dict(blueprint.run.workers_of(0)))
-    hand_out = TaskScheduler(blueprint, roster, decisions := Decisions(), everyone=False)
-    hand_out.stand(0, 0)
+    scheduler = TaskScheduler(blueprint, roster, decisions := Decisions(), everyone=False)
+    scheduler.stand(0, 0)
     for name in ("worker-0", "worker-1"):
         hello = Hello(role="worker", name=name, process_id=7, generation=1)
         roster.workers[name] = worker_of(hello, name.encode(), 0.0, 10.0, RunWorker())
@@ -31,21 +31,21 @@ def team():
                     fixed_s=0.0, wait_s=0.0,
                 )
             )  # fmt: skip
-        hand_out.join(name)
+        scheduler.join(name)
     roster.first_worker_s = -100.0
-    hand_out.advance(0.0)
+    scheduler.advance(0.0)
     decisions.take()
-    assert hand_out.current.tail_left == 200
-    return hand_out, decisions, roster.workers
+    assert scheduler.current.tail_left == 200
+    return scheduler, decisions, roster.workers
 
 
 def asks(team, name, now_s, busy_s):
     """Have a worker ask, and be answered; return what it is told."""
-    hand_out, decisions, workers = team
-    task = next(each for each in hand_out.current.tasks.values() if each.worker == name)
+    scheduler, decisions, workers = team
+    task = next(each for each in scheduler.current.tasks.values() if each.worker == name)
     more = More(generation=1, step=0, task=task.number, busy_s=busy_s, fetch_s=0.0)
-    hand_out.asks(workers[name], more, now_s)
-    hand_out.ran_out(workers[name], now_s)
+    scheduler.asks(workers[name], more, now_s)
+    scheduler.ran_out(workers[name], now_s)
     return next(each.message for each in decisions.take() if isinstance(each.message, Extend | Close))
 
 
@@ -74,8 +74,8 @@ def test_a_worker_that_should_have_ended_is_not_taken_to_be_free(team):
 
 
 def test_one_that_gets_no_more_is_waited_for(team):
-    hand_out, _, _ = team
-    late = next(each for each in hand_out.current.tasks.values() if each.worker == "worker-1")
+    scheduler, _, _ = team
+    late = next(each for each in scheduler.current.tasks.values() if each.worker == "worker-1")
     late.is_open, late.busy_until_s = False, 9.0
     told = asks(team, "worker-0", 4.0, busy_s=0.0)
 

@@ -9,6 +9,7 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.dense.coding import ReaderCopies
 from dovetail.runtime.messages import Push
 from dovetail.runtime.prepare.run_folder import prepare
+from dovetail.runtime.server.gradients import TaskPart
 from dovetail.runtime.server.key_set_cache import KeySetCache
 from dovetail.runtime.server.requests import gradients_in
 from dovetail.runtime.server.shard import Shard
@@ -74,7 +75,7 @@ def test_in_async_it_is_in_the_next_task(make_shard):
 
     shard.returned.add(kept, worker="a", checkpoint=-1)
     for task in range(2):
-        shard.apply(task, "b", part=0, rows=[], dense=dense, last=True, scale=1.0, factor=1.0)
+        shard.apply(TaskPart(0, task, "b", dense=dense), scale=1.0, factor=1.0)
 
     np.testing.assert_allclose(shard.values, before - RATE * (kept + 2 * dense), atol=1e-4)
 

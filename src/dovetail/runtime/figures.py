@@ -1,4 +1,7 @@
-"""Figures of a run as it goes: speed, loss, AUC, shares, idle times and link widths; for people and for files."""
+"""What is recorded and reported of a run: speed, loss, AUC, shares, idle times and link widths, whoever trains it.
+
+A line a second in its folder and for TensorBoard, a `Report` for those who watch, and in the end its summary.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,20 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.models.ratios import live_ratios, ratio_value
-from dovetail.runtime.coordinator.decisions import Counted
+from dovetail.models.schedules import make_schedule
+from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import (
     METRICS,
     STEPS,
@@ -26,16 +30,19 @@ from dovetail.runtime.folder import (
     TIMELINE,
     WIDTHS,
     LinkSummary,
+    RunSummary,
     ServerSummary,
+    StageSummary,
+    TableSummary,
     WorkerSummary,
 )
-from dovetail.runtime.messages import Done, ServerStats, Span, Tuned, WorkerStatus
+from dovetail.runtime.messages import Done, Report, ServerStats, Span, Tuned, WorkerStatus
 
 MOST_WAITING = 1000
 END_S = 10.0
 
 
-class Board:
+class TensorBoardFile:
     """A file of scalars, written by the caller's own thread; a full disk leaves gaps and is no error."""
 
     def __init__(self, folder: Path) -> None:
@@ -80,7 +87,7 @@ class Board:
             writer.flush()
 
 
-class Links:
+class LinkWidths:
     """What was decided of each link, as workers tell it."""
 
     def __init__(self, folder: Path) -> None:
@@ -117,6 +124,33 @@ WINDOW = 8
 """Seconds over which shares and idle times are told."""
 RECENT = 0.95
 """What counts by score keep of their weight from one second to the next."""
+NO_SERVERS: Mapping[str, ServerStats] = {}
+NO_LINKS: Mapping[str, LinkSummary] = {}
+State = Literal["starting", "running", "going back", "saving", "done", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A step counts, or in ssp and async a task."""
+
+    step: int
+    samples: int
+    loss: float
+    seconds: float | None = None
+    by_worker: Mapping[str, int] | None = None
+    gradient_norm: float = math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a run stands."""
+
+    step: int
+    position: int
+    """Of all epochs, the first sample that was not handed out."""
+    samples: int
+    """Those that count, over all epochs."""
+    generation: int = 0
 
 
 @dataclass(slots=True)
@@ -173,12 +207,16 @@ class WorkerWindow:
         return sum(self.samples) / seconds if seconds else 0.0
 
 
-class Metrics:
+class RunFigures:
     """Collects figures and writes a line a second."""
 
-    def __init__(self, folder: Path, *, timeline: bool, metrics: Sequence[str] = ()) -> None:
-        """Open the files; a run that goes on adds to them. `metrics` are those of the model, by name."""
-        self._names = live_ratios(metrics)
+    def __init__(self, folder: Path, blueprint: Blueprint, *, timeline: bool = False) -> None:
+        """Open the files; a run that goes on adds to them."""
+        self._folder, self._blueprint = folder, blueprint
+        schedule = blueprint.run.optimizer.schedule
+        self._schedule = make_schedule(schedule.name, **schedule.settings())
+        self._begun_s = time.time()
+        self._names = live_ratios(blueprint.metrics)
         self._sums = np.zeros((len(self._names), 2))
         self._statistics: dict[str, NDArray[np.float32]] = {}
         self.values: dict[str, float] = {}
@@ -186,7 +224,7 @@ class Metrics:
         self._lines = (folder / METRICS).open("ab", buffering=0)
         self._timeline = (folder / TIMELINE).open("ab") if timeline else None
         self._steps = (folder / STEPS).open("ab", buffering=0) if timeline else None
-        self._board = Board(folder / TENSORBOARD)
+        self._board = TensorBoardFile(folder / TENSORBOARD)
         self.stages_s: list[float] = []
         self.staged_samples = 0
         """How long each stage computed, for how many samples; a run that is not cut is one stage."""
@@ -256,7 +294,16 @@ class Metrics:
         values = np.average(np.stack(list(self._statistics.values())), axis=0, weights=shares)
         return values.astype(np.float32)
 
-    def turn(self, now_s: float, facts: dict[str, Any], servers: dict[str, ServerStats]) -> None:
+    def _learning_rate(self, step: int) -> float:
+        """Return the rate of dense parameters at a step."""
+        return float(self._blueprint.optimizer.get("learning_rate", 0.0)) * self._schedule(step)
+
+    @property
+    def _total_samples(self) -> int:
+        """Return the samples of all epochs."""
+        return self._blueprint.samples * self._blueprint.run.training.epochs
+
+    def turn(self, now_s: float, at: Standing, servers: Mapping[str, ServerStats] = NO_SERVERS) -> None:
         """Close a second: write its line."""
         self._turned_s.append(now_s)
         del self._turned_s[: -WINDOW - 1]
@@ -273,7 +320,14 @@ class Metrics:
         self._sums *= RECENT
         total = sum(sum(window.samples) for window in self.workers.values())
         line = {
-            **facts,
+            "time_s": round(time.time() - self._begun_s, 3),
+            "unix_s": round(time.time(), 3),
+            "generation": at.generation,
+            "step": at.step,
+            "epoch": at.position // self._blueprint.samples,
+            "samples": at.samples,
+            "total_samples": self._total_samples,
+            "learning_rate": round(self._learning_rate(at.step), 12),
             "samples_per_s": round(self.samples_per_s, 1),
             "loss": _number(self.loss),
             "auc": _number(self.auc),
@@ -325,7 +379,82 @@ class Metrics:
             kept=window.kept if window.num_rows else None,
         )
 
-    def summary(self) -> dict[str, WorkerSummary]:
+    def report(
+        self,
+        state: State,
+        at: Standing,
+        *,
+        checkpoint_step: int,
+        workers: Iterable[WorkerStatus],
+        events: tuple[str, ...],
+        **more: Any,
+    ) -> Report:
+        """Return how the run goes; `more` is what only runs with servers have."""
+        training = self._blueprint.run.training
+        return Report(
+            state=state,
+            generation=at.generation,
+            step=at.step,
+            epoch=min(at.position // self._blueprint.samples, training.epochs - 1),
+            samples=at.samples,
+            total_samples=self._total_samples,
+            samples_per_s=self.samples_per_s,
+            loss=self.loss,
+            auc=self.auc,
+            checkpoint_step=checkpoint_step,
+            workers=tuple(workers),
+            events=events,
+            metrics=tuple(self.values.items()),
+            learning_rate=self._learning_rate(at.step),
+            gradient_norm=self.gradient_norm,
+            **more,
+        )
+
+    def write_summary(
+        self,
+        at: Standing,
+        checkpoint: Path,
+        *,
+        servers: Mapping[str, ServerStats] = NO_SERVERS,
+        links: Mapping[str, LinkSummary] = NO_LINKS,
+        tables: tuple[TableSummary, ...] = (),
+    ) -> None:
+        """Write what the run came to; a full disk leaves no summary, and the model is none the worse."""
+        rows = [stats.rows for stats in servers.values()]
+        summary = RunSummary(
+            step=at.step,
+            samples=at.samples,
+            seconds=round(time.time() - self._begun_s, 3),
+            loss=self.loss,
+            auc=self.auc,
+            metrics=dict(self.values),
+            workers=self._worker_summaries(),
+            servers={name: server_summary(stats) for name, stats in sorted(servers.items())},
+            imbalance=round(max(rows) * len(rows) / sum(rows), 4) if rows and sum(rows) else 1.0,
+            checkpoint=checkpoint.name,
+            stages=self._stage_summaries(),
+            links=dict(links),
+            tables=tables,
+        )
+        with suppress(OSError):
+            summary.write(self._folder)
+
+    def _stage_summaries(self) -> tuple[StageSummary, ...]:
+        """Return what the stages of the run took, where it has any."""
+        run = self._blueprint.run
+        return tuple(
+            StageSummary(
+                first_layer=stage.first_layer,
+                last_layer=stage.last_layer,
+                resource=stage.resource,
+                workers=len(run.workers_of(number)),
+                samples=self.staged_samples,
+                busy_s=round(busy_s, 3),
+            )
+            for number, (stage, busy_s) in enumerate(zip(run.stages, self.stages_s, strict=False))
+        )
+
+    def _worker_summaries(self) -> dict[str, WorkerSummary]:
         """Return each worker's part in the whole."""
         total = sum(window.total_samples for window in self.workers.values())
         return {

@@ -35,12 +35,8 @@ def push_of(**how):
 
 
 def take_in(shard, push, arrays, *, sync):
-    brought = gradients_in(push, arrays, shard.kept)
-    how = {"part": 0, "rows": brought.rows, "dense": None, "last": True, "wheres": brought.wheres}
-    if sync:
-        assert shard.push(push.step, push.task, push.worker, **how)
-    else:
-        assert shard.apply(push.task, push.worker, **how, scale=0.5, factor=1.0)
+    part = gradients_in(push, arrays, shard.kept)
+    assert shard.push(part) if sync else shard.apply(part, scale=0.5, factor=1.0)
 
 
 def test_a_push_that_names_its_pull_does_what_one_with_keys_does(shards):
@@ -108,7 +104,7 @@ def test_a_name_that_is_not_known_asks_for_keys_and_one_that_makes_no_sense_is_r
         with pytest.raises(TrainingError, match="a bug"):
             gradients_in(push_of(pulls=(5,), places=places), [values], shard.kept)
     with pytest.raises(TrainingError, match="for"):
-        shard.check(gradients_in(push_of(pulls=(5,), places=(0,)), [values[:2]], shard.kept).rows, None)
+        shard.check(gradients_in(push_of(pulls=(5,), places=(0,)), [values[:2]], shard.kept))
     with pytest.raises(TrainingError, match="pushed 2 arrays"):
         gradients_in(push_of(pulls=(5,), places=(0,)), [keys, values], shard.kept)
     shard.discard()
