@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not available().hosts, reason="no network namesp
 
 
 def apart(hosts):
-    """Return a bed with both workers on hosts of their own."""
+    """Return a sandbox with both workers on hosts of their own."""
     return OtherHosts({name: hosts.namespace(name) for name in ("near", "far")})
 
 

@@ -113,6 +113,7 @@ class ForkServer:
         self._lock = threading.RLock()
         self._is_ready = False
         self._codes: dict[int, int] = {}
+        self._alive = 0
         self.is_gone = False
         self.launcher = os.getpid()
 
@@ -161,10 +162,20 @@ class ForkServer:
 
     def code_of(self, pid: int) -> int | None:
         """Return how a process ended, as a negative signal or a status; None where that is not known."""
+        self._catch_up()
+        return self._codes.pop(pid, None)
+
+    @property
+    def is_needed(self) -> bool:
+        """Say whether a process lives that it forked, in this process's own name."""
+        self._catch_up()
+        return self._alive > 0 and self.launcher == os.getpid()
+
+    def _catch_up(self) -> None:
+        """Take in what it has said."""
         with self._lock, suppress(ForkServerEnded):
             while not self.is_gone and select.select([self._line], [], [], 0.0)[0]:
                 self._take_in()
-        return self._codes.pop(pid, None)
 
     def _take_in(self) -> ForkedProcess | None:
         """Wait for its next word; return a process that was forked."""
@@ -177,6 +188,7 @@ class ForkServer:
         kind, pid, code = NEWS.unpack(said)
         if kind == ENDED:
             self._codes[pid] = code
+        self._alive += {FORKED: 1, ENDED: -1, READY: 0}[kind]
         self._is_ready = True
         return ForkedProcess(self, pid, files[0]) if kind == FORKED else None
 
@@ -202,22 +214,24 @@ def _preparation(name: str) -> dict[str, Any]:
     return {**found, "authkey": bytes(found["authkey"])}
 
 
-_servers: list[ForkServer] = []
-"""Of this process: one, or none yet."""
+_servers: dict[tuple[object, ...], ForkServer] = {}
+"""Of this process: one, but for who moves to another network or to other cores and starts a run there too."""
 
 
 def fork_server() -> ForkServer:
     """Return the one of this process; where there is none, or it has ended, one is started."""
-    if _servers and (_servers[0].is_gone or _servers[0].launcher != os.getpid()):
-        _close()
-    if not _servers:
-        _servers.append(ForkServer())
-    return _servers[0]
+    network = Path("/proc/thread-self/ns/net").stat().st_ino
+    standing = (os.getpid(), network, frozenset(os.sched_getaffinity(0)))
+    if standing not in _servers or _servers[standing].is_gone:
+        for other in [other for other, server in _servers.items() if server.is_gone or not server.is_needed]:
+            _servers.pop(other).close()
+        _servers[standing] = ForkServer()
+    return _servers[standing]
 
 
 @atexit.register
 def _close() -> None:
-    for server in _servers:
+    for server in _servers.values():
         server.close()
     _servers.clear()
 
