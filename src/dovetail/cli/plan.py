@@ -245,17 +245,14 @@ def _is_run(name: str) -> bool:
 
 def _measure(name: str) -> Measure:
     """Return what runs the plans of a run file or model here, or the function that `package.module:function` names."""
-    from dovetail.data.imports import ImportProblem, imported
+    from dovetail.references import import_function
 
     if _is_run(name):
         from dovetail.orchestrate.measured import measure_runs
         from dovetail.orchestrate.run_files import read_run
 
         return measure_runs(read_run(name), tell=say)
-    try:
-        return imported(name)
-    except ImportProblem as problem:
-        raise DovetailError(f"--measured {name}: {problem}", hint=problem.way_out) from None
+    return import_function(name, what="--measured")
 
 
 def _encode(plans: list[Plan], *, pareto: bool) -> bytes:

@@ -162,7 +162,6 @@ class PoolWork:
         self._late: set[str] = set()
         """Workers whose tasks were given to others: they get no more until they show that they go on."""
         self.step = 0
-        self.pause = Pause.NONE
         self.wish: Wish | None = None
 
     # -- where it stands -----------------------------------------------------------------------------------------------
@@ -276,7 +275,7 @@ class PoolWork:
                 self._pool.clocks.pop(task.worker, None)  # nobody waits for it
                 self._pool.take_back(task.number)
 
-    def advance(self, now_s: float) -> None:
+    def advance(self, now_s: float, pause: Pause) -> None:
         """Give every worker what it may hold, the emptiest first."""
         if self._pool.is_finished:
             self.wish = self.wish or Finish()
@@ -292,7 +291,7 @@ class PoolWork:
             for worker in sorted(workers, key=lambda worker: holds[worker.name]):
                 name = worker.name
                 may = holds[name] < HELD and self._pool.may_begin(name, self._staleness)
-                if may and self._give(worker, sizes[name], now_s):
+                if may and self._give(worker, sizes[name], now_s, pause):
                     holds[name] += 1
                     given = True
 
@@ -303,10 +302,10 @@ class PoolWork:
         shares = shares_of(workers, balance=True)
         return {name: max(1, samples) for name, samples in split(self._batch * len(workers), shares).items()}
 
-    def _give(self, worker: Worker, samples: int, now_s: float) -> bool:
+    def _give(self, worker: Worker, samples: int, now_s: float, pause: Pause) -> bool:
         """Hand out a task; while a checkpoint is wanted, only those that were handed out before."""
         is_new = not self._pool.returned
-        if is_new and self.pause is not Pause.NONE:
+        if is_new and pause is not Pause.NONE:
             return False
         task = self._pool.take(worker.name, samples, now_s)
         if task is None:

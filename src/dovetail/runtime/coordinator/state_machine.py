@@ -170,7 +170,7 @@ class RunStateMachine:
         if self.state.is_working:
             self.work.tick(now_s)
             self._kept_or_not(self._saving.tick(self.work, now_s), now_s)
-            if self._saving.stage is SavingPhase.NONE and self._watchdog.is_one(self.roster.workers.values(), now_s):
+            if self._saving.phase is SavingPhase.NONE and self._watchdog.is_one(self.roster.workers.values(), now_s):
                 self._begin_again("nothing moves, and nobody is at work; the work under way is handed out again", now_s)
         else:
             self._generations.ask_again(now_s)
@@ -287,7 +287,6 @@ class RunStateMachine:
                 self._carry_out(wish, now_s)
                 continue
             self._saving.look(self.work.step, now_s, self.work.position)
-            self.work.pause = self._saving.pause
             if self._saving.is_due and self.work.can_save and self.state.is_working:
                 self._kept_or_not(self._saving.begin(self.work, now_s), now_s)
                 continue
@@ -295,7 +294,7 @@ class RunStateMachine:
                 return  # everything is done
             if self.decisions.journal_is_long and self.work.can_save:
                 self.decisions.write(start=self.work.as_start())
-            self.work.advance(now_s)
+            self.work.advance(now_s, self._saving.pause)
             if self.work.wish is None:
                 return
 

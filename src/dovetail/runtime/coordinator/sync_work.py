@@ -35,7 +35,6 @@ class SyncWork:
         self._clip_norm = blueprint.run.optimizer.clip_norm
         self._scheduler = TaskScheduler(blueprint, roster, decisions, everyone=self._keepers.everyone)
         self.position = 0
-        self.pause = Pause.NONE
         self.wish: Wish | None = None
         self._checkpoint_folder = ""
         self._holders: tuple[str, ...] = ()
@@ -185,14 +184,15 @@ class SyncWork:
         elif not isinstance(message, Done):
             self._want(self._keepers.handle(message, now_s))
 
-    def advance(self, now_s: float) -> None:
+    def advance(self, now_s: float, pause: Pause) -> None:
         """Count what is whole, hand out what is left."""
         if self.position >= self._scheduler.total:
             self._want(Finish())
         elif self._keepers.are_there and self.wish is None:
             self._note_ring()
             self._scheduler.answer_due(now_s)
-            self._try_commit(now_s)
+            if pause is not Pause.TO_STOP:  # what comes after the last checkpoint would be lost
+                self._try_commit(now_s)
             self._scheduler.advance(now_s)
 
     def _note_ring(self) -> None:
@@ -208,8 +208,6 @@ class SyncWork:
         step = self._scheduler.current
         if step is None or step.committed is not None or not step.is_whole(self._roster.num_servers):
             return
-        if self.pause is Pause.TO_STOP:
-            return  # the last checkpoint is being written: what comes after it would be lost
         if not self._keepers.has_summed(step.number):
             return
         scale = 1.0 / max(1, step.samples) if self._averages else 1.0

@@ -57,7 +57,6 @@ class Pause(Enum):
 class Work(Protocol):
     """What the state machine asks of a way to hand out work."""
 
-    pause: Pause
     wish: Wish | None
     """What it needs and cannot decide itself; whoever carries it out sets it to None."""
 
@@ -136,8 +135,8 @@ class Work(Protocol):
         """Do what is due by time."""
         ...
 
-    def advance(self, now_s: float) -> None:
-        """Do what has become possible: count what is whole, hand out what is left."""
+    def advance(self, now_s: float, pause: Pause) -> None:
+        """Do what has become possible: count what is whole, hand out what is left, but for what is held back."""
         ...
 
     def due_s(self) -> float:

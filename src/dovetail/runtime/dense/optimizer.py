@@ -358,7 +358,6 @@ def _optimizer_for(entry: DenseEntry, blueprint: Blueprint, whole: DenseOptimize
 
 
 def _fits(entry: DenseEntry, group: RunGroup) -> bool:
-    """Say whether a parameter belongs to a group."""
     return fnmatchcase(entry.name, group.pattern) or fnmatchcase(entry.name.removeprefix(PREFIX), group.pattern)
 
 

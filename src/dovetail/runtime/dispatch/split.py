@@ -158,7 +158,6 @@ def _amount(t: float, start_s: float, rate: float, limit: float) -> float:
 
 
 def _pinned(batch: int, workers: Sequence[WorkerShare]) -> dict[str, int]:
-    """Return what the pinned workers take."""
     shares = {worker.name: worker.share for worker in workers if worker.share is not None}
     total = math.fsum(shares.values())
     all_pinned = len(shares) == len(workers)

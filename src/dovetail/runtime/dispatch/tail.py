@@ -168,7 +168,6 @@ def _error(worker: WorkerShare) -> float:
 
 
 def _piece_fixed_s(worker: WorkerShare) -> float:
-    """Return what a piece costs whatever its size."""
     return worker.fixed_s if worker.piece_fixed_s is None else worker.piece_fixed_s
 
 

@@ -41,7 +41,6 @@ def _decided(run: Run, model: Model) -> Run:
 
 
 def _with(run: Run, training: RunTraining, batch_norm: BatchNorm | None) -> Run:
-    """Return a run with its norms decided."""
     return msgspec.structs.replace(run, training=msgspec.structs.replace(training, batch_norm=batch_norm))
 
 

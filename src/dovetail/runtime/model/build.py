@@ -68,7 +68,6 @@ def of_users(own: nn.Module, run: Run) -> Model:
 
 
 def _is_cut(run: Run) -> bool:
-    """Say whether a run's model is cut into stages."""
     return len(run.stages) > 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.worker.rows.batch_rows import BatchRows
+from dovetail.runtime.worker.rows.batch_rows import BatchRows, Check
 
 if TYPE_CHECKING:
     from dovetail.embedding.tiers.device.table import DeviceBatch, DeviceTable
@@ -38,11 +38,9 @@ class DeviceRows(BatchRows):
             self._tables[table].announce(keys)
         self._announced.append(Counter(table for table, _ in asked))
 
-    def source(
-        self, table: int, *, num_rows: int | None = None, refuse: Callable[[int], None] | None = None
-    ) -> DeviceSource:
-        """Return one table as a model's `row_source`."""
-        return DeviceSource(table, self, num_rows=num_rows, refuse=refuse)
+    def source(self, table: int, check: Check = lambda _: None) -> DeviceSource:
+        """Return one table as a model's `row_source`; `check` refuses keys that it has no row for."""
+        return DeviceSource(table, self, check)
 
     def values(self, table: int, keys: Tensor) -> Tensor:
         """Return one vector a key."""
@@ -84,11 +82,9 @@ class DeviceRows(BatchRows):
 class DeviceSource:
     """One table as a model's `row_source`."""
 
-    def __init__(
-        self, table: int, rows: DeviceRows, *, num_rows: int | None, refuse: Callable[[int], None] | None
-    ) -> None:
-        """Keep which table this is; keys that are none of its `num_rows` are refused, where that is given."""
-        self._table, self._rows, self._num_rows, self._refuse = table, rows, num_rows, refuse
+    def __init__(self, table: int, rows: DeviceRows, check: Check) -> None:
+        """Keep which table this is, and what refuses keys that it has no row for."""
+        self._table, self._rows, self._check = table, rows, check
 
     def look_up(self, keys: Tensor, offsets: Tensor, mode: str) -> Tensor:
         """Return one pooled vector a bag."""
@@ -104,10 +100,7 @@ class DeviceSource:
 
     def _values(self, keys: Tensor) -> Tensor:
         keys = keys.to(torch.int64)
-        if self._num_rows is not None and self._refuse is not None and len(keys):
-            low, high = int(keys.min()), int(keys.max())
-            if low < 0 or high >= self._num_rows:
-                self._refuse(low if low < 0 else high)
+        self._check(keys)
         return self._rows.values(self._table, keys)
 
 

@@ -115,7 +115,6 @@ class Control:
         )
 
     def _receive(self, envelope: Envelope) -> None:
-        """Take in a message of the coordinator."""
         message = envelope.message
         if isinstance(message, Stop):
             self.stopped.set()

@@ -136,7 +136,6 @@ class Sender:
     def _message(
         self, task: Task, *, dense: bool, tables: tuple[int, ...] = (), last: bool = False, first: int = -1
     ) -> Push:
-        """Return what servers are told of gradients of a task."""
         assign = task.assign
         return Push(
             generation=assign.generation,

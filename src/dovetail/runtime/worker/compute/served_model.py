@@ -19,7 +19,7 @@ from dovetail.models.embedding import RowSource, SlotEmbedding
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.model.build import Model, build_model
 from dovetail.runtime.model.frozen import read_fixed, read_newest_statistics
-from dovetail.runtime.model.ids import column_of, no_such_row
+from dovetail.runtime.model.ids import check_ids
 from dovetail.runtime.model.parameters import TableLayer, dense_parameters, norms_of, sparse_modules
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
@@ -151,24 +151,16 @@ class ServedModel:
 
     def _source_of(self, table: int, layer: TableLayer) -> RowSource:
         """Return the rows of a table; a layer of PyTorch's refuses ids that it has no row for, as PyTorch does."""
-        source = self._bare_source_of(table, layer)
+        if isinstance(layer, SlotEmbedding):
+            source = self.rows.source(table)
+        else:
+            num_rows = layer.num_embeddings
+            source = self.rows.source(table, lambda keys: check_ids(keys, num_rows, self._batch, self._schema))
+            if layer.max_norm is not None:
+                self.rows.limit(table, layer.max_norm, layer.norm_type)
         if self.compiles:
             source.look_up, source.rows = uncompiled(source.look_up), uncompiled(source.rows)  # type: ignore[method-assign]
         return source
-
-    def _bare_source_of(self, table: int, layer: TableLayer) -> RowSource:
-        """Return the rows of a table."""
-        if isinstance(layer, SlotEmbedding):
-            return self.rows.source(table)
-
-        def refuse(key: int) -> None:
-            known = self._batch is not None and self._schema is not None
-            column = column_of(key, self._batch, self._schema) if known else None  # type: ignore[arg-type]
-            raise no_such_row(key, layer.num_embeddings, column)
-
-        if layer.max_norm is not None:
-            self.rows.limit(table, layer.max_norm, layer.norm_type)
-        return self.rows.source(table, num_rows=layer.num_embeddings, refuse=refuse)
 
 
 def load_served_model(

@@ -87,7 +87,6 @@ class RendezvousServer:
         self._thread.join()
 
     def _run(self) -> None:
-        """Answer until all have left."""
         try:
             while not self._closed.is_set() and self._left != self._members:
                 envelope = self._listener.receive(ANSWER_S)
@@ -97,7 +96,6 @@ class RendezvousServer:
             self._listener.close()
 
     def _answer(self, envelope: Envelope) -> None:
-        """Do what a member asks for."""
         message, member = envelope.message, envelope.owner
         if member not in self._members:
             self._listener.refuse(envelope, f"{member} is no member of this ring")
@@ -164,7 +162,6 @@ class Rendezvous:
         self._connection.close()
 
     def _ask(self, message: StorePut | StoreGet, deadline_s: float) -> StoreReply:
-        """Return the answer to a question."""
         with _as_broken():
             self._connection.ask(message)
         while True:

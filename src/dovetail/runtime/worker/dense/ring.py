@@ -57,66 +57,125 @@ RENDEZVOUS_S = 20.0
 APPLIED_LOOK_S = 0.05
 """How often a member that waits for the commit looks whether it is still wanted; the commit itself wakes it."""
 Tell = Callable[[Message], None]
+Wanted = Callable[[], bool]
 
 
 class RingSync(DenseSync):
-    """Takes part in one ring after the other, as the coordinator says; the servers know nothing of it."""
+    """One worker's place in one ring after the other, its copy of the dense parameters and of their optimizer state.
+
+    The coordinator says who is in a ring; the servers know nothing of it.
+    """
 
     def __init__(
         self, process: Process, model: ServedModel, tell: Tell, *, part: slice | None = None, stage: int = 0
     ) -> None:
-        """Watch the model's gradients; those of a stage are a `part` of the whole model's."""
-        self._name, self._tell, self._gradients = process.name, tell, model.gradients
-        whole = slice(0, process.blueprint.dense_size)
-        self._ring = Ring(process, model.values, model.gradients, part=part or whole, number=stage)
-        self._ring.watch(model.dense)
+        """Watch the gradients of a model; those of a `stage` are a `part` of the whole model's."""
+        self._process, self._name, self._tell = process, process.name, tell
+        self._values, self._gradients = model.values, model.gradients
+        self._part, self._stage = part or slice(0, process.blueprint.dense_size), stage
+        self._optimizer = optimizer_of(process.blueprint, self._part)
+        self._state = to_device(self._optimizer.first_state(len(model.values)), model.values.device)
+        self._clip = process.blueprint.run.optimizer
+        self._steps = 0
+        self._version = -1
+        """Steps that the dense parameters hold; -1 before there are any."""
+        self._era = -1
+        """The generation that took up the checkpoint from which they come."""
         self._generation = 0
         self._joined = -1
         """The generation of the ring that this worker has a place in; the main thread writes it."""
-        self._saved: Saved | None = None
         self._calls: queue.SimpleQueue[JoinRing | SumUp] = queue.SimpleQueue()
+        self._group: Collective | None = None
+        self._rendezvous: RendezvousServer | None = None
+        self._store: RendezvousStore | None = None
+        self._lock = threading.Lock()
+        self._reduced: int | None = None
+        self._applied = threading.Condition()
+        self._saved: Saved | None = None
+        self._watch(model.dense)
 
     def has_step(self, generation: int, step: int) -> bool:
         """Say whether this worker is in the ring of a generation, and holds so many steps: else nobody counts on it."""
-        return self._joined == generation and self._ring.version >= step
+        return self._joined == generation and self._version >= step
+
+    def close(self) -> None:
+        """Close the rendezvous, where this worker keeps one."""
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
+
+    # -- the coordinator's word, in the control thread -----------------------------------------------------------------
 
     def reset(self, generation: int) -> None:
         """Throw away the step under way, and say which parameters this worker holds."""
         self._generation = generation
-        self._ring.forget_sum()
-        self._tell(Holds(name=self._name, generation=generation, era=self._ring.era, version=self._ring.version))
+        with self._lock:
+            self._reduced = None  # summed and not applied: the step is done again
+        self._tell(Holds(name=self._name, generation=generation, era=self._era, version=self._version))
 
     def handle(self, message: Message) -> bool:
-        """Do what the coordinator says, in the control thread; what takes others is left to the main thread."""
+        """Do what the coordinator says; what takes others is left to the main thread."""
         if isinstance(message, JoinRing | SumUp | Apply | SaveDense) and message.generation != self._generation:
             return True  # of work that was thrown away
         if isinstance(message, JoinRing | SumUp):
             self._calls.put(message)
         elif isinstance(message, Apply):
-            self._ring.apply(message)
+            self._apply(message)
         elif isinstance(message, SaveDense):
             self._tell(self._save(message))
         else:
             return False
         return True
 
+    def _apply(self, message: Apply) -> None:
+        """Update the dense parameters with the sum: the step is committed."""
+        with self._lock:
+            is_alone = self._group is None and self._version == message.step  # what it computed is the sum
+            if self._reduced != message.step and not is_alone:
+                return
+            self._reduced = None
+            self._steps += 1
+            self._update(message)
+            self._gradients.zero_()
+            self._version = message.step + 1
+        with self._applied:
+            self._applied.notify_all()
+
+    def _update(self, message: Apply) -> None:
+        """Step the parameters where they lie."""
+        numbers: dict[str, Any] = {
+            "step_number": self._steps,
+            "scale": message.scale,
+            "factor": message.factor,
+            "clip_value": self._clip.clip_value,
+        }
+        if self._values.device.type != "cpu":
+            self._optimizer.step_on_device(self._values, self._gradients, self._state, **numbers)
+            return
+        state = {name: vector.numpy() for name, vector in self._state.items()}
+        self._optimizer.step(self._values.numpy(), self._gradients.numpy(), state, **numbers)
+
     def _save(self, message: SaveDense) -> Saved | SaveFailed:
-        """Write the dense parameters, and return what became of it."""
+        """Write the dense parameters and their optimizer state, and return what became of it."""
         generation, number = message.generation, message.number
         if self._saved is not None and (self._saved.generation, self._saved.number) == (generation, number):
             return self._saved  # it was told twice
         try:
-            if message.step != self._ring.version:  # it was not told of a commit
+            if message.step != self._version:  # it was not told of a commit
                 raise TrainingError(
-                    f"the checkpoint is of step {message.step}, and {self._name} holds {self._ring.version}",
+                    f"the checkpoint is of step {message.step}, and {self._name} holds {self._version}",
                     hint="the next one will be whole",
                 )
-            files = self._ring.save(Path(message.folder))
+            folder, values = Path(message.folder), self._values.cpu().numpy()
+            save_dense(folder, self._stage, self._part.start, values, from_device(self._state))
+            files = checksums_in(folder, only=f"dense-{self._stage}.safetensors")
         except (DovetailError, OSError) as error:
             hint = error.hint if isinstance(error, DovetailError) else "check the disk"
             return SaveFailed(name=self._name, generation=generation, number=number, error=str(error), hint=hint)
         self._saved = Saved(name=self._name, generation=generation, number=number, files=files)
         return self._saved
+
+    # -- membership, in the main thread --------------------------------------------------------------------------------
 
     def catch_up(self, is_current: Callable[[int], bool]) -> None:
         """Take a place in a new ring, or add up, where there is a call for it of a generation that `is_current`."""
@@ -129,121 +188,46 @@ class RingSync(DenseSync):
                 if isinstance(message, SumUp):
                     self._sum(message, lambda: is_current(generation))  # noqa: B023 - used at once
                 elif not message.meeting and len(message.members) > 1:
-                    meeting = self._ring.meet(message.members)
+                    self.close()
+                    self._rendezvous = RendezvousServer(self._process, self._own_address(), message.members)
+                    meeting = self._rendezvous.address
                     self._tell(RingMeets(name=self._name, generation=generation, meeting=meeting))
                 else:
-                    self._ring.join(message, lambda: is_current(generation))  # noqa: B023 - used at once
+                    self._join(message, lambda: is_current(generation))  # noqa: B023 - used at once
                     self._joined = generation
-                    self._tell(InRing(name=self._name, generation=generation, version=self._ring.version))
+                    self._tell(InRing(name=self._name, generation=generation, version=self._version))
             except Abandoned:
                 continue
             except RuntimeError as problem:
                 self._broken(generation, message.step, problem)
 
-    def _sum(self, message: SumUp | Assign, wanted: Callable[[], bool]) -> None:
-        """Sum the dense gradients of a step with the others, and say so."""
-        square = self._ring.reduce(message.step, wanted)
-        self._tell(Reduced(name=self._name, generation=message.generation, step=message.step, square=square))
-
-    def close(self) -> None:
-        """Close the rendezvous, where this worker keeps one."""
-        self._ring.close()
-
-    def begin_task(self) -> None:
-        """Count gradients from zero."""
-        self._gradients.zero_()
-
-    def begin_last(self, task: Task | None = None) -> None:
-        """Have gradients summed while the backward pass that follows goes on."""
-        self._ring.overlap()
-
-    def finish(self, task: Task, wanted: Callable[[], bool]) -> Span | None:
-        """Sum the dense gradients with the others and wait until the step is committed; None where nobody wants it."""
-        assign, begin_s = task.assign, now_s()
-        try:
-            self._sum(assign, wanted)
-            self._ring.wait_applied(assign.step, wanted)
-        except Abandoned:
-            return None
-        except RuntimeError as problem:
-            if wanted():
-                self._broken(assign.generation, assign.step, problem)
-            return None
-        return Span("reduce", begin_s, now_s(), assign.step)
-
     def _broken(self, generation: int, step: int, problem: RuntimeError) -> None:
-        """Tell the coordinator that the ring does not hold."""
         text = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
         self._tell(RingBroken(name=self._name, generation=generation, step=step, error=text))
 
-
-class Ring:
-    """One worker's place in the ring, its copy of the dense parameters and of their optimizer state."""
-
-    def __init__(
-        self, process: Process, values: torch.Tensor, gradients: torch.Tensor, *, part: slice, number: int = 0
-    ) -> None:
-        """Keep the vectors that the model's parameters and gradients are views of.
-
-        They are `part` of those of the whole model, and the slice of that `number` in a checkpoint.
-        """
-        self._process, self._values, self._gradients = process, values, gradients
-        self._part, self._number = part, number
-        self._optimizer = optimizer_of(process.blueprint, part)
-        self._state = to_device(self._optimizer.first_state(len(values)), values.device)
-        self._clip = process.blueprint.run.optimizer
-        self._steps = 0
-        self._group: Collective | None = None
-        self._rendezvous: RendezvousServer | None = None
-        self._store: RendezvousStore | None = None
-        self._lock = threading.Lock()
-        self._reduced: int | None = None
-        self.applied = threading.Condition()
-        self.version = -1
-        """Steps that the dense parameters hold; -1 before there are any."""
-        self.era = -1
-        """The generation that took up the checkpoint from which they come."""
-        self._buckets: list[slice] = []
-        self._bucket_of: dict[int, int] = {}
-        self._missing: list[int] = []
-        self._overlaps = False
-
-    # -- membership, in the main thread --------------------------------------------------------------------------------
-
-    def meet(self, members: Sequence[str]) -> str:
-        """Open the rendezvous of a new ring, and say where it is."""
-        self.close()
-        self._rendezvous = RendezvousServer(self._process, self._own_address(), members)
-        return self._rendezvous.address
-
-    def join(self, message: JoinRing, wanted: Callable[[], bool]) -> None:
+    def _join(self, message: JoinRing, wanted: Wanted) -> None:
         """Take a place in a ring, and the dense parameters of whoever has them."""
-        rank, size = message.members.index(self._process.name), len(message.members)
+        rank, size = message.members.index(self._name), len(message.members)
         if self._group is not None:
             self._group.leave()
         self._group = self._store = None
         if self._rendezvous is not None and self._rendezvous.address != message.meeting:
             self.close()
-        if (self.era, self.version) != (message.era, message.step):
-            self.version = -1  # until it is whole
+        if (self._era, self._version) != (message.era, message.step):
+            self._version = -1  # until it is whole
         if message.source == "":
             self._load(Path(message.folder))
         if size > 1:
             group = self._group = self._connect(message, rank, wanted)
             if message.source:
                 self._spread(group, message.members.index(message.source), wanted)
-        if self.version != message.step:
-            raise RuntimeError(f"the dense parameters hold {self.version} steps instead of {message.step}")
-        self.era = message.era
+        if self._version != message.step:
+            raise RuntimeError(f"the dense parameters hold {self._version} steps instead of {message.step}")
+        self._era = message.era
         self._reduced = None
         self._gradients.zero_()
 
-    def forget_sum(self) -> None:
-        """Throw away gradients that were summed and not applied: the step is done again."""
-        with self._lock:
-            self._reduced = None
-
-    def _connect(self, message: JoinRing, rank: int, wanted: Callable[[], bool]) -> Collective:
+    def _connect(self, message: JoinRing, rank: int, wanted: Wanted) -> Collective:
         """Find the other members and connect to them; what listens is on the address by which they reach this one."""
         rendezvous = Rendezvous(self._process, message.members[0], message.meeting, wanted, wait_s=RENDEZVOUS_S)
         try:
@@ -260,14 +244,7 @@ class Ring:
         except BaseException:
             rendezvous.close()
             raise
-        coder = ring_coder(self._process.blueprint, self._part.start, self._process.name)
-        return Collective(group, self._gradients, coder)
-
-    def close(self) -> None:
-        """Close the rendezvous of an earlier ring."""
-        if self._rendezvous is not None:
-            self._rendezvous.close()
-            self._rendezvous = None
+        return Collective(group, self._gradients, ring_coder(self._process.blueprint, self._part.start, self._name))
 
     def _load(self, folder: Path) -> None:
         """Take the dense parameters of a checkpoint."""
@@ -277,21 +254,20 @@ class Ring:
         mine = {name: vector[self._part].copy() for name, vector in state.items()}
         self._state = to_device(mine or self._optimizer.first_state(len(self._values)), self._values.device)
         self._steps = manifest.dense_steps
-        self.version = manifest.step
+        self._version = manifest.step
 
-    def _spread(self, group: Collective, root: int, wanted: Callable[[], bool]) -> None:
+    def _spread(self, group: Collective, root: int, wanted: Wanted) -> None:
         """Have everyone hold what one member holds."""
         names = self._optimizer.state_vectors()
-        counts = torch.tensor([self._steps, self.version], dtype=torch.int64)
+        counts = torch.tensor([self._steps, self._version], dtype=torch.int64)
         mine = [counts, self._values, *(self._state[name] for name in names)]
         counts, values, *state = group.spread(mine, root, wanted)
         device = self._values.device
         self._state = {name: vector.to(device) for name, vector in zip(names, state, strict=True)}
         self._values.copy_(values)
-        self._steps, self.version = int(counts[0]), int(counts[1])
+        self._steps, self._version = int(counts[0]), int(counts[1])
 
     def _own_address(self) -> str:
-        """Return the address by which other members reach this one."""
         host = self._process.blueprint.coordinator.address.removeprefix("tcp://").rpartition(":")[0]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))
@@ -299,36 +275,40 @@ class Ring:
 
     # -- one step, in the main thread ----------------------------------------------------------------------------------
 
-    def watch(self, parameters: list[nn.Parameter]) -> None:
+    def _watch(self, parameters: Sequence[nn.Parameter]) -> None:
         """Have buckets summed as soon as their gradients are there; parameters lie in the vector in this order."""
         bounds: list[list[int]] = []
         end = 0
-        for position, parameter in enumerate(parameters):
+        self._expected: list[int] = []
+        """Of each bucket: how many parameters have their gradients in it."""
+        for parameter in parameters:
             begin, end = end, end + parameter.numel()
             if not bounds or end - bounds[-1][0] > BUCKET_BYTES // 4:
                 bounds.append([begin, end])
-                self._missing.append(0)
+                self._expected.append(0)
             bounds[-1][1] = end
-            self._bucket_of[position] = len(bounds) - 1
-            self._missing[-1] += 1
-            parameter.register_post_accumulate_grad_hook(self._on_gradient(position))  # type: ignore[no-untyped-call]
+            self._expected[-1] += 1
+            parameter.register_post_accumulate_grad_hook(self._on_gradient(len(bounds) - 1))  # type: ignore[no-untyped-call]
         self._buckets = [slice(begin, stop) for begin, stop in bounds]
-        self._expected = list(self._missing)
-
-    def overlap(self) -> None:
-        """Say that the backward pass that follows is the last of the step: its gradients are final."""
         self._missing = list(self._expected)
-        self._overlaps = self._group is not None
+        self._overlaps = False
 
-    def _on_gradient(self, position: int) -> Callable[[nn.Parameter], None]:
-        """Return what is called when a parameter has its gradient."""
-
+    def _on_gradient(self, bucket: int) -> Callable[[nn.Parameter], None]:
         def ready(_: nn.Parameter) -> None:
             if self._overlaps and self._group is not None:
-                self._missing[self._bucket_of[position]] -= 1
+                self._missing[bucket] -= 1
                 self._begin_ready(self._group)
 
         return ready
+
+    def begin_task(self) -> None:
+        """Count gradients from zero."""
+        self._gradients.zero_()
+
+    def begin_last(self, task: Task | None = None) -> None:
+        """Have gradients summed while the backward pass that follows goes on: they are final."""
+        self._missing = list(self._expected)
+        self._overlaps = self._group is not None
 
     def _begin_ready(self, group: Collective) -> None:
         """Begin to sum buckets in the order from last to first, the same on all members."""
@@ -338,11 +318,26 @@ class Ring:
                 return
             group.begin_sum(self._gradients, self._buckets[bucket])
 
-    def reduce(self, step: int, wanted: Callable[[], bool]) -> float:
-        """Sum the gradients of all members; what the backward pass has begun is waited for.
+    def finish(self, task: Task, wanted: Wanted) -> Span | None:
+        """Sum the dense gradients with the others and wait until the step is committed; None where nobody wants it."""
+        assign, begin_s = task.assign, now_s()
+        try:
+            self._sum(assign, wanted)
+            with self._applied:
+                while self._version <= assign.step:
+                    if not wanted():
+                        return None
+                    self._applied.wait(APPLIED_LOOK_S)
+        except Abandoned:
+            return None
+        except RuntimeError as problem:
+            if wanted():
+                self._broken(assign.generation, assign.step, problem)
+            return None
+        return Span("reduce", begin_s, now_s(), assign.step)
 
-        Return the squared norm of the sum, where gradients are clipped by it.
-        """
+    def _sum(self, message: SumUp | Assign, wanted: Wanted) -> None:
+        """Sum the gradients of all members, and say so; what the backward pass has begun is waited for."""
         if self._group is not None:
             self._overlaps = False
             self._missing = [0] * len(self._buckets)
@@ -350,54 +345,10 @@ class Ring:
             self._group.finish_sums(self._gradients, wanted)
         square = self._norm_square() if self._clip.clip_norm is not None else 0.0
         with self._lock:
-            self._reduced = step
-        return square
+            self._reduced = message.step
+        self._tell(Reduced(name=self._name, generation=message.generation, step=message.step, square=square))
 
     def _norm_square(self) -> float:
-        """Return the sum of squares of the gradients."""
         if self._gradients.device.type == "cpu":
             return float(sum_of_squares(self._gradients.numpy()))
         return float(self._gradients.double().square_().sum())
-
-    def wait_applied(self, step: int, wanted: Callable[[], bool]) -> None:
-        """Wait until a step is committed and its update done."""
-        with self.applied:
-            while self.version <= step:
-                if not wanted():
-                    raise Abandoned
-                self.applied.wait(APPLIED_LOOK_S)
-
-    # -- the coordinator's word, in the control thread -----------------------------------------------------------------
-
-    def apply(self, message: Apply) -> None:
-        """Update the dense parameters with the sum: the step is committed."""
-        with self._lock:
-            is_alone = self._group is None and self.version == message.step  # what it computed is the sum
-            if self._reduced != message.step and not is_alone:
-                return
-            self._reduced = None
-            self._steps += 1
-            self._update(message)
-            self._gradients.zero_()
-            self.version = message.step + 1
-        with self.applied:
-            self.applied.notify_all()
-
-    def _update(self, message: Apply) -> None:
-        """Step the parameters where they lie."""
-        numbers: dict[str, Any] = {
-            "step_number": self._steps,
-            "scale": message.scale,
-            "factor": message.factor,
-            "clip_value": self._clip.clip_value,
-        }
-        if self._values.device.type != "cpu":
-            self._optimizer.step_on_device(self._values, self._gradients, self._state, **numbers)
-            return
-        state = {name: vector.numpy() for name, vector in self._state.items()}
-        self._optimizer.step(self._values.numpy(), self._gradients.numpy(), state, **numbers)
-
-    def save(self, folder: Path) -> dict[str, str]:
-        """Write the dense parameters and their optimizer state; return the file and its checksum."""
-        save_dense(folder, self._number, self._part.start, self._values.cpu().numpy(), from_device(self._state))
-        return checksums_in(folder, only=f"dense-{self._number}.safetensors")

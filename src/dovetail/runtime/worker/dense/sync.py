@@ -100,7 +100,6 @@ class BucketPull:
             self._connections.close()
 
     def _fetch(self, task: Task, arriving: ArrivingBuckets) -> None:
-        """Fetch the buckets of a task."""
         for numbers in self._rounds:
             pieces = [self._buckets[number] for number in numbers]
             self._connections.pull_buckets(task.assign, pieces, arriving.vector, lambda: self._wanted(task))
@@ -134,7 +133,6 @@ class BucketPull:
         }
 
     def _before(self, numbers: set[int]) -> Callable[[nn.Module, Any], None]:
-        """Return what a layer does first."""
         return lambda _module, _arguments: self._take(numbers)
 
     def begin(self, arriving: ArrivingBuckets | None, wanted: Callable[[], bool]) -> None:
@@ -260,8 +258,6 @@ class BucketPush(ServerSync):
             self._of_parameter.append(mine)
 
     def _on_gradient(self, position: int) -> Callable[[Tensor], None]:
-        """Return the hook of a parameter."""
-
         def on_gradient(_: Tensor) -> None:
             with self._lock:
                 for number in self._of_parameter[position] if self._task is not None else ():

@@ -128,7 +128,6 @@ class LinkCompression:
         return self._is_auto and not self.rest.is_now
 
     def _next_seed(self) -> int:
-        """Return a seed that no other array has."""
         self._seed += 1 << 32
         return self._seed
 

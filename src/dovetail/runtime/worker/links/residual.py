@@ -66,7 +66,6 @@ class ResidualKeeper:
             self._sender.run_errand(self._give)
 
     def _give(self) -> None:
-        """Do it, within a while."""
         if self._feedback is None or not self._feedback.is_any:
             return
         until_s = time.monotonic() + LEAVING_S

@@ -18,6 +18,7 @@ from dovetail.runtime.worker.rows.pinned_memory import to_device
 
 Floats = NDArray[np.float32]
 Fetch = Callable[[LookUp], Floats | Tensor]
+Check = Callable[[Tensor], None]
 AheadRows = list[tuple[LookUp, Floats | Tensor]]
 """Rows of look-ups that were known before the model asked for them."""
 Limit = tuple[float, float]
@@ -58,11 +59,9 @@ class BatchRows:
             self._ahead.setdefault(wanted.table, []).append((wanted, rows))
         self._fetch, self.leaves = fetch, []
 
-    def source(
-        self, table: int, *, num_rows: int | None = None, refuse: Callable[[int], None] | None = None
-    ) -> RowSource:
-        """Return one table as a model's `row_source`."""
-        return RemoteRows(table, self, num_rows=num_rows, refuse=refuse)
+    def source(self, table: int, check: Check = lambda _: None) -> RowSource:
+        """Return one table as a model's `row_source`; `check` refuses keys that it has no row for."""
+        return RemoteRows(table, self, check)
 
     def leaf(self, table: int, keys: Tensor) -> Leaf:
         """Return the rows of some keys."""
@@ -83,19 +82,13 @@ class BatchRows:
 class RemoteRows:
     """One table as a model's `row_source`."""
 
-    def __init__(
-        self, table: int, rows: BatchRows, *, num_rows: int | None = None, refuse: Callable[[int], None] | None = None
-    ) -> None:
-        """Keep which table this is; keys that are none of its `num_rows` are refused, where that is given."""
-        self._table, self._rows = table, rows
-        self._num_rows, self._refuse = num_rows, refuse
+    def __init__(self, table: int, rows: BatchRows, check: Check) -> None:
+        """Keep which table this is, and what refuses keys that it has no row for."""
+        self._table, self._rows, self._check = table, rows, check
 
     def _leaf(self, keys: Tensor) -> Leaf:
         """Return the rows of some keys, all of which the table has."""
-        if self._num_rows is not None and self._refuse is not None and len(keys):
-            low, high = int(keys.min()), int(keys.max())
-            if low < 0 or high >= self._num_rows:
-                self._refuse(low if low < 0 else high)
+        self._check(keys)
         return self._rows.leaf(self._table, keys)
 
     def look_up(self, keys: Tensor, offsets: Tensor, mode: str) -> Tensor:

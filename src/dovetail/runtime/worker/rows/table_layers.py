@@ -31,8 +31,6 @@ def without_padding(ids: Tensor, padding: int | None) -> Tensor:
 
 
 def _embedding_forward(source: RowSource) -> Callable[..., Tensor]:
-    """Return the forward of an `nn.Embedding` over servers."""
-
     def forward(module: nn.Embedding, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name for the ids
         rows = source.rows if module.padding_idx is None else _padded(source, module.padding_idx)
         return rows(input).to(module.weight.dtype)
@@ -54,8 +52,6 @@ def _padded(source: RowSource, padding: int) -> Callable[[Tensor], Tensor]:
 
 
 def _bag_forward(source: RowSource) -> Callable[..., Tensor]:
-    """Return the forward of an `nn.EmbeddingBag` over servers."""
-
     def forward(
         module: nn.EmbeddingBag,
         input: Tensor,  # noqa: A002 - PyTorch's name for the ids

@@ -15,6 +15,7 @@ from torch import Tensor
 from dovetail.runtime.messages import Forward, Returned, Span
 from dovetail.runtime.model.parameters import sparse_modules
 from dovetail.runtime.model.stages import Cut
+from dovetail.runtime.process import Process
 from dovetail.runtime.worker.compute.computer import finite, gradients_of
 from dovetail.runtime.worker.compute.served_model import ServedModel
 from dovetail.runtime.worker.links.servers import Floats, ServerConnections
@@ -36,29 +37,28 @@ class StageComputer:
 
     def __init__(
         self,
-        name: str,
+        process: Process,
         cut: Cut,
         model: ServedModel,
         connections: ServerConnections,
         requests: StageRequests,
         *,
-        is_last: bool,
         reply: Callable[..., bool],
         wanted: Callable[[], bool],
         dense: StageDense,
         transport: ActivationTransport,
-        keeps_spans: bool,
     ) -> None:
         """Keep the model, and the connections to servers and later stages; `reply` answers an envelope."""
         graph = model.layer_graph
-        self._name, self._graph, self._cut, self._model = name, graph, cut, model
-        self._connections, self._requests, self._is_last = connections, requests, is_last
+        self._name, self._graph, self._cut, self._model = process.name, graph, cut, model
+        self._connections, self._requests = connections, requests
+        self._is_last = cut.number == len(process.blueprint.stages) - 1
         self._reply, self._wanted, self._dense, self._transport = reply, wanted, dense, transport
         tables = {id(layer) for each in sparse_modules(graph) for layer in each.layers}
         modules = [module for block in graph.blocks[cut.first : cut.last + 1] for module in block.module.modules()]
-        self.joins = is_last and not any(id(module) in tables for module in modules)
+        self.joins = self._is_last and not any(id(module) in tables for module in modules)
         """Whether several micro-batches may be computed at once: nothing is looked up for them."""
-        self._keeps_spans = keeps_spans
+        self._keeps_spans = process.blueprint.timeline
         self.spans: list[Span] = []
         """For the timeline; whoever tells the coordinator of them takes them out."""
         self._computed: deque[tuple[Sequence[StageBatch], list[Packed], Timer]] = deque()
@@ -91,7 +91,6 @@ class StageComputer:
         return True
 
     def _own(self, seconds: float) -> tuple[float, ...]:
-        """Return seconds of this stage among those of all."""
         return (*[0.0] * self._cut.number, seconds)
 
     @property
@@ -120,7 +119,6 @@ class StageComputer:
         self._computed.clear()
 
     def _forward(self, batch: StageBatch) -> None:
-        """Run the blocks."""
         message = batch.message
         self._dense.prepare(message, self._wanted)
         rows = self._model.rows
@@ -144,7 +142,6 @@ class StageComputer:
         batch.outputs = {name: outputs[name] for name in outputs if name in keep}
 
     def _send_on(self, batch: StageBatch) -> None:
-        """Send what later stages read."""
         message, cut = batch.message, self._cut
         for stage, names in cut.outputs.items():
             onward = Forward(

@@ -57,13 +57,7 @@ class StageLoop:
         for socket in (self._listener.socket, self._waker.socket):
             self._requests.poller.register(socket, zmq.POLLIN)
         self._senders = process.senders()
-        self._control = Control(
-            process,
-            self._handle,
-            lambda: self._told,
-            lambda: None,
-            role="stage worker",
-        )
+        self._control = Control(process, self._handle, lambda: self._told, lambda: None, role="stage worker")
         self._told = 0
         """The generation that the coordinator says; the control thread writes it."""
         self._generation = 0
@@ -86,17 +80,15 @@ class StageLoop:
             else StageRing(self._ring, self._model)
         )
         self._computer = StageComputer(
-            process.name,
+            process,
             self._cut,
             self._model,
             self._connections,
             self._requests,
-            is_last=settings.stage == len(self._cuts) - 1,
             reply=self._listener.reply,
             wanted=self._is_wanted,
             dense=self._dense,
             transport=self._transport,
-            keeps_spans=blueprint.timeline,
         )
 
         # Gradients that stay here are those of a step: of whichever task, they may be computed together.
@@ -104,7 +96,6 @@ class StageLoop:
         self._most_samples = training.micro_batch
 
     def _addresses(self) -> list[str]:
-        """Return where others call."""
         spec = self._process.blueprint.stage_workers[self._process.name]
         return [spec.address, spec.local_address] if spec.local_address != spec.address else [spec.address]
 
@@ -131,7 +122,6 @@ class StageLoop:
             raise self._control.problem
 
     def _handle(self, message: Message) -> None:
-        """Do what the coordinator says, in the control thread."""
         if isinstance(message, Reset):
             self._told = message.generation
         if self._ring is not None:
@@ -187,7 +177,6 @@ class StageLoop:
     # -- what comes ----------------------------------------------------------------------------------------------------
 
     def _receive(self, envelope: Envelope) -> None:
-        """Take in a request."""
         message: Any = envelope.message
         reason = why_not_to_stage(self._senders, envelope.owner, message)
         if reason is None and isinstance(message, Forward):

@@ -151,7 +151,6 @@ class Pipeline:
         return found
 
     def _run_back(self, flying: InFlightBatch) -> Computed:
-        """Run the backward pass of this stage's blocks."""
         begun_s = time.perf_counter()
         gradients: dict[str, Tensor] = {}
         rows: RowGradients = []

@@ -90,7 +90,6 @@ class Inbox:
         self._tasks.clear()
 
     def _assign(self, message: Assign) -> News:
-        """Begin a task."""
         if message.generation != self.generation:
             return News()
         task = Task(message, closed=not message.is_open)
@@ -245,5 +244,4 @@ class Throughput:
 
 
 def _followed(value: float, seen: float) -> float:
-    """Return an estimate that goes part of the way to what was seen."""
     return seen if not value else value + FOLLOWED * (seen - value)
