@@ -215,15 +215,14 @@ def test_checkpoints_of_a_run_without_its_blueprint_are_never_swept(tmp_path):
 def test_a_resume_that_was_killed_leaves_the_run_as_it_was(tmp_path):
     code = """
         import os, signal, sys, pathlib
-        from dovetail.runtime import sealed
         from dovetail.runtime.prepare.run_folder import prepare
         from tests.runtime.runs import make_run
         real = os.fsync
         def ends(file):
-            if os.readlink(f"/proc/self/fd/{file}").endswith("blueprint.json.new"):
+            if "/.blueprint.json." in os.readlink(f"/proc/self/fd/{file}"):
                 os.kill(os.getpid(), signal.SIGKILL)
             real(file)
-        sealed.os.fsync = ends
+        os.fsync = ends
         prepare(make_run(samples=400), pathlib.Path(sys.argv[1]), resume=True)
         """
     before = prepare(RUN, tmp_path / "run")
