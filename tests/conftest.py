@@ -29,6 +29,7 @@ hypothesis.settings.load_profile("same")
 PROCESSES = (
     "benchmarks/",
     "cli/test_doctor.py",
+    "cli/test_methods_and_catalogue.py::test_a_policy_is_saved",
     "cli/test_methods_and_catalogue.py::test_compare_",
     "cli/test_plan.py::test_help",
     "cli/test_profile.py",
@@ -49,8 +50,7 @@ PROCESSES = (
     "profiler/test_links.py",
     "profiler/test_machine.py",
     "runtime/dense/",
-    "runtime/finished/test_predict.py",
-    "runtime/finished/test_restore.py",
+    "runtime/finished/",
     "runtime/launch/hosts/test_ssh.py",
     "runtime/launch/test_",
     "runtime/monitor/",
