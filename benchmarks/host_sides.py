@@ -83,7 +83,7 @@ class Local(contextlib.nullcontext["Local"]):
         run = msgspec.structs.replace(run, network=network)
         with inside(self._hosts.namespace("head")):
             prepare(run, folder)
-            with LocalRun(folder, bed=InNamespaces(self._hosts, run)) as local:
+            with LocalRun(folder, sandbox=InNamespaces(self._hosts, run)) as local:
                 local.wait(on_report, timeout_s=LONGEST_S)
 
 

@@ -105,7 +105,7 @@ def measure(arguments: argparse.Namespace, mode: str, cache_bytes: int, seed: in
         with Hosts(NAMES, rates=[RATE] * len(NAMES)) as hosts:
             with inside(hosts.hub):
                 prepare(make_run(arguments, mode, cache_bytes, seed, hosts.bridge_address), folder)
-                with LocalRun(folder, bed=OnHosts(hosts)) as local:
+                with LocalRun(folder, sandbox=OnHosts(hosts)) as local:
                     local.wait(timeout_s=900)
             down, up = (sum(each) for each in zip(*(counted_bytes(hosts.namespace(n)) for n in NAMES), strict=True))
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -39,7 +39,7 @@ from dovetail.scheduler.view import ClusterView
 from dovetail.serve.client import Client
 from dovetail.serve.controller import Controller
 from dovetail.serve.local import LOCK, LocalLauncher
-from dovetail.serve.outlook import SeenJob, outlook
+from dovetail.serve.outlook import JobHistory, outlook
 from dovetail.serve.progress import PROGRESS
 from dovetail.serve.settings import DaemonSettings
 from dovetail.serve.store import JobStore
@@ -176,7 +176,7 @@ def measure_outlook(folder: Path, sizes: list[int]) -> None:
                 ],
             )
         jobs = store.jobs(("running", "queued"))
-        seen = SeenJob(speeds=[(str(n % 20), "v100", 1 + n % 8, 10.0 + n % 7) for n in range(2000)])
+        seen = JobHistory(speeds=[(str(n % 20), "v100", 1 + n % 8, 10.0 + n % 7) for n in range(2000)])
         took_s = seconds(functools.partial(outlook, nodes, jobs, {}, seen, 2e9, taken={}))
         print(
             f"a view of {num_jobs:,} jobs on {num_nodes:,} nodes, {num_nodes:,} of them running: {took_s:.2f} s",

@@ -154,8 +154,8 @@ def sync_bytes_a_step(arguments: argparse.Namespace, num_sites: int) -> float:
         with Hosts(names) as hosts, inside(hosts.hub):
             address = hosts.bridge_address
             prepare(msgspec.structs.replace(run, network=RunNetwork(address=address)), folder)
-            bed = OnHosts({name: hosts.namespace(name) for name in names[1:]})
-            with LocalRun(folder, bed=bed) as local:
+            sandbox = OnHosts({name: hosts.namespace(name) for name in names[1:]})
+            with LocalRun(folder, sandbox=sandbox) as local:
                 local.wait(timeout_s=TIMEOUT_S)
             both_ways = 2 * carried(hosts, names[1:])  # rows and parameters there, gradients of the same size back
         return both_ways / COUNTED_STEPS
@@ -164,7 +164,7 @@ def sync_bytes_a_step(arguments: argparse.Namespace, num_sites: int) -> float:
 
 
 class OnHosts(nullcontext[None]):
-    """A bed in which some workers live on hosts of their own."""
+    """A sandbox in which some workers live on hosts of their own."""
 
     def __init__(self, namespaces: dict[str, str]) -> None:
         """Take the namespace of each by its name."""

@@ -51,7 +51,7 @@ PORT = 29_731
 
 
 class OnHosts(nullcontext[None]):
-    """A bed in which workers live on hosts of their own."""
+    """A sandbox in which workers live on hosts of their own."""
 
     def __init__(self, namespaces: Mapping[str, str]) -> None:
         """Take the namespace of each by its name."""
@@ -91,8 +91,8 @@ def measure(arguments: argparse.Namespace, bits: Any, seed: int, rate: float, sa
     try:
         with Hosts(NAMES, rates=[rate, rate]) as hosts, inside(hosts.hub):
             prepare(make_run(arguments, bits, seed, hosts.bridge_address, samples), folder)
-            bed = OnHosts({name: hosts.namespace(name) for name in NAMES})
-            with LocalRun(folder, bed=bed) as local:
+            sandbox = OnHosts({name: hosts.namespace(name) for name in NAMES})
+            with LocalRun(folder, sandbox=sandbox) as local:
                 local.wait(timeout_s=900)
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         begun = next(line for line in lines if line["samples"] > 0)

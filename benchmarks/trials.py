@@ -146,17 +146,19 @@ class Trial:
     def processes(self) -> dict[str, int]:
         """Return the processes of the run by name: each writes to a log of that name."""
         found = {}
-        for child in psutil.Process(self.launcher.pid).children(recursive=True):
+        for child in psutil.process_iter():
             with suppress(OSError):
                 log = Path(f"/proc/{child.pid}/fd/2").readlink()
-                found[log.stem if log.parent.name == "logs" else f"other-{child.pid}"] = child.pid
+                if log.parent == self.folder / "logs":
+                    found[log.stem] = child.pid
         return found
 
     def kill_starter(self) -> bool:
         """Kill the process that starts workers; False where there is none yet."""
         with suppress(psutil.Error):
-            for child in psutil.Process(self.launcher.pid).children(recursive=True):
-                if "multiprocessing.forkserver" in " ".join(child.cmdline()):
+            for child in psutil.Process(self.launcher.pid).children():
+                words = " ".join(child.cmdline())  # of this tree, or of an older one
+                if "dovetail.runtime.launch.fork_server" in words or "multiprocessing.forkserver" in words:
                     child.kill()
                     return True
         return False

@@ -138,8 +138,8 @@ def follow(data: Path, folder: Path, *, batch: int) -> None:
     """Change two quotas in mid-run and print how the shares follow, step by step."""
     with started(data, folder, batch, balance=True) as running:
         wait_for(running, lambda: step_of(running) >= 2 * WARM_UP_STEPS)
-        running.bed.quotas["eighty"].change(0.2)
-        running.bed.quotas["twenty"].change(0.8)
+        running.sandbox.quotas["eighty"].change(0.2)
+        running.sandbox.quotas["twenty"].change(0.8)
         changed = step_of(running)
         wait_for(running, lambda: step_of(running) >= changed + 12)
         lines = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]

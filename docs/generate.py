@@ -6,7 +6,7 @@ import inspect
 import json
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -27,6 +27,30 @@ from dovetail.spec.workload import Workload
 REFERENCE = Path(__file__).resolve().parent / "reference"
 RUN_EXAMPLE = REFERENCE.parents[1] / "examples" / "runs" / "ctr-dnn.toml"
 
+HEADS = ("key", "type", "needed", "meaning")
+FIRST_KEYS = (
+    "model.name",
+    "model.options",
+    "data.name",
+    "data.options",
+    "data.samples",
+    "training.batch",
+    "training.epochs",
+    "training.mode",
+    "training.dense",
+    "training.seed",
+    "training.plan",
+    "optimizer.name",
+    "optimizer.learning_rate",
+    "servers.count",
+    "worker.name",
+    "worker.count",
+    "worker.device",
+    "table.place",
+    "checkpoint.every_steps",
+    "validation.every_epochs",
+)
+"""The twenty keys of a run file that people use; the others are for experts."""
 WORDS = {
     str: "text",
     int: "whole number",
@@ -75,9 +99,23 @@ def run_file() -> str:
     example = RUN_EXAMPLE.read_text(encoding="utf-8")
     msgspec.convert(tomllib.loads(example), Run)  # the example is a run, or there is no page
     lines = [RUN_INTRODUCTION, "```toml", example.strip(), "```", ""]
+    rows = [_row(field, kind, f"{heading.strip('`[]')}.") for heading, kind, field in _first_fields()]
+    lines += ["## The keys that people use", "", *_table(HEADS, rows), "", RUN_EXPERT_KEYS]
     for heading, kind in _tables(Run):
-        lines += [f"## {heading}", "", *_struct_lines(kind), RUN_NOTES.get(heading, "")]
+        section = heading.strip("`[]")
+        left_out = {key.removeprefix(f"{section}.") for key in FIRST_KEYS if key.startswith(f"{section}.")}
+        lines += [f"## {heading}", "", *_struct_lines(kind, left_out), RUN_NOTES.get(heading, "")]
     return _page(lines)
+
+
+def _first_fields() -> Iterator[tuple[str, type[Struct], msgspec.structs.FieldInfo]]:
+    """Yield the keys of a run file that people use, in the order of the file: heading, table, key."""
+    known = {
+        f"{heading.strip('`[]')}.{field.encode_name}": (heading, kind, field)
+        for heading, kind in _tables(Run)
+        for field in msgspec.structs.fields(kind)
+    }
+    yield from (known[key] for key in FIRST_KEYS)
 
 
 def hosts_file() -> str:
@@ -123,14 +161,16 @@ def _tables(kind: type[Struct], path: str = "") -> Iterator[tuple[str, type[Stru
         yield from _tables(inner, f"{name}.")
 
 
-def _struct_lines(kind: type[Struct]) -> list[str]:
-    """Return what a struct is, and a table of its keys."""
-    descriptions = field_descriptions(kind)
-    rows = [
-        (f"`{field.encode_name}`", _in_words(field.type), _presence(field), descriptions.get(field.name, ""))
-        for field in msgspec.structs.fields(kind)
-    ]
-    return [inspect.getdoc(kind) or "", "", *_table(("key", "type", "needed", "meaning"), rows), ""]
+def _struct_lines(kind: type[Struct], left_out: Container[str] = ()) -> list[str]:
+    """Return what a struct is, and a table of its keys but for some."""
+    rows = [_row(field, kind) for field in msgspec.structs.fields(kind) if field.encode_name not in left_out]
+    return [inspect.getdoc(kind) or "", "", *([*_table(HEADS, rows), ""] if rows else [])]
+
+
+def _row(field: msgspec.structs.FieldInfo, kind: type[Struct], before: str = "") -> tuple[str, str, str, str]:
+    """Return a key of a struct as a row of a table."""
+    meaning = field_descriptions(kind).get(field.name, "")
+    return f"`{before}{field.encode_name}`", _in_words(field.type), _presence(field), meaning
 
 
 def _presence(field: msgspec.structs.FieldInfo) -> str:
@@ -157,7 +197,8 @@ def commands() -> str:
     lines = [COMMANDS_INTRODUCTION]
     for path, command in _commands(("dovetail",), typer.main.get_command(app)):
         lines += [f"## `{' '.join(path)}`", "", *_command_lines(path, command)]
-    return _page(lines)
+    rows = [(f"`{name}`", *rest) for name, *rest in VARIABLES]
+    return _page([*lines, "## Environment variables", "", *_table(("variable", "set by", "meaning"), rows)])
 
 
 def _commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -181,9 +222,10 @@ def _command_lines(path: tuple[str, ...], command: Any) -> list[str]:
     if arguments:
         rows = [(f"`{_argument_name(argument)}`", argument.help or "") for argument in arguments]
         lines += [*_table(("argument", "meaning"), rows), ""]
-    if options:
-        rows = [_option_row(option, hints.get(option.name)) for option in options]
-        lines += [*_table(("option", "value", "default", "meaning"), rows), ""]
+    for panel in dict.fromkeys(getattr(option, "rich_help_panel", None) for option in options):
+        within = [option for option in options if getattr(option, "rich_help_panel", None) == panel]
+        rows = [_option_row(option, hints.get(option.name)) for option in within]
+        lines += [*([f"{panel}:", ""] if panel else []), *_table(("option", "value", "default", "meaning"), rows), ""]
     if below:
         rows = [(f"`{' '.join((*path, name))}`", inner.get_short_help_str(1000)) for name, inner in below.items()]
         lines += [*_table(("command", "what it does"), rows), ""]
@@ -377,6 +419,21 @@ Results go to stdout, messages to stderr. The exit status is 0; 1 for a mistake 
 check that fails; 2 for a command line that makes no sense. Every command has `--help`.
 """
 
+VARIABLES = (
+    ("DOVETAIL_CATALOGUE", "you", "more catalogue files, separated like `PATH`"),
+    ("DOVETAIL_LOG", "you", "`json`: every line that a process writes is a JSON object"),
+    ("DOVETAIL_SERVER", "you", "the folder or address of the daemon that `submit`, `jobs` and so on ask"),
+    ("DOVETAIL_TOKEN", "you", "the word by which a daemon at an address lets you in"),
+    ("DOVETAIL_JOB", "the daemon, for a job", "its id"),
+    ("DOVETAIL_JOB_FOLDER", "the daemon, for a job", "a folder that it keeps from start to start"),
+    ("DOVETAIL_PROGRESS", "the daemon, for a job", "the file in which `dovetail.job` says how far it is"),
+    ("DOVETAIL_WORKERS", "the daemon, for a job", "how many workers it has"),
+    ("DOVETAIL_TYPE", "the daemon, for a job", "the type of its units"),
+    ("DOVETAIL_UNITS", "the daemon, for a job", "which units it has, `0,2`"),
+    ("DOVETAIL_GPUS", "the daemon, for a job", "the GPU of each worker at the start, with commas between"),
+)
+"""Beside these, CUDA_VISIBLE_DEVICES, NUMBA_CACHE_DIR and XDG_CACHE_HOME mean what they do elsewhere."""
+
 WORKLOAD_INTRODUCTION = """\
 # The workload file
 
@@ -403,6 +460,10 @@ What `dovetail train` reads, as TOML or JSON. Only `[model]` is needed. A key th
 key can be set from the command line, `--set training.tail=0.1`, and by keyword in Python, `train(..., tail=0.1)`.
 
 `examples/runs/ctr-dnn.toml`:
+"""
+RUN_EXPERT_KEYS = """\
+`worker` is a list: each kind of worker is a `[[worker]]`. The others below are expert keys, table by table: a run does
+well without them.
 """
 RUN_NOTES = {
     "`[data]`": """\

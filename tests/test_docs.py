@@ -228,6 +228,17 @@ def test_the_map_says_of_every_decision_in_which_file_it_is() -> None:
     assert [name for name in files if not (source / name).is_file()] == []
 
 
+def test_the_reference_has_every_environment_variable() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "src").rglob("*.py"))
+    page = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
+
+    used, listed = (
+        set(re.findall(r"\bDOVETAIL_[A-Z_]+", source)),
+        set(re.findall(r"^\| `(DOVETAIL_[A-Z_]+)`", page, re.M)),
+    )
+    assert used == listed
+
+
 def names_of_guide(page: Path) -> tuple[set[str], dict[str, str]]:
     """Return the names of Dovetail's that the Python of a guide uses, and where it imports names from."""
     public = {

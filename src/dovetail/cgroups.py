@@ -16,15 +16,16 @@ from typing import Self
 
 from dovetail.errors import DovetailError
 
-
-class LimitError(DovetailError):
-    """A limit on processes cannot be set here."""
-
-
 _PREFIX = "dovetail"
 _OWNED = re.compile(rf"{_PREFIX}-(\d+)-\d+-.+")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _numbers = itertools.count()
+_GIVE_UP_AFTER_S = 3.0
+_LEAST_QUOTA_US = 1000  # the kernel refuses less
+
+
+class LimitError(DovetailError):
+    """A limit on processes cannot be set here."""
 
 
 def owned_name(name: str) -> str:
@@ -133,9 +134,6 @@ def _try_write(file: Path, text: str) -> bool:
     return True
 
 
-_GIVE_UP_AFTER_S = 3.0
-
-
 class Cgroup(ABC):
     """Processes that share limits; made on entering, removed on leaving, its processes then going back."""
 
@@ -232,9 +230,6 @@ def _remove(group: Path, home: Path) -> None:
                     f"{group} cannot be removed: {error.strerror}", hint="end its processes and remove the folder"
                 ) from error
             time.sleep(0.01)
-
-
-_LEAST_QUOTA_US = 1000  # the kernel refuses less
 
 
 class CpuQuota(Cgroup):

@@ -136,3 +136,12 @@ def test_a_models_name_is_a_run_on_data_that_it_can_learn():
     assert (run.training.batch, [name for name, _ in run.each_worker()]) == (8, ["worker-0", "worker-1", "worker-2"])
     with pytest.raises(SpecError, match="neither a run file nor a model"):
         find_run("dlmr", None, {}, None)
+
+
+def test_other_data_for_a_model_have_none_of_the_options_of_its_own():
+    run = find_run("ctr-dnn", None, {"data.options.path": "day.csv"}, None, data="csv")
+
+    assert run.data.name == "csv"
+    assert run.data.options == {"path": "day.csv"}
+    assert run.data.samples is None
+    assert find_run("ctr-dnn", None, {}, None, data="clicks") == find_run("ctr-dnn", None, {}, None)

@@ -202,7 +202,7 @@ def test_a_function_that_is_not_there_is_an_error_with_a_way_out(
     result = run("plan", NCE, "--method", "rl", "--measured", reference, "--json")
 
     assert result.exit_code == 1
-    assert last_json(result)["error"] == f"--measured {reference}: {reason}"
+    assert last_json(result)["error"] == f"--measured `{reference}`: {reason}"
 
 
 def test_measured_rounds_are_drawn_behind_the_modelled_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from dovetail.spec import Plan, Problem, read_plan, read_problem, write_problem
 from dovetail.spec.run import Run
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages
 from tests.runtime.counting import COUNTING, PLAIN, assert_each_sample_counts_once, slow_counting
-from tests.runtime.launch.test_stage_watch import make_report
+from tests.runtime.planned.test_stage_watch import make_report
 from tests.runtime.runs import make_run
 
 BATCH, SAMPLES, PAUSE_S = 60, 6000, 0.01

@@ -44,7 +44,7 @@ def test_checkpoints_are_written_and_a_server_comes_back_under_a_crowd(tmp_path)
         with crowd_at([spec.address for spec in (blueprint.coordinator, *blueprint.servers)]):
             before = newest(folder)
             wait_until(lambda: newest(folder) >= before + 20, "no checkpoints under a crowd")
-            server = next(each for each in family(launcher.pid) if "server-1" in each.cmdline())
+            server = next(each for each in family(launcher.pid) if each.name() == "server-1")
             server.send_signal(signal.SIGKILL)
             before = newest(folder)
             wait_until(lambda: newest(folder) >= before + 20, "no checkpoints after a server came back")

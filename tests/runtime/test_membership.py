@@ -37,7 +37,7 @@ def test_a_worker_that_slows_down_gets_less_within_a_few_steps(tmp_path):
         done = samples_of(report)
         if "slowed" not in seen and report.step >= 12:
             seen["before"] = done["changing"] / sum(done.values())
-            local.bed.quotas["changing"].change(0.15)
+            local.sandbox.quotas["changing"].change(0.15)
             seen["slowed"] = report.step
         elif "slowed" in seen and "begin" not in seen and report.step >= seen["slowed"] + 8:
             seen["begin"] = done

@@ -8,15 +8,15 @@ from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunNetwork, RunWorker
 from testbed import Hosts, available
 from testbed.hosts import inside
-from tests.runtime.beds import OtherHosts
 from tests.runtime.counting import COUNTING, PLAIN, assert_each_sample_counts_once
 from tests.runtime.runs import assert_nothing_left, make_run
+from tests.runtime.sandboxes import OtherHosts
 
 pytestmark = pytest.mark.skipif(not available().hosts, reason="no network namespaces here")
 
 
 def apart(hosts):
-    """Return a bed with both workers on hosts of their own."""
+    """Return a sandbox with both workers on hosts of their own."""
     return OtherHosts({name: hosts.namespace(name) for name in ("near", "far")})
 
 
@@ -30,7 +30,7 @@ def test_workers_on_other_hosts_count_every_sample_once(tmp_path, mode):
         run = msgspec.structs.replace(run, network=RunNetwork(address=hosts.bridge_address))
         with inside(hosts.hub):
             prepare(run, tmp_path / "run")
-            with LocalRun(tmp_path / "run", bed=apart(hosts)) as local:
+            with LocalRun(tmp_path / "run", sandbox=apart(hosts)) as local:
                 report = local.wait(timeout_s=200)
 
     assert {worker.name for worker in report.workers if worker.samples} == {"near", "far"}
@@ -49,7 +49,7 @@ def test_a_ring_crosses_hosts_with_a_word_of_trust(tmp_path):
         run = msgspec.structs.replace(run, network=network, training=training)
         with inside(hosts.hub):
             prepare(run, tmp_path / "run")
-            with LocalRun(tmp_path / "run", bed=apart(hosts)) as local:
+            with LocalRun(tmp_path / "run", sandbox=apart(hosts)) as local:
                 local.wait(timeout_s=200)
 
     assert_each_sample_counts_once(tmp_path / "run")

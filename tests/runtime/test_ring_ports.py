@@ -15,9 +15,9 @@ from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunNetwork, RunWorker
 from testbed import Hosts, available
 from testbed.hosts import inside
-from tests.runtime.beds import OtherHosts
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import kill, make_run
+from tests.runtime.sandboxes import OtherHosts
 
 LISTEN = "0A"
 """How `/proc/net/tcp` writes the state of a socket that listens."""
@@ -58,12 +58,12 @@ def address_in(word: str) -> tuple[str, int]:
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed), int(port, 16)
 
 
-def watch(run, folder, *, bed=None, look=lambda local: None) -> set[tuple[str, int]]:
+def watch(run, folder, *, sandbox=None, look=lambda local: None) -> set[tuple[str, int]]:
     """Train to the end, with one worker killed on the way; return everywhere anybody ever listened."""
     seen: set[tuple[str, int]] = set()
     killed = []
     prepare(run, folder)
-    with LocalRun(folder, bed=bed) as local:
+    with LocalRun(folder, sandbox=sandbox) as local:
 
         def on_report(report) -> None:
             seen.update(listening(local))
@@ -101,7 +101,7 @@ def test_nothing_of_a_run_can_be_reached_from_another_host(tmp_path):
     with Hosts(["near"]) as hosts, inside(hosts.hub):
         bed = OtherHosts({f"worker-{number}": hosts.hub for number in range(2)})
         run = msgspec.structs.replace(ring_run(tmp_path), network=RunNetwork(trusted_network=True))
-        watch(run, tmp_path / "run", bed=bed, look=look)
+        watch(run, tmp_path / "run", sandbox=bed, look=look)
 
     assert len(tried) >= 4
     assert reached == []
@@ -114,6 +114,6 @@ def test_a_ring_across_hosts_listens_on_the_runs_addresses_alone(tmp_path):
         run = msgspec.structs.replace(run, network=RunNetwork(address=hosts.bridge_address, trusted_network=True))
         bed = OtherHosts({name: hosts.namespace(name) for name in ("near", "far")})
         with inside(hosts.hub):
-            seen = watch(run, tmp_path / "run", bed=bed)
+            seen = watch(run, tmp_path / "run", sandbox=bed)
 
     assert {ip for ip, _ in seen} == {hosts.bridge_address, hosts.address("near"), hosts.address("far")}

@@ -12,7 +12,7 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 from testbed import available
 from testbed.ssh import why_no_ssh
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
-from tests.runtime.hosts.ssh_hosts import NAMES, three_machines
+from tests.runtime.launch.hosts.ssh_hosts import NAMES, three_machines
 from tests.runtime.runs import make_run
 from tests.serve.daemons import Daemon, refused, table_of
 

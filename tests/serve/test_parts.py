@@ -11,7 +11,7 @@ from dovetail.scheduler.default.policy import Dovetail
 from dovetail.serve.controller import how_it_ended
 from dovetail.serve.job_command import task_of, write_run_file
 from dovetail.serve.launcher import FoundProcess, JobAttempt
-from dovetail.serve.outlook import SeenJob, outlook
+from dovetail.serve.outlook import JobHistory, outlook
 from dovetail.serve.progress import JobProgress
 from dovetail.serve.settings import DaemonSettings, hosts_with, nodes_of, parse_quotas
 from dovetail.serve.store import Database, JobStore, UnknownJobError
@@ -161,7 +161,7 @@ def test_a_job_that_is_lost_again_and_again_without_getting_on_fails(tmp_path, s
 
 def looked(jobs, progress=None, seen=None, taken=None):
     settings = DaemonSettings(nodes=NODES)
-    known = outlook(settings, jobs, progress or {}, seen or SeenJob(), jobs[-1].submitted_s + 1.0, taken=taken or {})
+    known = outlook(settings, jobs, progress or {}, seen or JobHistory(), jobs[-1].submitted_s + 1.0, taken=taken or {})
     return known, known.cluster.view(known.watching)
 
 
@@ -197,7 +197,7 @@ def test_measured_speeds_and_the_work_a_run_says_it_has_are_believed(tmp_path, s
     progress = JobProgress(tmp_path, done=2_000.0, total=10_000.0)
 
     _, view = looked(
-        [job], {job.id: progress}, SeenJob(speeds=[("k", "cpu", 2, 400.0)], starts_s=[3.0], resizes_s=[0.5])
+        [job], {job.id: progress}, JobHistory(speeds=[("k", "cpu", 2, 400.0)], starts_s=[3.0], resizes_s=[0.5])
     )
 
     assert view.left[0] == 8_000.0
@@ -211,7 +211,7 @@ def test_a_target_loss_says_what_is_left_once_the_curve_shows(tmp_path, store):
     points = [(float(k), 1.0 / (0.01 * k + 1.0)) for k in range(10, 210, 10)]
     progress = JobProgress(tmp_path, done=200.0, total=1e6, points=points)
 
-    _, view = looked([job], {job.id: progress}, SeenJob(speeds=[("k", "cpu", 2, 10.0)]))
+    _, view = looked([job], {job.id: progress}, JobHistory(speeds=[("k", "cpu", 2, 10.0)]))
 
     assert view.left[0] == pytest.approx(200.0, rel=0.1)
 

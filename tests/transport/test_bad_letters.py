@@ -108,7 +108,7 @@ def test_a_version_that_cannot_be_read_answers_the_call_that_waits(site: Site, c
     newer._codec.pack = lambda *envelope, **options: [b"DVTL\x02", *pack(*envelope, **options)[1:]]  # type: ignore[method-assign]
     envelope = answer_to(newer, Ask())
 
-    assert envelope.message == Refused("an envelope has protocol version 2, expected 1")
+    assert envelope.message == Refused("a message has protocol version 2, expected 1")
     newer.close()
 
 

@@ -44,8 +44,8 @@ def test_whoever_makes_up_something_new_each_time_does_not_fill_the_disk():
     lines: list[str] = []
     log = RateLimitedLog(lines.append)
     for number in range(5000):
-        log.say("bad envelope", number, f"refused {number}")
+        log.say("bad message", number, f"refused {number}")
     log.say("other", 1, "another kind is still written")
 
     assert len(lines) == 101
-    assert log.counts["bad envelope"] == 5000
+    assert log.counts["bad message"] == 5000

@@ -5,6 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+_LANES, _DATA = 16, 128 / 130 / 8
+GEN3, GEN4, GEN5 = (_LANES * gigatransfers * 1e9 * _DATA for gigatransfers in (8, 16, 32))
+NVLINK_C2C = 450e9
+"""Between the two chips of a GH200."""
+_BY_NAME = {
+    GEN3: ("M60", "P4", "P100", "RTX6000", "T4", "V100"),
+    GEN4: ("A10", "A10G", "A100", "A6000", "L4", "L40S"),
+    GEN5: ("B200", "B300", "H100", "H200", "RTX-PRO-4500", "RTX-PRO-6000"),
+    NVLINK_C2C: ("GH200",),
+}
+_RATES = {name: rate for rate, names in _BY_NAME.items() for name in names}
+_FORMS = ("-PCIe", "-NVL", "-80GB", "-32GB")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
@@ -91,21 +104,6 @@ CHIPS = {
 def chip_of(type_id: str) -> Chip | None:
     """Return the processor of a type, where it is known."""
     return next((chip for pattern, chip in CHIPS.items() if fnmatchcase(type_id, pattern)), None)
-
-
-_LANES, _DATA = 16, 128 / 130 / 8
-GEN3, GEN4, GEN5 = (_LANES * gigatransfers * 1e9 * _DATA for gigatransfers in (8, 16, 32))
-NVLINK_C2C = 450e9
-"""Between the two chips of a GH200."""
-
-_BY_NAME = {
-    GEN3: ("M60", "P4", "P100", "RTX6000", "T4", "V100"),
-    GEN4: ("A10", "A10G", "A100", "A6000", "L4", "L40S"),
-    GEN5: ("B200", "B300", "H100", "H200", "RTX-PRO-4500", "RTX-PRO-6000"),
-    NVLINK_C2C: ("GH200",),
-}
-_RATES = {name: rate for rate, names in _BY_NAME.items() for name in names}
-_FORMS = ("-PCIe", "-NVL", "-80GB", "-32GB")
 
 
 def bus_of(accelerator: str) -> float | None:

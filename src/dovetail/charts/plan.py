@@ -36,6 +36,27 @@ from dovetail.units import format_count, format_duration, format_usd
 
 BADGE_INCHES = 0.22
 
+_ANGLE = 55
+_LONGEST_LEANING = 1.5
+_RAIL = 0.15
+"""How far above the strip the brackets run."""
+_LEANING: dict[str, Any] = {"size": 8.5, "rotation": _ANGLE, "rotation_mode": "anchor"}
+_UPRIGHT: dict[str, Any] = {"size": 10, "ha": "center", "fontweight": "bold"}
+_FEET_HEIGHT, _TIMES_HEIGHT, _KEY_GAP, _KEY_HEIGHT = 0.95, 2.7, 0.12, 0.25
+BARS_HEIGHT = _FEET_HEIGHT + _TIMES_HEIGHT + _KEY_GAP + _KEY_HEIGHT
+"""Inches, the key above and the words below the bars included."""
+_FAR_BELOW = 2.5
+"""Where the floor allows over this many times the slowest stage, its line would flatten the bars: a note stands in."""
+_CUT_LOOK: dict[str, Any] = {"facecolor": "none", "hatch": "//////", "linewidth": 0.0}
+_NOTE: dict[str, Any] = {
+    "textcoords": "offset points",
+    "bbox": {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1},
+    "zorder": 5,
+}
+_ROW_INCHES, _GAP_INCHES = 0.26, 0.45
+_MOST_ROWS_BESIDE = 22
+_PAGE_WIDTH, _LEFT = 13.0, 0.95
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFacts:
@@ -78,15 +99,6 @@ def draw_badge(axes: Axes, x: float, y: float, fact: StageFacts) -> None:
     axes.plot([x], [y], "o", color=fact.colour, markersize=BADGE_INCHES * 72 - 1, clip_on=False, zorder=3)
     looks = {"ha": "center", "va": "center_baseline", "fontweight": "bold", "zorder": 4}
     write(axes, x, y, str(fact.number), size=8 if fact.number < 100 else 6.5, colour=ink_on(fact.colour), **looks)
-
-
-_ANGLE = 55
-_LONGEST_LEANING = 1.5
-_RAIL = 0.15
-"""How far above the strip the brackets run."""
-
-_LEANING: dict[str, Any] = {"size": 8.5, "rotation": _ANGLE, "rotation_mode": "anchor"}
-_UPRIGHT: dict[str, Any] = {"size": 10, "ha": "center", "fontweight": "bold"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,21 +211,6 @@ class StageLabels:
 def _middle(layers: range) -> float:
     """Return the middle of a stage on the strip."""
     return (layers.start + layers.stop) / 2
-
-
-_FEET_HEIGHT, _TIMES_HEIGHT, _KEY_GAP, _KEY_HEIGHT = 0.95, 2.7, 0.12, 0.25
-BARS_HEIGHT = _FEET_HEIGHT + _TIMES_HEIGHT + _KEY_GAP + _KEY_HEIGHT
-"""Inches, the key above and the words below the bars included."""
-
-_FAR_BELOW = 2.5
-"""Where the floor allows over this many times the slowest stage, its line would flatten the bars: a note stands in."""
-
-_CUT_LOOK: dict[str, Any] = {"facecolor": "none", "hatch": "//////", "linewidth": 0.0}
-_NOTE: dict[str, Any] = {
-    "textcoords": "offset points",
-    "bbox": {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1},
-    "zorder": 5,
-}
 
 
 def draw_bars(
@@ -335,10 +332,6 @@ def _draw_feet(axes: Axes, facts: Sequence[StageFacts], width: float) -> None:
             write(axes, place, -0.56, labels[place], size=9, colour=MUTED, ha="center", va="top")
 
 
-_ROW_INCHES, _GAP_INCHES = 0.26, 0.45
-_MOST_ROWS_BESIDE = 22
-
-
 class _Row(NamedTuple):
     """One type; a row without colour is a remark."""
 
@@ -417,9 +410,6 @@ def _rows(problem: Problem, stages: Sequence[Stage]) -> list[_Row]:
             rows.append(_Row(type_colour(position), shorten(resource.name, 18), f"{units:,}", price))
     unused = len(problem.resources) - len(rows)
     return [*rows, _Row("", f"{unused} more not used", "", "")] if unused else rows
-
-
-_PAGE_WIDTH, _LEFT = 13.0, 0.95
 
 
 def draw_plan(problem: Problem, plan: Plan) -> Figure:

@@ -30,6 +30,14 @@ from dovetail.simulator.metrics import Change, Trial
 from dovetail.spec.workload import Workload
 from dovetail.units import format_duration
 
+_ROUND_TIMES_S = (1.0, 10.0, 60.0, 300.0, 1200.0, 3600.0, 14400.0, 57600.0, 2 * 86400.0, 10 * 86400.0, 50 * 86400.0)
+"""Completion times that read well on a log scale."""
+WIDTH = 12.0
+LEFT, RIGHT = 1.15, 0.45
+LANES_HEIGHT = 4.4
+CURVE_HEIGHT = 2.3
+MOST_ROWS = 400
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
@@ -141,10 +149,6 @@ def draw_lanes(
             )
 
 
-_ROUND_TIMES_S = (1.0, 10.0, 60.0, 300.0, 1200.0, 3600.0, 14400.0, 57600.0, 2 * 86400.0, 10 * 86400.0, 50 * 86400.0)
-"""Completion times that read well on a log scale."""
-
-
 def draw_times(axes: Axes, trials: Sequence[Trial], workload: Workload) -> None:
     """Draw the share of jobs done within a time, one line a policy; the first is the one that stands out."""
     show_scales(axes, grid="both")
@@ -190,13 +194,6 @@ def draw_times(axes: Axes, trials: Sequence[Trial], workload: Workload) -> None:
             fontsize=9,
             color=INK,
         )
-
-
-WIDTH = 12.0
-LEFT, RIGHT = 1.15, 0.45
-LANES_HEIGHT = 4.4
-CURVE_HEIGHT = 2.3
-MOST_ROWS = 400
 
 
 def draw_schedule(workload: Workload, trial: Trial) -> Figure:

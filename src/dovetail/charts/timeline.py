@@ -26,6 +26,25 @@ from dovetail.errors import DovetailError
 from dovetail.runtime.folder import TIMELINE, WIDTHS
 from dovetail.units import format_duration
 
+KINDS = {
+    "compute": "#0072b2",
+    "reduce": "#009e73",
+    "wait": "#d9a08a",
+    "fetch": "#56b4e9",
+    "send": "#e69f00",
+}
+"""What a worker can be at, and its colour."""
+OWN_TIME = ("compute", "reduce", "wait")
+BESIDE = ("fetch", "send")
+NUM_BINS = 240
+STEPS_SHOWN = 8
+WIDTH = 12.0
+_LEFT, _RIGHT = 1.5, 0.4
+_ROW, _OVERVIEW_ROW = 0.62, 0.4
+_LANE = (0.12, 0.3)
+"""Where in a row of height 1 the lane of what goes on beside lies."""
+_OWN = (0.36, 0.92)
+
 
 class Width(NamedTuple):
     """A decision: from then on a link of a worker has so many bits; with as many as before, what that brought."""
@@ -60,26 +79,6 @@ def mark_widths(axes: Axes, widths: Sequence[Width], workers: Sequence[str], zer
             is_there = width.link.startswith("to ")
             place = row + (0.9 if is_there else 0.4)
             write(axes, at_s, place, f" {width.bits} bits {width.link}", colour=INK, va="top", size=7.5)
-
-
-KINDS = {
-    "compute": "#0072b2",
-    "reduce": "#009e73",
-    "wait": "#d9a08a",
-    "fetch": "#56b4e9",
-    "send": "#e69f00",
-}
-"""What a worker can be at, and its colour."""
-OWN_TIME = ("compute", "reduce", "wait")
-BESIDE = ("fetch", "send")
-NUM_BINS = 240
-STEPS_SHOWN = 8
-WIDTH = 12.0
-_LEFT, _RIGHT = 1.5, 0.4
-_ROW, _OVERVIEW_ROW = 0.62, 0.4
-_LANE = (0.12, 0.3)
-"""Where in a row of height 1 the lane of what goes on beside lies."""
-_OWN = (0.36, 0.92)
 
 
 class TimelineSpan(NamedTuple):

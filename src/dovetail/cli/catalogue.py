@@ -69,14 +69,13 @@ def problem_from(
 
 
 def _print(entries: list[CatalogueEntry]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
-    from dovetail.cli.tables import wide_console
+    from dovetail.cli.tables import make_table, wide_console
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("type", "kind", "accelerators", "vCPU", "memory GB", "TFLOP/s", "USD/h", "spot USD/h"):
-        table.add_column(heading, justify="left" if heading in ("type", "kind", "accelerators") else "right")
+    table = make_table(
+        ("type", "kind", "accelerators", "vCPU", "memory GB", "TFLOP/s", "USD/h", "spot USD/h"),
+        text=("type", "kind", "accelerators"),
+    )
     for entry in entries:
         flops = entry.flops_per_s()
         memory = entry.unit_memory_bytes

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from dovetail.charts import comparison_facts, draw_comparison, save_figure
 from dovetail.cli.output import print_json, print_line, say, write_file
-from dovetail.cli.tables import units_used, wide_console
+from dovetail.cli.tables import make_table, units_used, wide_console
 from dovetail.errors import MissingExtraError, PlanError
 from dovetail.planner.demands import Demands
 from dovetail.planner.dependence import dependence
@@ -59,9 +57,7 @@ def compare_methods(
 
 def _print(plans: list[Plan], failures: list[NoResult]) -> None:
     """Print one row a method, the cheapest first."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("method", "USD", "x optimum", "samples/s", "stages", "took", "units"):
-        table.add_column(heading, justify="left" if heading in ("method", "units") else "right", no_wrap=True)
+    table = make_table(("method", "USD", "x optimum", "samples/s", "stages", "took", "units"), text=("method", "units"))
     optimum = plans[0]
     for plan in sorted(plans, key=lambda plan: plan.cost):
         table.add_row(

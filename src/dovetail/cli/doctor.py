@@ -252,9 +252,9 @@ def _kernel_cache() -> Finding:
 
 def _catalogue() -> Finding:
     """Load the catalogue, with the user's own files."""
-    from dovetail.catalogue import users_catalogue
-
     try:
+        from dovetail.catalogue import users_catalogue
+
         types = users_catalogue()
     except DovetailError as error:
         return Finding(name="catalogue", state="missing", says=str(error), hint=error.hint, required=True)

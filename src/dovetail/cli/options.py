@@ -64,7 +64,15 @@ def parsed_prices(words: list[str] | None) -> dict[str, float]:
     return usd
 
 
+EXPERT = "Expert options"
+"""The panel of what few people type; most of it is a key of the run file."""
 ReplanAbove = Annotated[
-    float, typer.Option(min=0.0, help="With --replan: the part by which a stage's throughput may be off.")
+    float,
+    typer.Option(
+        min=0.0, help="With --replan: the part by which a stage's throughput may be off.", rich_help_panel=EXPERT
+    ),
 ]
-ReplanSteps = Annotated[int, typer.Option(min=1, help="With --replan: over how many steps stages are measured.")]
+ReplanSteps = Annotated[
+    int,
+    typer.Option(min=1, help="With --replan: over how many steps stages are measured.", rich_help_panel=EXPERT),
+]

@@ -80,7 +80,7 @@ def own_module(name: str | None) -> nn.Module | None:
         return None
     from torch import nn
 
-    from dovetail.models.imports import import_function
+    from dovetail.references import import_function
 
     made: Any = import_function(name, what="model")
     module = made() if not isinstance(made, nn.Module) else made

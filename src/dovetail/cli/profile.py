@@ -100,17 +100,16 @@ def profile(
 
 def _print(found: Profile) -> None:
     """Print a row a layer, for each type at hand."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from dovetail.cli.tables import wide_console
+    from dovetail.cli.tables import make_table, wide_console
     from dovetail.units import format_bytes, format_duration
 
     console = wide_console()
     for each in found.measured:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"on one unit of {each.resource.name}")
-        for heading in ("layer", "kind", "forward", "backward", "update", "spread", "parallel", "weights", "traffic"):
-            table.add_column(heading, justify="left" if heading in ("layer", "kind") else "right", no_wrap=True)
+        table = make_table(
+            ("layer", "kind", "forward", "backward", "update", "spread", "parallel", "weights", "traffic"),
+            text=("layer", "kind"),
+            title=f"on one unit of {each.resource.name}",
+        )
         for position, block in enumerate(found.graph.blocks):
             seconds, sizes = each.seconds_by_units[1][position], found.sizes[position]
             table.add_row(

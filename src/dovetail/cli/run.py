@@ -106,15 +106,10 @@ def run(
 
 def _print(compared: dict[str, Any]) -> None:
     """Print the comparison, stage by stage."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from dovetail.cli.tables import wide_console
+    from dovetail.cli.tables import make_table, wide_console
     from dovetail.units import format_duration
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("stage", "layers", "on", "predicted a batch", "measured a batch"):
-        table.add_column(heading, justify="left" if heading in ("layers", "on") else "right", no_wrap=True)
+    table = make_table(("stage", "layers", "on", "predicted a batch", "measured a batch"), text=("layers", "on"))
     for number, stage in enumerate(compared["stages"]):
         seconds = [stage[f"{kind}_seconds_per_batch"] for kind in ("predicted", "measured")]
         table.add_row(

@@ -16,18 +16,33 @@ FLAGS = "the command line"
 
 
 def find_run(
-    word: str | None, resume: Path | None, settings: dict[str, Any], workers: int | None, *, trust: bool = False
+    word: str | None,
+    resume: Path | None,
+    settings: dict[str, Any],
+    workers: int | None,
+    *,
+    data: str | None = None,
+    trust: bool = False,
 ) -> Run:
-    """Return the run that is meant, with the flags' settings in it; a folder must be one's own, or trusted."""
+    """Return the run that is meant, with the flags' settings in it; a folder must be one's own, or trusted.
+
+    Other `data` than the made ones that a model is trained on by default have none of their options.
+    """
+    import msgspec
+
     from dovetail.runtime.blueprint import Blueprint
     from dovetail.runtime.trust import check_trusted
-    from dovetail.spec.run import with_settings
+    from dovetail.spec.run import RunData, with_settings
 
     if word is None and resume is not None:
         run = Blueprint.read(resume).run
         check_trusted(resume, run, trust=trust)
     else:
         run = read_run(word or "")
+    if data is not None and data != run.data.name:
+        if word is not None and not is_run_file(word):
+            run = msgspec.structs.replace(run, data=RunData())
+        settings = {"data.name": data, **settings}
     if workers is not None:
         settings = {**settings, "worker": alike_workers(run, workers)}
     return with_settings(run, settings, place=FLAGS) if settings else run

@@ -1,24 +1,32 @@
-"""Plans as tables for people."""
+"""Plans, and what runs came to, as tables for people."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from dovetail.cli.output import say
 from dovetail.cost import plan_memory
+from dovetail.cost.plan import stage_times
 from dovetail.planner.demands import Demands
+from dovetail.runtime.folder import LinkSummary, RunSummary, StageSummary, TableSummary, WorkerSummary
 from dovetail.spec import Plan, Problem, Stage
 from dovetail.units import format_bytes, format_count, format_duration, format_plain, format_usd
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
+    from dovetail.runtime.finished.result import TrainingResult
     from dovetail.runtime.planned.from_plan import PlannedRun
+    from dovetail.spec.run import Run
 
 STAGE_FIGURES = ("units", "USD/h", "s/batch", "samples/s", "")
 
@@ -26,11 +34,11 @@ STAGE_FIGURES = ("units", "USD/h", "s/batch", "samples/s", "")
 def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
     """Print the stages of a plan, then what it costs and how far that is proven."""
     console = wide_console()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     at_sites = bool(problem.site_links)
-    for heading in ("stage", "layers", "resource", *(["site"] if at_sites else []), *STAGE_FIGURES):
-        is_text = heading in ("layers", "resource", "site", "")
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
+    table = make_table(
+        ("stage", "layers", "resource", *(["site"] if at_sites else []), *STAGE_FIGURES),
+        text=("layers", "resource", "site", ""),
+    )
     slowest = max(plan.stages, key=lambda stage: stage.seconds_per_batch or 0.0)
     for position, stage in enumerate(plan.stages):
         seconds = stage.seconds_per_batch or 0.0
@@ -82,10 +90,8 @@ def _print_budget(console: Console, problem: Problem, number: int, stage: Stage,
 
 def print_memory(problem: Problem, plan: Plan) -> None:
     """Print what one unit of each stage will hold, beside what it has room for."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title="memory of one unit", title_justify="left")
     headings = ("stage", "resource", "parameters", "gradients", "optimizer", "index", "activations", "in all", "has")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "resource" else "right", no_wrap=True)
+    table = make_table(headings, text=("resource",), title="memory of one unit", title_justify="left")
     for position, (stage, memory) in enumerate(zip(plan.stages, plan_memory(problem, plan.stages), strict=True)):
         room_bytes = problem.resource(stage.resource).memory_bytes
         table.add_row(
@@ -104,19 +110,20 @@ def print_memory(problem: Problem, plan: Plan) -> None:
 
 def print_pareto(plans: Sequence[Plan]) -> None:
     """Print the curve of cost against speed, one plan a row."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     some_egress = any(plan.egress_cost is not None for plan in plans)
-    for heading in (
-        "samples/s",
-        "time",
-        "USD",
-        *(["egress"] if some_egress else []),
-        "USD/h",
-        "units",
-        "stages",
-        "proof",
-    ):
-        table.add_column(heading, justify="left" if heading in ("units", "proof") else "right")
+    table = make_table(
+        (
+            "samples/s",
+            "time",
+            "USD",
+            *(["egress"] if some_egress else []),
+            "USD/h",
+            "units",
+            "stages",
+            "proof",
+        ),
+        text=("units", "proof"),
+    )
     for plan in plans:
         table.add_row(
             format_count(plan.samples_per_s),
@@ -129,6 +136,20 @@ def print_pareto(plans: Sequence[Plan]) -> None:
             "optimal" if plan.optimal else f"gap {_gap(plan):.1%}",
         )
     wide_console().print(table)
+
+
+def make_table(
+    headings: Sequence[str],
+    *,
+    text: Container[str] = (),
+    title: str | None = None,
+    title_justify: JustifyMethod = "center",
+) -> Table:
+    """Return a table with such columns, those of `text` to the left and figures to the right."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify=title_justify)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in text else "right", no_wrap=True)
+    return table
 
 
 def wide_console() -> Console:
@@ -178,10 +199,10 @@ def show_places(planned: PlannedRun) -> None:
     """Say what the plan asks for, what this machine has, what each stage runs on here, and how fast that should be."""
     machine, prediction = planned.machine, planned.prediction
     say(f"{machine.called} {machine.cores} core{'s' * (machine.cores != 1)} and {machine.gpus} GPUs; the plan:")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("stage", "layers", "type", "a unit is", "planned", "here", "predicted a batch"):
-        is_text = heading in ("layers", "type", "a unit is")
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
+    table = make_table(
+        ("stage", "layers", "type", "a unit is", "planned", "here", "predicted a batch"),
+        text=("layers", "type", "a unit is"),
+    )
     for number, (stage, seconds) in enumerate(zip(planned.stages, prediction.stage_seconds, strict=True)):
         less = f", here {stage.size}" if stage.size != stage.unit.size else ""
         table.add_row(
@@ -221,3 +242,154 @@ def _in_sync(planned: PlannedRun) -> list[str]:
     if samples_per_s is None:
         return []
     return [f"in sync, where each step fills the stages and drains them: {format_plain(samples_per_s)} samples/s"]
+
+
+def print_row_budgets(problem: Problem, plan: Plan) -> None:
+    """Print for each embedding that may keep only some rows what more or less memory for them would do."""
+    for number, stage in enumerate(plan.stages):
+        for layer in problem.layers[stage.first_layer : stage.last_layer + 1]:
+            if layer.on[stage.resource].cache is not None:
+                wide_console().print(_row_budgets(problem, plan, number, layer.name))
+
+
+def _row_budgets(problem: Problem, plan: Plan, number: int, name: str) -> Table:
+    """Return a row a budget: the points of the curve, what the plan gives, and all rows."""
+    stage = plan.stages[number]
+    cache = next(layer.on[stage.resource].cache for layer in problem.layers if layer.name == name)
+    chosen = (stage.row_budgets or {}).get(name)
+    title = f"rows of `{name}` on each {stage.resource} of stage {number + 1}"
+    table = make_table(
+        ("memory for rows", "found there", "s/batch", "samples/s", "of the unit", ""),
+        text=("",),
+        title=title,
+        title_justify="left",
+    )
+    points = {held for held, _ in cache.hits if held >= cache.least_bytes} if cache is not None else set()
+    room = problem.resource(stage.resource).memory_bytes
+    for held in [*sorted(points | ({chosen} if chosen is not None else set())), None]:
+        stages = [*plan.stages[:number], _with_rows(stage, name, held), *plan.stages[number + 1 :]]
+        seconds = stage_times(problem, stages, number).seconds
+        taken = plan_memory(problem, stages)[number].total_bytes
+        table.add_row(
+            "all" if held is None else format_bytes(held),
+            "" if held is None or cache is None else f"{cache.hit_ratio(held):.1%}",
+            f"{seconds:.4g}",
+            format_count(problem.training.batch / seconds) if seconds > 0 else "-",
+            "not said" if room is None else f"{taken / room:.0%}",
+            "<- the plan" if held == chosen else "too much" if room is not None and taken > room else "",
+        )
+    return table
+
+
+def _with_rows(stage: Stage, name: str, held: float | None) -> Stage:
+    """Return a stage whose embedding keeps so many bytes, or all of its rows."""
+    others = {other: given for other, given in (stage.row_budgets or {}).items() if other != name}
+    budgets = others if held is None else {**others, name: held}
+    return msgspec.structs.replace(stage, row_budgets=budgets or None)
+
+
+def print_summary(run: Run, result: TrainingResult) -> None:
+    """Print figures, workers, servers, and the commands that go on from here."""
+    console = wide_console()
+    console.print(_worker_table(result))
+    summary = RunSummary.read(result.folder)
+    if summary.stages:
+        console.print(_stage_table(summary.stages))
+    console.print(_row_table(summary.tables) if summary.tables else _server_table(result))
+    if summary.links:
+        console.print(_link_table(summary.links))
+    here = int(sum(figures["samples"] for figures in result.workers.values()))
+    total = f"{here:,} samples in {format_duration(result.seconds)}"
+    lines = [
+        ("speed", f"{format_count(result.samples_per_s)} samples/s while it trained; {total} with starting and saving"),
+        ("loss", _quality(result)),
+        ("kept", f"{result.checkpoint}, after {result.samples:,} samples"),
+    ]
+    if looked_up := sum(worker.looked_up_rows for worker in summary.workers.values()):
+        lines.append(("cache", _kept(summary.workers.values(), looked_up)))
+    if run.sites:
+        from dovetail.runtime.sites.figures import in_words
+
+        lines.append(("sites", in_words(result.folder)))
+    if result.is_complete:
+        more = f"dovetail train --resume {result.folder} --epochs {run.training.epochs + 1}"
+        lines += [("test it", f"dovetail evaluate {result.folder}"), ("go on", more)]
+        lines += [("take it", f"dovetail export {result.folder} --out {result.folder}/export")]
+    else:
+        lines += [("go on", f"dovetail train --resume {result.folder}")]
+    for name, words in lines:
+        console.print(f"{name:<7} {words}", highlight=False, soft_wrap=True)
+
+
+def _kept(workers: Iterable[WorkerSummary], looked_up: int) -> str:
+    """Return what workers' caches of servers' rows brought, in words."""
+    each = list(workers)
+    kept, kept_bytes = sum(worker.kept_rows for worker in each), sum(worker.kept_bytes for worker in each)
+    came, saved = format_count(looked_up - kept), format_bytes(kept_bytes)
+    return f"{kept / looked_up:.1%} of the rows were with the workers; {came} travelled, and {saved} did not"
+
+
+def _quality(result: TrainingResult) -> str:
+    """Return loss and AUC in words."""
+    if math.isnan(result.loss):
+        return "not known: no step was taken"
+    auc = "" if math.isnan(result.auc) else f", AUC {result.auc:.4f}"
+    others = "".join(f", {name} {value:.4f}" for name, value in result.metrics.items() if not math.isnan(value))
+    return f"{result.loss:.4f}{auc}{others}, of the last seconds' samples before they were trained on"
+
+
+def _worker_table(result: TrainingResult) -> Table:
+    table = make_table(("worker", "samples", "share", "samples/s", "busy", "idle"), text=("worker",))
+    for name, figures in result.workers.items():
+        table.add_row(
+            name,
+            f"{figures['samples']:,}",
+            f"{figures['share']:.1%}",
+            format_count(figures["samples"] / max(1e-9, figures["busy_s"])),
+            format_duration(figures["busy_s"]),
+            f"{figures['idle']:.1%}",
+        )
+    return table
+
+
+def _stage_table(stages: Sequence[StageSummary]) -> Table:
+    """Return what each stage did; the workers above are those of the first."""
+    table = make_table(("stage", "layers", "workers", "samples", "computing"))
+    for number, stage in enumerate(stages):
+        layers = f"{stage.first_layer} to {stage.last_layer}"
+        table.add_row(str(number), layers, str(stage.workers), f"{stage.samples:,}", format_duration(stage.busy_s))
+    return table
+
+
+def _link_table(links: Mapping[str, LinkSummary]) -> Table:
+    """Return the links whose widths were chosen, with what that was measured to bring."""
+    table = make_table(("link", "bits", "changes", "transfers"), text=("link",))
+    for name, link in sorted(links.items()):
+        table.add_row(name, str(link.bits), str(link.changes), f"{link.gain:.1f}x as fast")
+    return table
+
+
+def _row_table(tables: Sequence[TableSummary]) -> Table:
+    """Return where the rows of tables on a device are."""
+    table = make_table(("table", "on the device", "in memory", "on disk", "found there", "came up", "went down"))
+    for number, rows in enumerate(tables):
+        places = [f"{count:,}" for count in (rows.device_rows, rows.host_rows, rows.disk_rows)]
+        table.add_row(str(number), *places, f"{rows.hit_ratio:.1%}", f"{rows.lifted:,}", f"{rows.lowered:,}")
+    return table
+
+
+def _server_table(result: TrainingResult) -> Table:
+    table = make_table(("server", "rows", "updates", "busy", "log", "of the time"), text=("server",))
+    for name, figures in result.servers.items():
+        table.add_row(
+            name,
+            f"{figures['rows']:,}",
+            format_count(figures["pushed_keys"]),
+            format_duration(figures["busy_s"]),
+            f"{figures['log_bytes'] / 1e6:,.1f} MB",
+            f"{figures['log_s'] / max(1e-9, result.seconds):.1%}",
+        )
+    if len(result.servers) > 1:
+        table.caption = f"the fullest has {result.imbalance:.2f} times the mean"
+        table.caption_justify = "left"
+    return table

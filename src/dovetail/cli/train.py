@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from dovetail.cli.options import OnHosts, ReplanAbove, ReplanSteps, opened
+from dovetail.cli.options import EXPERT, OnHosts, ReplanAbove, ReplanSteps, opened
 from dovetail.cli.output import errors_shown, print_json, say
-from dovetail.cli.tables import wide_console
 from dovetail.errors import DovetailError
-from dovetail.runtime.folder import RunSummary
-from dovetail.spec.run import Run
-from dovetail.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from dovetail.orchestrate.replanning import Replanner
     from dovetail.runtime.finished.result import TrainingResult
-    from dovetail.runtime.folder import LinkSummary, StageSummary, TableSummary, WorkerSummary
     from dovetail.runtime.launch.hosts.fleet import Fleet
     from dovetail.runtime.monitor.callbacks import Callback
     from dovetail.runtime.prepare.lock import RunLock
@@ -36,80 +28,130 @@ def train(
         str | None,
         typer.Argument(metavar="[RUN]", help="A run file (TOML or JSON), or a model's name, with defaults."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; absent: runs/MODEL-N.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="With --resume: get ready, then have whoever runs it stop, and go on.")
-    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="So many workers instead of the file's.")] = None,
     servers: Annotated[int | None, typer.Option(min=1, help="So many servers instead of the file's.")] = None,
     batch: Annotated[int | None, typer.Option(help="Samples of one step over all workers.")] = None,
     epochs: Annotated[int | None, typer.Option(help="How often the data are seen.")] = None,
     samples: Annotated[int | None, typer.Option(help="Samples of one epoch.")] = None,
-    mode: Annotated[
-        Literal["sync", "ssp", "async"] | None, typer.Option(help="Whether workers wait for each other.")
+    data: Annotated[
+        str | None, typer.Option(help="Other data: clicks, criteo, csv, parquet, or package.module:function.")
     ] = None,
-    dense: Annotated[
-        Literal["ring", "ps"] | None, typer.Option(help="Where dense parameters are updated: on servers, or in a ring.")
-    ] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd, momentum, adagrad, adam or adamw.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of initial values and of the order of the data.")] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the run file, e.g. training.tail=0.1."),
-    ] = None,
-    validate_every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between two trials on the validation data.")
-    ] = None,
-    patience: Annotated[
-        int | None, typer.Option(min=1, help="Stop where so many trials in a row are not the best.")
-    ] = None,
-    start_from: Annotated[
-        Path | None, typer.Option(help="Parameters to begin with: a run, a checkpoint, model.safetensors, a .pt file.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; absent: runs/MODEL-N.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     plan: Annotated[
         Path | None, typer.Option(help="Run the stages of this plan, each on workers of its own type.")
     ] = None,
-    scale: Annotated[
-        bool, typer.Option("--scale", help="With --plan: what does not fit runs in proportion with what there is.")
-    ] = False,
-    problem: Annotated[
-        Path | None, typer.Option(help="With --plan: the problem it was made for; absent: problem.json beside it.")
-    ] = None,
-    replan: Annotated[
-        bool, typer.Option("--replan", help="With --plan: plan again where stages do not take what was predicted.")
-    ] = False,
-    replan_above: ReplanAbove = 0.2,
-    replan_steps: ReplanSteps = 20,
-    max_bad_rows: Annotated[
-        int | None, typer.Option(min=0, help="How many broken rows of the data to skip before giving up.")
-    ] = None,
-    log: Annotated[
-        list[str] | None, typer.Option(help="Pass figures on: wandb, mlflow, tensorboard, or package.module:Class.")
-    ] = None,
-    metrics: Annotated[
-        str | None, typer.Option(metavar="PORT", help="Serve figures for Prometheus; also HOST:PORT; 0: any port.")
-    ] = None,
-    timeline: Annotated[
-        Path | None, typer.Option(help="Draw what every worker did when: FILE.html, .svg or .png; .json for Perfetto.")
-    ] = None,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="Everything in this process and thread: to see where a model fails.")
-    ] = False,
+    on: OnHosts = None,
     table: Annotated[
         Literal["servers", "device"] | None,
         typer.Option(help="Where embedding rows lie: on servers, or on this process's GPU over host memory and disk."),
     ] = None,
-    on: OnHosts = None,
-    site: Annotated[str | None, typer.Option(help="Which of the run file's sites this is.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the run file, e.g. training.tail=0.1."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on one line.")] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="With --resume: get ready, then have whoever runs it stop, and go on.",
+            rich_help_panel=EXPERT,
+        ),
+    ] = False,
+    mode: Annotated[
+        Literal["sync", "ssp", "async"] | None,
+        typer.Option(help="Whether workers wait for each other.", rich_help_panel=EXPERT),
+    ] = None,
+    dense: Annotated[
+        Literal["ring", "ps"] | None,
+        typer.Option(help="Where dense parameters are updated: on servers, or in a ring.", rich_help_panel=EXPERT),
+    ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="sgd, momentum, adagrad, adam or adamw.", rich_help_panel=EXPERT)
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The learning rate.", rich_help_panel=EXPERT)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of initial values and of the order of the data.", rich_help_panel=EXPERT)
+    ] = None,
+    validate_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between two trials on the validation data.", rich_help_panel=EXPERT)
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop where so many trials in a row are not the best.", rich_help_panel=EXPERT),
+    ] = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Parameters to begin with: a run, a checkpoint, model.safetensors, a .pt file.", rich_help_panel=EXPERT
+        ),
+    ] = None,
+    scale: Annotated[
+        bool,
+        typer.Option(
+            "--scale",
+            help="With --plan: what does not fit runs in proportion with what there is.",
+            rich_help_panel=EXPERT,
+        ),
+    ] = False,
+    problem: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --plan: the problem it was made for; absent: problem.json beside it.", rich_help_panel=EXPERT
+        ),
+    ] = None,
+    replan: Annotated[
+        bool,
+        typer.Option(
+            "--replan",
+            help="With --plan: plan again where stages do not take what was predicted.",
+            rich_help_panel=EXPERT,
+        ),
+    ] = False,
+    replan_above: ReplanAbove = 0.2,
+    replan_steps: ReplanSteps = 20,
+    max_bad_rows: Annotated[
+        int | None,
+        typer.Option(min=0, help="How many broken rows of the data to skip before giving up.", rich_help_panel=EXPERT),
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Pass figures on: wandb, mlflow, tensorboard, or package.module:Class.", rich_help_panel=EXPERT
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT", help="Serve figures for Prometheus; also HOST:PORT; 0: any port.", rich_help_panel=EXPERT
+        ),
+    ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw what every worker did when: FILE.html, .svg or .png; .json for Perfetto.", rich_help_panel=EXPERT
+        ),
+    ] = None,
+    in_process: Annotated[
+        bool,
+        typer.Option(
+            "--in-process",
+            help="Everything in this process and thread: to see where a model fails.",
+            rich_help_panel=EXPERT,
+        ),
+    ] = False,
+    site: Annotated[
+        str | None, typer.Option(help="Which of the run file's sites this is.", rich_help_panel=EXPERT)
+    ] = None,
     trust: Annotated[
         bool,
         typer.Option(
-            "--trust", help="With --resume: run code that the folder names even if others can write the folder."
+            "--trust",
+            help="With --resume: run code that the folder names even if others can write the folder.",
+            rich_help_panel=EXPERT,
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on one line.")] = False,
 ) -> None:
     """Train a model over parameter servers and workers of different speed.
 
@@ -146,11 +188,14 @@ def train(
 
             check_timeline_path(timeline)
         from dovetail.cli.run_file import find_run, says_dense, settings_of
-        from dovetail.orchestrate.run_files import lock_free_folder
+        from dovetail.orchestrate.run_files import is_on_device, lock_free_folder
+        from dovetail.runtime.launch.fork_server import fork_server
         from dovetail.runtime.prepare.lock import RunLock
 
         settings = settings_of(flags, setting or [])
-        run = find_run(run_file, resume, settings, workers, trust=trust)
+        if not in_process and not is_on_device(run_file, settings):
+            fork_server()  # it loads while this process does
+        run = find_run(run_file, resume, settings, workers, data=data, trust=trust)
         plan = _plan_of(plan, run, run_file, is_needed=scale or replan or problem is not None)
         planned = None
         if plan is not None:
@@ -288,6 +333,8 @@ def _show(run: Run, result: TrainingResult, more: Mapping[str, Any], *, as_json:
         print_json(msgspec.json.encode(facts))
         return
 
+    from dovetail.cli.tables import print_summary
+
     print_summary(run, result)
 
 
@@ -334,120 +381,3 @@ def train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_
         print_json(msgspec.json.encode(result))
     else:
         say(f"done: {last[0]:,} steps, loss {last[1]:.4f}; the model is in {checkpoint}")
-
-
-def print_summary(run: Run, result: TrainingResult) -> None:
-    """Print figures, workers, servers, and the commands that go on from here."""
-    console = wide_console()
-    console.print(_worker_table(result))
-    summary = RunSummary.read(result.folder)
-    if summary.stages:
-        console.print(_stage_table(summary.stages))
-    console.print(_row_table(summary.tables) if summary.tables else _server_table(result))
-    if summary.links:
-        console.print(_link_table(summary.links))
-    here = int(sum(figures["samples"] for figures in result.workers.values()))
-    total = f"{here:,} samples in {format_duration(result.seconds)}"
-    lines = [
-        ("speed", f"{format_count(result.samples_per_s)} samples/s while it trained; {total} with starting and saving"),
-        ("loss", _quality(result)),
-        ("kept", f"{result.checkpoint}, after {result.samples:,} samples"),
-    ]
-    if looked_up := sum(worker.looked_up_rows for worker in summary.workers.values()):
-        lines.append(("cache", _kept(summary.workers.values(), looked_up)))
-    if run.sites:
-        from dovetail.runtime.sites.figures import in_words
-
-        lines.append(("sites", in_words(result.folder)))
-    if result.is_complete:
-        more = f"dovetail train --resume {result.folder} --epochs {run.training.epochs + 1}"
-        lines += [("test it", f"dovetail evaluate {result.folder}"), ("go on", more)]
-        lines += [("take it", f"dovetail export {result.folder} --out {result.folder}/export")]
-    else:
-        lines += [("go on", f"dovetail train --resume {result.folder}")]
-    for name, words in lines:
-        console.print(f"{name:<7} {words}", highlight=False, soft_wrap=True)
-
-
-def _kept(workers: Iterable[WorkerSummary], looked_up: int) -> str:
-    """Return what workers' caches of servers' rows brought, in words."""
-    each = list(workers)
-    kept, kept_bytes = sum(worker.kept_rows for worker in each), sum(worker.kept_bytes for worker in each)
-    came, saved = format_count(looked_up - kept), format_bytes(kept_bytes)
-    return f"{kept / looked_up:.1%} of the rows were with the workers; {came} travelled, and {saved} did not"
-
-
-def _quality(result: TrainingResult) -> str:
-    """Return loss and AUC in words."""
-    if math.isnan(result.loss):
-        return "not known: no step was taken"
-    auc = "" if math.isnan(result.auc) else f", AUC {result.auc:.4f}"
-    others = "".join(f", {name} {value:.4f}" for name, value in result.metrics.items() if not math.isnan(value))
-    return f"{result.loss:.4f}{auc}{others}, of the last seconds' samples before they were trained on"
-
-
-def _worker_table(result: TrainingResult) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("worker", "samples", "share", "samples/s", "busy", "idle"):
-        table.add_column(heading, justify="left" if heading == "worker" else "right", no_wrap=True)
-    for name, figures in result.workers.items():
-        table.add_row(
-            name,
-            f"{figures['samples']:,}",
-            f"{figures['share']:.1%}",
-            format_count(figures["samples"] / max(1e-9, figures["busy_s"])),
-            format_duration(figures["busy_s"]),
-            f"{figures['idle']:.1%}",
-        )
-    return table
-
-
-def _stage_table(stages: Sequence[StageSummary]) -> Table:
-    """Return what each stage did; the workers above are those of the first."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("stage", "layers", "workers", "samples", "computing"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for number, stage in enumerate(stages):
-        layers = f"{stage.first_layer} to {stage.last_layer}"
-        table.add_row(str(number), layers, str(stage.workers), f"{stage.samples:,}", format_duration(stage.busy_s))
-    return table
-
-
-def _link_table(links: Mapping[str, LinkSummary]) -> Table:
-    """Return the links whose widths were chosen, with what that was measured to bring."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("link", "bits", "changes", "transfers"):
-        table.add_column(heading, justify="left" if heading == "link" else "right", no_wrap=True)
-    for name, link in sorted(links.items()):
-        table.add_row(name, str(link.bits), str(link.changes), f"{link.gain:.1f}x as fast")
-    return table
-
-
-def _row_table(tables: Sequence[TableSummary]) -> Table:
-    """Return where the rows of tables on a device are."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("table", "on the device", "in memory", "on disk", "found there", "came up", "went down"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for number, rows in enumerate(tables):
-        places = [f"{count:,}" for count in (rows.device_rows, rows.host_rows, rows.disk_rows)]
-        table.add_row(str(number), *places, f"{rows.hit_ratio:.1%}", f"{rows.lifted:,}", f"{rows.lowered:,}")
-    return table
-
-
-def _server_table(result: TrainingResult) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("server", "rows", "updates", "busy", "log", "of the time"):
-        table.add_column(heading, justify="left" if heading == "server" else "right", no_wrap=True)
-    for name, figures in result.servers.items():
-        table.add_row(
-            name,
-            f"{figures['rows']:,}",
-            format_count(figures["pushed_keys"]),
-            format_duration(figures["busy_s"]),
-            f"{figures['log_bytes'] / 1e6:,.1f} MB",
-            f"{figures['log_s'] / max(1e-9, result.seconds):.1%}",
-        )
-    if len(result.servers) > 1:
-        table.caption = f"the fullest has {result.imbalance:.2f} times the mean"
-        table.caption_justify = "left"
-    return table

@@ -25,6 +25,9 @@ from dovetail.errors import PlanError, did_you_mean
 from dovetail.spec import Link, Problem, SiteLink, Stage
 from dovetail.units import format_bytes, format_plain
 
+ROUNDING = 1e-9
+"""A throughput that misses the floor by less than this fraction is rounding, not a miss."""
+
 
 def crossing_bytes(problem: Problem, after_layer: int) -> float:
     """Return the bytes of one batch that cross the cut behind layer `after_layer`: every edge over it counts."""
@@ -61,10 +64,6 @@ def site_cut_seconds(payload_bytes: float, *, forward: SiteLink, backward: SiteL
 def egress_usd(payload_bytes: float, *, forward: SiteLink, backward: SiteLink) -> float:
     """Return what a batch pays at a cut between two sites: activations the way there, gradients the way back."""
     return payload_bytes * (forward.price_per_byte + backward.price_per_byte)
-
-
-ROUNDING = 1e-9
-"""A throughput that misses the floor by less than this fraction is rounding, not a miss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 
 from dovetail.errors import DovetailError
 
+MOST_SHOWN = 5
+"""How many broken rows are kept as examples."""
+
 
 class DataError(DovetailError):
     """Data that cannot be found, opened or understood."""
@@ -24,10 +27,6 @@ class BadRowsError(DataError):
 
 class DataWarning(UserWarning):
     """Data that can be read, but look as if they were meant otherwise."""
-
-
-MOST_SHOWN = 5
-"""How many broken rows are kept as examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

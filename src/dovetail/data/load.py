@@ -14,10 +14,10 @@ from dovetail.data.clicks import Clicks, Matches
 from dovetail.data.errors import DataError
 from dovetail.data.files import Columns, CriteoDecoder, CsvDecoder, FileSource, ParquetDecoder
 from dovetail.data.files.decoder import Decoder
-from dovetail.data.imports import ImportProblem, imported
 from dovetail.data.source import Source
 from dovetail.data.transforms import hashed
 from dovetail.errors import did_you_mean
+from dovetail.references import import_function
 
 MADE_BY = "_dovetail_made_by"
 MATCH_TRUTHS: Mapping[str, dict[str, Any]] = {
@@ -157,10 +157,7 @@ def _files(
 
 
 def _own(name: str, options: dict[str, Any]) -> Source:
-    try:
-        function = imported(name)
-    except ImportProblem as problem:
-        raise DataError(f"data `{name}`: {problem}", hint=problem.way_out) from None
+    function = import_function(name, what="data", error=DataError)
     _check_options(name, function, options)
     try:
         source = function(**options)

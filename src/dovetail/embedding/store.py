@@ -298,11 +298,6 @@ class TieredStore:
         """Return the keys of held rows."""
         return self._host.keys[slots]
 
-    def step_rows(self, slots: Slots, sums: Floats, kernel: Kernel, settings: Floats) -> None:
-        """Step distinct held rows by the sums of their gradients."""
-        kernel(self._host.rows, slots, sums, self.width, settings)
-        self._change(slots)
-
     def _change(self, slots: Slots) -> None:
         """Say that rows in the host tier were changed: their records below are dead."""
         living = self._disk.segments.num_living if self._disk else NO_RECORDS
@@ -354,8 +349,8 @@ class TieredStore:
 
         self._threads.share(len(positions), read)
 
-    def step_distinct(self, slots: Slots, gradients: Floats, kernel: Kernel, settings: Floats, *, scale: float) -> None:
-        """Step found rows by their gradients times `scale`, multiplied where they are if they can be written."""
+    def step(self, slots: Slots, gradients: Floats, kernel: Kernel, settings: Floats, *, scale: float) -> None:
+        """Step distinct rows by their gradients times `scale`, multiplied where they are if they can be written."""
         rows, lines, factor, width = self._host.rows, self._host.lines, np.float32(scale), gradients.shape[1]
 
         def step(first: int, last: int) -> int:

@@ -43,7 +43,7 @@ class Update:
         slots = self._store.find_distinct(keys)
         if slots is not None:
             self._saver.keep_at(slots)
-            self._store.step_distinct(slots, values, put, self._settings, scale=1.0)
+            self._store.step(slots, values, put, self._settings, scale=1.0)
             return
         middle = len(keys) // 2
         self.write(keys[:middle], values[:middle])
@@ -63,7 +63,7 @@ class Update:
         if held is not None:
             sums = self._sums_for(len(held.unique))
             batches.sum_gradients(held.codes, begins, ends, gradients, mean, sums)
-            self._step(held.unique, sums)
+            self._step(held.unique, sums, scale=1.0)
         else:
             distinct, inverse = np.unique(keys, return_inverse=True)
             sums = np.full((len(distinct), self._store.width), -0.0, dtype=np.float32)
@@ -85,10 +85,7 @@ class Update:
         """Step distinct rows, in halves where they do not fit at once."""
         slots = self._store.find_distinct(keys) if slots is None else slots
         if slots is not None:
-            self._saver.keep_at(slots)
-            if self._limit is not None:
-                self._store.step_rows(slots, gradients, limit_norms, self._limit)
-            self._store.step_distinct(slots, gradients, self._kernel, self._settings, scale=scale)
+            self._step(slots, gradients, scale=scale)
             return
         middle = len(keys) // 2
         self._step_distinct(keys[:middle], gradients[:middle], scale, None)
@@ -100,9 +97,9 @@ class Update:
             self._sums = np.empty((num_rows, self._store.width), dtype=np.float32)
         return self._sums[:num_rows]
 
-    def _step(self, slots: NDArray[np.int32], sums: NDArray[np.float32]) -> None:
+    def _step(self, slots: NDArray[np.int32], gradients: NDArray[np.float32], *, scale: float) -> None:
         """Step distinct rows in the host tier."""
         self._saver.keep_at(slots)
         if self._limit is not None:
-            self._store.step_rows(slots, sums, limit_norms, self._limit)
-        self._store.step_rows(slots, sums, self._kernel, self._settings)
+            self._store.step(slots, gradients, limit_norms, self._limit, scale=1.0)
+        self._store.step(slots, gradients, self._kernel, self._settings, scale=scale)

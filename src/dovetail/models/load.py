@@ -16,13 +16,13 @@ from dovetail.errors import DovetailError, did_you_mean
 from dovetail.models.answers import LossSpec
 from dovetail.models.block import Block
 from dovetail.models.errors import ModelError
-from dovetail.models.imports import import_function
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import loss_block
 from dovetail.models.recipe import Recipe
 from dovetail.models.tracing import blocks_of_sequential, blocks_of_traced
 from dovetail.models.whole import WholeModel
 from dovetail.models.zoo import ctr_dnn, dlrm, matchnet, nce, two_embeddings
+from dovetail.references import import_function
 
 
 def check_options(name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> None:
@@ -228,7 +228,7 @@ def _built_in(name: str, *, seed: int, loss: str | None, options: dict[str, Any]
 
 def _made(name: str, *, seed: int, options: dict[str, Any]) -> nn.Module:
     """Return what a user's own function makes, called with the random state that belongs to the seed."""
-    function = import_function(name, what="model")
+    function = import_function(name, what="model", error=ModelError)
     known = inspect.signature(function).parameters
     if "seed" in known:
         options = {"seed": seed, **options}

@@ -15,8 +15,8 @@ from dovetail.errors import did_you_mean
 from dovetail.models.answers import Heads, LossSpec, OwnLoss, Scores, Times
 from dovetail.models.block import Block
 from dovetail.models.errors import ModelError
-from dovetail.models.imports import import_function
 from dovetail.models.loss_names import NO_LOSS, OWN_LOSSES, base_name, weight_and_name
+from dovetail.references import import_function
 
 
 class Logistic(nn.Module):
@@ -205,7 +205,7 @@ def _by_name(loss: str) -> nn.Module:
             f"there is no loss `{loss}`",
             hint=did_you_mean(loss, [*LOSSES, *OWN_LOSSES]) + ", or package.module:function",
         )
-    found = import_function(loss, what="loss")
+    found = import_function(loss, what="loss", error=ModelError)
     return make_loss(found() if _makes_a_loss(found) else found)
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from dovetail.errors import MissingExtraError, did_you_mean
 from dovetail.models.answers import Scores, heads_of, label_of
 from dovetail.models.errors import ModelError
-from dovetail.models.imports import import_function
 from dovetail.models.ratios import ratio_value
+from dovetail.references import import_function
 
 
 class Foreign:
@@ -77,7 +77,7 @@ class Foreign:
 def foreign_metric(name: str) -> Foreign:
     """Return a metric that another package makes."""
     try:
-        maker = import_function(name, what="metric")
+        maker = import_function(name, what="metric", error=ModelError)
     except ModelError:
         if name.startswith("torchmetrics") and not _is_installed("torchmetrics"):
             raise MissingExtraError("torchmetrics", extra="metrics") from None

@@ -15,9 +15,9 @@ from dovetail.data.batch import Batch
 from dovetail.errors import did_you_mean
 from dovetail.models.embedding import SlotEmbedding
 from dovetail.models.errors import ModelError
-from dovetail.models.imports import import_function
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.metrics import Metric
+from dovetail.references import import_function
 
 Parameters = list[nn.Parameter]
 Maker = Callable[[Parameters, float], Optimizer]
@@ -82,7 +82,7 @@ def make_optimizer(model: nn.Module, name: str, learning_rate: float) -> ModelOp
     if not learning_rate > 0:
         raise ModelError(f"the learning rate is {learning_rate}", hint="set it to a number above zero, e.g. 0.001")
     if ":" in name:
-        dense_maker: Maker = import_function(name, what="optimizer")
+        dense_maker: Maker = import_function(name, what="optimizer", error=ModelError)
         sparse_maker = SPARSE["adagrad"]
     elif name in DENSE:
         dense_maker, sparse_maker = DENSE[name], SPARSE[name]

@@ -27,6 +27,19 @@ _BY_CLASS: tuple[tuple[tuple[type, ...], LayerKind], ...] = (
     ((loss._Loss,), "loss"),
 )
 
+_SIZE_METHODS = {"size", "dim", "numel", "ndimension", "stride"}
+_SIZE_ATTRIBUTES = {"shape", "ndim", "device", "dtype"}
+_ARITHMETIC: set[Any] = {
+    operator.getitem,
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.floordiv,
+    operator.truediv,
+    operator.neg,
+    len,
+}
+
 
 def kind_of(module: nn.Module) -> LayerKind:
     """Return the kind of a module, by its class; that of its only part where it has one part."""
@@ -83,20 +96,6 @@ def first_reads(module: nn.Module) -> tuple[str, ...]:
             )
         return ("ids", "offsets")
     return ("ids",) if isinstance(module, nn.Embedding) else ("dense",)
-
-
-_SIZE_METHODS = {"size", "dim", "numel", "ndimension", "stride"}
-_SIZE_ATTRIBUTES = {"shape", "ndim", "device", "dtype"}
-_ARITHMETIC: set[Any] = {
-    operator.getitem,
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.floordiv,
-    operator.truediv,
-    operator.neg,
-    len,
-}
 
 
 class LayerTracer(fx.Tracer):

@@ -21,6 +21,10 @@ LOW_TYPES = (torch.bfloat16, torch.float16)
 NOT_INPUTS = ("labels", "weights")
 """Fields that a model in lower precision gets as they are: classes above 256 are no bfloat16."""
 
+DENSE = "dense"
+INPUT = "x"
+"""What the one input of samples without names is called."""
+
 
 def suited(value: Any, module: nn.Module, name: str) -> Any:
     """Return a field of a batch as a module takes it: numbers in its type, where all it has is bfloat16 or float16."""
@@ -41,11 +45,6 @@ def in_full(scores: Scores) -> Scores:
     if not any(isinstance(part, Tensor) and part.dtype in LOW_TYPES for part in parts.values()):
         return scores
     return {name: part.float() if part.dtype in LOW_TYPES else part for name, part in parts.items()}
-
-
-DENSE = "dense"
-INPUT = "x"
-"""What the one input of samples without names is called."""
 
 
 class WholeModel(nn.Module):

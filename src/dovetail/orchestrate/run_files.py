@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import msgspec
 from dovetail.errors import SpecError, did_you_mean, nearest
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.prepare.lock import RunLock, owner_of
-from dovetail.spec.files import read_struct
+from dovetail.spec.files import read_struct, read_table
 from dovetail.spec.run import Run, RunData, RunModel
 
 RUNS = Path("runs")
@@ -25,6 +26,16 @@ def is_run_file(word: str) -> bool:
     """Say whether a word means a run file, not a model."""
     path = Path(word)
     return path.is_file() or path.suffix in (".toml", ".json")
+
+
+def is_on_device(word: str | None, settings: Mapping[str, Any]) -> bool:
+    """Say whether a run is known to be in one process on a device, from its file and settings alone."""
+    if "table.place" in settings:
+        return bool(settings["table.place"] == "device")
+    if word is None or not Path(word).is_file():
+        return False
+    table = read_table(Path(word)).get("table")
+    return isinstance(table, dict) and table.get("place") == "device"
 
 
 def is_run(word: str) -> bool:

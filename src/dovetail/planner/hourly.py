@@ -44,6 +44,9 @@ LABEL = np.dtype(
     ]
 )
 
+PRICE_ITERATIONS = 60
+LABEL_EFFORT = 3_000_000
+
 
 @nb.njit(cache=True)
 def price_bound(arrays, work, price, limit, target_s, cutoff, surcharge, iterations, types, lasts, units):  # type: ignore[no-untyped-def]
@@ -227,10 +230,6 @@ def _settle(labels, heads, d, new, scarce, count_stages):  # type: ignore[no-unt
     records[new].next = heads[d]
     heads[d] = new
     return 1, compared
-
-
-PRICE_ITERATIONS = 60
-LABEL_EFFORT = 3_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

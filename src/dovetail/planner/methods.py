@@ -30,6 +30,9 @@ from dovetail.planner.result import refuse_timeless, to_plan
 from dovetail.planner.row_budgets.best import best_of_budgets, over_budgets
 from dovetail.spec import Plan, Problem
 
+RL_METHODS = ("rl", "rl-rnn", "rl-joint")
+_NO_POLICY = "has no policy to load, save or refine"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -69,7 +72,6 @@ SEARCHES: dict[str, Make] = {
     "cpu": lambda problem, *_: only(problem, "cpu"),
     "gpu": lambda problem, *_: only(problem, "gpu"),
 }
-RL_METHODS = ("rl", "rl-rnn", "rl-joint")
 METHODS: tuple[str, ...] = ("exact", *SEARCHES, "brute-force")
 
 
@@ -82,7 +84,6 @@ class _Selective(NamedTuple):
     lack: str
 
 
-_NO_POLICY = "has no policy to load, save or refine"
 _SELECTIVE = (
     _Selective("load_policy", "--load-policy", RL_METHODS, _NO_POLICY),
     _Selective("save_policy", "--save-policy", RL_METHODS, _NO_POLICY),

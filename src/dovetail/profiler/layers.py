@@ -20,6 +20,11 @@ from torch import Tensor
 from dovetail.data import Batch
 from dovetail.models import Block, LayerGraph, ModelOptimizer, make_optimizer
 
+WARM_UP = 2
+REPEATS = 9
+Phases = tuple[float, float, float]
+"""Seconds of forward, backward and update."""
+
 
 class Stopwatch(Protocol):
     """Takes marks, and says how long it was between two of them once the device has got there."""
@@ -63,13 +68,6 @@ class CudaEvents:
 def stopwatch_for(device: torch.device) -> Stopwatch:
     """Return the stopwatch that fits a device."""
     return CudaEvents() if device.type == "cuda" else WallClock()
-
-
-WARM_UP = 2
-REPEATS = 9
-
-Phases = tuple[float, float, float]
-"""Seconds of forward, backward and update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,14 @@ MOST_BYTES = 64 << 20
 
 CHUNK_BYTES = 1 << 20
 
+DEFAULT_PORT = 7711
+NUM_ROUND_TRIPS = 50
+LONG_ENOUGH_S = 0.1
+"""Transfers grow until one takes this long: on a slow link a burst that goes through at once then hardly counts."""
+GREETING_S = 2.0
+VISIT_S = 120.0
+"""The longest a silent visitor, and any visitor, may keep a server from the next."""
+
 
 class StrangerError(Exception):
     """The other side does not speak this protocol."""
@@ -143,16 +151,6 @@ def left_s(deadline_s: float) -> float:
     if left_s <= 0:
         raise TimeoutError
     return left_s
-
-
-DEFAULT_PORT = 7711
-NUM_ROUND_TRIPS = 50
-LONG_ENOUGH_S = 0.1
-"""Transfers grow until one takes this long: on a slow link a burst that goes through at once then hardly counts."""
-
-GREETING_S = 2.0
-VISIT_S = 120.0
-"""The longest a silent visitor, and any visitor, may keep a server from the next."""
 
 
 class LinkError(DovetailError):

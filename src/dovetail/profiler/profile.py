@@ -20,6 +20,28 @@ from dovetail.profiler.sizes import LayerSizes, measure_sizes
 from dovetail.profiler.workers import measure_side_by_side
 from dovetail.spec import Layer, LayerTime, Link, Problem, ResourceType, Training
 
+PEAK_SHARE = 0.6
+"""Of the peak of matrix operations: layers of 1024 x 1024 reached 0.75 on an H200, smaller ones less."""
+BANDWIDTH_SHARE = 0.6
+ROW_BANDWIDTH_SHARE = 0.1
+"""Embedding rows are read and written at random."""
+OVERHEAD_S = 6e-5
+"""Launching the kernels of a layer's forward, backward and update on a GPU: 40 to 120 us a layer on an H200."""
+PASSES = 3
+ESTIMATE_ERROR = 0.6
+"""The shares were set on CTR-DNN on an H200, with an H100's data sheet: its sum is then off by 0.02, but single small
+layers by a factor of up to four either way. Nothing else was checked, so the error is a guess for whole models."""
+CPU_PEAK_SHARE = 0.5
+CPU_OVERHEAD_S = 5e-5
+"""Calling a layer forward and backward on a CPU: 48 us for an `nn.Linear` of almost no work, one thread of a Xeon."""
+CPU_ESTIMATE_ERROR = 1.0
+"""A guess, twice either way: threads, caches and neighbours decide as much as peaks do, and no CPU type was checked."""
+UNIT_COUNTS = (1, 2, 4)
+"""The law of each layer is fitted to a batch, half of it and a quarter: what each of so many units would get."""
+ENOUGH_BATCHES = 64
+"""Whose keys are counted where nobody says how many."""
+Say = Callable[[str], None]
+
 
 class Amdahl(NamedTuple):
     """Seconds on one unit, and the fraction of them that more units share."""
@@ -52,26 +74,6 @@ def fit_amdahl(seconds_by_units: Mapping[int, float]) -> Amdahl:
     return Amdahl(seconds=serial + shared, parallel=shared / (serial + shared))
 
 
-PEAK_SHARE = 0.6
-"""Of the peak of matrix operations: layers of 1024 x 1024 reached 0.75 on an H200, smaller ones less."""
-BANDWIDTH_SHARE = 0.6
-ROW_BANDWIDTH_SHARE = 0.1
-"""Embedding rows are read and written at random."""
-OVERHEAD_S = 6e-5
-"""Launching the kernels of a layer's forward, backward and update on a GPU: 40 to 120 us a layer on an H200."""
-PASSES = 3
-ESTIMATE_ERROR = 0.6
-"""The shares were set on CTR-DNN on an H200, with an H100's data sheet: its sum is then off by 0.02, but single small
-layers by a factor of up to four either way. Nothing else was checked, so the error is a guess for whole models."""
-
-
-CPU_PEAK_SHARE = 0.5
-CPU_OVERHEAD_S = 5e-5
-"""Calling a layer forward and backward on a CPU: 48 us for an `nn.Linear` of almost no work, one thread of a Xeon."""
-CPU_ESTIMATE_ERROR = 1.0
-"""A guess, twice either way: threads, caches and neighbours decide as much as peaks do, and no CPU type was checked."""
-
-
 def estimate_layer(
     sizes: LayerSizes, resource: ResourceType, *, is_embedding: bool, network_bytes_per_s: float
 ) -> LayerTime | None:
@@ -98,15 +100,6 @@ def estimate_layer(
         source="estimated",
         error=CPU_ESTIMATE_ERROR if is_cpu else ESTIMATE_ERROR,
     )
-
-
-UNIT_COUNTS = (1, 2, 4)
-"""The law of each layer is fitted to a batch, half of it and a quarter: what each of so many units would get."""
-
-ENOUGH_BATCHES = 64
-"""Whose keys are counted where nobody says how many."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

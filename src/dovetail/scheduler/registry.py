@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from dovetail.data.imports import ImportProblem, imported
 from dovetail.errors import DovetailError, did_you_mean
+from dovetail.references import import_function
 from dovetail.scheduler.baselines.doubling import Doubling
 from dovetail.scheduler.baselines.exact import Exact
 from dovetail.scheduler.baselines.exploratory import Exploratory
@@ -54,10 +54,7 @@ def make_policy(name: str, *, knob: float | None = None) -> Policy:
 
 def own_policy(name: str) -> Policy:
     """Return what `package.module:Class` makes, where that is a policy."""
-    try:
-        maker = imported(name)
-    except ImportProblem as problem:
-        raise DovetailError(f"policy `{name}`: {problem}", hint=problem.way_out) from None
+    maker = import_function(name, what="policy")
     try:
         policy = maker()
     except Exception as problem:  # whatever a user's class raises

@@ -33,6 +33,8 @@ MOST_BODY = 1 << 20
 LOG_PIECE = 256 * 1024
 Answer = Callable[[Request], Awaitable[Response]]
 
+MOST_LISTED = 10_000
+
 
 class Guard:
     """Lets those in who have the token, and bodies that are not too large."""
@@ -172,9 +174,6 @@ async def not_allowed(request: Request, problem: Exception) -> Response:
     answer = _error(405, f"{request.method} is not what {request.url.path[:120]} takes", "see /openapi.json")
     answer.headers.update(getattr(problem, "headers", None) or {})
     return answer
-
-
-MOST_LISTED = 10_000
 
 
 class Resize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

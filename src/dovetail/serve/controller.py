@@ -26,7 +26,7 @@ from dovetail.scheduler.quotas import WithinQuotas
 from dovetail.serve.job_command import gpus_of, outcome_of, task_of, write_run_file
 from dovetail.serve.launcher import FoundProcess, JobAttempt, Launcher
 from dovetail.serve.local import LOG
-from dovetail.serve.outlook import SeenJob, outlook
+from dovetail.serve.outlook import JobHistory, outlook
 from dovetail.serve.progress import RUN, JobProgress
 from dovetail.serve.settings import DaemonSettings
 from dovetail.serve.store import JobRecord, JobStore, State
@@ -34,6 +34,13 @@ from dovetail.serve.store import JobRecord, JobStore, State
 MOST_FAILURES = 3
 """How often in a row a job may be lost without having got on before it counts as failed."""
 TAIL = 4000
+
+LOOK_S = 0.2
+SETTLED_S = 1.0
+"""How long a new team works before its speed is taken."""
+RESIZE_MOST_S = 60.0
+"""How long a resize may take before the job is left with what it has."""
+DRAIN = "drain"
 
 
 class Ended(NamedTuple):
@@ -99,14 +106,6 @@ class EventLog:
         line = {**begins, **{k: v for k, v in facts.items() if v is not None}}
         with self._lock, suppress(OSError):
             os.write(self._file, msgspec.json.encode(line) + b"\n")
-
-
-LOOK_S = 0.2
-SETTLED_S = 1.0
-"""How long a new team works before its speed is taken."""
-RESIZE_MOST_S = 60.0
-"""How long a resize may take before the job is left with what it has."""
-DRAIN = "drain"
 
 
 class Controller:
@@ -292,8 +291,8 @@ class Controller:
                 self.progress[job.id].look()
         return self.progress
 
-    def _seen(self) -> SeenJob:
-        return SeenJob(
+    def _seen(self) -> JobHistory:
+        return JobHistory(
             speeds=self._store.speeds(),
             sizes=self._store.sizes(),
             starts_s=self._store.changes_s("start"),

@@ -28,7 +28,7 @@ NO_END = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenJob:
+class JobHistory:
     """What has been learnt: speeds of kinds on sizes, sizes of jobs, and how long changes took."""
 
     speeds: Sequence[tuple[str, str, int, float]] = ()
@@ -50,7 +50,7 @@ def outlook(
     settings: DaemonSettings,
     jobs: Sequence[JobRecord],
     progress: Mapping[str, JobProgress],
-    seen: SeenJob,
+    seen: JobHistory,
     now_s: float,
     *,
     taken: dict[str, int],

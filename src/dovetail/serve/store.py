@@ -42,6 +42,13 @@ CREATE TABLE IF NOT EXISTS changes (job TEXT, what TEXT, seconds REAL, t_s REAL)
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT) STRICT;
 """
 
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+STATES: tuple[State, ...] = ("queued", "running", "done", "failed", "cancelled")
+Why = Literal["cancel", "wait", "target"]
+"""Why a running job was told to stop: for good, to go on later, or because its loss is low enough."""
+MOST_OPEN = 100_000
+"""How many jobs may wait or run at once."""
+
 
 class Database:
     """The file; every method is one transaction, from any thread."""
@@ -151,14 +158,6 @@ def note_event(
         "INSERT INTO events (t_s, job, what, type, workers, detail) VALUES (?, ?, ?, ?, ?, ?)",
         (now_s, job, what, type_, workers, detail),
     )
-
-
-State = Literal["queued", "running", "done", "failed", "cancelled"]
-STATES: tuple[State, ...] = ("queued", "running", "done", "failed", "cancelled")
-Why = Literal["cancel", "wait", "target"]
-"""Why a running job was told to stop: for good, to go on later, or because its loss is low enough."""
-MOST_OPEN = 100_000
-"""How many jobs may wait or run at once."""
 
 
 class JobRecord(msgspec.Struct, kw_only=True):

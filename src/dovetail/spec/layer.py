@@ -10,6 +10,8 @@ from msgspec import Meta, Struct
 from dovetail.errors import SpecError
 from dovetail.spec.checks import check_name, check_number
 
+LayerKind = Literal["embedding", "fc", "concat", "activation", "loss", "conv", "attention", "norm", "other"]
+
 
 class RowCacheCurve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What keeping only some rows on a unit of a type costs, by the memory given to them."""
@@ -47,9 +49,6 @@ class RowCacheCurve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 return before + (part - before) * (held_bytes - before_bytes) / (point_bytes - before_bytes)
             before_bytes, before = point_bytes, part
         return before
-
-
-LayerKind = Literal["embedding", "fc", "concat", "activation", "loss", "conv", "attention", "norm", "other"]
 
 
 class LayerTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,6 +10,8 @@ from msgspec import Meta, Struct, field
 from dovetail.errors import SpecError, did_you_mean
 from dovetail.spec.checks import check_name, check_number
 
+BYTES_PER_GB = 1e9
+
 
 class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The way from one type to another; it serves both directions unless both are given."""
@@ -25,9 +27,6 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         check_name(self, "target")
         check_number(self, "bytes_per_s", above=0)
         check_number(self, "latency_s", at_least=0)
-
-
-BYTES_PER_GB = 1e9
 
 
 class SiteLink(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -36,6 +36,9 @@ Activations = Literal["float32", "bfloat16"]
 Reduction = Literal["mean", "sum"]
 BatchNorm = Literal["global", "own"]
 
+SECTIONS_SEARCHED = ("training", "optimizer", "data", "checkpoint", "validation", "faults", "network")
+"""Where a key without a section is looked for, in this order."""
+
 
 class RunModel(Section, frozen=True):
     """The model to train."""
@@ -368,10 +371,6 @@ class Run(Section, frozen=True):
             else:
                 found.extend((f"{worker.name}-{number}", worker) for number in range(worker.count))
         return found
-
-
-SECTIONS_SEARCHED = ("training", "optimizer", "data", "checkpoint", "validation", "faults", "network")
-"""Where a key without a section is looked for, in this order."""
 
 
 def with_settings(run: Run, settings: Mapping[str, Any], *, place: str) -> Run:

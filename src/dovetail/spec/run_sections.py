@@ -12,6 +12,16 @@ from dovetail.spec.checks import check_number, check_whole_number
 
 Meta = msgspec.Meta
 
+Place = Literal["servers", "device"]
+PROCESS_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+"""A name that is a file's as well: of a log, of a key."""
+OTHERS = re.compile(r"coordinator|launcher|server-[0-9]+", re.IGNORECASE)
+"""What the other processes of a run are called; some disks take capitals for small letters."""
+Bits = Literal["auto", 32, 16, 8, 4, 2, 1]
+ActivationBits = Literal[32, 16, 8, 4]
+HERE = "127.0.0.1"
+LogFormat = Literal["text", "json"]
+
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the file: unknown keys are errors."""
@@ -28,9 +38,6 @@ class RunStage(Section, frozen=True):
         """Refuse a stage without layers."""
         check_whole_number(self, "first_layer", at_least=0)
         check_whole_number(self, "last_layer", at_least=self.first_layer)
-
-
-Place = Literal["servers", "device"]
 
 
 class RunTable(Section, frozen=True):
@@ -67,12 +74,6 @@ class RunTable(Section, frozen=True):
                     key=f"layer_bytes.{name}",
                     hint="give at least 1, and no more than device_bytes has for all",
                 )
-
-
-PROCESS_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
-"""A name that is a file's as well: of a log, of a key."""
-OTHERS = re.compile(r"coordinator|launcher|server-[0-9]+", re.IGNORECASE)
-"""What the other processes of a run are called; some disks take capitals for small letters."""
 
 
 def check_worker_name(name: str) -> None:
@@ -215,10 +216,6 @@ class RunValidation(Section, frozen=True):
         return self.every_epochs or (None if self.every_steps else 1)
 
 
-Bits = Literal["auto", 32, 16, 8, 4, 2, 1]
-ActivationBits = Literal[32, 16, 8, 4]
-
-
 class RunCompression(Section, frozen=True):
     """In how many bits numbers travel; absent, in 32, as they are."""
 
@@ -285,10 +282,6 @@ class RunFaults(Section, frozen=True):
             raise SpecError(
                 f"is {self.replicas}, and redo_log = false", key="replicas", hint="it is the redo log that is copied"
             )
-
-
-HERE = "127.0.0.1"
-LogFormat = Literal["text", "json"]
 
 
 class RunLog(Section, frozen=True):

@@ -1,4 +1,4 @@
-"""Letters between processes: a typed header, then the raw bytes of each array.
+"""Messages between processes: a typed header, then the raw bytes of each array.
 
     frame 0     b"DVTL", one byte of version, msgpack of the envelope
     frame 1..n  the bytes of one array each; none of these where the arrays lie in shared memory
@@ -122,7 +122,7 @@ class EnvelopeCodec:
         `lanes` finds the shared memory of a name.
         """
         if not frames:
-            raise WireError("an envelope without frames")
+            raise WireError("a message without frames")
         envelope = self._open(memoryview(frames[0]))
         try:
             reference = envelope.lane
@@ -131,11 +131,11 @@ class EnvelopeCodec:
                 arrays = self._inline(envelope.arrays, frames)
             elif lane is None:
                 raise WireError(
-                    "the arrays of an envelope are in shared memory, which is not set up here",
+                    "the arrays of a message are in shared memory, which is not set up here",
                     hint="give both sides the same folder for lanes, or none",
                 )
             elif len(frames) != 1:
-                raise WireError(f"an envelope with arrays in shared memory has {len(frames)} frames, expected 1")
+                raise WireError(f"a message with arrays in shared memory has {len(frames)} frames, expected 1")
             else:
                 arrays = lane.views(envelope.arrays, reference.offsets)
         except WireError as error:
@@ -146,10 +146,10 @@ class EnvelopeCodec:
     def _open(self, header: memoryview) -> Any:
         """Return the envelope in a header frame."""
         if bytes(header[:4]) != MAGIC:
-            raise WireError(f"an envelope starts with {bytes(header[:4])!r}, expected {MAGIC!r}")
+            raise WireError(f"a message starts with {bytes(header[:4])!r}, expected {MAGIC!r}")
         if len(header) < len(PREFIX) or header[4] != PROTOCOL_VERSION:
             version = header[4] if len(header) > 4 else "none"
-            raise WireError(f"an envelope has protocol version {version}, expected {PROTOCOL_VERSION}")
+            raise WireError(f"a message has protocol version {version}, expected {PROTOCOL_VERSION}")
         try:
             return self._decode(header[5:])
         except (msgspec.DecodeError, RecursionError, ValueError, TypeError) as error:
@@ -166,9 +166,7 @@ class EnvelopeCodec:
     def _inline(self, claims: Sequence[ArrayClaim], frames: Sequence[Any]) -> tuple[Array, ...]:
         """Return views over the frames after the header."""
         if len(frames) != 1 + len(claims):
-            raise WireError(
-                f"an envelope with {len(claims)} arrays has {len(frames)} frames, expected {1 + len(claims)}"
-            )
+            raise WireError(f"a message with {len(claims)} arrays has {len(frames)} frames, expected {1 + len(claims)}")
         if not claims:
             return ()
         return tuple(self._view(claim, memoryview(frame)) for claim, frame in zip(claims, frames[1:], strict=True))

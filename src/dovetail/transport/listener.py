@@ -147,8 +147,8 @@ class Listener:
 
     def _refuse(self, sender: bytes, owner: str, reason: str, request: int) -> None:
         reason = printable(reason)
-        text = f"refused an envelope of {shown(sender)} (key of {owner}): {reason}"
-        self._log.say("bad envelope", (owner, reason[:60]), text)
+        text = f"refused a message of {shown(sender)} (key of {owner}): {reason}"
+        self._log.say("bad message", (owner, reason[:60]), text)
         self.send(sender, Refused(reason), request=request)
 
     def _lanes_of(self, owner: str) -> Callable[[str], SharedMemoryFile] | None:

@@ -71,7 +71,7 @@ class SharedMemoryFile:
     def views(self, claims: Sequence[ArrayClaim], offsets: Sequence[int]) -> tuple[Array, ...]:
         """Return read-only views of what the other side wrote, or raise `WireError` where it cannot be there."""
         if len(claims) != len(offsets):
-            raise WireError(f"an envelope has {len(claims)} arrays and {len(offsets)} places in shared memory")
+            raise WireError(f"a message has {len(claims)} arrays and {len(offsets)} places in shared memory")
         if not self._is_whole():
             raise WireError(f"the lane {self.name} was cut short")
         last = self._reads_at + self._half_bytes

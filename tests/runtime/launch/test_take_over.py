@@ -54,10 +54,10 @@ def test_taking_over_goes_with_a_run_to_go_on_with(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_a_process_that_waits_to_be_a_server_ends_with_whoever_started_it():
+def test_the_process_that_forks_others_ends_with_whoever_started_it():
     program = (
-        "import os; from dovetail.runtime.launch import ready; ready.start_ready('server', dict(os.environ)); "
-        "ready.wait_until_ready(); print(ready._waiting[0].handle.pid, flush=True)"
+        "from dovetail.runtime.launch.fork_server import fork_server; fork_server().wait_until_ready(); "
+        "print(fork_server().process.pid, flush=True); import os; os._exit(0)"
     )
     started = subprocess.run(
         [sys.executable, "-c", program],

@@ -11,7 +11,7 @@ import numpy as np
 from dovetail.runtime.sites.aggregator import Aggregation, BroughtRound
 from dovetail.runtime.sites.changes import Rule
 from dovetail.runtime.sites.exchange_log import Cuts
-from dovetail.runtime.sites.figures import Figures
+from dovetail.runtime.sites.figures import ExchangeFigures
 from dovetail.runtime.sites.messages import Beat, Exchange, RoundHead
 from dovetail.runtime.sites.outer_step import OuterStep, Terms
 from dovetail.runtime.sites.rounds import Arrays, Shapes
@@ -129,7 +129,7 @@ class Site:
                       rule=rule or Rule(linear_rows=True, sums=False))  # fmt: skip
         self.words: list[str] = []
         own = folder / f"site-{site}"
-        figures = Figures(own, lambda _: None, lambda _: None)
+        figures = ExchangeFigures(own, lambda _: None, lambda _: None)
         self.outer_step = OuterStep(terms, SHAPES, self.store, Cuts(own), self.line, figures, self.words.append)
 
     def step(self, keys: np.ndarray, rows: np.ndarray, dense: np.ndarray, now_s: float) -> None:

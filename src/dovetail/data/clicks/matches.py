@@ -20,6 +20,9 @@ from dovetail.data.schema import Schema, Slot
 
 _PER_SLOT = 128  # draws set aside for a slot: two for each of up to 64 ids
 
+_DENSE_FROM = 1 << 20
+_ITEM = 1 << 10  # the slot number under which a sample's item is drawn, beyond all user slots
+
 
 @njit(cache=True, nogil=True)
 def draw_topics(
@@ -84,9 +87,6 @@ def topic_chances(
     return np.asarray(cumulated[starts[1:]] - cumulated[starts[:-1]])
 
 
-_DENSE_FROM = 1 << 20
-
-
 @njit(cache=True, nogil=True)
 def draw_item_features(
     stream: np.uint64, items: NDArray[np.int64], rows_per_slot: NDArray[np.int64], num_topics: int, num_dense: int
@@ -109,9 +109,6 @@ def draw_item_features(
 def pool_of(rows: NDArray[np.int64], dense: NDArray[np.float32], first_keys: NDArray[np.int64]) -> ItemPool:
     """Return the pool of items with these rows, under the keys of their slots."""
     return ItemPool(ids=torch.from_numpy(rows + first_keys[None, :]), dense=torch.from_numpy(dense))
-
-
-_ITEM = 1 << 10  # the slot number under which a sample's item is drawn, beyond all user slots
 
 
 @dataclass(frozen=True, kw_only=True)

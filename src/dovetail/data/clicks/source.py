@@ -22,6 +22,8 @@ SMALL_TABLE_ROWS = 100
 SMALL_TABLE_SLOTS = 5
 _UNIT_VARIANCE = 2 * 3.0**0.5 / 65536.0
 
+NUM_CALIBRATION = 65_536
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
@@ -184,9 +186,6 @@ def best_recall(probabilities: NDArray[np.float64], k: int) -> float:
         return 1.0
     top = np.partition(probabilities, -k, axis=1)[:, -k:]
     return float(np.mean(np.sum(top, axis=1)))
-
-
-NUM_CALIBRATION = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)

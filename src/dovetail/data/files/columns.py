@@ -25,6 +25,11 @@ from dovetail.splitmix import mix
 KEY_MASK = np.uint64((1 << 63) - 1)
 _FNV_PRIME = np.uint64(0x100000001B3)
 
+_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
+OTHER_SEPARATORS = (",", ";", "|", " ", "\t")
+SUSPICIOUS = 0.2
+"""The part of a column's values with another separator from which on that is said."""
+
 
 def slot_salt(slot: str) -> np.uint64:
     """Return what tells the ids of one slot from those of another."""
@@ -49,9 +54,6 @@ def keys_of_strings(
     for i in range(offsets.size - 1):
         keys[i] = key_of_bytes(text, offsets[i], offsets[i + 1], salt)
     return keys
-
-
-_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
 
 
 def numbers_of(column: pa.ChunkedArray, bad: dict[int, str], name: str, *, may_lack: bool) -> NDArray[np.float64]:
@@ -151,11 +153,6 @@ def complain(bad: dict[int, str], wrong: NDArray[np.bool_], reason: str) -> None
     """Put the rows that are wrong into `bad`, unless something else was wrong with them before."""
     for row in np.flatnonzero(wrong):
         bad.setdefault(int(row), reason)
-
-
-OTHER_SEPARATORS = (",", ";", "|", " ", "\t")
-SUSPICIOUS = 0.2
-"""The part of a column's values with another separator from which on that is said."""
 
 
 def interleave(

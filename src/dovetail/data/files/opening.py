@@ -14,6 +14,10 @@ import numpy as np
 
 from dovetail.data.errors import DataError
 
+CHUNK_BYTES = 8 << 20
+LONGEST_LINE_BYTES = 64 << 20
+_NEWLINE = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
@@ -98,11 +102,6 @@ def _names(system: Any, path: str) -> list[str]:
 def _protocols(system: Any) -> tuple[str, ...]:
     """Return the protocols a file system answers to."""
     return (system.protocol,) if isinstance(system.protocol, str) else tuple(system.protocol)
-
-
-CHUNK_BYTES = 8 << 20
-LONGEST_LINE_BYTES = 64 << 20
-_NEWLINE = 10
 
 
 def line_blocks(

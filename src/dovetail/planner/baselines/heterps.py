@@ -46,6 +46,23 @@ UNIT_CHOICES: tuple[int, ...] = tuple(
 )
 """The units a joint policy can choose: all up to 16, then steps of about a fifth up to a million."""
 
+ROUNDS = 400
+PLANS_PER_ROUND = 512
+LEARNING_RATE = 0.01
+BASELINE_GAIN = 0.1
+ENTROPY_WEIGHT = 0.1
+BEST_WEIGHT = 0.05
+LEAST_SPREAD = 0.05
+"""Rewards are scaled by their spread, but not by less: where all plans are one, there is nothing to learn."""
+MEASURED_ROUNDS = 20
+MEASURED_PLANS = 8
+"""Runs cost far more than a look at the model: 20 rounds of 8 plans, many of which were run before."""
+MEASURED_SURENESS = 2.0
+"""A policy that the model has made sure of itself is softened for the measured rounds, until no choice of type is ahead
+of the next by more than this (in logarithms: about 7 to 1), and hardens again over them."""
+SETTLING_STEPS = 500
+"""At most so many steps at the end, until the most likely plan is the best plan met."""
+
 
 class Shape(NamedTuple):
     """What a policy was built for; it can be loaded for any problem with as many types."""
@@ -136,24 +153,6 @@ def load_policy(path: Path, wanted: Shape) -> PolicyNetwork:
 def _in_words(shape: Shape) -> str:
     """Return a policy's shape for a message."""
     return f"{'joint ' if shape.joint else ''}{shape.cell} policy for {shape.num_types} types"
-
-
-ROUNDS = 400
-PLANS_PER_ROUND = 512
-LEARNING_RATE = 0.01
-BASELINE_GAIN = 0.1
-ENTROPY_WEIGHT = 0.1
-BEST_WEIGHT = 0.05
-LEAST_SPREAD = 0.05
-"""Rewards are scaled by their spread, but not by less: where all plans are one, there is nothing to learn."""
-MEASURED_ROUNDS = 20
-MEASURED_PLANS = 8
-"""Runs cost far more than a look at the model: 20 rounds of 8 plans, many of which were run before."""
-MEASURED_SURENESS = 2.0
-"""A policy that the model has made sure of itself is softened for the measured rounds, until no choice of type is ahead
-of the next by more than this (in logarithms: about 7 to 1), and hardens again over them."""
-SETTLING_STEPS = 500
-"""At most so many steps at the end, until the most likely plan is the best plan met."""
 
 
 @contextlib.contextmanager

@@ -20,6 +20,11 @@ Place = tuple[int, str]
 """An embedding by its position, and a type that it may be on."""
 HALVINGS = 200
 
+PlanOne = Callable[[Problem, Demands], Plan]
+BEYOND_FULL = 1e-11
+"""Of a unit's memory: so much more than full counts as not fitting, whatever rounding does."""
+SAME_SPEED = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Knob:
@@ -118,12 +123,6 @@ def _hull(cache: RowCacheCurve) -> list[tuple[float, float]]:
             last, before = lines.pop(), lines.pop()
             lines.append((before[0] + last[0], before[1] + last[1]))
     return [(held, cache.miss_s * gain / held) for held, gain in lines]
-
-
-PlanOne = Callable[[Problem, Demands], Plan]
-BEYOND_FULL = 1e-11
-"""Of a unit's memory: so much more than full counts as not fitting, whatever rounding does."""
-SAME_SPEED = 1e-9
 
 
 @dataclass(frozen=True, slots=True)

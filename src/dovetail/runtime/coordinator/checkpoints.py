@@ -84,7 +84,7 @@ class Saving:
         """The workers that have not told yet."""
         self.ends_run = False
         """Whether the run ends with the checkpoint that is wanted or under way."""
-        self.stage = SavingPhase.NONE
+        self.phase = SavingPhase.NONE
         self._generation = 0
         self._number = 0
         self._partial = Path()
@@ -100,14 +100,14 @@ class Saving:
     @property
     def is_due(self) -> bool:
         """Say whether one is wanted and can begin as soon as the work allows."""
-        return self.is_wanted and self.stage is SavingPhase.NONE
+        return self.is_wanted and self.phase is SavingPhase.NONE
 
     @property
     def pause(self) -> Pause:
         """Return which work has to wait."""
         if self.ends_run:
             return Pause.TO_STOP
-        return Pause.TO_SAVE if self.is_due or self.stage is SavingPhase.FIXING else Pause.NONE
+        return Pause.TO_SAVE if self.is_due or self.phase is SavingPhase.FIXING else Pause.NONE
 
     @property
     def was_last(self) -> bool:
@@ -123,7 +123,7 @@ class Saving:
         """Tell people of a server's redo log; one that gets long is cut by a checkpoint."""
         if message.word:
             self._decisions.say(f"{message.name}: {message.word}")
-        if message.wants_checkpoint and self.stage is SavingPhase.NONE:
+        if message.wants_checkpoint and self.phase is SavingPhase.NONE:
             self.is_wanted = True
 
     def begin(self, work: Work, now_s: float) -> NotKept | None:
@@ -137,7 +137,7 @@ class Saving:
             self._partial = self._store.begin(manifest.step, generation)
         except OSError as error:
             return NotKept(f"the run's folder cannot be written: {error}", "check the disk")
-        self._manifest, self._generation, self.stage = manifest, generation, SavingPhase.FIXING
+        self._manifest, self._generation, self.phase = manifest, generation, SavingPhase.FIXING
         self._number += 1
         self._num_savers = work.num_savers
         folder = str(self._partial.absolute())
@@ -155,7 +155,7 @@ class Saving:
     def residual_told(self, message: ResidualTold, work: Work, now_s: float) -> None:
         """Take in that servers know what a worker keeps back; once they know of all, they may write."""
         is_of_this = (message.generation, message.number) == (self._generation, self._number)
-        if self.stage is SavingPhase.FIXING and is_of_this and message.name in self._awaited:
+        if self.phase is SavingPhase.FIXING and is_of_this and message.name in self._awaited:
             self._awaited.remove(message.name)
             if not self._awaited:
                 self._tell(work, now_s)
@@ -179,7 +179,7 @@ class Saving:
 
     def handle(self, message: SaveBegun | Saved | SaveFailed, now_s: float) -> KeptCheckpoint | NotKept | None:
         """Take in how far someone is; return what came of the checkpoint once that is known."""
-        if self.stage is SavingPhase.NONE or self._manifest is None:
+        if self.phase is SavingPhase.NONE or self._manifest is None:
             return None
         if (message.generation, message.number) != (self._generation, self._number):
             return None  # of an attempt that was given up
@@ -187,7 +187,7 @@ class Saving:
             return self._give_up(f"{message.name}: {message.error}", message.hint)
         self._begun.add(message.name)
         if self._begun >= set(self._roster.server_names):
-            self.stage = SavingPhase.WRITING
+            self.phase = SavingPhase.WRITING
         if isinstance(message, SaveBegun):
             return None
         self._files[message.name] = message.files
@@ -200,13 +200,13 @@ class Saving:
         except OSError as error:
             return self._give_up(f"the run's folder cannot be written: {error}", "check the disk")
         self._durations.add(now_s - self._begun_s)
-        self.stage = SavingPhase.NONE
+        self.phase = SavingPhase.NONE
         return kept
 
     def tick(self, work: Work, now_s: float) -> NotKept | None:
         """Tell again who has not answered; give up a checkpoint that takes too long."""
         took_s = now_s - self._begun_s
-        if self.stage is SavingPhase.NONE:
+        if self.phase is SavingPhase.NONE:
             return None
         if took_s <= self._durations.limit_s:
             is_lost = bool(self._awaited) and not self._awaited & set(self._roster.workers)
@@ -223,9 +223,9 @@ class Saving:
 
     def drop_under_way(self) -> None:
         """Forget the one under way."""
-        if self.stage is not SavingPhase.NONE:
+        if self.phase is not SavingPhase.NONE:
             self._store.forget(self._partial)
-        self.stage = SavingPhase.NONE
+        self.phase = SavingPhase.NONE
 
     def drop(self) -> None:
         """Forget everything: the run goes back."""

@@ -170,7 +170,7 @@ class RunStateMachine:
         if self.state.is_working:
             self.work.tick(now_s)
             self._kept_or_not(self._saving.tick(self.work, now_s), now_s)
-            if self._saving.stage is SavingPhase.NONE and self._watchdog.is_one(self.roster.workers.values(), now_s):
+            if self._saving.phase is SavingPhase.NONE and self._watchdog.is_one(self.roster.workers.values(), now_s):
                 self._begin_again("nothing moves, and nobody is at work; the work under way is handed out again", now_s)
         else:
             self._generations.ask_again(now_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import multiprocessing
 import os
 import resource
 import signal
@@ -12,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,23 +22,23 @@ from dovetail.errors import DovetailError
 from dovetail.logs import JsonLines, tell_as
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import log_of
+from dovetail.runtime.launch.fork_server import LEAVE
 from dovetail.runtime.process import Process
 from dovetail.spec.run import Run, RunWorker
 
 EnterHost = Callable[[], None]
 """Takes the calling process to another host; it travels to a worker's process, so it must be picklable."""
-PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+"""What `ps -o comm` shows: its first fifteen letters."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 1 << 30
 MOST_FILES = 1 << 16
-LEAVE = signal.SIGUSR1
-"""Asks a worker to leave. SIGTERM is not it: a group that is sent that is to end as a whole."""
 EXTRA = "extra"
 """What workers are called, with a number, that the run file does not name."""
 
 
-def begin(folder: Path, name: str, launcher: int | None = None, *, dies_with_parent: bool = True) -> None:
-    """Write to the process's own log from now on, and end when whoever started it does."""
+def begin(folder: Path, name: str) -> None:
+    """Write to the process's own log from now on."""
     try:
         log = os.open(log_of(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError:
@@ -51,10 +50,7 @@ def begin(folder: Path, name: str, launcher: int | None = None, *, dies_with_par
     allow_many_files()
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
-        if dies_with_parent:
-            library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if launcher is not None and os.getppid() != launcher:
-            sys.exit(f"{name}: the launcher ended before this process had begun")
+        library.prctl(PR_SET_NAME, name.encode())
         if hasattr(library, "mallopt"):
             # Every step takes and gives back the same megabytes: kept by the process, they need no new pages.
             library.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
@@ -97,23 +93,10 @@ def guarded(name: str, function: Any, *arguments: Any) -> int:
     return 0
 
 
-def run_worker(
-    folder: str, name: str, model: Any, source: Any, enter_host: EnterHost | None, environment: Mapping[str, str]
-) -> None:
+def run_worker(folder: str, name: str, model: Any, source: Any, enter_host: EnterHost | None) -> None:
     """Be a worker; called in a process that has torch already, and has asked no GPU for anything."""
-    path = Path(folder)
-    os.environ.update(environment)
-    begin(path, name)
-    threading.Thread(target=_end_with_launcher, name="dovetail-launcher", daemon=True).start()
-    sys.exit(guarded(name, _work, path, name, model, source, enter_host))
-
-
-def _end_with_launcher() -> None:
-    """End when the launcher does: the process that forked this one would live on as long as its children do."""
-    launcher = multiprocessing.parent_process()
-    if launcher is not None:
-        launcher.join()
-        os.kill(os.getpid(), signal.SIGKILL)
+    begin(Path(folder), name)
+    sys.exit(guarded(name, _work, Path(folder), name, model, source, enter_host))
 
 
 def _work(folder: Path, name: str, model: Any, source: Any, enter_host: EnterHost | None) -> None:
@@ -141,11 +124,10 @@ def first_worker(run: Run) -> RunWorker:
     return msgspec.structs.replace(first, name=EXTRA, count=1, share=None)
 
 
-def main() -> int:
-    """Be the coordinator or a server: neither imports torch."""
-    folder, name = Path(sys.argv[1]), sys.argv[2]
-    begin(folder, name, int(sys.argv[3]))
-    return guarded(name, _serve, folder, name)
+def run_role(folder: str, name: str) -> None:
+    """Be the coordinator or a server."""
+    begin(Path(folder), name)
+    sys.exit(guarded(name, _serve, Path(folder), name))
 
 
 def _serve(folder: Path, name: str) -> None:
@@ -159,7 +141,3 @@ def _serve(folder: Path, name: str) -> None:
         from dovetail.runtime.server.loop import serve  # noqa: PLC0415 - compiles, which the coordinator need not
 
         serve(process)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -19,7 +20,6 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import REDO, ROWS, ask_for
 from dovetail.runtime.launch.child import Child, FalseStarts, Starter
 from dovetail.runtime.launch.elastic_workers import ElasticWorkers
-from dovetail.runtime.launch.hosts.fleet import Fleet
 from dovetail.runtime.launch.hosts.protocol import HERE, Handle
 from dovetail.runtime.launch.sandbox import Quotas, Sandbox, check_ring
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
@@ -30,6 +30,9 @@ from dovetail.runtime.prepare.resolve import COORDINATOR
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.process import Process
 from dovetail.transport import Caller, sweep
+
+if TYPE_CHECKING:
+    from dovetail.runtime.launch.hosts.fleet import Fleet
 
 LOOK_S = 0.1
 """How often a watched run is asked how it goes, and its processes are seen to."""
@@ -54,24 +57,24 @@ class LocalRun:
         *,
         model: nn.Module | None = None,
         source: Source | None = None,
-        bed: Sandbox | None = None,
+        sandbox: Sandbox | None = None,
         lock: RunLock | None = None,
         fleet: Fleet | None = None,
     ) -> None:
-        """Get ready to start what `prepare` made; without a `bed`, the run file's quotas hold.
+        """Get ready to start what `prepare` made; without a `sandbox`, the run file's quotas hold.
 
         With a `fleet`, workers are on its hosts; coordinator and servers are children of this process all the same.
         Without a `lock` the run is locked from the first process to the last.
         """
         self.folder, self._lock, self._fleet = folder, lock, fleet
         self.blueprint = Blueprint.read(folder)
-        self.bed: Sandbox = Quotas(self.blueprint) if bed is None else bed
-        self._starter = Starter(folder, self.bed, model, source)
+        self.sandbox: Sandbox = Quotas(self.blueprint) if sandbox is None else sandbox
+        self._starter = Starter(folder, self.sandbox, model, source)
         self._process = Process(folder, LAUNCHER)
         self._roles = [COORDINATOR, *(spec.name for spec in self.blueprint.servers)]
         self.children: dict[str, Child] = {}
-        self._team = ElasticWorkers(folder, self.blueprint, self.children, self._start)
-        self._starter.environment_of = self._team.environment_of
+        self._elastic = ElasticWorkers(folder, self.blueprint, self.children, self._start)
+        self._starter.environment_of = self._elastic.environment_of
         self._things = ExitStack()
         self._line: Caller | None = None
         self._clock = AwakeClock()
@@ -90,9 +93,9 @@ class LocalRun:
         try:
             if self._lock is None:
                 self._lock = self._things.enter_context(RunLock(self.folder))
-            check_ring(self.blueprint.run, self.bed)
+            check_ring(self.blueprint.run, self.sandbox)
             self._starter.inherited = (self._lock.descriptor,)
-            self._things.enter_context(self.bed)
+            self._things.enter_context(self.sandbox)
             for name in [*self._roles, *(name for name, _ in self.blueprint.run.each_worker())]:
                 self._start(name)
             self._line = self._process.call_coordinator()
@@ -124,7 +127,7 @@ class LocalRun:
         else:
             self.children[name] = Child(name, handle, is_role=is_role)
         if handle.host == HERE and handle.pid:
-            self.bed.started(name, handle.pid)
+            self.sandbox.started(name, handle.pid)
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
@@ -179,7 +182,7 @@ class LocalRun:
                 self._end_lost(name, process_id)
             time.sleep(timeout_s)
         self._restart_dead()
-        self._team.see_to(report)
+        self._elastic.see_to(report)
         if self._clock.now() - self._answered_s > self._answer_s:
             self._answered_s, self._answer_s = self._clock.last_s, 2 * self._answer_s
             self.children[COORDINATOR].handle.kill()  # it stands still, and is started again
@@ -196,19 +199,19 @@ class LocalRun:
         faults = self.blueprint.run.faults
         for child in list(self.children.values()):
             how = child.how_it_ended()
-            if how is None or (child.may_have_been_told() and not self._team.is_leaving(child.name)):
+            if how is None or (child.may_have_been_told() and not self._elastic.is_leaving(child.name)):
                 continue
-            if self._team.is_leaving(child.name):
+            if self._elastic.is_leaving(child.name):
                 if how != "exit status 0":  # else it has said so itself
                     self._need_line().send(
                         Died(name=child.name, process_id=child.process_id, how=how, comes_back=False)
                     )
-                self._team.left(child.name)
+                self._elastic.left(child.name)
                 if self._fleet is not None:
                     self._fleet.left(child.name)
                 continue
             comes_back = child.starts <= faults.restarts and (child.is_role or faults.restart_workers)
-            comes_back = comes_back and self._team.may_start_again(child)
+            comes_back = comes_back and self._elastic.may_start_again(child)
             if child.name == COORDINATOR:
                 self._request = None
                 if not comes_back:
@@ -226,7 +229,7 @@ class LocalRun:
                 self._start(child.name)
             else:
                 del self.children[child.name]
-                self._team.go_on_without(child.name)
+                self._elastic.go_on_without(child.name)
                 if self._fleet is not None:
                     self._fleet.left(child.name)
 

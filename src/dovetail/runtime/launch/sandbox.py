@@ -71,9 +71,9 @@ class Quotas:
             self.quotas[name].add(process_id)
 
 
-def check_ring(run: Run, bed: Sandbox) -> None:
+def check_ring(run: Run, sandbox: Sandbox) -> None:
     """Refuse a ring across hosts that nobody vouched for."""
-    away = [name for name, _ in run.each_worker() if bed.entrance(name) is not None]
+    away = [name for name, _ in run.each_worker() if sandbox.entrance(name) is not None]
     if away and run.training.dense == "ring" and not run.network.trusted_network:
         raise SpecError(
             f'is "ring", and worker `{away[0]}` is on another host: a ring neither encrypts nor authenticates',

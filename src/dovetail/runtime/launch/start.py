@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -13,7 +14,7 @@ from dovetail.logs import json_lines
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name
 from dovetail.runtime.finished.result import RunPace, TrainingResult, read_result
-from dovetail.runtime.launch.hosts.fleet import Fleet
+from dovetail.runtime.launch.fork_server import fork_server
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.validation import Validator
 from dovetail.runtime.messages import Report
@@ -25,8 +26,11 @@ from dovetail.runtime.prepare.main_guard import check_travels, forget
 from dovetail.runtime.prepare.run_folder import prepare, undo
 from dovetail.runtime.prepare.warm_start import FirstValues
 from dovetail.runtime.private_folder import remove_private_folder
-from dovetail.runtime.single.device_run import DeviceRun, on_one_device
 from dovetail.spec.run import Run
+
+if TYPE_CHECKING:
+    from dovetail.runtime.launch.hosts.fleet import Fleet
+    from dovetail.runtime.single.device_run import DeviceRun
 
 OnReport = Callable[[Report], None]
 
@@ -53,13 +57,12 @@ def start(
     `lock` is the folder's, where it is held already; `tell` hears what differs from before. With a `fleet`, workers are
     on its hosts.
     """
-    run = on_one_device(run, other_hosts=fleet is not None) if run.table.place == "device" else run
-    _check_objects(run, model, source)
-    if fleet is not None:
-        run = _settled(run, fleet, model, source)
+    run = _settled(run, fleet, model, source)
     if resumed and not folder.is_dir():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
     forget()
+    if run.table.place != "device":
+        fork_server()  # it loads while the run is made ready
     page = [] if run.log.metrics is None else [MetricsPage(tell)]
     told, pace = Callbacks([*callbacks, *page]), RunPace()
     with ExitStack() as things:
@@ -87,11 +90,10 @@ def start(
                     )
                     things.callback(validator.close)
                 told.begin(folder, blueprint.run)
-                processes: DeviceRun | LocalRun = (
-                    DeviceRun(folder, model=model, source=source)
-                    if run.table.place == "device"
-                    else LocalRun(folder, model=model, source=source, lock=held, fleet=fleet)
-                )
+                if run.table.place == "device":
+                    processes = _on_device(folder, model, source)
+                else:
+                    processes = LocalRun(folder, model=model, source=source, lock=held, fleet=fleet)
                 running.enter_context(processes)
             except BaseException:
                 if not resumed:
@@ -119,8 +121,22 @@ def start(
         return result
 
 
-def _settled(run: Run, fleet: Fleet, model: nn.Module | None, source: Source | None) -> Run:
-    """Return a run as it is on other hosts; refuse what would have to travel there as an object."""
+def _on_device(folder: Path, model: nn.Module | None, source: Source | None) -> LocalRun | DeviceRun:
+    """Return a run in this one process."""
+    from dovetail.runtime.single.device_run import DeviceRun  # noqa: PLC0415 - only where it is needed
+
+    return DeviceRun(folder, model=model, source=source)
+
+
+def _settled(run: Run, fleet: Fleet | None, model: nn.Module | None, source: Source | None) -> Run:
+    """Return a run as it is on its device or hosts; refuse what cannot go there."""
+    if run.table.place == "device":
+        from dovetail.runtime.single.device_run import on_one_device  # noqa: PLC0415 - only where it is needed
+
+        run = on_one_device(run, other_hosts=fleet is not None)
+    _check_objects(run, model, source)
+    if fleet is None:
+        return run
     if model is not None or source is not None:
         raise TrainingError(
             f"the {'data' if model is None else 'model'} is an object of this program, and workers are on other hosts",

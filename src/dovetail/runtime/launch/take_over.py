@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.launch.child import processes_ready
+from dovetail.runtime.launch.fork_server import fork_server
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.prepare.lock import owner_of
 from dovetail.runtime.prepare.placement import Elsewhere
@@ -51,8 +51,9 @@ def take_over(run: Run, folder: Path, tell: Callable[[str], None]) -> None:
 
 def _get_ready(run: Run) -> None:
     """Load what the run's processes need, and do once here what is done when it begins: the second time is fast."""
-    with processes_ready(run.servers.count):
-        data = load_source(run)
-        built = build_model(run, data.schema)
-        _, private = resolve(run, built, data, timeline=False, bare=False, elsewhere=Elsewhere())
-        remove_private_folder(private)
+    server = fork_server()
+    data = load_source(run)
+    built = build_model(run, data.schema)
+    _, private = resolve(run, built, data, timeline=False, bare=False, elsewhere=Elsewhere())
+    remove_private_folder(private)
+    server.wait_until_ready()

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dovetail.data.imports import ImportProblem, imported
 from dovetail.errors import did_you_mean
+from dovetail.references import import_function
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.figures import TensorBoardFile
 from dovetail.runtime.finished.result import Validated
@@ -154,10 +154,7 @@ class Logging(Callback):
 def make_logger(name: str) -> Logger:
     """Return the logger `tensorboard`, `wandb` or `mlflow`, or what `package.module:Class` makes."""
     if ":" in name:
-        try:
-            made: Logger = imported(name)()
-        except ImportProblem as problem:
-            raise TrainingError(f"logger `{name}`: {problem}", hint=problem.way_out) from None
+        made: Logger = import_function(name, what="logger", error=TrainingError)()
         return made
     if name not in LOGGERS:
         raise TrainingError(

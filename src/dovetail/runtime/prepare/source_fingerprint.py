@@ -10,8 +10,9 @@ from pathlib import Path
 
 from dovetail import __version__
 from dovetail.data.batch import Batch
-from dovetail.data.imports import ImportProblem, imported
 from dovetail.data.source import Source
+from dovetail.errors import DovetailError
+from dovetail.references import import_function
 from dovetail.runtime.blueprint import SourceFingerprint
 from dovetail.runtime.sealed import checksum_of_bytes
 from dovetail.spec.run import Run
@@ -81,9 +82,9 @@ def _code_of(name: str) -> str:
     if ":" not in name:
         return ""
     try:
-        file = inspect.getsourcefile(inspect.unwrap(imported(name)))
+        file = inspect.getsourcefile(inspect.unwrap(import_function(name)))
         return hashlib.sha256(Path(file or "").read_bytes()).hexdigest()[:32]
-    except (ImportProblem, OSError, TypeError):
+    except (DovetailError, OSError, TypeError):
         return ""
 
 

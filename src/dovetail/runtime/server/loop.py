@@ -43,9 +43,8 @@ from dovetail.runtime.messages import (
     WhoAreYou,
 )
 from dovetail.runtime.process import HEARTBEAT_S, Process
-from dovetail.runtime.server.answers import AnswerWire
+from dovetail.runtime.server.answers import AnswerWire, Parked, Waiting
 from dovetail.runtime.server.norm_sums import Answers
-from dovetail.runtime.server.parked import Parked, Waiting
 from dovetail.runtime.server.redo.log import RedoLog
 from dovetail.runtime.server.redo.safekeeping import Safekeeping
 from dovetail.runtime.server.requests import accepted, gradients_in, residual_in

@@ -36,7 +36,7 @@ class ExchangeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Of that, workers waited so long; the rest was hidden."""
 
 
-class Figures:
+class ExchangeFigures:
     """Counts, and tells."""
 
     def __init__(self, folder: Path, log: Callable[[str], None], show: Callable[[str], None]) -> None:

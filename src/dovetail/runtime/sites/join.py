@@ -19,7 +19,7 @@ from dovetail.runtime.sites.aggregator import AggregatorLine
 from dovetail.runtime.sites.catch_up import CatchUpPeer, Nearby
 from dovetail.runtime.sites.changes import DenseProgress, Floats, Keys, RowProgress, Rule, combined_dense, combined_rows
 from dovetail.runtime.sites.exchange_log import Cuts, ExchangeLog
-from dovetail.runtime.sites.figures import Figures
+from dovetail.runtime.sites.figures import ExchangeFigures
 from dovetail.runtime.sites.messages import RoundHead, SiteMessage
 from dovetail.runtime.sites.outer_step import OuterStep, SiteParameters, Terms
 from dovetail.runtime.sites.rounds import Shapes, decode, encode
@@ -163,7 +163,7 @@ def join(process: Process, number: int, store: SiteParameters, exact: Places, te
             connect, site=site, every=every or FIRST_EVERY, now_s=now_s, tell=tell, giver=giver, nearby=nearby
         )
     warm_up(exchange.bits)
-    figures = Figures(folder, process.log, tell)
+    figures = ExchangeFigures(folder, process.log, tell)
     outer_step = OuterStep(terms, shapes, store, Cuts(folder), line, figures, tell)
     return Joined(outer_step, shapes, line, names, site, blueprint.num_servers, last_steps[site])
 

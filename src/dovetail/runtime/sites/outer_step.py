@@ -27,7 +27,7 @@ from dovetail.runtime.sites.changes import (
     combined_rows,
 )
 from dovetail.runtime.sites.exchange_log import Cuts, arrays_of
-from dovetail.runtime.sites.figures import Figures
+from dovetail.runtime.sites.figures import ExchangeFigures
 from dovetail.runtime.sites.messages import Beat, Exchange, RoundHead
 from dovetail.runtime.sites.rounds import Arrays, Shapes, decode, encode, num_bytes
 
@@ -128,7 +128,7 @@ class OuterStep:
         store: SiteParameters,
         cuts: Cuts,
         line: ExchangeLine,
-        figures: Figures,
+        figures: ExchangeFigures,
         tell: Callable[[str], None],
     ) -> None:
         """Stand at the beginning: what the store has is what all sites have."""

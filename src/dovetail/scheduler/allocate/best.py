@@ -16,6 +16,21 @@ from dovetail.scheduler.allocate.bound import price_workers, within_gap
 from dovetail.scheduler.allocate.knapsack import IMPOSSIBLE, solve_knapsack
 from dovetail.scheduler.view import BoolArray, FloatArray, IntArray
 
+NODE_LIMIT = 20_000
+"""Where HiGHS gives up on a proof; counted in nodes, not seconds, so that a decision can be repeated."""
+GAP = 1e-6
+AT_ONCE = 2_000_000
+"""Options times states up to which the table is used at once: about a millisecond, what prices take."""
+TABLE_WORK = 24_000_000
+"""Options times states up to which the table is used for what prices leave: about ten milliseconds."""
+TABLE_CELLS = 20_000_000
+"""Jobs times states that a table may have at all: it keeps eight bytes for each."""
+EXACT_ENOUGH = 1e-9
+NEAR_ENOUGH = 1e-4
+"""How far below its bound a choice may stay where no table is affordable."""
+MOST_FOR_HIGHS = 4_000
+"""Options that HiGHS is asked to choose from: about a second. Beyond, the best choice that prices led to stands."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
@@ -46,11 +61,6 @@ class JobOptions:
         )
 
 
-NODE_LIMIT = 20_000
-"""Where HiGHS gives up on a proof; counted in nodes, not seconds, so that a decision can be repeated."""
-GAP = 1e-6
-
-
 def solve_milp(options: JobOptions, capacity: IntArray, *, required: bool) -> IntArray | None:
     """Return for each job the option chosen (-1 = none), or None where nothing was found."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415
@@ -79,19 +89,6 @@ def solve_milp(options: JobOptions, capacity: IntArray, *, required: bool) -> In
     taken = np.flatnonzero(found.x > 0.5)
     chosen[jobs[taken]] = taken
     return chosen
-
-
-AT_ONCE = 2_000_000
-"""Options times states up to which the table is used at once: about a millisecond, what prices take."""
-TABLE_WORK = 24_000_000
-"""Options times states up to which the table is used for what prices leave: about ten milliseconds."""
-TABLE_CELLS = 20_000_000
-"""Jobs times states that a table may have at all: it keeps eight bytes for each."""
-EXACT_ENOUGH = 1e-9
-NEAR_ENOUGH = 1e-4
-"""How far below its bound a choice may stay where no table is affordable."""
-MOST_FOR_HIGHS = 4_000
-"""Options that HiGHS is asked to choose from: about a second. Beyond, the best choice that prices led to stands."""
 
 
 def best_choice(options: JobOptions, capacity: IntArray, *, required: bool = False) -> IntArray:

@@ -26,6 +26,9 @@ from dovetail.scheduler.allocate.bound import clear
 from dovetail.scheduler.allocate.knapsack import raise_to
 from dovetail.scheduler.view import FloatArray, IntArray
 
+RENEW = 0.05
+"""The share by which jobs grow between two renewals: how finely prices are followed."""
+
 
 def last_first(least_s: FloatArray, again_s: FloatArray) -> IntArray:
     """Return the jobs from the one that will be done last to the first: the largest least possible time first.
@@ -107,10 +110,6 @@ def ordered_costates(
             else:
                 order[place], order[place + 1] = one, other
     return worth
-
-
-RENEW = 0.05
-"""The share by which jobs grow between two renewals: how finely prices are followed."""
 
 
 @njit(cache=True, nogil=True)

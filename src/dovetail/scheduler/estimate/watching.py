@@ -22,6 +22,15 @@ FIRST_GUESS_S = 3600.0
 HISTORY_ERROR = 1.0
 """The spread of sizes: the standard deviation of their logarithm, as an error bar."""
 
+NOISE = 0.05
+"""The relative error that one measured speed is taken to have."""
+HOPE = 1.0
+"""Error bars by which a size counts as faster than expected.
+
+A size that may well pay is tried, and then it is known; one that is passed over never would be."""
+OTHER_TYPE_ERROR = 0.5
+"""The error bar of a kind's speeds on a type that it never ran on."""
+
 
 class SizeHistory:
     """Sizes of finished jobs, by kind and in all.
@@ -63,16 +72,6 @@ def _work_for_each_done(sizes: FloatArray) -> float:
     done = np.arange(1, count + 1)
     ratios = (np.cumsum(sizes) + (count - done) * sizes) / done
     return float(ratios[int(np.sqrt(count)) - 1 :].min())
-
-
-NOISE = 0.05
-"""The relative error that one measured speed is taken to have."""
-HOPE = 1.0
-"""Error bars by which a size counts as faster than expected.
-
-A size that may well pay is tried, and then it is known; one that is passed over never would be."""
-OTHER_TYPE_ERROR = 0.5
-"""The error bar of a kind's speeds on a type that it never ran on."""
 
 
 class Watching:

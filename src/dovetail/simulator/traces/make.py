@@ -24,6 +24,33 @@ BETWEEN_BYTE_S = 1 / 10e9
 REDUCE_BYTE_S = 1 / 200e9
 LATENCY_S = 3e-5
 
+PACE = {"v100": 1.0, "p100": 0.55, "t4": 0.35, "k80": 0.18, "a100": 2.2}
+"""How fast a type computes against a V100, roughly; a type that is not listed counts as a V100."""
+Pattern = Literal["poisson", "bursty", "diurnal"]
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+BURST_JOBS = 8
+"""How many jobs a burst has on average."""
+BURST_GAP_S = 5.0
+"""The mean gap inside a burst."""
+DAY_S = 86400.0
+SWING = 0.8
+"""How far the rate goes up by day and down by night, as a share of its mean."""
+Contention = Literal["none", "moderate", "extreme"]
+CONTENTIONS: tuple[Contention, ...] = get_args(Contention)
+MEAN_GAP_S: dict[Contention, float] = {"none": 1000.0, "moderate": 500.0, "extreme": 250.0}
+NUM_JOBS: dict[Contention, int] = {"none": 44, "moderate": 114, "extreme": 206}
+REFERENCE_WORKERS = 64
+"""The gaps are for so many workers; other clusters get them in proportion."""
+MEDIAN_SECONDS_ON_ONE = 5_800.0
+SPREAD = 1.7
+"""Standard deviation of the logarithm of a job's size: the mean is exp(SPREAD^2 / 2) = 4.2 times the median."""
+LONGEST = 72.0
+"""The longest job, in medians."""
+MAX_WORKERS = 16
+LOSS_POINTS = 60
+LOSS_NOISE = 0.01
+DEFAULT_NODES = (NodeGroup(type="v100", workers=4, count=16),)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelKind:
@@ -66,22 +93,8 @@ KINDS = (
     ModelKind(name="vgg16", parameters=138e6, batch=512, sample_s=1 / 230),
 )
 
-PACE = {"v100": 1.0, "p100": 0.55, "t4": 0.35, "k80": 0.18, "a100": 2.2}
-"""How fast a type computes against a V100, roughly; a type that is not listed counts as a V100."""
 
 BY_NAME = {kind.name: kind for kind in KINDS}
-
-
-Pattern = Literal["poisson", "bursty", "diurnal"]
-PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
-
-BURST_JOBS = 8
-"""How many jobs a burst has on average."""
-BURST_GAP_S = 5.0
-"""The mean gap inside a burst."""
-DAY_S = 86400.0
-SWING = 0.8
-"""How far the rate goes up by day and down by night, as a share of its mean."""
 
 
 def arrivals_s(pattern: Pattern, *, count: int, mean_gap_s: float, draw: random.Random) -> list[float]:
@@ -115,25 +128,6 @@ def _diurnal(count: int, mean_gap_s: float, draw: random.Random) -> list[float]:
         if draw.random() < (1 + SWING * math.sin(2 * math.pi * now_s / DAY_S)) / (1 + SWING):
             times.append(now_s)
     return [time_s - times[0] for time_s in times]
-
-
-Contention = Literal["none", "moderate", "extreme"]
-CONTENTIONS: tuple[Contention, ...] = get_args(Contention)
-
-MEAN_GAP_S: dict[Contention, float] = {"none": 1000.0, "moderate": 500.0, "extreme": 250.0}
-NUM_JOBS: dict[Contention, int] = {"none": 44, "moderate": 114, "extreme": 206}
-REFERENCE_WORKERS = 64
-"""The gaps are for so many workers; other clusters get them in proportion."""
-MEDIAN_SECONDS_ON_ONE = 5_800.0
-SPREAD = 1.7
-"""Standard deviation of the logarithm of a job's size: the mean is exp(SPREAD^2 / 2) = 4.2 times the median."""
-LONGEST = 72.0
-"""The longest job, in medians."""
-MAX_WORKERS = 16
-LOSS_POINTS = 60
-LOSS_NOISE = 0.01
-
-DEFAULT_NODES = (NodeGroup(type="v100", workers=4, count=16),)
 
 
 def make_workload(

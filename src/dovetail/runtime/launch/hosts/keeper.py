@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 import psutil
 
 from dovetail.atomic_file import replace_file
-from dovetail.runtime.launch.entry import LEAVE
+from dovetail.runtime.launch.fork_server import LEAVE
 from dovetail.runtime.launch.hosts.protocol import (
     AskFacts,
     AskMissing,

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.data.imports import ImportProblem, imported
+from dovetail.errors import DovetailError
+from dovetail.references import import_function
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT, FIXED, KEYS
@@ -74,8 +75,8 @@ def _files_of(reference: str) -> Iterator[tuple[Path, str]]:
         yield path, str(path)
         return
     try:
-        file = inspect.getsourcefile(inspect.unwrap(imported(reference)))
-    except (ImportProblem, TypeError):
+        file = inspect.getsourcefile(inspect.unwrap(import_function(reference)))
+    except (DovetailError, TypeError):
         return  # whoever builds the model says what is wrong
     top = place.partition(".")[0]
     module = sys.modules.get(top)

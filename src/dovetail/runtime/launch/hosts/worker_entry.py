@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from dovetail.runtime.launch.entry import LEAVE, begin, first_worker, guarded
+from dovetail.runtime.launch.entry import begin, first_worker, guarded
+from dovetail.runtime.launch.fork_server import LEAVE
 from dovetail.runtime.process import Process
 from dovetail.spec.run import RunWorker
 
@@ -27,7 +28,7 @@ def main() -> int:
     folder, name, *more = sys.argv[1:]
     path = Path(folder)
     threading.Thread(target=_end_with, args=(os.getppid(),), name="dovetail-keeper", daemon=True).start()
-    begin(path, name, dies_with_parent=False)  # which would be the keeper's thread
+    begin(path, name)
     settings = msgspec.json.decode(more[0], type=RunWorker) if more else None
     return guarded(name, _work, path, name, settings)
 

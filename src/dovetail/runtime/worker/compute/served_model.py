@@ -45,11 +45,13 @@ class ServedModel:
         last: int | None = None,
         precision: Precision = "float32",
         compiles: bool = False,
+        normalises_alone: bool = True,
     ) -> None:
         """Take the model over; `schema` names the columns of its data.
 
         Of the dense parameters the vectors hold those in `only`, and the memory of others is given back. What blocks
         after `last` look up is not fetched ahead: others run them. One that `compiles` does so with the second batch.
+        Where it `normalises_alone`, batch norms see a worker's own batch only.
         """
         self.graph, self.rows, self.device, self.compiles = model, rows, device, compiles
         self._outcome = compiled(model.outcome) if compiles else model.outcome
@@ -81,9 +83,8 @@ class ServedModel:
         blocks = model.blocks[: None if last is None else last + 1] if isinstance(model, LayerGraph) else None
         self._prefetch = KeyPrefetch(self._sparse, blocks)
         self._batch: Batch | None = None
-        self.normalises_alone = True
-        """Whether batch norms see this batch only."""
-        self._norms = [norm for norm in norms_of(model) if norm.training]
+        self._norms = [norm for norm in norms_of(model) if norm.training] if normalises_alone else []
+        """Those that a single sample is too little for."""
 
     @property
     def layer_graph(self) -> LayerGraph:
@@ -131,7 +132,7 @@ class ServedModel:
     def outcome(self, batch: Batch) -> tuple[Tensor, Any]:
         """Return the loss, summed over the samples of a batch that is on the device, and the model's answer."""
         self._batch = batch
-        if self._norms and batch.num_samples == 1 and self.normalises_alone:
+        if self._norms and batch.num_samples == 1:
             return self._outcome_of_one(batch)
         if self._prefetch.is_known and self._has_begun:
             return self._outcome(batch)
@@ -188,5 +189,6 @@ def load_served_model(
         last=cut.last if cut is not None else None,
         precision=settings.precision,
         compiles=training.compile and can_compile(device, process.log),
+        normalises_alone=training.batch_norm != "global",
     )
     return served, cut

@@ -44,7 +44,6 @@ class SyncBatchNorms:
         self, served: ServedModel, connections: ServerConnections, process: Process, wanted: Callable[[Task], bool]
     ) -> None:
         """Have the norms of a model that are in training ask."""
-        served.normalises_alone = False
         self._connections, self._wanted = connections, wanted
         self._attempt = f"{process.name}/{process.process_id}"
         model = served.graph

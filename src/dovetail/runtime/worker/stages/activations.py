@@ -78,7 +78,7 @@ class ActivationTransport:
     def unpack(self, array: Any) -> Tensor:
         """Return an array of a message on the device; in host memory it is that of the message, and as short-lived."""
         if self._codec is not None and array.dtype == np.uint8:
-            array = unpack(array, where="an envelope from another stage")
+            array = unpack(array, where="a message from another stage")
         is_half = array.dtype == np.uint16
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # it cannot be written; nobody does

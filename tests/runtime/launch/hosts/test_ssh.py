@@ -19,7 +19,7 @@ from dovetail.spec.run import RunData, RunNetwork, RunWorker
 from testbed import available
 from testbed.ssh import why_no_ssh
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
-from tests.runtime.hosts.ssh_hosts import Machines, make_python, three_machines
+from tests.runtime.launch.hosts.ssh_hosts import Machines, make_python, three_machines
 from tests.runtime.runs import assert_same_state, cut, last_state, make_run
 
 WHY_NOT = why_no_ssh() or available().why_not.get("hosts", "")

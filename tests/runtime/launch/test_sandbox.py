@@ -12,9 +12,9 @@ from dovetail.runtime.launch.sandbox import Quotas, check_ring
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import RunNetwork, RunServers, RunWorker
 from testbed import available
-from tests.runtime.beds import OtherHosts
 from tests.runtime.counting import COUNTING, PLAIN
 from tests.runtime.runs import assert_nothing_left, make_run
+from tests.runtime.sandboxes import OtherHosts
 
 
 def ring_of(*names, **network):
@@ -38,7 +38,7 @@ def test_a_ring_across_hosts_needs_somebody_to_vouch_for_the_network():
 
 def test_a_ring_that_is_refused_starts_nothing_and_leaves_nothing(tmp_path):
     blueprint = prepare(ring_of("near", "far"), tmp_path / "run")
-    local = LocalRun(tmp_path / "run", bed=OtherHosts({"far": "elsewhere"}))
+    local = LocalRun(tmp_path / "run", sandbox=OtherHosts({"far": "elsewhere"}))
     assert Path(blueprint.lanes).exists()
 
     with pytest.raises(SpecError, match="neither encrypts nor authenticates"), local:
@@ -49,26 +49,26 @@ def test_a_ring_that_is_refused_starts_nothing_and_leaves_nothing(tmp_path):
 
 
 def test_every_process_is_told_to_the_bed(tmp_path):
-    bed = OtherHosts({})
+    sandbox = OtherHosts({})
     prepare(make_run(model=COUNTING, optimizer=PLAIN, reduction="sum", samples=400, workers=1), tmp_path / "run")
-    with LocalRun(tmp_path / "run", bed=bed) as local:
+    with LocalRun(tmp_path / "run", sandbox=sandbox) as local:
         local.wait(timeout_s=200)
 
-    assert bed.starts == [(name, child.process_id) for name, child in local.children.items()]
-    assert [name for name, _ in bed.starts] == ["coordinator", "server-0", "worker"]
+    assert sandbox.starts == [(name, child.process_id) for name, child in local.children.items()]
+    assert [name for name, _ in sandbox.starts] == ["coordinator", "server-0", "worker"]
 
 
 @pytest.mark.skipif(not available().cpu_quota, reason="no CPU quotas here")
 def test_cores_of_the_run_file_become_quotas_of_workers_and_servers(tmp_path):
     run = make_run(workers=[RunWorker(name="slow", cores=0.25), RunWorker(name="free")])
     run = msgspec.structs.replace(run, servers=RunServers(count=2, cores=0.5))
-    bed = Quotas(prepare(run, tmp_path / "run"))
+    sandbox = Quotas(prepare(run, tmp_path / "run"))
 
-    with bed:
-        assert sorted(bed.quotas) == ["server-0", "server-1", "slow"]
-        group = bed.quotas["slow"].path
-        bed.started("slow", os.getpid())
-        bed.started("free", os.getpid())  # which has none: it stays where it is
+    with sandbox:
+        assert sorted(sandbox.quotas) == ["server-0", "server-1", "slow"]
+        group = sandbox.quotas["slow"].path
+        sandbox.started("slow", os.getpid())
+        sandbox.started("free", os.getpid())  # which has none: it stays where it is
         assert str(os.getpid()) in (group / "cgroup.procs").read_text().split()
 
     assert not group.exists()

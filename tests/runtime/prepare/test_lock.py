@@ -1,5 +1,6 @@
 """A run belongs to one launcher: whose it is, who is refused, and what a start that came to nothing leaves."""
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -19,11 +20,13 @@ from dovetail.errors import DovetailError
 from dovetail.orchestrate.run_files import lock_free_folder
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.launch.fork_server import fork_server
 from dovetail.runtime.launch.join import join
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.prepare.lock import Owner, RunLock, owner_of
 from dovetail.runtime.prepare.run_folder import is_free, prepare
 from dovetail.spec.run import RunModel
+from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import make_run, state_in
 
 ROOT = Path(__file__).parents[3]
@@ -215,15 +218,14 @@ def test_checkpoints_of_a_run_without_its_blueprint_are_never_swept(tmp_path):
 def test_a_resume_that_was_killed_leaves_the_run_as_it_was(tmp_path):
     code = """
         import os, signal, sys, pathlib
-        from dovetail.runtime import sealed
         from dovetail.runtime.prepare.run_folder import prepare
         from tests.runtime.runs import make_run
         real = os.fsync
         def ends(file):
-            if os.readlink(f"/proc/self/fd/{file}").endswith("blueprint.json.new"):
+            if "/.blueprint.json." in os.readlink(f"/proc/self/fd/{file}"):
                 os.kill(os.getpid(), signal.SIGKILL)
             real(file)
-        sealed.os.fsync = ends
+        os.fsync = ends
         prepare(make_run(samples=400), pathlib.Path(sys.argv[1]), resume=True)
         """
     before = prepare(RUN, tmp_path / "run")
@@ -261,17 +263,18 @@ def test_nobody_joins_a_run_that_is_not_under_way(tmp_path):
 
 
 def processes_of(folder: Path) -> list[int]:
+    """Return who writes to a log of a run."""
     found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        words = process.info["cmdline"] or []
-        if str(folder) in words and "dovetail.runtime.launch.entry" in words:
-            found.append(process.pid)
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{process.pid}/fd/2").readlink().is_relative_to(folder):
+                found.append(process.pid)
     return found
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3])
 def test_a_launcher_that_is_killed_while_it_starts_leaves_no_process(tmp_path, after_s):
-    # Coordinator and servers ask the system to end with their launcher; one that is gone by then is noticed, too.
+    # Whoever forks them ends them with their launcher; one that is gone by then is noticed, too.
     prepare(RUN, tmp_path / "run")
     killed = python(
         """
@@ -305,9 +308,9 @@ def test_a_process_that_starts_workers_and_dies_is_named_and_the_folder_is_free_
         import os, pathlib, sys
         from dovetail.errors import DovetailError
         from dovetail.runtime import train
-        from dovetail.runtime.launch import child
+        from dovetail.runtime.launch import fork_server
         from tests.runtime.runs import make_run
-        child.PRELOAD = ["tests.runtime.launch.ends_at_import"]
+        fork_server.PRELOAD = ["tests.runtime.launch.ends_at_import"]
         try:
             train(run=make_run(samples=400), folder=sys.argv[1])
         except DovetailError as error:
@@ -322,32 +325,27 @@ def test_a_process_that_starts_workers_and_dies_is_named_and_the_folder_is_free_
     assert {path.suffix for path in (tmp_path / "run").rglob("*") if path.is_file()} <= {".log"}
 
 
-def test_what_a_killed_process_kept_its_sockets_in_is_swept_at_the_next_start(tmp_path):
-    code = """
-        import os, signal, sys
-        from dovetail.runtime.launch.child import keep_starter_folder
-        from multiprocessing import util
-        folder = keep_starter_folder()
-        assert util.get_temp_dir().startswith(str(folder))
-        print(folder, flush=True)
-        if sys.argv[1] == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        sys.stdin.readline()
-        """
-    place = {**os.environ, "TMPDIR": str(tmp_path)}
-    first, alive = (python(code, how, env=place, stdin=subprocess.PIPE) for how in ("killed", "alive"))
-    left = Path(first.communicate(timeout=150)[0].strip())
-    assert alive.stdout is not None
-    kept = Path(alive.stdout.readline().strip())
-    assert left.name.startswith("dovetail-starter-")
+@pytest.mark.processes
+def test_a_run_outlives_the_process_that_forked_its_own_and_every_sample_counts_once(tmp_path):
+    over = tmp_path / "over"
+    run = make_run(model=slow_counting(0.003, until=over), optimizer=PLAIN, reduction="sum", samples=6_000)
+    prepare(run, tmp_path / "run")
 
-    last = python(code, "ends", env=place, stdin=subprocess.PIPE)
-    last.communicate("\n", timeout=250)
+    with LocalRun(tmp_path / "run") as local:
+        before = {}
+        while (report := local.look()) is None or report.step < 2:
+            before = {name: child.process_id for name, child in local.children.items()}
+        fork_server().process.kill()
+        fork_server().process.wait()
+        local.children["worker-0"].handle.kill()  # comes back as a fork of another one
+        while local.children["worker-0"].starts < 2:
+            local.look()
+        over.touch()
+        local.wait(timeout_s=120)
+        after = {name: child.process_id for name, child in local.children.items()}
 
-    assert not left.exists()
-    assert kept.exists()
-    alive.communicate("\n", timeout=250)
-    assert list(tmp_path.iterdir()) == []  # who ends by itself tidies up
+    assert {name for name in before if before[name] != after[name]} == {"worker-0"}
+    assert_each_sample_counts_once(tmp_path / "run")
 
 
 def test_a_second_launcher_is_refused_while_a_run_goes_on_and_not_after_it(tmp_path):

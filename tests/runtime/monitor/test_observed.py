@@ -27,7 +27,7 @@ from dovetail.spec.run_sections import RunLog
 from tests.runtime.counting import PLAIN, slow_counting
 from tests.runtime.runs import make_run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOVETAIL = [sys.executable, "-c", "from dovetail.cli.main import main; main()"]
 
 

@@ -7,9 +7,8 @@ from msgspec.structs import replace
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.messages import Pull
 from dovetail.runtime.prepare.run_folder import prepare
-from dovetail.runtime.server.answers import AnswerWire
+from dovetail.runtime.server.answers import AnswerWire, Parked
 from dovetail.runtime.server.gradients import TaskPart
-from dovetail.runtime.server.parked import Parked
 from dovetail.runtime.server.shard import Shard
 from dovetail.transport import Envelope
 from dovetail.transport.shared_memory import make_shared_memory, open_shared_memory

@@ -11,7 +11,7 @@ from testbed import enter
 
 
 class OtherHosts(nullcontext[None]):
-    """A bed in which some workers live in network namespaces, by their names."""
+    """A sandbox in which some workers live in network namespaces, by their names."""
 
     def __init__(self, namespaces: Mapping[str, str]) -> None:
         super().__init__()
