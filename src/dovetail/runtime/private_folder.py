@@ -23,7 +23,13 @@ _held_ports: dict[Path, list[int]] = {}
 
 
 def hold_port(address: str, folder: Path) -> int:
-    """Return a port that stays ours until the private folder of the run goes; OSError: nobody can listen there."""
+    """Return a port that stays ours until the private folder of the run goes; OSError: nobody can listen there.
+
+    A socket that is bound and does not listen keeps its port from everyone who asks for any port; whoever asks for this
+    very one, as our processes do, may listen on it, where both sockets allow it (SO_REUSEADDR, which ZeroMQ sets). When
+    a process of the run dies, the next one finds its port free, too. Other systems than Linux have other rules: there a
+    port is drawn and let go.
+    """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((address, 0))
