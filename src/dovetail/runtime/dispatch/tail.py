@@ -8,9 +8,9 @@ The driver of a step, whenever a worker is free and something remains:
     others = [(other, seconds until it is free) for each other worker that is busy]
     samples = grant(worker, remaining, others, step_s=plan.step_s)
 
-A worker that is granted nothing waits, and asks again when another one ends a task; of several that wait the fastest
-asks first, and those with pinned shares last. Whoever asks while nobody else is busy is never refused, so the batch is
-always finished. The samples of a worker that has left go back to what remains.
+What becomes of a worker that is granted nothing, and who is asked first, is the driver's to say: the coordinator's task
+scheduler has it wait, end its task, or take from a slower one. Whoever asks while nobody else is busy is never refused,
+so the batch is always finished. The samples of a worker that has left go back to what remains.
 """
 
 from __future__ import annotations

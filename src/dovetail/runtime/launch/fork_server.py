@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import spawn
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from dovetail.errors import DovetailError
 
@@ -42,6 +42,8 @@ READY, FORKED, ENDED = b"r", b"f", b"e"
 MOST_FILES = 16
 """Open files that go with an order."""
 LOOK_S = 0.01
+SILENT_S = 300.0
+"""How long it may take to load everything, on a cold and busy machine, or to answer: one that hangs is ended."""
 LEAVE = signal.SIGUSR1
 """Asks a worker to leave. SIGTERM is not it: a group that is sent that is to end as a whole."""
 UNSEEN = "ended, and nobody saw how"
@@ -105,6 +107,7 @@ class ForkServer:
     def __init__(self) -> None:
         """Start it; it loads while the caller goes on."""
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line.settimeout(SILENT_S)
         words = [sys.executable, "-m", "dovetail.runtime.launch.fork_server", str(theirs.fileno()), str(os.getpid())]
         with theirs:
             self.process = subprocess.Popen(  # noqa: S603 - this interpreter, our own module
@@ -181,6 +184,9 @@ class ForkServer:
         """Wait for its next word; return a process that was forked."""
         try:
             said, files, _, _ = socket.recv_fds(self._line, NEWS.size, MOST_FILES)
+        except TimeoutError:
+            self.process.kill()
+            self._lose(f"said nothing for {SILENT_S:.0f} s")
         except OSError:
             said, files = b"", []
         if not said:
@@ -192,10 +198,10 @@ class ForkServer:
         self._is_ready = True
         return ForkedProcess(self, pid, files[0]) if kind == FORKED else None
 
-    def _lose(self) -> None:
+    def _lose(self, how: str = "ended") -> NoReturn:
         self.is_gone = True
         raise ForkServerEnded(
-            "the process that starts workers ended",
+            f"the process that starts workers {how}",
             hint="it was killed, or ran out of memory: see the system's log (dmesg), and start again",
         )
 
