@@ -17,6 +17,7 @@
     ├── KeyRingError            a key is missing, broken or readable by others
     ├── ListenError             an address cannot be listened at
     ├── LimitError              a limit on processes cannot be set here (dovetail.cgroups)
+    ├── ForkServerEnded         the process that starts others ended (dovetail.runtime)
     ├── HostProblem             a machine cannot be used for a run (dovetail.runtime)
     ├── UnknownJobError         nobody submitted such a job (dovetail.serve)
     └── MissingExtraError       an optional dependency is not installed

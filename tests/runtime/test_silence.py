@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.runtime.folder import SUMMARY
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run_sections import RunSaving
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import assert_nothing_left, kill, make_run, train
+from tests.waiting import wait_until
 
 PATIENCE_S = 1.5
 
@@ -115,6 +117,17 @@ def test_servers_and_coordinators_that_sleep_count_nothing_twice_when_they_wake(
     assert "server-0 is lost: silent for" in events
     assert "server-1 is lost: silent for" in events
     assert_each_sample_counts_once(tmp_path / "run")
+
+
+def test_a_run_that_is_over_before_its_launcher_asks_is_told_by_the_coordinator_that_ran_it(tmp_path):
+    run = make_run(samples=40, batch=20)
+    prepare(run, tmp_path / "run")
+
+    with LocalRun(tmp_path / "run") as local:
+        wait_until((tmp_path / "run" / SUMMARY).exists, "the run is over")
+        report = local.wait(timeout_s=100.0)
+
+    assert (report.state, local.children["coordinator"].starts) == ("done", 1)
 
 
 def test_a_launcher_that_dies_takes_its_processes_with_it(tmp_path):

@@ -52,6 +52,8 @@ TICK_S = 0.2
 """How often it is seen what is due by time."""
 STAY_S = 3.0
 """How long a coordinator stays to tell those who watch how the run ended."""
+UNTOLD_S = 30.0
+"""The same while nobody knows: a short run may be over before its launcher, on a busy machine, has asked even once."""
 WATCHES_S = 5.0
 """Whoever asked within this time watches the run."""
 
@@ -81,6 +83,7 @@ class CoordinatorLoop:
         self._ended_s: float | None = None
         self._watchers: dict[bytes, float] = {}
         """When each of those who watch asked last; after the end, those who do not know of it yet."""
+        self._told_the_end = False
         self._server_stats: dict[str, ServerStats] = {}
         self._links = LinkWidths(self._folder)
 
@@ -103,7 +106,8 @@ class CoordinatorLoop:
         """Say whether the run is over, and everyone knows or has had the time to ask."""
         if self._ended_s is None:
             return False
-        return not self._watchers or self._clock.now() - self._ended_s > STAY_S
+        stayed_s = self._clock.now() - self._ended_s
+        return stayed_s > UNTOLD_S or (self._told_the_end and (not self._watchers or stayed_s > STAY_S))
 
     def _tick(self) -> None:
         now_s = self._clock.now()
@@ -159,6 +163,7 @@ class CoordinatorLoop:
             self._watchers[envelope.sender] = self._clock.now()
         else:
             self._watchers.pop(envelope.sender, None)
+            self._told_the_end = True
 
     def _carry_out(self) -> None:
         """Do what was decided, in order."""
