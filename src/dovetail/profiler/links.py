@@ -1,6 +1,6 @@
 """How fast bytes move: over loopback, to a device and back, and between two hosts.
 
-Between hosts one side serves and the other measures, over `link_wire`.
+Between hosts one side serves and the other measures, in frames (`FramedConnection`).
 """
 
 from __future__ import annotations

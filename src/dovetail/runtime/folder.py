@@ -1,7 +1,7 @@
 """Every file in a run's folder, and what those say that more than one part reads.
 
 blueprint.json     the run with all defaults filled in, sizes, names and addresses (`blueprint`)
-fixed.safetensors  what training leaves as it is: frozen parameters and buffers (`model.fixed`)
+fixed.safetensors  what training leaves as it is: frozen parameters and buffers (`model.frozen`)
 checkpoints/       one folder for each checkpoint that is kept (`checkpoint`)
 best/              the checkpoint that did best on the validation data
 validation.jsonl   a line for each time the model was tried on them
@@ -17,10 +17,10 @@ logs/NAME.log      what each process says
 keys/              a pair of keys for each process
 rows/              rows that do not fit into memory, while the run goes on
 redo/              what each server did since the last checkpoint, while the run goes on (`server.redo`)
-sites/             rounds and exchanges with other sites, where there are any (`sites.kept`)
-prometheus.json    where the figures are served, while they are (`launch.metrics_page`)
-lock               whose the run is, while it goes on (`launch.lock`)
-size.json          how many workers a scheduler wants it to have; team.json: who works (`launch.team`)
+sites/             rounds and exchanges with other sites, where there are any (`sites.exchange_log`)
+prometheus.json    where the figures are served, while they are (`monitor.metrics_page`)
+lock               whose the run is, while it goes on (`prepare.lock`)
+size.json          how many workers a scheduler wants it to have; team.json: who works (`launch.elastic_workers`)
 """
 
 from __future__ import annotations

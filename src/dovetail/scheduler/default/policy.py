@@ -1,11 +1,11 @@
 """The default: the exact optimum, at every decision, of the delay that is worked off a second.
 
 What a unit of a job's work is worth is its costate, the delay that it causes all jobs together in the fluid optimum
-(`value.costate`; `value.prices` on clusters too large for a table). Each offer's value follows from it, restarts
-included (`value.changes`), and of all allocations that fit, the one with the greatest sum of values is found exactly
-(`allocate`). Jobs that are overdue go first (`value.overdue`), so nobody starves.
+(`costates`: a table, or prices on clusters too large for one). Each offer's value follows from it, restarts included
+(`values.change_values`), and of all allocations that fit, the one with the greatest sum of values is found exactly
+(`allocate`). Jobs that are overdue go first (`values.must_run`), so nobody starves.
 
-The knob says what a second of each job's delay counts (`value.weights`): all the same for the mean completion time (0);
+The knob says what a second of each job's delay counts (`values.delay_weights`): all the same for the mean completion time (0);
 towards the makespan (1), more for jobs that are old already and for those that would be last and alone.
 """
 
