@@ -213,7 +213,10 @@ class DeviceRun:
         budgets = bytes_by_table(run.table, [table.name for table in self._blueprint.tables])
         self._tables = [
             load_table(
-                *(self._blueprint, self._manifest, newest, position),
+                self._blueprint,
+                self._manifest,
+                newest,
+                position,
                 cold=rows_of(folder, self._blueprint.servers[0].name) / f"table-{position}",
                 device=run.table.device,
                 device_bytes=held_bytes,

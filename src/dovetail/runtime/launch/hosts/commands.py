@@ -76,8 +76,12 @@ def _written(remote: RemoteHost, handle: RemoteHandle, kind: str) -> str:
 
 def _failed(remote: RemoteHost, handle: RemoteHandle, said: str) -> DovetailError:
     """Return what went wrong with a command, in its own words where it has some."""
-    words = {kind: line.removeprefix(f"{kind}: ") for line in said.splitlines() for kind in ("error", "hint")
-             if line.startswith(f"{kind}: ")}  # fmt: skip
+    words = {
+        kind: line.removeprefix(f"{kind}: ")
+        for line in said.splitlines()
+        for kind in ("error", "hint")
+        if line.startswith(f"{kind}: ")
+    }
     if "error" in words:
         return HostProblem(f"host `{remote.name}`: {words['error']}", hint=words.get("hint", "see to that host"))
     last = (said.strip().splitlines() or ["it said nothing"])[-1]
