@@ -13,6 +13,7 @@ launcher ends, however it does, it ends them all; and each looks for that itself
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import multiprocessing
 import os
@@ -251,6 +252,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     for module in sys.argv[3:]:
         importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # what is loaded stays: no child goes through it again, or copies its pages for that
     alive = os.pidfd_open(launcher)
     if os.getppid() != launcher:
         return
