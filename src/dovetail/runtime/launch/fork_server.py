@@ -250,10 +250,11 @@ def main() -> None:
     """Load everything, then fork whoever is asked for, until the launcher ends."""
     line, launcher = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+    gc.disable()
     for module in sys.argv[3:]:
         importlib.import_module(module)
-    gc.collect()
     gc.freeze()  # what is loaded stays: no child goes through it again, or copies its pages for that
+    gc.enable()
     alive = os.pidfd_open(launcher)
     if os.getppid() != launcher:
         return
