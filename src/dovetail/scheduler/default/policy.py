@@ -5,8 +5,8 @@ What a unit of a job's work is worth is its costate, the delay that it causes al
 (`values.change_values`), and of all allocations that fit, the one with the greatest sum of values is found exactly
 (`allocate`). Jobs that are overdue go first (`values.must_run`), so nobody starves.
 
-The knob says what a second of each job's delay counts (`values.delay_weights`): all the same for the mean completion time (0);
-towards the makespan (1), more for jobs that are old already and for those that would be last and alone.
+The knob says what a second of each job's delay counts (`values.delay_weights`): all the same for the mean completion
+time (0); towards the makespan (1), more for jobs that are old already and for those that would be last and alone.
 """
 
 from __future__ import annotations
