@@ -141,17 +141,18 @@ def samples_of(running: Any) -> int:
 
 def used_s() -> dict[str, float]:
     """Return the processor time of the processes below this one, by role."""
-    used, parents, words = dict.fromkeys(ROLES, 0.0), {}, {}
+    used, parents, words, names = dict.fromkeys(ROLES, 0.0), {}, {}, {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
-            word = file.read_text().rpartition(")")[2].split()
+            name, _, rest = file.read_text().partition("(")[2].rpartition(")")
         except OSError:  # it has just ended
             continue
         process_id = int(file.parent.name)
-        parents[process_id], words[process_id] = int(word[1]), word
+        word = rest.split()
+        parents[process_id], words[process_id], names[process_id] = int(word[1]), word, name
     for process_id in [each for each in words if is_below(each, parents)]:
-        command = Path(f"/proc/{process_id}/cmdline").read_text()
-        role = "coordinator" if "coordinator" in command else "server" if "server-" in command else "workers"
+        name = names[process_id]
+        role = "coordinator" if name == "coordinator" else "server" if name.startswith("server-") else "workers"
         used[role] += sum(map(int, words[process_id][11:13])) / os.sysconf("SC_CLK_TCK")
     return used
 

@@ -44,7 +44,7 @@ def main(folder: str) -> None:
 
 def is_server(process: psutil.Process) -> bool:
     """Say whether a process of the run is its parameter server."""
-    return "server-0" in process.cmdline()
+    return process.name() == "server-0"
 
 
 def wait_for_step(folder: str, training: subprocess.Popen[bytes], step: int) -> int:

@@ -17,6 +17,7 @@ from dovetail.cli.main import app
 from dovetail.data import load_data
 from dovetail.runtime import restore_model
 from dovetail.runtime.checkpoint import newest
+from tests.runtime.runs import processes_in
 
 RUNNER = CliRunner()
 OPTIONS = "{ truth = 'logistic', num_slots = 4, num_multi_valued = 1, num_dense = 3, rows_per_slot = 20 }"
@@ -270,15 +271,7 @@ def test_a_metric_that_needs_more_than_scores_is_refused(first_run):
 
 
 def test_no_process_is_left_behind(first_run):
-    folder = str(first_run[0])
-    found = []
-    for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
-        try:
-            found += [entry.name] if entry.name.isdigit() and folder in (entry / "cmdline").read_text() else []
-        except OSError:
-            continue
-
-    assert not found
+    assert processes_in(first_run[0]) == []
 
 
 def test_a_run_in_one_process_leaves_a_model_that_can_be_evaluated(place, tmp_path):

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,13 +168,20 @@ def kill(local: LocalRun, name: str, number: int = signal.SIGKILL) -> None:
         os.kill(child.process_id, number)
 
 
+def processes_in(folder: Path) -> list[int]:
+    """Return the processes of a run that live: each has its log open."""
+    logs, found = str(folder / "logs"), []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            found += [process.pid] if any(file.path.startswith(logs) for file in process.open_files()) else []
+    return found
+
+
 def assert_nothing_left(local: LocalRun) -> None:
     """Check that no process of a run lives, and that its shared memory is gone."""
     for child in local.children.values():
         assert child.how_it_ended() is not None, child.name
-    folder = str(local.folder)
-    left = [process.pid for process in psutil.process_iter(["cmdline"]) if folder in (process.info["cmdline"] or [])]
-    assert left == []
+    assert processes_in(local.folder) == []
     assert local.blueprint.lanes is None or not Path(local.blueprint.lanes).exists()
 
 
