@@ -12,7 +12,7 @@
     ├── ModelError              a model cannot be built, divided or trained (dovetail.models)
     ├── LinkError               a link cannot be measured (dovetail.profiler)
     ├── TrainingError           a training run cannot start or go on (dovetail.runtime)
-    ├── WireError               bytes between processes are not a letter
+    ├── WireError               bytes between processes are not a message
     ├── PeerLost                a process did not answer in time
     ├── KeyRingError            a key is missing, broken or readable by others
     ├── ListenError             an address cannot be listened at
