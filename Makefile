@@ -7,7 +7,7 @@ PARALLEL := --numprocesses $(JOBS) --dist worksteal
 MAKEFLAGS += --jobs=2
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, and each would compile all it imports
 
-.PHONY: demo test quick check kernels coverage other-kernels slow bench format clean
+.PHONY: demo test quick quick-tests check kernels coverage other-kernels slow bench format clean
 
 demo: .venv/installed
 	@$(BIN)/python examples/demo.py
@@ -17,8 +17,10 @@ test: check kernels
 	$(BIN)/pytest $(PARALLEL) -m 'not slow and not alone'
 	$(BIN)/pytest -m 'alone and not slow'
 
-# Under a minute: the same without tests that start processes, train or measure time.
-quick: check
+# Under a minute: the same without tests that start processes, train or measure time; the type checker beside the tests.
+quick: check quick-tests
+
+quick-tests: .venv/installed
 	$(BIN)/pytest $(PARALLEL) -m 'not slow and not alone and not processes'
 
 # Beside the type checker, which takes one core: what both processes of the tests would otherwise compile.

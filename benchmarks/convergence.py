@@ -29,10 +29,10 @@ from dovetail.charts.figure import save_figure
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.finished.evaluate import evaluate_run
 from dovetail.runtime.prepare.run_folder import prepare
-from dovetail.runtime.single.in_process import InProcess
 from dovetail.runtime.worker.links.compression import LinkCompression
 from dovetail.spec.run import Run, RunData, RunModel, RunTraining
 from dovetail.spec.run_sections import RunCompression, RunOptimizer
+from testbed.direct_servers import DirectServers
 
 BYTES_PER_S, COMPUTE_S = 12.5e6, 0.06
 """Of the made-up link, and how long a worker computes beside it for a task."""
@@ -97,7 +97,7 @@ def train(shape: Shape, side: str, seed: int, folder: Path, samples: int) -> tup
     )
     prepare(run, folder)
     wire = MadeUpLink(Blueprint.read(folder), is_slow=True) if side == "auto" else None
-    alone, losses = InProcess(folder, wire=wire), []
+    alone, losses = DirectServers(folder, wire=wire), []
     alone.run(lambda _, loss: losses.append(loss))
     alone.close()
     widths = f"  {wire._links[0].up.bits} bits there, {wire._links[0].down.bits} back" if wire is not None else ""

@@ -3,17 +3,21 @@
     python benchmarks/planning.py                 # exact beside brute force
     python benchmarks/planning.py --methods       # every method: cost over the optimum, and time
     python benchmarks/planning.py --seeds 20      # more instances of each size
+    python benchmarks/planning.py --binding --seeds 1 --first-seed 1000   # limits, links, memory and sites that bind
 
 Every figure is on one core (thread counts are set to one before anything is imported), from the parsed problem to the
 plan, compilation excluded. Brute force runs where types^layers <= 1,000,000 and says how many plans it would have to
 price elsewhere. The last line is a ratio: brute force's time over the exact planner's on the largest size that both can
-do, or the worst baseline's cost over the optimum on the four example models.
+do, the worst baseline's cost over the optimum on the four example models, or, with `--binding`, the worst gap after
+10 s.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import random
 import statistics
 import time
 from pathlib import Path
@@ -24,8 +28,12 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "
 import msgspec
 
 from dovetail.errors import NoPlanError, PlanError
+from dovetail.planner.arrays import as_arrays
+from dovetail.planner.cheapest_route import Route
 from dovetail.planner.compile import compile_kernels
 from dovetail.planner.demands import Demands
+from dovetail.planner.exact import OPTIMAL_WITHIN, CheapestSearch
+from dovetail.planner.hourly import Hourly
 from dovetail.planner.methods import METHODS, RL_METHODS, plan_with
 from dovetail.spec import Plan, Problem, read_problem
 from dovetail.spec.synthetic import synthetic_problem
@@ -33,6 +41,14 @@ from dovetail.spec.synthetic import synthetic_problem
 SIZES = [(5, 2), (8, 4), (9, 4), (16, 2), (16, 8), (16, 16), (16, 64), (64, 16), (300, 16)]
 METHOD_SIZES = [(5, 2), (10, 4), (16, 16), (20, 64)]
 MODELS = ["ctr-dnn", "matchnet", "2emb", "nce"]
+BINDING = [
+    ("limits", 300, 16),
+    ("own links", 300, 16),
+    ("memory", 300, 16),
+    ("sites", 300, 16),
+    ("own links", 2000, 16),
+    ("own links", 2000, 64),
+]
 LIMITED_SIZES = [(9, 4), (16, 8), (16, 16), (16, 64)]
 
 
@@ -106,6 +122,85 @@ def synthetic(num_layers: int, num_types: int, seeds: range) -> list[Problem]:
     ]
 
 
+class WatchedSearch(CheapestSearch):
+    """A search that remembers when it met its first plan."""
+
+    first_s: float | None = None
+
+    def _learn(self, rate: float, route: Route | None) -> None:
+        super()._learn(rate, route)
+        if self.first_s is None and self.best_route is not None:
+            self.first_s = self.clock()
+
+
+def binding_problem(family: str, num_layers: int, num_types: int, seed: int) -> Problem:
+    """Return a problem of a family in which something binds; half of the links are missing in all of them."""
+    problem = synthetic_problem(
+        num_layers=num_layers,
+        num_types=num_types,
+        seed=seed,
+        min_samples_per_s=20_000.0,
+        limit_share=0.5,
+        link_share=0.5,
+        num_sites=3 if family == "sites" else 0,
+    )
+    draw = random.Random(seed)
+    if family == "own links":
+        links = tuple(
+            msgspec.structs.replace(
+                link, bytes_per_s=10 ** draw.uniform(9.1, 10.1), latency_s=10 ** draw.uniform(-4.7, -4.0)
+            )
+            for link in problem.links
+        )
+        return msgspec.structs.replace(problem, links=links)
+    if family == "memory":
+        resources = tuple(
+            msgspec.structs.replace(resource, memory_bytes=10 ** draw.uniform(8.0, 10.0))
+            for resource in problem.resources
+        )
+        return msgspec.structs.replace(problem, resources=resources)
+    return problem
+
+
+def searched(problem: Problem, within_s: float) -> tuple[float | None, float, float | None]:
+    """Return the seconds to the first plan, the gap at the end, and the seconds to the proof where there was one."""
+    began = time.perf_counter()
+    search = WatchedSearch(
+        Hourly(as_arrays(problem)),
+        min_samples_per_s=problem.min_samples_per_s,
+        clock=time.perf_counter,
+        deadline_s=began + within_s,
+    )
+    try:
+        found = search.run()
+    except PlanError:
+        return None, math.inf, None
+    seconds = time.perf_counter() - began
+    if found is None:
+        return None, 0.0, seconds
+    gap = found.rate / found.rate_bound - 1
+    first_s = None if search.first_s is None else search.first_s - began
+    return first_s, gap, seconds if gap <= OPTIMAL_WITHIN else None
+
+
+def print_binding(seeds: range) -> None:
+    """Print how soon there is a plan, how near it is after 10 s and when it is proven, where demands bind."""
+    print(f"{'family, layers x types':34}{'seed':>6}{'first plan':>12}{'gap at 10 s':>13}{'proof':>10}")
+    worst = 0.0
+    for family, num_layers, num_types in BINDING:
+        for seed in seeds:
+            problem = binding_problem(family, num_layers, num_types, seed)
+            first_s, gap, proof_s = searched(problem, 10.0)
+            worst = max(worst, gap)
+            if proof_s is None and gap < math.inf:
+                _, _, proof_s = searched(problem, 30.0)
+            first = "none" if first_s is None else f"{first_s:.2f} s"
+            proof = "> 30 s" if proof_s is None else f"{proof_s:.2f} s"
+            title = f"{family}, {num_layers} x {num_types}"
+            print(f"{title:34}{seed:6d}{first:>12}{gap:13.2e}{proof:>10}", flush=True)
+    print(f"worst gap after 10 s: {worst:.2%}")
+
+
 def print_methods(seeds: int) -> None:
     """Print what every method pays over the optimum, and how long it takes, size by size and model by model."""
     for num_layers, num_types in METHOD_SIZES:
@@ -149,10 +244,15 @@ def main() -> None:
     """Print the table that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--methods", action="store_true")
+    parser.add_argument("--binding", action="store_true")
     arguments = parser.parse_args()
     compile_kernels(clock=time.perf_counter)
-    if arguments.methods:
+    if arguments.binding:
+        searched(binding_problem("limits", 20, 4, 0), 10.0)  # compiles what only limits need
+        print_binding(range(arguments.first_seed, arguments.first_seed + arguments.seeds))
+    elif arguments.methods:
         print_methods(arguments.seeds)
     else:
         print_speed(arguments.seeds)

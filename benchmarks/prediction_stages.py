@@ -29,7 +29,7 @@ import psutil
 import torch
 from scipy.stats import kendalltau
 
-from dovetail.cost.pipeline import StageShare, sync_step_seconds
+from dovetail.cost.pipeline import sync_step_seconds
 from dovetail.data.load import load_data
 from dovetail.models.load import load_model
 from dovetail.profiler.layers import measure_layers
@@ -173,7 +173,8 @@ class Predictor:
     def samples_per_s(self, plan: Layout) -> float:
         """Return what a plan should reach."""
         batch, quota = self._arguments.batch, min(1.0, plan.cores or 1.0)
-        stages, first, is_cut = [], 0, len(plan.lasts) > 1
+        stages_s: list[float] = []
+        work_s, first, is_cut = 0.0, 0, len(plan.lasts) > 1
         for number, (last, workers) in enumerate(zip(plan.lasts, plan.workers, strict=True)):
             on_gpu = plan.gpu and number == len(plan.lasts) - 1
             layers_s = sum(self._layers_s["gpu" if on_gpu else "cpu"][first : last + 1])
@@ -183,15 +184,20 @@ class Predictor:
             has_ring = is_cut and workers > 1 and last >= FIRST_DENSE
             fixed_s = self._ring_s if has_ring else 0.0 if is_cut else self._whole_fixed_s
             seconds = batch * max(layers_s if on_gpu else 0.0, host_s) / workers + fixed_s
-            work_s = batch * host_s + workers * fixed_s
-            stages.append(StageShare(seconds=seconds / quota, workers=workers, work_s=work_s))
+            work_s += batch * host_s + workers * fixed_s
+            stages_s.append(seconds / quota)
             first = last + 1
         readers = plan.workers[0]
         server_s = batch * (self._server_s if is_cut else self._served_s)
         server_s += 0.0 if is_cut else readers * self._served_fixed_s
-        stages.append(StageShare(seconds=server_s / plan.servers, workers=plan.servers, work_s=server_s))
         micro_batches = readers * math.ceil(batch / readers / plan.micro_batch)
-        return batch / sync_step_seconds(stages, micro_batches=micro_batches, cores=self._cores)
+        return batch / sync_step_seconds(
+            [*stages_s, server_s / plan.servers],
+            [*plan.workers, plan.servers],
+            micro_batches=micro_batches,
+            work_s=work_s + server_s,
+            cores=self._cores,
+        )
 
 
 def line(seconds: dict[int, float]) -> tuple[float, float]:

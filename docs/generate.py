@@ -478,11 +478,12 @@ see [models](../guides/models.md#batch-norm). `compile` is explained [there](../
 """,
     "`[optimizer]`": """\
 Optimizers run on the servers, so only those listed can be used. Rows that a step did not touch are not changed by it:
-the momentum and decay of `momentum` and `adamw` apply to dense parameters alone.
+the momentum and decay of `momentum` and `adamw` apply to dense parameters alone. Rows under `adam` are stepped as by
+PyTorch's `SparseAdam`; `adam-per-row` corrects a row's bias by the steps of the row instead of those of the run.
 """,
     "`[[worker]]`": """\
-Without any, there are two workers. `cores` makes unlike workers on one machine: see
-[check a machine](../guides/check-a-machine.md).
+Without any, one process trains on all cores or a GPU, or, where something else asks for servers, two workers do.
+`cores` makes unlike workers on one machine: see [check a machine](../guides/check-a-machine.md).
 """,
     "`[compression]`": """\
 For links that are slower than computing: see [slow links](../guides/slow-links.md).

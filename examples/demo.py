@@ -34,6 +34,11 @@ STEPS = [
         "train examples/runs/ctr-dnn.toml --out out/run --timeline out/timeline.html",
     ),
     ("How good it is on samples it has not seen", "evaluate out/run"),
+    ("A click log as a file", "data make out/clicks.parquet --rows 200000"),
+    (
+        "Trained from that file in one process, as nobody names workers: columns are told by their names and types",
+        "train ctr-dnn --data out/clicks.parquet --out out/from-file",
+    ),
     (
         "From a model to a result: profiled, planned, trained as planned, predicted and measured side by side",
         "run ctr-dnn --min-samples-per-s 5000 --samples 80000 --out out/planned",
@@ -68,7 +73,7 @@ STEPS = [
 def main() -> None:
     """Run the steps one after the other, each as a user would type it."""
     (ROOT / "out").mkdir(exist_ok=True)
-    for run in ("run", "planned", "stages", "device"):
+    for run in ("run", "from-file", "planned", "stages", "device"):
         shutil.rmtree(ROOT / "out" / run, ignore_errors=True)  # a run is never written over
     dovetail = Path(sys.executable).parent / "dovetail"
     for title, command in STEPS:

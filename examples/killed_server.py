@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 DOVETAIL = [sys.executable, "-c", "from dovetail.cli.main import main; main()"]
-TRAIN = "train ctr-dnn --set model.options.num_rows=20000 --samples 300000 --epochs 2 --batch 1024 --out"
+TRAIN = "train ctr-dnn --workers 2 --set model.options.num_rows=20000 --samples 300000 --epochs 2 --batch 1024 --out"
 
 
 def main(folder: str) -> None:

@@ -50,6 +50,7 @@ def main() -> None:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, f"{kept}.new")
         Path(f"{kept}.new").replace(kept)
         report(work=step, total=STEPS)
+    distributed.barrier()  # nobody leaves while another still has to be answered
     distributed.destroy_process_group()
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import gc
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+gc.disable()  # until all is imported: what is loaded stays, and is no garbage to look for
 
 # Two of us share the cores: threads that wait for each other would only turn round and round.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -28,11 +31,14 @@ hypothesis.settings.load_profile("same")
 
 PROCESSES = (
     "benchmarks/",
+    "charts/test_plan.py::test_no_words_leave_the_page",
     "cli/test_doctor.py",
+    "cli/test_methods_and_catalogue.py::test_a_function_of_the_users",
     "cli/test_methods_and_catalogue.py::test_a_policy_is_saved",
     "cli/test_methods_and_catalogue.py::test_compare_",
     "cli/test_plan.py::test_help",
     "cli/test_profile.py",
+    "cli/test_simulate.py::test_a_picture",
     "cli/test_train.py",
     "e2e/test_wheel.py",
     "embedding/test_any_order.py",
@@ -43,6 +49,7 @@ PROCESSES = (
     "models/test_own_model_example.py",
     "models/test_training.py",
     "planner/test_exact.py::test_on_extreme_problems",
+    "planner/test_exact.py::test_with_limits_that_bind",
     "planner/test_memory.py::test_every_method",
     "planner/test_methods.py",
     "planner/test_reinforce.py",
@@ -50,21 +57,30 @@ PROCESSES = (
     "profiler/test_links.py",
     "profiler/test_machine.py",
     "runtime/dense/",
+    "runtime/dispatch/test_simulation.py",
     "runtime/finished/",
     "runtime/launch/hosts/test_ssh.py",
     "runtime/launch/test_",
     "runtime/monitor/",
     "runtime/prepare/",
-    "runtime/single/",
+    "runtime/trainer/",
     "runtime/test_",
+    "runtime/worker/test_control.py",
+    "runtime/worker/test_rendezvous.py",
+    "runtime/worker/test_ring.py",
+    "runtime/worker/test_stage_loop.py",
+    "scheduler/test_costates.py::test_two_jobs_share",
     "serve/test_daemon.py",
+    "serve/test_faults.py",
     "serve/test_fuzzed.py",
     "serve/test_hardening.py",
     "serve/test_killed.py",
     "serve/test_loss.py",
     "simulator/test_queueing.py",
     "testbed/",
+    "transport/test_any_letters.py",
     "transport/test_calls.py",
+    "transport/test_strangers.py",
 )
 """How the ids of tests begin, below this folder, that start processes, train, or take long: `make quick` goes without.
 
@@ -92,6 +108,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.processes)
         if _compares_numbers(item.path):
             item.add_marker(pytest.mark.numbers)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage in what tests make, not in what was imported for them."""
+    gc.freeze()
+    gc.enable()
 
 
 _started: list[str] = []

@@ -18,8 +18,10 @@
     ├── ListenError             an address cannot be listened at
     ├── LimitError              a limit on processes cannot be set here (dovetail.cgroups)
     ├── ForkServerEnded         the process that starts others ended (dovetail.runtime)
+    ├── GroupBroken             another worker that owns rows is gone (dovetail.runtime)
     ├── HostProblem             a machine cannot be used for a run (dovetail.runtime)
     ├── UnknownJobError         nobody submitted such a job (dovetail.serve)
+    ├── NotNowError             a job cannot be started now, and may be later (dovetail.serve)
     └── MissingExtraError       an optional dependency is not installed
 
 Each says what is wrong, with the values, and the way out.

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from dovetail.cli.run_file import find_run
-from dovetail.cli.stopping import Stopping
 from dovetail.errors import SpecError
 from dovetail.orchestrate.run_files import alike_workers, lock_free_folder
+from dovetail.runtime.launch.stopping import Stopping
 from dovetail.runtime.messages import Report, WorkerStatus
 from dovetail.runtime.monitor.live import View, plain_line
 from dovetail.spec.run import Run, RunModel, RunWorker

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.cost import StageTook, bare_problem, evaluate, measured_problem
+from dovetail.cost import bare_problem, evaluate, measured_problem, measured_stage
 from dovetail.spec import Plan, Stage, Training
 from tests.makers import make_layer, make_layer_time, make_link, make_problem, make_resource, make_stages
 
 
-def make_took(stage: Stage, busy_s: float, *, samples: int = 1000, workers: int | None = None) -> StageTook:
-    return StageTook(stage=stage, workers=workers or stage.units, samples=samples, busy_s=busy_s)
+def make_took(stage: Stage, busy_s: float, *, batch: int, samples: int = 1000) -> Stage:
+    return measured_stage(stage, batch=batch, workers=stage.units, samples=samples, busy_s=busy_s)
 
 
 def test_the_model_says_of_a_measured_stage_what_was_measured():
@@ -22,7 +22,7 @@ def test_the_model_says_of_a_measured_stage_what_was_measured():
     stages = make_stages(("cpu", 0, 1, 4), ("gpu", 2, 2, 1))
 
     # 12 s over 4 workers for 1000 samples: a batch of 100 takes 0.3 s.
-    found = measured_problem(problem, [make_took(stages[0], 12.0), make_took(stages[1], 5.0)])
+    found = measured_problem(problem, [make_took(stages[0], 12.0, batch=100), make_took(stages[1], 5.0, batch=100)])
 
     assert evaluate(found, stages).stage_seconds == pytest.approx((0.3, 0.5))
     first, second, third = found.layers
@@ -39,7 +39,7 @@ def test_layers_of_a_stage_of_which_nothing_was_known_are_alike():
     problem = make_problem(layers=layers, resources=[make_resource("cpu")], batch=10)
     stages = make_stages(("cpu", 0, 1, 2))
 
-    found = measured_problem(problem, [make_took(stages[0], 6.0, samples=10)])
+    found = measured_problem(problem, [make_took(stages[0], 6.0, samples=10, batch=10)])
 
     assert evaluate(found, stages).stage_seconds == pytest.approx((3.0,))
     assert found.layers[0].on == found.layers[1].on
@@ -49,7 +49,7 @@ def test_what_was_not_measured_stays():
     problem = make_problem()
     stages = make_stages(("cpu", 0, 1, 1))
 
-    assert measured_problem(problem, [make_took(stages[0], 0.0, samples=0)]) == problem
+    assert measured_problem(problem, [make_took(stages[0], 0.0, samples=0, batch=10)]) == problem
 
 
 def test_a_plan_alone_makes_a_problem_that_says_the_same():

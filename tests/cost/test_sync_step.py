@@ -7,15 +7,15 @@ from itertools import product
 
 import pytest
 
-from dovetail.cost.pipeline import StageShare, sync_step_seconds
+from dovetail.cost.pipeline import sync_step_seconds
 
 
-def played(stages: list[StageShare], micro_batches: int) -> float:
+def played(seconds: tuple[float, ...], workers: tuple[int, ...], micro_batches: int) -> float:
     """Return when the last micro-batch leaves the last stage, each taken by whoever is free first."""
     ready = [0.0] * micro_batches
-    for stage in stages:
-        free = [0.0] * stage.workers
-        each_s = stage.workers * stage.seconds / micro_batches
+    for stage_s, count in zip(seconds, workers, strict=True):
+        free = [0.0] * count
+        each_s = count * stage_s / micro_batches
         left = []
         for came_s in sorted(ready):
             end_s = max(came_s, heapq.heappop(free)) + each_s
@@ -28,28 +28,22 @@ def played(stages: list[StageShare], micro_batches: int) -> float:
 @pytest.mark.parametrize("seconds", list(product((1.0, 2.0, 5.0), repeat=3)))
 @pytest.mark.parametrize("workers", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 2, 1)])
 def test_a_step_takes_what_playing_it_shows(seconds, workers):
-    stages = [StageShare(seconds=each, workers=count) for each, count in zip(seconds, workers, strict=True)]
-
     for micro_batches in (4, 8, 64):
-        found = sync_step_seconds(stages, micro_batches=micro_batches)
+        found = sync_step_seconds(seconds, workers, micro_batches=micro_batches)
         # Whole micro-batches leave together where workers are several: at most one such group is between the two.
-        group_s = max(stage.workers * stage.seconds / micro_batches for stage in stages)
-        assert found == pytest.approx(played(stages, micro_batches), abs=group_s + 1e-9)
+        group_s = max(count * each / micro_batches for each, count in zip(seconds, workers, strict=True))
+        assert found == pytest.approx(played(seconds, workers, micro_batches), abs=group_s + 1e-9)
 
 
 def test_one_worker_a_stage_is_exact():
-    stages = [StageShare(seconds=each, workers=1) for each in (3.0, 1.0, 2.0)]
+    stages = ((3.0, 1.0, 2.0), (1, 1, 1))
 
-    assert sync_step_seconds(stages, micro_batches=6) == pytest.approx(played(stages, 6))
+    assert sync_step_seconds(*stages, micro_batches=6) == pytest.approx(played(*stages, 6))
 
 
 def test_with_one_micro_batch_the_stages_take_turns():
-    stages = [StageShare(seconds=each, workers=1) for each in (3.0, 1.0, 2.0)]
-
-    assert sync_step_seconds(stages, micro_batches=1) == pytest.approx(6.0)
+    assert sync_step_seconds((3.0, 1.0, 2.0), (1, 1, 1), micro_batches=1) == pytest.approx(6.0)
 
 
 def test_shared_cores_have_to_hold_all_of_the_work():
-    stages = [StageShare(seconds=1.0, workers=4, work_s=4.0), StageShare(seconds=1.0, workers=2, work_s=2.0)]
-
-    assert sync_step_seconds(stages, micro_batches=1000, cores=2) == pytest.approx(3.0)
+    assert sync_step_seconds((1.0, 1.0), (4, 2), micro_batches=1000, work_s=4.0 + 2.0, cores=2) == pytest.approx(3.0)

@@ -241,6 +241,6 @@ def test_a_column_of_the_wrong_type_is_an_error(tmp_path):
     path = parquet_of(tmp_path / "t.parquet", label=[0, 1], price=[0.5, 1.5], tags=[["a"], ["b"]])
 
     with pytest.raises(DataError, match="slot `price` holds double"):
-        load_data("parquet", path=path, slots=["price"], cache=False)
+        load_data("parquet", path=path, slots=["price"], cache=False).read(0, 2)
     with pytest.raises(DataError, match="column `tags` holds list"):
         load_data("parquet", path=path, dense=["tags"], slots=["price"], cache=False)

@@ -69,3 +69,24 @@ def test_options_are_numbers_words_truths_and_lists():
     }  # fmt: skip
     with pytest.raises(SpecError, match="sets nothing"):
         parse_options(["a"])
+
+
+def test_reading_is_measured_cold_cached_and_by_readers(tmp_path):
+    path = write_criteo(tmp_path / "day", 3000)
+
+    status, out, err = run("bench", "criteo", "--path", str(path), "--json")
+
+    assert status == 0, err
+    found = json.loads(out)
+    assert found["samples"] == 3000
+    assert {each["what"] for each in found["figures"]} == {
+        "first epoch, nothing cached", "in order, cached", "in training order, cached",
+    }  # fmt: skip
+    assert all(each["samples_per_s"] > 0 for each in found["figures"])
+    assert found["bound"]
+    assert found["advice"]
+
+    status, out, _ = run("bench", "clicks", "--rows", "5000")
+    assert status == 0
+    assert "in training order" in out
+    assert "bound by" in out

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from dovetail.data import Batch, DataError, DecodedCache, concatenate, load_data
+from dovetail.data.cache import KeptPart
+from dovetail.data.packed import packed
 from tests.data.makers import make_batch
 
 
@@ -41,11 +43,12 @@ def test_weights_of_another_number_of_samples_are_refused():
 
 def test_the_cache_keeps_weights(tmp_path):
     cache = DecodedCache(tmp_path)
-    cache.put("a", weighted(4.0, 5.0))
-    cache.put("b", make_batch([[[1]]]))
+    for key, batch in (("a", weighted(4.0, 5.0)), ("b", make_batch([[[1]]]))):
+        samples = packed(batch, num_rows=batch.num_samples, num_slots=1)
+        cache.put(key, KeptPart(samples=samples, bad_by_reason={}, bad_examples=()))
 
-    assert cache.get("a").weights.tolist() == [4.0, 5.0]
-    assert cache.get("b").weights is None
+    assert cache.get("a").samples.weights.tolist() == [4.0, 5.0]
+    assert cache.get("b").samples.weights is None
 
 
 def test_a_column_of_a_file_says_how_much_its_rows_count(tmp_path):

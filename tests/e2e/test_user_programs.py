@@ -1,5 +1,6 @@
 """Whole programs as people write them, each under 40 lines, run as they would be."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-PROGRAMS = ("deepfm_csv", "images_dataset", "regression_pandas", "text_head")
+PROGRAMS = ("deepfm_csv", "deepfm_parquet", "images_dataset", "regression_pandas", "text_head")
 pytestmark = pytest.mark.processes
 
 
@@ -44,6 +45,15 @@ def test_deepfm_from_csv_learns_what_the_rows_hold(tmp_path):
     assert figure(said, "best validation loss") < 0.3  # a coin would be at 0.69
     assert (tmp_path / "runs" / "deepfm" / "best").is_dir()
     assert 0.0 <= figure(said, "first scores") <= 1.0  # rows so clear that float32 may round to an end
+
+
+def test_deepfm_from_parquet_learns_from_the_features_that_are_made(tmp_path):
+    said = run("deepfm_parquet", tmp_path)
+
+    assert figure(said, "loss") < 0.3  # user and hour tell it together, neither does alone: a third of them, 0.64
+    assert 0.0 <= figure(said, "first scores") <= 1.0
+    transforms = json.loads((tmp_path / "model" / "model.json").read_text())["columns"]["transforms"]
+    assert [each["name"] for each in transforms] == ["price", "age", "time_hour", "user_x_time_hour"]
 
 
 def test_ten_classes_of_images_are_told_apart(tmp_path):

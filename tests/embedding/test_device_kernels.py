@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.embedding import first_values
+from dovetail.embedding import first_values, make_row_optimizer
 from dovetail.embedding.row_metadata import CHANGED
 from dovetail.embedding.tiers.device import torch_kernels
 from dovetail.embedding.tiers.device.prefetched_batch import (
@@ -152,7 +152,7 @@ def test_batches_are_found_together_as_one_by_one(device, sizes):
 @pytest.mark.parametrize("name", sorted(torch_kernels.STEPS))
 @pytest.mark.parametrize("width", [5, 16])
 def test_rows_are_stepped_by_sums_as_torch_does_it(device, name, width):
-    state_width = {"sgd": 0, "adagrad": width, "row-wise-adagrad": 1, "adam": 2 * width + 2, "ftrl": 2 * width}[name]
+    state_width = make_row_optimizer(name).state_width(width)
     torch.manual_seed(0)
     (keys,) = some_batches((400,), np.random.default_rng(3))
     grouped = group(torch.from_numpy(keys), layout_of((400,), torch.device("cpu")))

@@ -12,6 +12,7 @@ from dovetail.embedding import (
     SGD,
     Adagrad,
     Adam,
+    AdamPerRow,
     RowWiseAdagrad,
     Table,
     TableEmbedding,
@@ -50,7 +51,9 @@ def gradients_of(rng, count):
 
 
 @pytest.mark.parametrize(
-    "optimizer", [SGD(), Adagrad(first_sum=0.1), RowWiseAdagrad(), Adam(), FTRL(l1=0.01)], ids=lambda o: o.name
+    "optimizer",
+    [SGD(), Adagrad(first_sum=0.1), RowWiseAdagrad(), Adam(), AdamPerRow(), FTRL(l1=0.01)],
+    ids=lambda o: o.name,
 )
 def test_steps_on_the_device_have_the_bits_of_a_dict(device, tmp_path, optimizer):
     rng = np.random.default_rng(0)

@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.embedding import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad, Table, TableError, make_row_optimizer
+from dovetail.embedding import (
+    FTRL,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamPerRow,
+    RowWiseAdagrad,
+    Table,
+    TableError,
+    make_row_optimizer,
+)
 from dovetail.embedding.row_optimizer import described
 from tests.embedding.twins import DictTable, assert_same
 
@@ -13,6 +23,7 @@ OPTIMIZERS = [
     Adagrad(learning_rate=0.1, first_sum=0.1),
     RowWiseAdagrad(learning_rate=0.1),
     Adam(learning_rate=0.01),
+    AdamPerRow(learning_rate=0.01),
     FTRL(learning_rate=0.1, l1=0.05, l2=0.01),
 ]
 
@@ -36,9 +47,9 @@ def test_a_kernel_gives_the_bits_of_its_numpy_twin(optimizer):
     [
         (SGD(learning_rate=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
         (Adagrad(learning_rate=0.1), lambda p: torch.optim.Adagrad(p, lr=0.1)),
-        (Adam(learning_rate=0.01), lambda p: torch.optim.Adam(p, lr=0.01)),
+        (AdamPerRow(learning_rate=0.01), lambda p: torch.optim.Adam(p, lr=0.01)),
     ],
-    ids=["sgd", "adagrad", "adam"],
+    ids=["sgd", "adagrad", "adam-per-row"],
 )
 def test_a_row_moves_as_under_the_optimizer_of_pytorch(ours, theirs):
     with Table(width=4, optimizer=ours) as table:

@@ -6,7 +6,7 @@ import copy
 
 import numpy as np
 
-from dovetail.embedding import FTRL, SGD, Adagrad, Adam, RowWiseAdagrad
+from dovetail.embedding import FTRL, SGD, Adagrad, Adam, AdamPerRow, RowWiseAdagrad
 
 MASK = (1 << 64) - 1
 F = np.float32
@@ -25,8 +25,8 @@ def first_row(key: int, width: int, seed: int, scale: float) -> np.ndarray:
     return np.array([((word >> 40) * 2.0**-23 - 1.0) * scale for word in words], dtype=F)
 
 
-def step_row(optimizer, row: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """Return the row after one step, in float32 vector arithmetic."""
+def step_row(optimizer, row: np.ndarray, g: np.ndarray, step: int) -> np.ndarray:
+    """Return the row after the table's step of that number, in float32 vector arithmetic."""
     w = len(g)
     values, state = row[:w].copy(), row[w:].copy()
     rate = F(optimizer.learning_rate)
@@ -43,6 +43,12 @@ def step_row(optimizer, row: np.ndarray, g: np.ndarray) -> np.ndarray:
             state[0] += square / F(w)
             values -= rate * g / (np.sqrt(state[0]) + F(optimizer.epsilon))
         case Adam():
+            b1, b2 = optimizer.beta1, optimizer.beta2
+            rate = F(optimizer.learning_rate * (1 - b2**step) ** 0.5 / (1 - b1**step))
+            state[:w] += (g - state[:w]) * F(1 - b1)
+            state[w:] += (g * g - state[w:]) * F(1 - b2)
+            values -= rate * (state[:w] / (np.sqrt(state[w:]) + F(optimizer.epsilon)))
+        case AdamPerRow():
             b1, b2 = F(optimizer.beta1), F(optimizer.beta2)
             state[2 * w] = state[2 * w] * b1 + (F(1) - b1)
             state[2 * w + 1] = state[2 * w + 1] * b2 + (F(1) - b2)
@@ -97,7 +103,7 @@ class DictTable:
         for key, total in sums.items():
             if key not in self.rows:
                 self.rows[key], self.counts[key], self.seen[key] = self.first(key), 0, self.step
-            self.rows[key] = step_row(self.optimizer, self.rows[key], total)
+            self.rows[key] = step_row(self.optimizer, self.rows[key], total, self.step + 1)
         self.changed |= sums.keys()
         self.step += 1
 

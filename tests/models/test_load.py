@@ -201,15 +201,6 @@ class Wasteful(Twisting):
         return self.fc(dense)
 
 
-class Raw(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(5))
-
-    def forward(self, dense: torch.Tensor) -> torch.Tensor:
-        return dense @ self.weight
-
-
 class Twofold(Twisting):
     def forward(self, dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.fc(dense), dense
@@ -220,7 +211,6 @@ class Twofold(Twisting):
     [
         (Twisting(), "cannot be divided into layers: torch.fx says"),
         (Wasteful(), "no layer uses the parameters `spare.weight`, `spare.bias`"),
-        (Raw(), "uses `weight` itself"),
         (Twofold(), "returns several values"),
         (nn.Sequential(), "empty nn.Sequential"),
         (nn.Sequential(nn.EmbeddingBag(5, 2)), "include_last_offset"),

@@ -31,6 +31,9 @@ def test_a_program_measures_plans_and_trains_a_model_in_one_call(tmp_path):
     assert found.result.is_complete
     assert found.result.samples == 2000
     assert facts["predicted_samples_per_s"] > 0
+    batch = found.problem.training.batch
+    assert facts["measured_seconds_per_batch"] == batch / facts["measured_samples_per_s"]
+    assert facts["predicted_seconds_per_batch"] == batch / facts["predicted_samples_per_s"]
     assert facts["stages"][0]["measured_seconds_per_batch"] > 0
     assert facts["cost_per_hour"] == sum(stage.units for stage in found.planned.stages)  # a dollar for each
     assert shown == [found.planned]

@@ -14,6 +14,7 @@ from dovetail.planner.arrays import as_arrays
 from dovetail.planner.baselines.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import plan_with
+from dovetail.planner.plan import fastest_plan
 from dovetail.spec import Layer, LayerTime, Problem, ResourceType, Training
 from dovetail.spec.synthetic import synthetic_problem
 
@@ -86,6 +87,23 @@ def test_with_limits_that_bind_exact_costs_what_brute_force_costs(problem: Probl
     assert cost > free_cost * (1 - 1e-7)
 
 
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(problem=problems(links=True), shares=st.lists(st.floats(0.2, 1.0), min_size=4, max_size=4))
+def test_a_floor_at_the_very_speed_of_the_fastest_plan_is_reached(problem: Problem, shares: list[float]) -> None:
+    limited = with_binding_limits(problem, shares)
+    assume(limited is not None)
+    try:
+        fastest = fastest_plan(limited, Demands(max_cost_per_hour=1e9), clock=time.perf_counter)
+    except NoPlanError:
+        assume(False)
+    training = msgspec.structs.replace(limited.training, min_samples_per_s=fastest.samples_per_s * (1 - 1e-12))
+    at_the_edge = msgspec.structs.replace(limited, training=training)
+
+    cost = cost_by("exact", at_the_edge)
+    assert math.isfinite(cost)
+    assert cost == pytest.approx(cost_by("brute-force", at_the_edge), rel=1e-7)
+
+
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(problem=problems(links=True), shares=st.lists(st.floats(0.2, 1.0), min_size=4, max_size=4), limits=st.booleans())
 def test_with_links_exact_costs_what_brute_force_costs(problem: Problem, shares: list[float], limits: bool) -> None:
@@ -124,6 +142,47 @@ def test_with_split_stages_exact_costs_what_brute_force_costs_and_never_more_tha
 
     assert split == pytest.approx(cost_by("brute-force", problem, split_stages=True), rel=1e-7)
     assert split <= cost_by("exact", problem) * (1 + 1e-7)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    shape=st.sampled_from([(4, 4), (5, 3), (6, 3), (7, 2)]),
+    floor=FLOORS,
+    rooms=st.lists(st.sampled_from([3e7, 1e8, 1e9, None]), min_size=4, max_size=4),
+    latencies=st.lists(st.floats(1e-5, 1e-2), min_size=6, max_size=6),
+    sites=st.sampled_from([0, 0, 2]),
+    max_stages=st.sampled_from([None, None, 2, 3]),
+    split_stages=st.booleans(),
+)
+def test_where_everything_binds_at_once_exact_costs_what_brute_force_costs(
+    seed, shape, floor, rooms, latencies, sites, max_stages, split_stages
+) -> None:
+    problem = synthetic_problem(
+        num_layers=shape[0],
+        num_types=shape[1],
+        seed=seed,
+        min_samples_per_s=floor,
+        limit_share=0.8,
+        link_share=0.5,
+        hole_share=0.1,
+        num_sites=sites,
+    )
+    # A link of its own for every pair, so that there are as many classes of cuts as pairs.
+    links = tuple(
+        msgspec.structs.replace(link, latency_s=each) for link, each in zip(problem.links, latencies, strict=False)
+    )
+    resources = tuple(
+        msgspec.structs.replace(resource, memory_bytes=room)
+        for resource, room in zip(problem.resources, rooms, strict=False)
+    )
+    problem = msgspec.structs.replace(problem, links=links, resources=resources)
+    assume(not split_stages or shape[0] < 7)
+    demands = {"max_stages": max_stages, "split_stages": split_stages}
+    cost = cost_by("exact", problem, **demands)
+
+    event("impossible" if math.isinf(cost) else "possible")
+    assert cost == pytest.approx(cost_by("brute-force", problem, **demands), rel=1e-7)
 
 
 @st.composite

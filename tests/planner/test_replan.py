@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dovetail.cost import StageTook, measured_problem
+from dovetail.cost import measured_problem, measured_stage
 from dovetail.planner.replan import better_plan, differences
 from dovetail.spec import Problem, Stage
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages
@@ -22,10 +22,10 @@ def two_types(*, batch: int = 100, **training: float) -> Problem:
     )
 
 
-def took(stages: tuple[Stage, ...], *seconds: float) -> list[StageTook]:
+def took(stages: tuple[Stage, ...], *seconds: float) -> list[Stage]:
     """Return stages that took so long for a batch of 100, each over all its workers."""
     return [
-        StageTook(stage=stage, workers=stage.units, samples=100, busy_s=each)
+        measured_stage(stage, batch=100, workers=stage.units, samples=100, busy_s=each)
         for stage, each in zip(stages, seconds, strict=True)
     ]
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from dovetail.data import Batch, Clicks, Schema, Slot
 from dovetail.data.source import Source
 from dovetail.runtime.prepare.run_folder import prepare
-from dovetail.runtime.single.in_process import InProcess
 from dovetail.spec.run import Run, RunData, RunModel, RunServers, RunTraining, RunWorker
 from dovetail.spec.run_sections import RunOptimizer
+from testbed.direct_servers import DirectServers
 from tests.runtime.one_process import OneProcess
 from tests.runtime.runs import ADAM
 
@@ -83,7 +83,7 @@ def make_run(
 def train_here(run: Run, folder: Path, model: nn.Module, source: Source) -> None:
     """Train in this process: the same parts as over many."""
     prepare(run, folder, model=model, source=source)
-    alone = InProcess(folder, model=model, source=source)
+    alone = DirectServers(folder, model=model, source=source)
     try:
         alone.run()
     finally:

@@ -13,9 +13,10 @@ from dovetail.spec.run_sections import RunOptimizer, RunSaving
 from tests.runtime.chaos import Chaos
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import assert_same_state, last_state, make_run, train
+from tests.runtime.trainer.sharded.runs import train_sharded
 
 ADAM = RunOptimizer(name="adam", learning_rate=0.01)
-MODES = ("sync", "ssp", "async", "ring")
+MODES = ("sync", "ssp", "async", "ring", "sharded")
 SAMPLES = 6000
 TIMEOUT_S = 800.0
 
@@ -55,12 +56,30 @@ def went_back(local: LocalRun) -> list[str]:
     return [event for event in local.events if "goes back" in event]
 
 
+def sharded_under_kills(folder: Path, seed: int, *, kills: int = 17) -> Killed:
+    """Train with rows over three workers while those are killed; the run goes back each time, and each sample counts.
+
+    The model is slow until the last of them was killed: no kill comes too late.
+    """
+    begun_s = time.monotonic()
+    over = folder / "over"
+    chaos = Chaos(kills=kills, seed=seed, pause_s=1.0, two_at_once=0.25, over=over)
+    saving = RunSaving(every_steps=5)
+    run = counting_run(seconds=3.0 * kills, workers=3, samples=SAMPLES, until=over, checkpoint=saving)
+    processes = train_sharded(run, folder / "run", meanwhile=chaos, timeout_s=TIMEOUT_S)
+    assert len(chaos.killed) == kills, chaos.killed
+    assert_each_sample_counts_once(folder / "run")
+    return Killed(chaos.killed, chaos.two_at_once, processes.generation, time.monotonic() - begun_s)
+
+
 def train_under_kills(folder: Path, mode: str, seed: int, *, kills: int = 17) -> Killed:
     """Train while processes of any role are killed, a quarter of them two at once, and check what comes of it.
 
     No step may be repeated, and every sample counts once; in `sync`, with Adam, the state must be bit-equal to that of
-    a run without kills.
+    a run without kills. With its rows over the workers a run goes back each time.
     """
+    if mode == "sharded":
+        return sharded_under_kills(folder, seed, kills=kills)
     begun_s = time.monotonic()
     chaos = Chaos(kills=kills, seed=seed, pause_s=2.5 if mode == "ring" else 2.0, two_at_once=0.25)
     optimizer = ADAM if mode == "sync" else PLAIN

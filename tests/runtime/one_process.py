@@ -132,7 +132,7 @@ class OneProcess:
         gradient = gradient.coalesce()
         table.rows[:, : table.weight.shape[1]] = table.weight.detach().numpy()  # max_norm changes it as it is read
         for key, values in zip(gradient.indices()[0].tolist(), gradient.values().numpy(), strict=True):
-            table.rows[key] = step_row(optimizer, table.rows[key], values)
+            table.rows[key] = step_row(optimizer, table.rows[key], values, self.step + 1)
             table.touched.add(key)
         with torch.no_grad():
             table.weight.copy_(torch.from_numpy(table.rows[:, : table.weight.shape[1]]))

@@ -6,7 +6,7 @@ import msgspec
 from typer.testing import CliRunner
 
 from dovetail.cli.main import app
-from dovetail.models.load import MODELS
+from dovetail.models.recipe import RECIPES
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel
 from tests.runtime.runs import DATA
@@ -20,7 +20,7 @@ def test_a_blueprint_has_every_default(tmp_path):
     prepare(run, tmp_path / "run")
 
     written = json.loads((tmp_path / "run" / "blueprint.json").read_text())["run"]
-    recipe = MODELS["ctr-dnn"].recipe
+    recipe = RECIPES["ctr-dnn"]
     assert written["training"]["batch"] == recipe.batch
     assert (written["optimizer"]["name"], written["optimizer"]["learning_rate"]) == (
         recipe.optimizer, recipe.learning_rate,

@@ -7,9 +7,9 @@ import pytest
 from dovetail.errors import SpecError
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.prepare.run_folder import prepare
-from dovetail.runtime.single.in_process import InProcess
 from dovetail.spec.run import RunModel
 from dovetail.spec.run_sections import RunCompression, RunOptimizer
+from testbed.direct_servers import DirectServers
 from tests.runtime.runs import cut, last_state, make_run, train
 
 WIDE = RunModel(name="ctr-dnn", options={"num_rows": 240, "width": 8, "hidden": [64, 32]})
@@ -25,7 +25,7 @@ def make(compression, **how):
 def losses_of(folder, compression):
     """Return the loss of every step of a run in this process."""
     prepare(make(compression), folder)
-    alone, losses = InProcess(folder), []
+    alone, losses = DirectServers(folder), []
     alone.run(lambda _, loss: losses.append(loss))
     alone.close()
     return np.array(losses)

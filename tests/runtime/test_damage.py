@@ -22,11 +22,11 @@ from dovetail.runtime.folder import RunSummary, WorkerSummary
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.sealed import checksum_of_value
 from dovetail.runtime.server.shard import Shard
-from dovetail.runtime.single.in_process import InProcess
 from dovetail.spec.files import read_struct
 from dovetail.spec.run import Run
 from dovetail.spec.run_sections import RunOptimizer
 from dovetail.transport.keys import KeyRing
+from testbed.direct_servers import DirectServers
 from tests.runtime.runs import make_run
 
 ADAM = RunOptimizer(name="adam", learning_rate=0.01)
@@ -67,7 +67,7 @@ def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("damage") / "run"
     for epochs in (1, 2):
         prepare(make_run(samples=1000, servers=2, optimizer=ADAM, epochs=epochs), folder, resume=epochs > 1)
-        alone = InProcess(folder)
+        alone = DirectServers(folder)
         alone.run()
         alone.close()
     journal = Journal(folder, root=root_of(folder))

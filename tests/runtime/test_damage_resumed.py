@@ -12,8 +12,8 @@ from dovetail.cli.main import app
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.prepare.run_folder import prepare
-from dovetail.runtime.single.in_process import InProcess
 from dovetail.spec.run_sections import RunOptimizer
+from testbed.direct_servers import DirectServers
 from tests.runtime.runs import make_run
 from tests.runtime.test_damage import harms, parameters_in
 
@@ -29,12 +29,12 @@ def trained(tmp_path_factory) -> tuple[Path, Path, list[bytes]]:
     for epochs in (1, 2):
         shorter = msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, epochs=epochs))
         prepare(shorter, place / "run", resume=epochs > 1)
-        alone = InProcess(place / "run")
+        alone = DirectServers(place / "run")
         alone.run()
         alone.close()
     whole = Path(shutil.copytree(place / "run", place / "whole"))
     prepare(run, whole, resume=True)
-    alone = InProcess(whole)
+    alone = DirectServers(whole)
     alone.run()
     alone.close()
     return place / "run", place / "run.json", parameters_in(checkpoints.newest(whole), Blueprint.read(whole))

@@ -16,9 +16,9 @@ from dovetail.runtime.coordinator.checkpoints import FolderCheckpointStore
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.folder import FIXED
 from dovetail.runtime.prepare.run_folder import prepare
-from dovetail.runtime.single.in_process import InProcess
 from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import RunModel
+from testbed.direct_servers import DirectServers
 from tests.runtime.any_model import Labelled, clicked, make_run, train_here
 
 
@@ -53,7 +53,7 @@ def trained(tmp_path):
 def go_on(folder, model):
     """Train for one more epoch."""
     prepare(make_run(epochs=2), folder, model=model, source=SOURCE, resume=True)
-    alone = InProcess(folder, model=model, source=SOURCE)
+    alone = DirectServers(folder, model=model, source=SOURCE)
     try:
         alone.run()
     finally:

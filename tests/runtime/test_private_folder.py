@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -90,7 +91,7 @@ def test_what_was_removed_cannot_be_held(tmp_path):
 
 
 def test_a_run_that_cannot_be_prepared_leaves_no_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.runtime.private_folder._memory", lambda: tmp_path)
+    monkeypatch.setattr("dovetail.runtime.private_folder._place", lambda: tmp_path)
     run = make_run()
     network = msgspec.structs.replace(run.network, address="192.0.2.1")  # an address that no machine has
 
@@ -101,7 +102,7 @@ def test_a_run_that_cannot_be_prepared_leaves_no_folder(tmp_path, monkeypatch):
 
 
 def test_a_run_without_shared_memory_leaves_no_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.runtime.private_folder._memory", lambda: tmp_path)
+    monkeypatch.setattr("dovetail.runtime.private_folder._place", lambda: tmp_path)
     run = make_run(samples=400)
     network = msgspec.structs.replace(run.network, shared_memory=False)
     train(msgspec.structs.replace(run, network=network), tmp_path / "run")
@@ -112,7 +113,7 @@ def test_a_run_without_shared_memory_leaves_no_folder(tmp_path, monkeypatch):
 START = """
 import sys, pathlib
 import dovetail.runtime.private_folder as places
-places._memory = lambda: pathlib.Path(sys.argv[1])
+places._place = lambda: pathlib.Path(sys.argv[1])
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.prepare.run_folder import prepare
 from tests.runtime.counting import PLAIN, slow_counting
@@ -140,3 +141,28 @@ def test_what_a_killed_launcher_leaves_is_swept_at_the_next_start(tmp_path, requ
 
     assert list(memory.iterdir()) == [other]
     remove_private_folder(other)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="mounting needs root")
+def test_a_run_starts_wherever_its_temporary_files_go(tmp_path):
+    """Without shared memory, and with a TMPDIR that is longer than a socket's name may be."""
+    long = tmp_path / ("x" * 56)
+    long.mkdir()
+    program = (
+        "import pathlib, sys; from tests.runtime.runs import make_run, train; "
+        "train(make_run(samples=400), pathlib.Path(sys.argv[1])); print('trained')"
+    )
+    inside = 'mount -t tmpfs -o ro tmpfs /dev/shm && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", inside, "sh", sys.executable, "-c", program, str(tmp_path / "run")],
+        env={**os.environ, "TMPDIR": str(long)},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if "mount:" in done.stderr:
+        pytest.skip(f"nothing can be mounted here: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("trained\n")

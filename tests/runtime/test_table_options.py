@@ -15,7 +15,8 @@ from dovetail.models import as_graph
 from dovetail.runtime import restore_into, train
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.prepare.run_folder import prepare
-from dovetail.runtime.single.device_run import DeviceRun, on_one_device
+from dovetail.runtime.trainer.one_process import in_one_process
+from dovetail.runtime.trainer.trainer import Trainer
 from dovetail.spec.run import with_settings
 from tests.runtime.any_model import NUM_SLOTS, ROWS, Labelled, by_pytorch, clicked, make_run, train_here
 from tests.runtime.one_process import OneProcess
@@ -148,8 +149,8 @@ def test_the_padding_of_rows_on_a_device_is_zeros_too(tmp_path):
     run = make_run(optimizer=FAST)
     device = with_settings(run, {"table.place": "device", "table.device": "cpu"}, place="test")
 
-    prepare(on_one_device(device), tmp_path / "run", model=copy.deepcopy(model), source=source)
-    with DeviceRun(tmp_path / "run", model=copy.deepcopy(model), source=source) as alone:
+    prepare(in_one_process(device), tmp_path / "run", model=copy.deepcopy(model), source=source)
+    with Trainer(tmp_path / "run", model=copy.deepcopy(model), source=source) as alone:
         alone.wait()
 
     assert_equals(tmp_path / "run", by_pytorch(run, model, source, logistic))

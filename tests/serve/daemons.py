@@ -50,18 +50,22 @@ class StartsNothing:
 class Daemon:
     """`dovetail serve` in a process of its own."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
-        self.folder, self._words = folder, words
+    def __init__(
+        self, folder: Path, *words: str, before: tuple[str, ...] = (), environment: dict[str, str] | None = None
+    ) -> None:
+        """Serve a folder; the words `before` those of the command confine it, say."""
+        self.folder, self._words, self._before = folder, words, before
+        self._environment = environment or {}
         self.client = Client(folder, wait_s=90.0)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Daemon:
         with (self.folder.parent / f"{self.folder.name}.out").open("ab") as out:
             self.process = subprocess.Popen(
-                [*DOVETAIL, "serve", "--folder", str(self.folder), *self._words],
+                [*self._before, *DOVETAIL, "serve", "--folder", str(self.folder), *self._words],
                 stdout=out,
                 stderr=out,
-                env={**os.environ, "PYTHONPATH": PATHS},
+                env={**os.environ, "PYTHONPATH": PATHS, **self._environment},
             )
         return self
 
@@ -114,6 +118,10 @@ class Daemon:
 
     def wait_over(self, job: str, timeout_s: float = 150.0) -> dict[str, Any]:
         return self.wait(job, lambda facts: facts["state"] in OVER, timeout_s)
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return what the daemon has written down."""
+        return [json.loads(line) for line in (self.folder / "log.jsonl").read_text().splitlines()]
 
     def say(self, *words: str, fails: bool = False) -> str:
         """Run a command of the CLI; return what it prints."""

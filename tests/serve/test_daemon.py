@@ -231,6 +231,7 @@ def test_jobs_that_make_no_sense_are_refused_with_the_key(daemon, body, what):
 def test_figures_are_there_for_prometheus_and_the_log_has_the_jobs_id_on_every_line_about_it(daemon):
     job = daemon.submit(name="shown", command=python("import time; time.sleep(1)"), user='a"b\\c')["id"]
     daemon.wait(job, lambda facts: facts["state"] != "queued")
+    raw(daemon, "GET", "/metrics", token="wrong")
     text = raw(daemon, "GET", "/metrics")[1].decode()
     daemon.wait_over(job)
 
@@ -240,7 +241,7 @@ def test_figures_are_there_for_prometheus_and_the_log_has_the_jobs_id_on_every_l
             name, _, value = line.rpartition(" ")
             values[name] = float(value)
     assert values['dovetail_workers{type="cpu"}'] == 4
-    assert values['dovetail_http_requests_total{status="401"}'] >= 0
+    assert values['dovetail_http_requests_total{status="401"}'] >= 1
     assert values["dovetail_decisions_total"] > 0
     assert any(name.startswith(f'dovetail_job_workers{{job="{job}"') for name in values)
     lines = [json.loads(line) for line in (daemon.folder / "log.jsonl").read_text().splitlines()]

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.errors import DovetailError, SpecError
 from dovetail.scheduler.default.policy import Dovetail
-from dovetail.serve.controller import how_it_ended
+from dovetail.serve.ends import how_it_ended
 from dovetail.serve.job_command import task_of, write_run_file
 from dovetail.serve.launcher import FoundProcess, JobAttempt
 from dovetail.serve.outlook import JobHistory, outlook
@@ -132,7 +132,7 @@ def test_a_run_that_has_no_process_any_more_is_over_or_goes_on(tmp_path, store, 
         (tmp_path / "out-1").write_text(f"something\n{json.dumps({'is_complete': complete, 'loss': 0.5})}\n")
     task = JobAttempt(job=job.id, attempt=1, folder=tmp_path)
 
-    assert how_it_ended(store.job(job.id), task, found, JobProgress(tmp_path)).state == state
+    assert how_it_ended(store.job(job.id), task, found, got_on=False).state == state
 
 
 @pytest.mark.parametrize(("is_told", "state"), [(False, "done"), (True, "queued")])
@@ -143,17 +143,18 @@ def test_a_program_that_ends_well_before_it_is_told_to_stop_is_done(tmp_path, st
         store.told(job.id)
     ended, task = FoundProcess(state="ended", code=0), JobAttempt(job=job.id, attempt=1, folder=tmp_path)
 
-    assert how_it_ended(store.job(job.id), task, ended, JobProgress(tmp_path)).state == state
+    assert how_it_ended(store.job(job.id), task, ended, got_on=False).state == state
 
 
 def test_a_job_that_is_lost_again_and_again_without_getting_on_fails(tmp_path, store):
     job = running(store)
     job.failures = 3
     lost, task = FoundProcess(state="lost"), JobAttempt(job=job.id, attempt=1, folder=tmp_path)
-    got_on = JobProgress(tmp_path, last_s=job.since_s + 1.0)
+    never = FoundProcess(state="never")
 
-    assert how_it_ended(job, task, lost, JobProgress(tmp_path)).state == "failed"
-    assert how_it_ended(job, task, lost, got_on) == ("queued", None, 0)
+    assert how_it_ended(job, task, lost, got_on=False).state == "failed"
+    assert how_it_ended(job, task, lost, got_on=True) == ("queued", None, 0)
+    assert how_it_ended(job, task, never, got_on=False) == ("queued", None, 3), "what never began counts for nobody"
 
 
 # -- what is believed --------------------------------------------------------------------------------------------------
@@ -219,16 +220,16 @@ def test_a_target_loss_says_what_is_left_once_the_curve_shows(tmp_path, store):
 def test_progress_is_read_as_it_grows_and_a_step_back_is_seen(tmp_path):
     path = tmp_path / "progress.jsonl"
     progress = JobProgress(tmp_path)
-    assert not progress.look()
+    assert not progress.look(100.0)
     path.write_text("".join(f'{{"unix_s": {100 + t}, "samples": {50 * t}, "loss": {1 / (t + 1)}}}\n' for t in range(5)))
     with path.open("a") as file:
         file.write('broken\n{"unix_s": 105, "sam')
 
-    assert progress.look()
+    assert progress.look(104.0)
     assert (progress.done, progress.speed, progress.loss) == (200.0, 50.0, 0.2)
     with path.open("a") as file:
         file.write('ples": 100.0, "loss": 0.3}\n')
-    assert progress.look()
+    assert progress.look(105.0)
     assert progress.done == 100.0
     assert [work for work, _ in progress.points] == [50.0, 100.0]
 

@@ -14,6 +14,7 @@ from dovetail.serve.launcher import FoundProcess
 from dovetail.serve.settings import DaemonSettings
 from dovetail.serve.store import JobStore
 from dovetail.serve.submission import Submission
+from dovetail.serve.wishes import PolicyAsker
 from dovetail.spec.workload import NodeGroup
 from tests.runtime.runs import make_run
 
@@ -33,7 +34,7 @@ class Remembers:
         return FoundProcess(state="running")
 
     def ask_to_stop(self, task):
-        pass
+        return "told"
 
     def end(self, task):
         pass
@@ -44,7 +45,11 @@ def daemon(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     store, launcher = JobStore(tmp_path / "state.sqlite"), Remembers()
     settings = DaemonSettings(nodes=NODES, policy="fixed-2")
-    yield store, launcher, Controller(tmp_path, store, launcher, make_policy("fixed-2"), settings)
+    yield (
+        store,
+        launcher,
+        Controller(tmp_path, store, launcher, PolicyAsker(make_policy("fixed-2"), settings), settings),
+    )
     store.close()
 
 

@@ -222,3 +222,10 @@ def test_two_workers_named_server_would_be_called_as_servers_are():
 @pytest.mark.parametrize("name", ["server", "a", "gpu.0", "server-a", "worker-1", "_", "joined-12", "x" * 64])
 def test_other_names_are_a_users_to_choose(name):
     assert Run(model=RunModel(name="ctr-dnn"), workers=[RunWorker(name=name)]).each_worker()[0][0] == name
+
+
+def test_two_nameless_workers_are_told_of_count():
+    with pytest.raises(SpecError) as caught:
+        Run(model=RunModel(name="ctr-dnn"), workers=[RunWorker(), RunWorker()])
+
+    assert caught.value.hint == "several alike are one [[worker]] with count = 2; else give each its own name"

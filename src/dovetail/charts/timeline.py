@@ -30,12 +30,13 @@ KINDS = {
     "compute": "#0072b2",
     "reduce": "#009e73",
     "wait": "#d9a08a",
+    "read": "#cc79a7",
     "fetch": "#56b4e9",
     "send": "#e69f00",
 }
 """What a worker can be at, and its colour."""
 OWN_TIME = ("compute", "reduce", "wait")
-BESIDE = ("fetch", "send")
+BESIDE = ("read", "fetch", "send")
 NUM_BINS = 240
 STEPS_SHOWN = 8
 WIDTH = 12.0

@@ -76,6 +76,45 @@ def make(
     _show({"file": str(out), "written": written, **facts}, as_json=as_json)
 
 
+@data.command()
+def bench(
+    name: Annotated[str, typer.Argument(metavar="DATA", help="A path, or the name of data as in `inspect`.")],
+    path: Annotated[list[str] | None, typer.Option(help="Files, folders, patterns or addresses.")] = None,
+    option: Options = None,
+    rows: Annotated[int, typer.Option(help="How many samples to read at most.")] = 1_000_000,
+    max_bad_rows: Annotated[int, typer.Option(help="How many broken rows to skip before giving up.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how fast data are read, in order and in training order, cold and cached, and say what bounds it."""
+    import tempfile
+
+    from dovetail.data import load_data
+    from dovetail.data.bench import bench as measure
+
+    with errors_shown(as_json=as_json), tempfile.TemporaryDirectory(prefix="dovetail-bench-") as folder:
+        options = parse_options(option or [])
+        if path:
+            options |= {"path": path}
+        if max_bad_rows:
+            options |= {"max_bad_rows": max_bad_rows}
+        is_file = hasattr(load_data(name, **options), "parts")
+        kept = {"cache": folder} if is_file else {}
+
+        def opened(**others: Any) -> Source:
+            return load_data(name, **{**kept, **options, **others})
+
+        found = measure(opened, samples=rows, is_file=is_file)
+    if as_json:
+        print_line(json.dumps(found))
+        return
+    print_line(f"{found['samples']:,} samples, opened in {found['open_s']:.3f} s, {found['cores']} cores")
+    for each in found["figures"]:
+        readers = f"{each['readers']} reader{'' if each['readers'] == 1 else 's'}"
+        print_line(f"{each['what']:<28}  {readers:<10}  {format_count(each['samples_per_s'])} samples/s")
+    print_line(f"bound by {found['bound']}")
+    print_line(f"to do: {found['advice']}")
+
+
 def parse_options(words: list[str]) -> dict[str, Any]:
     """Return `key=value` words as options, values written as in `--set`."""
     from dovetail.spec.run import parse_setting

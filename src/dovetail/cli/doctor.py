@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dovetail import __version__
 from dovetail.cli.output import print_line, say
 from dovetail.errors import DovetailError
+from dovetail.version import __version__
 
 if TYPE_CHECKING:
     from dovetail.profiler.machine import Cores

@@ -8,16 +8,14 @@ from typing import Annotated
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.options import OnHosts, opened
+from dovetail.cli.options import OnHosts, OtherData, opened
 from dovetail.cli.output import errors_shown, print_json, print_line, say
 from dovetail.cli.predict import own_module
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
-    data: Annotated[
-        str | None, typer.Option(help="Other data: clicks, criteo, csv, parquet, or package.module:function.")
-    ] = None,
+    data: OtherData = None,
     data_option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the data, e.g. path=day.tsv.gz.")
     ] = None,

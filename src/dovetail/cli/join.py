@@ -9,7 +9,7 @@ import typer
 
 from dovetail.cli.options import OnHosts, opened
 from dovetail.cli.output import errors_shown, say
-from dovetail.cli.stopping import Stopping
+from dovetail.runtime.launch.stopping import Stopping
 
 
 def join(

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dovetail import __version__
 from dovetail.cli.catalogue import catalogue
 from dovetail.cli.check import check
 from dovetail.cli.data import data
@@ -30,6 +29,7 @@ from dovetail.cli.table import table
 from dovetail.cli.timeline import timeline
 from dovetail.cli.trace import trace
 from dovetail.cli.train import train
+from dovetail.version import __version__
 
 app = typer.Typer(
     name="dovetail",

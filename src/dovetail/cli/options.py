@@ -43,7 +43,9 @@ ModelName = Annotated[str, typer.Argument(help="ctr-dnn, 2emb, dlrm, matchnet, n
 ModelOptions = Annotated[
     list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the model.")
 ]
-DataName = Annotated[str, typer.Option(help="clicks, criteo, csv, parquet, or package.module:function.")]
+DATA_HELP = "A path, clicks, a format (parquet, csv, criteo, arrow, ...), or package.module:function."
+DataName = Annotated[str, typer.Option(help=DATA_HELP)]
+OtherData = Annotated[str | None, typer.Option(help=DATA_HELP)]
 DataOptions = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the data, e.g. path=day.tsv.gz.")
 ]

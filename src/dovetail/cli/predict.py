@@ -26,7 +26,7 @@ def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     data: Annotated[
         str | None,
-        typer.Option(help="The samples: csv, parquet, package.module:function, ...; absent: as the run."),
+        typer.Option(help="The samples: a path, a format, package.module:function, ...; absent: as the run."),
     ] = None,
     data_option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the data, e.g. path=today.csv.")

@@ -10,7 +10,6 @@ import typer
 from dovetail.cli.data import parse_options
 from dovetail.cli.options import DataName, DataOptions, ModelName, ModelOptions, Prices, parsed_prices
 from dovetail.cli.output import errors_shown, print_json, say
-from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
     from dovetail.profiler.profile import Profile
@@ -49,48 +48,31 @@ def profile(
     with errors_shown(as_json=as_json):
         import msgspec
 
-        from dovetail.orchestrate.profiling import (
-            buses_of,
-            links_between,
-            network_speed,
-            types_at_hand,
-            types_elsewhere,
-        )
-        from dovetail.profiler.profile import profile as measure
-        from dovetail.profiler.request import ProfileRequest
-        from dovetail.spec import Training, write_problem
+        from dovetail.orchestrate.commands import measured_profile
+        from dovetail.spec import write_problem
 
-        request = ProfileRequest(
-            model=model,
+        found = measured_profile(
+            model,
+            data,
             batch=batch,
             model_options=parse_options(option or []),
-            data=data,
             data_options=parse_options(data_option or []),
             optimizer=optimizer,
+            workers=workers,
+            usd_per_hour=parsed_prices(price),
+            resources=resources or [],
+            network_gb_per_s=network_gb_per_s,
+            row_cache=row_cache,
+            samples=samples,
+            min_samples_per_s=min_samples_per_s,
             seed=seed,
-        )
-        at_hand, elsewhere = types_at_hand(parsed_prices(price)), types_elsewhere(resources or [])
-        buses = buses_of(resources or [])
-        if row_cache and not buses and not any(resource.kind == "gpu" for resource in at_hand):
-            raise DovetailError(
-                f"--row-cache {row_cache}: PyTorch finds no GPU here, and none of --resources has a known bus",
-                hint="leave it away, profile where there is one, or name a GPU type, e.g. --resources aws:g5.xlarge",
-            )
-        network = network_speed(network_gb_per_s, tell=say)
-        found = measure(
-            request,
-            training=Training(samples=samples, batch=batch, min_samples_per_s=min_samples_per_s),
-            at_hand=at_hand,
-            elsewhere=elsewhere,
-            links=links_between(at_hand, elsewhere, network, tell=say),
-            network_bytes_per_s=network.bytes_per_s,
-            num_workers=workers,
-            row_cache_batches=row_cache,
-            buses=buses,
-            say=lambda message: say(f"{message} ..."),
+            tell=say,
         )
         if out is not None:
-            write_problem(found.problem, out)
+            from dovetail.catalogue import users_catalogue
+
+            entries = [users_catalogue(()).find(each) for each in resources or ()]
+            write_problem(found.problem, out, types={entry.instance: entry.id for entry in entries})
             say(f"written: {out}")
         if as_json:
             print_json(msgspec.json.encode(found.problem))

@@ -109,7 +109,7 @@ def _print(compared: dict[str, Any]) -> None:
     from dovetail.cli.tables import make_table, wide_console
     from dovetail.units import format_duration
 
-    table = make_table(("stage", "layers", "on", "predicted a batch", "measured a batch"), text=("layers", "on"))
+    table = make_table(("stage", "layers", "on", "predicted a batch", "computed a batch"), text=("layers", "on"))
     for number, stage in enumerate(compared["stages"]):
         seconds = [stage[f"{kind}_seconds_per_batch"] for kind in ("predicted", "measured")]
         table.add_row(
@@ -118,8 +118,18 @@ def _print(compared: dict[str, Any]) -> None:
             f"{stage['units']} x {stage['resource']}",
             *("-" if each is None else format_duration(each) for each in seconds),
         )
+    whole = [compared[f"{kind}_seconds_per_batch"] for kind in ("predicted", "measured")]
+    table.add_row("all", "", "", *("-" if each is None else format_duration(each) for each in whole))
     console = wide_console()
     console.print(table)
+    computed = [stage["measured_seconds_per_batch"] for stage in compared["stages"]]
+    if whole[1] is not None and computed and None not in computed:
+        console.print(
+            f"of the {format_duration(whole[1])} that a batch took, its slowest stage computed for "
+            f"{format_duration(max(computed))}; the rest is reading, rows, sums and waiting for others",
+            highlight=False,
+            soft_wrap=True,
+        )
     predicted, measured = compared["predicted_samples_per_s"], compared["measured_samples_per_s"]
     console.print(
         f"predicted {predicted:,.0f} samples/s, measured {measured:,.0f} ({measured / predicted:.2f}x); "

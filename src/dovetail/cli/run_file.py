@@ -26,7 +26,8 @@ def find_run(
 ) -> Run:
     """Return the run that is meant, with the flags' settings in it; a folder must be one's own, or trusted.
 
-    Other `data` than the made ones that a model is trained on by default have none of their options.
+    Where `data`, or the setting data.name, name other data than a model is trained on by default, or than a run file
+    names, those options go that the other data do not know.
     """
     import msgspec
 
@@ -39,10 +40,15 @@ def find_run(
         check_trusted(resume, run, trust=trust)
     else:
         run = read_run(word or "")
-    if data is not None and data != run.data.name:
+    other = settings.get("data.name", data)
+    settings = {key: value for key, value in settings.items() if key != "data.name"}
+    if other is not None and other != run.data.name:
         if word is not None and not is_run_file(word):
-            run = msgspec.structs.replace(run, data=RunData())
-        settings = {"data.name": data, **settings}
+            run = msgspec.structs.replace(run, data=RunData(name=other))
+        else:
+            from dovetail.runtime.prepare.run_folder import with_other_data  # it loads torch
+
+            run = with_other_data(run, other)
     if workers is not None:
         settings = {**settings, "worker": alike_workers(run, workers)}
     return with_settings(run, settings, place=FLAGS) if settings else run
@@ -60,8 +66,10 @@ def says_dense(word: str | None, settings: dict[str, Any]) -> bool:
     return isinstance(training, dict) and "dense" in training
 
 
-def settings_of(flags: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Return what flags and `--set` words set, by dotted key; flags that were not given are left out."""
+def settings_of(flags: dict[str, Any], words: Sequence[str], data_options: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what flags, `--set` and `--data-option` words set, by dotted key; flags not given are left out."""
     from dovetail.spec.run import parse_setting
 
-    return {key: value for key, value in flags.items() if value is not None} | dict(map(parse_setting, words))
+    options = dict(parse_setting(word, example="--data-option path=day.tsv.gz") for word in data_options)
+    given = {key: value for key, value in flags.items() if value is not None}
+    return {f"data.options.{key}": value for key, value in options.items()} | given | dict(map(parse_setting, words))

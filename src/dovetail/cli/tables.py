@@ -207,10 +207,10 @@ def show_places(planned: PlannedRun) -> None:
         less = f", here {stage.size}" if stage.size != stage.unit.size else ""
         table.add_row(
             str(number),
-            f"{stage.first_layer} to {stage.last_layer}",
-            stage.resource,
+            f"{stage.planned.first_layer} to {stage.planned.last_layer}",
+            stage.planned.resource,
             f"{stage.unit}{less}",
-            str(stage.planned),
+            str(stage.planned.units),
             str(stage.units),
             "-" if seconds is None else format_duration(seconds),
         )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dovetail.cli.options import EXPERT, OnHosts, ReplanAbove, ReplanSteps, opened
+from dovetail.cli.options import EXPERT, DataOptions, OnHosts, OtherData, ReplanAbove, ReplanSteps, opened
 from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
 
@@ -33,9 +33,8 @@ def train(
     batch: Annotated[int | None, typer.Option(help="Samples of one step over all workers.")] = None,
     epochs: Annotated[int | None, typer.Option(help="How often the data are seen.")] = None,
     samples: Annotated[int | None, typer.Option(help="Samples of one epoch.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Other data: clicks, criteo, csv, parquet, or package.module:function.")
-    ] = None,
+    data: OtherData = None,
+    data_option: DataOptions = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; absent: runs/MODEL-N.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     plan: Annotated[
@@ -43,8 +42,8 @@ def train(
     ] = None,
     on: OnHosts = None,
     table: Annotated[
-        Literal["servers", "device"] | None,
-        typer.Option(help="Where embedding rows lie: on servers, or on this process's GPU over host memory and disk."),
+        Literal["local", "servers", "sharded", "device"] | None,
+        typer.Option(help="Where embedding rows lie: with the one process that trains, on servers, or over workers."),
     ] = None,
     setting: Annotated[
         list[str] | None,
@@ -137,12 +136,20 @@ def train(
         bool,
         typer.Option(
             "--in-process",
-            help="Everything in this process and thread: to see where a model fails.",
+            help="One process and no other thread: to see where a model fails.",
             rich_help_panel=EXPERT,
         ),
     ] = False,
     site: Annotated[
         str | None, typer.Option(help="Which of the run file's sites this is.", rich_help_panel=EXPERT)
+    ] = None,
+    write_run: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a run file of what this command line means, with the columns that were chosen, and stop.",
+            rich_help_panel=EXPERT,
+        ),
     ] = None,
     trust: Annotated[
         bool,
@@ -188,15 +195,21 @@ def train(
 
             check_timeline_path(timeline)
         from dovetail.cli.run_file import find_run, says_dense, settings_of
-        from dovetail.orchestrate.run_files import is_on_device, lock_free_folder
+        from dovetail.orchestrate.run_files import lock_free_folder
         from dovetail.runtime.launch.fork_server import fork_server
         from dovetail.runtime.prepare.lock import RunLock
+        from dovetail.spec.run import with_settings
 
-        settings = settings_of(flags, setting or [])
-        if not in_process and not is_on_device(run_file, settings):
-            fork_server()  # it loads while this process does
+        settings = settings_of(flags, setting or [], data_option or [])
         run = find_run(run_file, resume, settings, workers, data=data, trust=trust)
+        if in_process and not run.is_one_process:
+            run = with_settings(run, {"table.place": "local"}, place="--in-process")
+        if write_run is not None:
+            write_run_file(run, write_run)
+            return
         plan = _plan_of(plan, run, run_file, is_needed=scale or replan or problem is not None)
+        if plan is not None or not run.is_one_process:
+            fork_server()  # it loads while this process does
         planned = None
         if plan is not None:
             from dovetail.cli.tables import show_places
@@ -220,9 +233,6 @@ def train(
         place = resume or out
         with RunLock(place) if place is not None else lock_free_folder(run) as lock:
             folder = lock.folder
-            if in_process:
-                train_alone(run, lock, resumed=resume is not None, as_json=as_json, start_from=start_from)
-                return
             begun_s, facts = time.time(), {}
 
             def train_once(run: Run, resumed: bool, replanner: Replanner | None = None) -> TrainingResult:
@@ -235,6 +245,7 @@ def train(
                     loggers=log or [],
                     replanner=replanner,
                     fleet=fleet,
+                    bare=in_process,
                 )
 
             if planned is None:
@@ -252,6 +263,18 @@ def train(
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
         _show(run, result, facts, as_json=as_json)
+
+
+def write_run_file(run: Run, path: Path) -> None:
+    """Write a run with the columns of its data in it."""
+    from dovetail.runtime.prepare.run_folder import load_source, with_chosen_data, with_named_data
+    from dovetail.spec.files import write_struct
+    from dovetail.spec.run import Run as RunFile
+    from dovetail.spec.run import RunModel
+
+    named = with_named_data(run)
+    write_struct(with_chosen_data(named, load_source(named)), path, like=RunFile(model=RunModel(name="-")))
+    say(f"written: {path}; train it with: dovetail train {path}")
 
 
 def _check_flags(complaints: Mapping[str, bool]) -> None:
@@ -280,10 +303,11 @@ def train_watched(
     loggers: Sequence[str] = (),
     replanner: Replanner | None = None,
     fleet: Fleet | None = None,
+    bare: bool = False,
 ) -> TrainingResult:
     """Run to the end, or to where the user or a replanner stops it; where both do, the user's wish counts."""
-    from dovetail.cli.stopping import Stopping
     from dovetail.runtime.launch.start import start
+    from dovetail.runtime.launch.stopping import Stopping
     from dovetail.runtime.monitor.live import Shown, View
     from dovetail.runtime.monitor.loggers import Logging, make_logger
 
@@ -305,6 +329,7 @@ def train_watched(
                 stop=stopping.asked,
                 lock=lock,
                 fleet=fleet,
+                bare=bare,
                 tell=view.tell,
             )
         except KeyboardInterrupt:
@@ -312,7 +337,7 @@ def train_watched(
             raise typer.Exit(130) from None
         if replanner is not None and stopping.is_asked:
             replanner.move = None
-        return result
+        return replace(result, interrupted=stopping.is_asked and not result.is_complete)
 
 
 def draw_timeline(folder: Path, timeline: Path, begun_s: float) -> None:
@@ -345,39 +370,3 @@ def take_over_run(run: Run, folder: Path | None) -> None:
     if folder is None:
         raise typer.BadParameter("--take-over goes with --resume")
     take_over(run, folder, say)
-
-
-SHOW_S = 2.0
-"""How often it says where it is."""
-
-
-def train_alone(run: Run, lock: RunLock, *, resumed: bool, as_json: bool, start_from: Path | None) -> None:
-    """Run to the end: a model's exception comes out as it is."""
-    import msgspec
-
-    from dovetail.runtime.monitor.metrics_page import MetricsPage
-    from dovetail.runtime.prepare.run_folder import prepare
-    from dovetail.runtime.single.in_process import InProcess
-
-    folder = lock.folder
-    prepare(run, folder, resume=resumed, bare=True, lock=lock, start_from=start_from, tell=say)
-    shown_s, last = -SHOW_S, (0, 0.0)
-    page = MetricsPage(say)
-
-    def show(step: int, loss: float) -> None:
-        nonlocal shown_s, last
-        last = (step, loss)
-        page.step(step, loss)
-        if time.monotonic() - shown_s >= SHOW_S:
-            shown_s = time.monotonic()
-            say(f"step {step:,}: loss {loss:.4f}")
-
-    with contextlib.closing(InProcess(folder)) as alone, contextlib.closing(page):
-        if run.log.metrics is not None:
-            page.begin(folder, run)
-        checkpoint = alone.run(show)
-    if as_json:
-        result = {"folder": str(folder), "step": last[0], "loss": last[1], "checkpoint": checkpoint.name}
-        print_json(msgspec.json.encode(result))
-    else:
-        say(f"done: {last[0]:,} steps, loss {last[1]:.4f}; the model is in {checkpoint}")

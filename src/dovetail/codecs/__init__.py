@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["WIDTHS", "Codec", "DDPState", "TopK", "codec_of", "ddp_hook", "pack", "unpack"]
 
-__getattr__ = on_demand(__name__)
+__getattr__, __dir__ = on_demand(__name__)

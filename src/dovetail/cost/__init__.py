@@ -1,6 +1,6 @@
 """What a plan costs: pure functions, written as formulas."""
 
-from dovetail.cost.measured import StageTook, bare_problem, measured_problem, modelled_seconds
+from dovetail.cost.measured import bare_problem, measured_problem, measured_stage, modelled_seconds
 from dovetail.cost.memory import StageMemory, plan_memory, stage_memory
 from dovetail.cost.plan import PlanEvaluation, evaluate, stage_times
 from dovetail.cost.stage import StageTimes
@@ -9,10 +9,10 @@ __all__ = [
     "PlanEvaluation",
     "StageMemory",
     "StageTimes",
-    "StageTook",
     "bare_problem",
     "evaluate",
     "measured_problem",
+    "measured_stage",
     "modelled_seconds",
     "plan_memory",
     "stage_memory",

@@ -13,7 +13,6 @@ other. Where the model says 0, they get equal ones. Traffic, links and other typ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -21,21 +20,11 @@ from dovetail.cost.stage import amdahl_seconds, compute_seconds
 from dovetail.spec import Layer, LayerTime, Plan, Problem, ResourceType, Stage, Training
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageTook:
-    """What a stage of a run took."""
-
-    stage: Stage
-    workers: int
-    samples: int
-    busy_s: float
-    """Computing, over all of its workers."""
-
-    def seconds(self, batch: int) -> float | None:
-        """Return what a batch takes with all of its workers; None where nothing was measured."""
-        if self.samples <= 0 or self.busy_s <= 0:
-            return None
-        return self.busy_s / self.samples * batch / max(1, self.workers)
+def measured_stage(stage: Stage, *, batch: int, workers: int, samples: int, busy_s: float) -> Stage:
+    """Return a stage with what it took for a batch, of `busy_s` over all workers; None where nothing was measured."""
+    is_measured = samples > 0 and busy_s > 0
+    measured_s = busy_s / samples * batch / max(1, workers) if is_measured else None
+    return msgspec.structs.replace(stage, seconds_per_batch=measured_s)
 
 
 def modelled_seconds(problem: Problem, stage: Stage) -> float:
@@ -44,11 +33,11 @@ def modelled_seconds(problem: Problem, stage: Stage) -> float:
     return compute_seconds([layer.on[stage.resource] for layer in layers], units=stage.units)
 
 
-def measured_problem(problem: Problem, took: Sequence[StageTook]) -> Problem:
+def measured_problem(problem: Problem, measured: Sequence[Stage]) -> Problem:
     """Return the problem with the layers of each stage scaled to what the stage took."""
     layers = list(problem.layers)
-    for each in took:
-        stage, measured_s = each.stage, each.seconds(problem.training.batch)
+    for stage in measured:
+        measured_s = stage.seconds_per_batch
         if measured_s is None:
             continue
         modelled_s = modelled_seconds(problem, stage)

@@ -98,18 +98,18 @@ def compute_alone_seconds(stage_s: Sequence[float], *, num_micro_batches: int) -
     return iteration_seconds(stages, num_micro_batches=num_micro_batches)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageShare:
-    """A stage, or the servers: what all workers together take for a batch, and how many there are."""
+def sync_step_seconds(
+    seconds: Sequence[float],
+    workers: Sequence[int],
+    *,
+    micro_batches: int,
+    work_s: float = 0.0,
+    cores: float = math.inf,
+) -> float:
+    """Return what a step takes whose batch comes in so many micro-batches.
 
-    seconds: float
-    workers: int
-    work_s: float = 0.0
-    """Processor time of a batch, where the stage runs on cores that others share."""
-
-
-def sync_step_seconds(stages: Sequence[StageShare], *, micro_batches: int, cores: float | None = None) -> float:
-    """Return what a step takes whose batch comes in so many micro-batches; `cores` are those that all stages share.
+    Every stage, and the servers, take `seconds` for the batch with all of their `workers`. `work_s` is the processor
+    time of all that run on `cores` which they share.
 
     A plan's speed is that of its slowest stage: while one batch is in the last stage, the next is in those before. In
     `sync` the next batch has to wait until the step is applied. Its N micro-batches, of all workers of the first stage,
@@ -121,7 +121,6 @@ def sync_step_seconds(stages: Sequence[StageShare], *, micro_batches: int, cores
     The first micro-batch goes through all stages, the others follow at the pace of the slowest. Where processes share
     cores, all of what they compute has to fit there too: step >= (sum of all work) / cores.
     """
-    passing = [stage.workers * stage.seconds / max(micro_batches, stage.workers) for stage in stages]
-    slowest = max(range(len(stages)), key=lambda position: stages[position].seconds)
-    step_s = sum(passing) + stages[slowest].seconds - passing[slowest]
-    return step_s if cores is None else max(step_s, sum(stage.work_s for stage in stages) / cores)
+    passing = [count * each_s / max(micro_batches, count) for each_s, count in zip(seconds, workers, strict=True)]
+    slowest = max(range(len(seconds)), key=seconds.__getitem__)
+    return max(sum(passing) + seconds[slowest] - passing[slowest], work_s / cores)

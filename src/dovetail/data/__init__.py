@@ -48,4 +48,4 @@ __all__ = [
     "load_data",
 ]
 
-__getattr__ = on_demand(__name__)
+__getattr__, __dir__ = on_demand(__name__)

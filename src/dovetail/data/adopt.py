@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,15 +15,20 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 
 from dovetail.data.batch import FIELDS, Batch, concatenate
 from dovetail.data.errors import BadRow, BadRows, DataError
-from dovetail.data.files.columns import Columns, is_list
+from dovetail.data.files.choosing import Names, Said, chosen_columns, kind_in_memory
+from dovetail.data.files.columns import SEPARATOR, Columns
+from dovetail.data.files.features import settled_features
+from dovetail.data.files.formats import is_path
+from dovetail.data.files.tables import LABELS
+from dovetail.data.load import load_data
+from dovetail.data.memory import InMemory
 from dovetail.data.schema import Field, Schema, Slot
 from dovetail.data.source import Source
 from dovetail.data.transforms import hashed
 from dovetail.errors import did_you_mean
+from dovetail.spec.run import RunData
 
 Collate = Callable[[list[Any]], Any]
-LABELS = ("label", "labels", "target", "targets", "y")
-"""What a sample's label is called where samples have names."""
 CHUNK = 1024
 """Samples of an iterable that are put together at once."""
 MOST_BYTES = 4 << 30
@@ -58,8 +65,13 @@ class DatasetSource:
             put_together = self._collate([self._dataset[number] for number in range(first, last)])
         return batch_of(put_together, first, last - first, self._names)
 
+    @property
+    def reads_serially(self) -> bool:
+        """Say whether one thread reads: a data set of someone's own need not stand several."""
+        return type(self._dataset) is not TensorDataset
 
-class IterableSource:
+
+class IterableSource(InMemory):
     """An iterable of samples, which is gone through once and kept in memory."""
 
     def __init__(
@@ -92,13 +104,7 @@ class IterableSource:
             close()
         if not batches:
             raise DataError(f"the {type(samples).__name__} is empty", hint="give it at least one sample")
-        self._batch = concatenate(batches)
-        self.num_samples = total
-        self.schema = schema_of(self._batch)
-
-    def read(self, first: int, last: int) -> Batch:
-        """Return samples `first` up to but not including `last`."""
-        return self._batch.slice(min(first, self.num_samples), min(last, self.num_samples))
+        super().__init__(batch := concatenate(batches), schema_of(batch), total)
 
 
 def dataset_source(
@@ -195,74 +201,82 @@ def _tensor(value: Any, name: str, num_samples: int) -> Tensor:
     return tensor
 
 
-class TableSource:
+class TableSource(InMemory):
     """The rows of an Arrow table; broken ones keep their number and are left out."""
 
     def __init__(self, table: pa.Table, columns: Columns, *, max_bad_rows: int = 0) -> None:
         """Keep the table, whose rows are looked at once."""
         columns.check(table.column_names, where="the table")
         self.columns = columns
-        self._batch, bad = columns.samples(table)
-        self.num_samples = table.num_rows
+        batch, bad = columns.samples(table)
         self.bad_rows = BadRows()
         self.bad_rows.add(BadRow(file="the table", row=row + 1, reason=bad[row]) for row in sorted(bad))
         self.bad_rows.check(max_bad_rows)
-        self.schema = _schema(columns.schema, self._batch)
-
-    def read(self, first: int, last: int) -> Batch:
-        """Return rows `first` up to but not including `last`, broken ones left out."""
-        if not 0 <= first <= last:
-            raise DataError(f"samples {first} to {last} were asked for", hint="ask for 0 <= first <= last")
-        if self._batch.num_samples == self.num_samples:
-            return self._batch.slice(min(first, self.num_samples), min(last, self.num_samples))
-        begin, end = torch.searchsorted(self._batch.sample_ids, torch.tensor([first, last])).tolist()
-        return self._batch.slice(begin, end)
+        super().__init__(batch, _schema(columns.schema, batch), table.num_rows)
 
 
 def table_source(
     table: pa.Table,
     *,
-    label: str | Sequence[str] | None = None,
-    dense: Sequence[str] | None = None,
-    slots: Sequence[str] | None = None,
-    multi_valued: Sequence[str] | None = None,
-    fields: Sequence[str] | None = None,
+    label: Names | None = None,
+    dense: Names | None = None,
+    slots: Names | None = None,
+    multi_valued: Names | None = None,
+    fields: Names | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    separator: str = "|",
+    separator: str = SEPARATOR,
     max_bad_rows: int = 0,
     weight: str | None = None,
     hash_into: int | Mapping[str, int] | None = None,
     needs_label: bool = True,
+    whole: Names | None = None,
+    ignore: Names | None = None,
+    transforms: Names | None = None,
 ) -> Source:
     """Return a table as samples.
 
-    Columns that are not named are taken for what they look like: the label is the column `label`, `labels`, `target` or
-    `y`; numbers are dense; text is a slot, lists of text a multi-valued one; lists of numbers are further fields. As
-    soon as one of `dense`, `slots` and `fields` is given, only the columns named there are read.
+    Columns that are not named are taken for what they look like: the label is the column `label`, `labels`, `target`,
+    `targets` or `y`; numbers are dense; text is a slot, lists of text a multi-valued one; lists of numbers are further
+    fields. As soon as one of `dense`, `slots` and `fields` is given, only the columns named there are read, unless
+    `ignore` says which are not. `transforms` make columns of others, as in files.
     """
     if label is None:
-        label = next((name for name in ("label", "labels", "target", "y") if name in table.column_names), None)
+        label = next((name for name in LABELS if name in table.column_names), None)
         if label is None and needs_label:
             raise DataError(
                 f"none of the columns {', '.join(table.column_names)} is called `label`",
                 hint='say which one is: data_options={"label": ...}',
             )
-    own_labels = (label,) if isinstance(label, str) else tuple(label or ())
-    if dense is None and slots is None and fields is None:
-        dense, slots, many, fields = _looks_like(table, (*own_labels, *(() if weight is None else (weight,))))
-        multi_valued = many if multi_valued is None else multi_valued
-    columns = Columns(
-        label=label if isinstance(label, str) else own_labels or None,
-        dense=tuple(dense or ()),
-        slots=tuple(slots or ()),
-        multi_valued=tuple(multi_valued or ()),
+    said = Said(
+        label=label,
+        dense=dense,
+        slots=slots,
+        multi_valued=multi_valued,
+        fields=fields,
+        shapes=shapes,
         separator=separator,
         weight=weight,
-        fields=tuple(fields or ()),
-        shapes=tuple((name, tuple(shape)) for name, shape in (shapes or {}).items()),
+        whole=whole,
+        ignore=ignore,
+        transforms=transforms,
     )
-    source = TableSource(table, columns, max_bad_rows=max_bad_rows)
+    columns = chosen_columns(said, table.schema, where="the table", kind_of=kind_in_memory)
+    settled = settled_features(columns.transforms, lambda names: [table.select(list(names))])
+    source = TableSource(table, replace(columns, transforms=settled), max_bad_rows=max_bad_rows)
     return source if hash_into is None else hashed(source, hash_into)
+
+
+def table_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of some options of data that tables in memory take too."""
+    known = tuple(inspect.signature(table_source).parameters)[1:]
+    return {name: value for name, value in options.items() if name in known}
+
+
+def as_paths(data: Any) -> list[str]:
+    """Return the paths that a path, or a list of them, means; none for anything else."""
+    several = list(data) if isinstance(data, list | tuple) else [data]
+    are_paths = all(isinstance(each, os.PathLike) or (isinstance(each, str) and is_path(each)) for each in several)
+    return [os.fspath(each) for each in several] if several and are_paths else []
 
 
 def as_table(data: Any) -> pa.Table | None:
@@ -290,28 +304,6 @@ def _plain_types(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields))
 
 
-def _looks_like(table: pa.Table, known: tuple[str, ...]) -> tuple[list[str], list[str], list[str], list[str]]:
-    """Return which columns but the `known` look like numbers, slots, multi-valued ones among them, and fields."""
-    dense: list[str] = []
-    slots: list[str] = []
-    many: list[str] = []
-    fields: list[str] = []
-    for column in table.schema:
-        kind = column.type
-        if column.name in known:
-            continue
-        if is_list(kind):
-            inner = kind.value_type
-            is_text = pa.types.is_string(inner) or pa.types.is_large_string(inner)
-            (many if is_text else fields).append(column.name)
-            slots += [column.name] if is_text else []
-        elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-            dense.append(column.name)
-        else:
-            slots.append(column.name)
-    return dense, slots, many, fields
-
-
 def _schema(schema: Schema, batch: Batch) -> Schema:
     """Return a schema with the shapes and kinds that samples have."""
     fields = tuple(
@@ -328,9 +320,12 @@ def _schema(schema: Schema, batch: Batch) -> Schema:
 def as_source(data: Any, **options: Any) -> Source:
     """Return samples that someone has as a source.
 
-    Sources are taken as they are; `options` are those of `table_source` for pandas, Polars and Arrow tables and Hugging
+    Paths, and lists of them, are files of a format that is found out, with the options of `load_data`. Sources are
+    taken as they are; `options` are those of `table_source` for pandas, Polars and Arrow tables and Hugging
     Face data sets, and those of `dataset_source` for PyTorch's data sets and loaders, and for anything alike.
     """
+    if paths := as_paths(data):
+        return load_data(RunData().name, path=paths, **options)
     if isinstance(data, Source):
         _refuse(options, (), data)
         return data

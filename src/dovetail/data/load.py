@@ -4,20 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+import pyarrow as pa
 
 from dovetail.data.cache import DEFAULT_LIMIT_BYTES, DecodedCache
 from dovetail.data.clicks import Clicks, Matches
 from dovetail.data.errors import DataError
-from dovetail.data.files import Columns, CriteoDecoder, CsvDecoder, FileSource, ParquetDecoder
+from dovetail.data.files.arrow import ArrowDecoder, HuggingFaceDecoder, saved_dataset_files
+from dovetail.data.files.choosing import (
+    UNSAID,
+    Names,
+    Said,
+    chosen_columns,
+    described,
+    kind_in_csv,
+    kind_in_files,
+    said_in,
+)
+from dovetail.data.files.columns import SEPARATOR, Columns
+from dovetail.data.files.criteo import CriteoDecoder
+from dovetail.data.files.csv import CsvDecoder
 from dovetail.data.files.decoder import Decoder
+from dovetail.data.files.features import settled_features
+from dovetail.data.files.formats import format_of, is_path
+from dovetail.data.files.numpy import NumpyDecoder
+from dovetail.data.files.opening import find_files, partitions_between
+from dovetail.data.files.parquet import ParquetDecoder
+from dovetail.data.files.source import FileSource
+from dovetail.data.files.tables import TableDecoder
+from dovetail.data.files.webdataset import WebDatasetDecoder
 from dovetail.data.source import Source
-from dovetail.data.transforms import hashed
 from dovetail.errors import did_you_mean
+from dovetail.logs import tell
 from dovetail.references import import_function
+from dovetail.spec.run import RunData
 
 MADE_BY = "_dovetail_made_by"
 MATCH_TRUTHS: Mapping[str, dict[str, Any]] = {
@@ -30,21 +55,55 @@ MATCH_TRUTHS: Mapping[str, dict[str, Any]] = {
 def load_data(name: str, **options: Any) -> Source:
     """Return a source of samples.
 
-    `name` is `clicks` (options: those of `Clicks`, or of `Matches` with truth `user-item` or `next-item`), `criteo`,
-    `csv` or `parquet` (path, cache, cache_limit_bytes, max_bad_rows, hash_into; label, weight, dense, slots,
-    multi_valued, separator, fields, shapes, whole for the last two), or `package.module:function`, which is called with
-    the options and returns a `Source`. `fields` are further columns of sequences or tensors, `shapes` what theirs are,
-    `whole` those of text that are whole numbers; `label` may be several columns, or None.
+    `name` is a path, whose format is found out; or `clicks` (options: those of `Clicks`, or of `Matches` with truth
+    `user-item` or `next-item`); a format (`criteo`, `csv`, `parquet`, `arrow`, `numpy`, `webdataset`, `huggingface`)
+    with the option `path`; or `package.module:function`, which is called with the options and returns a `Source`.
+
+    Options of files are path, cache, cache_limit_bytes, max_bad_rows and hash_into; of all but `criteo` also label,
+    weight, dense, slots, multi_valued, separator, fields, shapes, whole, ignore, transforms, and of `csv` delimiter.
+    `fields` are further columns of sequences or tensors, `shapes` what theirs are, `whole` those of text that are whole
+    numbers; `label` may be several columns, or None. Where neither dense, slots nor fields are named, columns are taken
+    by their names and types (see `dovetail.data.files.choosing`), and so are those that `ignore` leaves. `transforms`
+    make columns of others (see `dovetail.data.files.features`).
     """
+    name, options = named_data(name, options)
     if ":" in name:
         return _made_by(_own(name, options), name, options)
     if name not in DATA:
         raise DataError(
-            f"there are no data `{name}`", hint=did_you_mean(name, DATA) + ", or package.module:function for your own"
+            f"there are no data `{name}`",
+            hint=did_you_mean(name, DATA) + ", a path, or package.module:function for your own",
         )
     maker = DATA[name]
     _check_options(name, maker, options)
-    return _made_by(maker(**options), name, options)
+    source = maker(**options)
+    columns = getattr(source, "columns", None)
+    if isinstance(columns, Columns):
+        options = settled_options(options, columns)
+    return _made_by(source, name, options)
+
+
+def settled_options(options: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    """Return options with the columns in them that were chosen, so that others who read with them choose the same."""
+    said = said_in(options)
+    if said.is_whole and not said.has_patterns and said.columns() == columns:
+        return dict(options)
+    return {key: value for key, value in options.items() if key != "ignore"} | columns.options()
+
+
+def named_data(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return data by the name of their format, where they are named by a path, or by the option `path` alone."""
+    if name == RunData().name and "path" in options:
+        found = format_of(options["path"])
+        return found.name, {**found.options, **options}
+    if name in DATA or (":" in name and "://" not in name) or not is_path(name):
+        return name, dict(options)
+    if "path" in options:
+        raise DataError(
+            f"the data are at `{name}`, and at the option path={options['path']!r}", hint="leave one of them out"
+        )
+    found = format_of(name)
+    return found.name, {**found.options, "path": name, **options}
 
 
 def how_made(source: object) -> tuple[str, dict[str, Any]] | None:
@@ -63,8 +122,9 @@ def _made_by(source: Source, name: str, options: Mapping[str, Any]) -> Source:
 def options_known(name: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of some options that data of this name take: what `csv` files are read with holds for `parquet`."""
     maker = DATA.get(name or "")
-    known = inspect.signature(maker).parameters if maker is not None else {}
-    return {option: value for option, value in options.items() if option in known and option != "path"}
+    known = set(inspect.signature(maker).parameters if maker is not None else ()) - {"path"}
+    known -= set() if name == "csv" else {"delimiter"}
+    return {option: value for option, value in options.items() if option in known}
 
 
 def clicks(*, truth: str = "deep", **options: Any) -> Source:
@@ -87,55 +147,100 @@ def criteo(
 
 
 def column_files(
-    kind: Literal["csv", "parquet"],
+    kind: str,
     *,
     path: str | Sequence[str],
-    label: str | Sequence[str] | None = "label",
-    dense: Sequence[str] = (),
-    slots: Sequence[str] = (),
-    multi_valued: Sequence[str] = (),
-    separator: str = "|",
+    label: Names | None = UNSAID,
+    dense: Names | None = None,
+    slots: Names | None = None,
+    multi_valued: Names | None = None,
+    separator: str = SEPARATOR,
     delimiter: str | None = None,
     cache: str | Path | bool = True,
     cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
     max_bad_rows: int = 0,
     hash_into: int | Mapping[str, int] | None = None,
     weight: str | None = None,
-    fields: Sequence[str] = (),
+    fields: Names | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    whole: Sequence[str] = (),
+    whole: Names | None = None,
+    ignore: Names | None = None,
+    transforms: Names | None = None,
 ) -> Source:
-    """Return samples in files with named columns: CSV with a header, or Parquet."""
-    columns = Columns(
-        label=label if label is None or isinstance(label, str) else tuple(label),
-        dense=names(dense),
-        slots=names(slots),
-        multi_valued=names(multi_valued),
+    """Return samples in files with named columns; those that nobody names are taken by their names and types."""
+    said = Said(
+        label=label,
+        dense=dense,
+        slots=slots,
+        multi_valued=multi_valued,
         separator=separator,
         weight=weight,
-        fields=names(fields),
-        shapes=tuple((name, tuple(shape)) for name, shape in (shapes or {}).items()),
-        whole=names(whole),
+        fields=fields,
+        shapes=shapes,
+        whole=whole,
+        ignore=ignore,
+        transforms=transforms,
     )
-    if kind == "csv":
-        decoder: Decoder = CsvDecoder(columns=columns, delimiter="," if delimiter is None else delimiter)
-    elif delimiter is not None:
-        raise DataError("`parquet` has no option `delimiter`", hint="leave it out: the columns of Parquet need none")
+    if delimiter is not None and kind != "csv":
+        raise DataError(f"`{kind}` has no option `delimiter`", hint="leave it out: its columns need none")
+    parsed = said.columns()  # what is said wrongly is said before a file is opened
+    decoder = TABLES[kind](columns=Columns(label=None, separator=parsed.separator))
+    if isinstance(decoder, CsvDecoder) and delimiter is not None:
+        decoder = replace(decoder, delimiter=delimiter)
+    paths = saved_dataset_files(path) if kind == "huggingface" else path
+    columns = columns_of(decoder, paths, said)
+    return _files(paths, replace(decoder, columns=columns), cache, cache_limit_bytes, max_bad_rows, hash_into)
+
+
+def columns_of(decoder: TableDecoder, paths: str | Sequence[str], said: Said) -> Columns:
+    """Return which columns of some files are what, with what a first pass tells; what was chosen is told once."""
+    files = find_files(paths)
+    is_csv = decoder.format == "csv"
+    if said.is_whole and is_csv and not said.has_patterns:
+        columns = said.columns()
     else:
-        decoder = ParquetDecoder(columns=columns)
-    return _files(path, decoder, cache, cache_limit_bytes, max_bad_rows, hash_into)
+        types = decoder.types(files[0])
+        for name in partitions_between(paths, files):
+            types = types if name in types.names else types.append(pa.field(name, pa.string()))
+        where = paths if isinstance(paths, str) else str(files[0])
+        columns = chosen_columns(
+            said,
+            types,
+            where=where,
+            label_names=decoder.label_names,
+            kind_of=kind_in_csv if is_csv else kind_in_files,
+        )
+        if not said.is_whole:
+            _tell_once(described(columns, where, decoder.format))
+
+    def tables(names: tuple[str, ...]) -> Iterator[pa.Table]:
+        for file in files:
+            yield from (part.table for part in decoder.tables(file, names))
+
+    return replace(columns, transforms=settled_features(columns.transforms, tables))
 
 
-def names(words: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names of columns; a single one need not be a list."""
-    return (words,) if isinstance(words, str) else tuple(words)
+def _tell_once(text: str) -> None:
+    """Tell something, unless this process did before."""
+    if text not in _TOLD:
+        _TOLD.add(text)
+        tell(text)
 
 
+_TOLD: set[str] = set()
+TABLES: dict[str, type[TableDecoder]] = {
+    "csv": CsvDecoder,
+    "parquet": ParquetDecoder,
+    "arrow": ArrowDecoder,
+    "numpy": NumpyDecoder,
+    "webdataset": WebDatasetDecoder,
+    "huggingface": HuggingFaceDecoder,
+}
+"""Formats with named columns."""
 DATA: dict[str, Callable[..., Source]] = {
     "clicks": clicks,
     "criteo": criteo,
-    "csv": partial(column_files, "csv"),
-    "parquet": partial(column_files, "parquet"),
+    **{kind: partial(column_files, kind) for kind in TABLES},
 }
 
 
@@ -152,8 +257,7 @@ def _files(
         raise DataError(f"max_bad_rows is {max_bad_rows}", hint="set it to 0 or more")
     folder = None if isinstance(cache, bool) else cache
     kept = DecodedCache(folder, limit_bytes=limit_bytes) if cache is not False else None
-    source = FileSource(path, decoder, cache=kept, max_bad_rows=max_bad_rows)
-    return source if hash_into is None else hashed(source, hash_into)
+    return FileSource(path, decoder, cache=kept, max_bad_rows=max_bad_rows, hash_into=hash_into)
 
 
 def _own(name: str, options: dict[str, Any]) -> Source:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from dovetail.data.batch import Batch, concatenate
+from dovetail.data.ahead import MadeAhead
+from dovetail.data.batch import Batch
 from dovetail.data.errors import DataError
-from dovetail.data.order import BLOCK_SAMPLES, Order
+from dovetail.data.order import BLOCK_SAMPLES, Order, window_of
+from dovetail.data.packed import PackedSamples, viewed
 from dovetail.data.schema import Schema
-from dovetail.data.source import Source
+from dovetail.data.source import ExpectsReads, Gathers, Source
 
 THREAD_NAME = "dovetail-loader"
 
@@ -40,18 +44,20 @@ class Loader:
         stop: int | None = None,
         num_samples: int | None = None,
         prefetch: int = 4,
-        readers: int = 1,
+        readers: int | None = None,
         pin: bool | None = None,
         block_samples: int = BLOCK_SAMPLES,
+        window_samples: int | None = None,
     ) -> None:
         """Describe what to load; nothing is read before the first batch is asked for.
 
         `start` and `stop` are positions in the order, so any range can be loaded alone. `num_samples` is how many of
         the source's samples, from the first on, make up the epoch; absent, it is all of them. `readers` threads keep
-        `prefetch` batches ready (and as many blocks ahead, where samples are shuffled); with a prefetch of 0 the
-        caller's own thread reads. `pin` puts batches into page-locked memory; absent, it does where there is a GPU.
+        `prefetch` batches ready; absent, as many as keep whoever takes them from waiting, up to the number of cores.
+        With a prefetch of 0 the caller's own thread reads. `pin` puts batches into page-locked memory; absent, it does
+        where there is a GPU. `window_samples` is how many samples are drawn from at once; see `dovetail.data.order`.
         """
-        if min(batch_size, readers) < 1 or min(start, prefetch) < 0:
+        if min(batch_size, 1 if readers is None else readers) < 1 or min(start, prefetch) < 0:
             raise DataError(
                 f"a loader of batches of {batch_size} from sample {start}, {prefetch} ahead by {readers} readers",
                 hint="batch_size and readers are at least 1, start and prefetch at least 0",
@@ -60,15 +66,24 @@ class Loader:
         self._schema: Schema | None = None
         limits = [limit for limit in (num_samples, source.num_samples) if limit is not None]
         self._order = Order(
-            num_samples=min(limits, default=None), seed=seed, epoch=epoch, shuffle=shuffle, block_samples=block_samples
+            num_samples=min(limits, default=None),
+            seed=seed,
+            epoch=epoch,
+            shuffle=shuffle,
+            block_samples=block_samples,
+            window_samples=window_of(source.schema) if window_samples is None else window_samples,
+            parts=getattr(source, "parts", None),
         )
         self._batch_size, self._prefetch, self._readers = batch_size, prefetch, readers
         ends = [end for end in (stop, self._order.num_samples) if end is not None]
         self._stop = min(ends) if ends else None
         self._pin = torch.cuda.is_available() if pin is None else pin
-        self._blocks: OrderedDict[int, Future[Batch]] = OrderedDict()
+        self._blocks: OrderedDict[int, Future[PackedSamples]] = OrderedDict()
         self._lock = threading.Lock()
+        self._expected = (-1, -1)
         self.position = start
+        self.waited_s = 0.0
+        """How long whoever takes batches has waited for them."""
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches that are left; leaving the loop early stops the reading."""
@@ -89,77 +104,111 @@ class Loader:
 
     def _iterate_here(self) -> Iterator[Batch]:
         """Yield batches read on demand."""
-        while (batch := self._batch_at(self.position)) is not None:
-            self.position = self._end_of(self.position)
+        for first, last in self._ranges():
+            batch = self.read(first, last)
+            self.position = last
             if batch.num_samples:
                 yield batch
 
     def _iterate_ahead(self) -> Iterator[Batch]:
         """Yield batches that threads read ahead, in order; what goes wrong there is raised here."""
-        waiting: deque[tuple[int, Future[Batch | None]]] = deque()
-        position = self.position
-        pool = ThreadPoolExecutor(self._readers, thread_name_prefix=THREAD_NAME)
-        try:
-            while True:
-                while len(waiting) < max(self._prefetch, self._readers) and position < self._end_of(position):
-                    self._warm(pool, position)
-                    waiting.append((self._end_of(position), pool.submit(self._batch_at, position)))
-                    position = self._end_of(position)
-                if not waiting:
-                    return
-                end, batch = waiting[0][0], waiting[0][1].result()
-                waiting.popleft()
-                self.position = end
-                if batch is not None and batch.num_samples:
-                    yield batch
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        made = MadeAhead(
+            self._ranges(),
+            lambda place: (self.read(*place), place[1]),
+            ahead=self._prefetch,
+            readers=self._readers,
+            most=1 if getattr(self._source, "reads_serially", False) else None,
+            name=THREAD_NAME,
+        )
+        for batch, end in made:
+            self.position, self.waited_s = end, made.waited_s
+            if batch.num_samples:
+                yield batch
 
-    def _warm(self, pool: ThreadPoolExecutor, position: int) -> None:
-        """Have the blocks read that other readers will need while this one works on its own."""
-        if not self._order.shuffle or self._readers == 1:
-            return
-        for ahead in range(self._readers):
-            there = position + ahead * self._order.block_samples
-            for stretch in self._order.stretches(there, min(there + 1, self._end_of(there))):
-                with self._lock:
-                    known = stretch.first_sample in self._blocks
-                if not known:
-                    pool.submit(self._block, stretch.first_sample, stretch.last_sample)
-
-    def _end_of(self, position: int) -> int:
-        """Return where the batch that begins at a position ends."""
-        end = position + self._batch_size
-        return end if self._stop is None else max(position, min(end, self._stop))
-
-    def _batch_at(self, position: int) -> Batch | None:
-        """Return the batch that begins at a position, or None past the end."""
-        end = self._end_of(position)
-        return self.read(position, end) if end > position else None
+    def _ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield the positions of batch after batch."""
+        first = self.position
+        while self._stop is None or first < self._stop:
+            last = first + self._batch_size if self._stop is None else min(first + self._batch_size, self._stop)
+            yield first, last
+            first = last
 
     def read(self, first: int, last: int) -> Batch:
         """Return the samples at positions `first` up to but not including `last`, whatever was handed out so far."""
-        if self._order.shuffle:
-            pieces = [
-                _picked(
-                    self._block(stretch.first_sample, stretch.last_sample),
-                    stretch.first_sample,
-                    stretch.last_sample,
-                    torch.from_numpy(stretch.picks),
-                )
-                for stretch in self._order.stretches(first, last)
-            ]
-        else:  # blocks make no difference then
-            end = last if self._order.num_samples is None else min(last, self._order.num_samples)
-            pieces = [self._read(first, end)] if end > first else []
-        batch = concatenate(pieces)
-        if self._order.epoch and self._order.num_samples:
-            batch = batch.with_sample_ids(batch.sample_ids + self._order.epoch * self._order.num_samples)
-        return batch.pinned() if self._pin else batch
+        return self.read_all([(first, last)])
+
+    def read_all(self, places: Sequence[tuple[int, int]]) -> Batch:
+        """Return the samples at several ranges of positions as one batch, which may be empty."""
+        if all(first >= last for first, last in places):
+            return self.read(0, 1).slice(0, 0)  # what a batch of these data is like
+        order, source = self._order, self._source
+        shift = order.epoch * order.num_samples if order.num_samples else 0
+        for first, _ in places[:1]:
+            self._expect(first)
+        if isinstance(source, Gathers):
+            samples = np.concatenate([order.sample_ids(first, last) for first, last in places])
+            return self._checked(source.gather(samples, shift=shift, pin=self._pin))
+        if not order.shuffle and len(places) == 1:  # blocks make no difference then
+            first, last = places[0]
+            batch = self._read(first, last if order.num_samples is None else max(first, min(last, order.num_samples)))
+            batch = batch.with_sample_ids(batch.sample_ids + shift) if shift else batch
+            return batch.pinned() if self._pin else batch
+        return self._from_blocks(places, shift)
+
+    def _from_blocks(self, places: Sequence[tuple[int, int]], shift: int) -> Batch:
+        """Return samples of a source that reads ranges: the blocks that hold them are read whole."""
+        from dovetail.data.assembling import assemble  # noqa: PLC0415 - compiles
+
+        stretches = [stretch for first, last in places for stretch in self._order.stretches(first, last)]
+        bounds = sorted({(stretch.first_sample, stretch.last_sample) for stretch in stretches}) or [(0, 0)]
+        blocks = [self._block(*ends) for ends in bounds]
+        samples = [stretch.first_sample + stretch.picks for stretch in stretches] or [np.empty(0, dtype=np.int64)]
+        firsts = np.array([first for first, _ in bounds], dtype=np.int64)
+        return assemble(np.concatenate(samples), blocks, firsts, shift=shift, pin=self._pin)
+
+    def _expect(self, position: int) -> None:
+        """Tell a source that decodes what comes next: this window's parts, and more and more of the next one's."""
+        if not isinstance(self._source, ExpectsReads):
+            return
+        ranges = self._coming(position)
+        if ranges is not None:
+            self._source.expect(ranges)
+
+    def _coming(self, position: int) -> NDArray[np.int64] | None:
+        """Return the samples that come next, as ranges of parts; None where that was told before."""
+        windows = self._order.windows
+        if not windows:  # in the order of the data: what comes next, so far ahead as a window is long
+            ahead = self._order.window_samples or BLOCK_SAMPLES
+            if self._told(position * 4 // ahead, 0):
+                return None
+            end = (
+                position + ahead if self._order.num_samples is None else min(position + ahead, self._order.num_samples)
+            )
+            return np.array([[position, end]], dtype=np.int64)
+        number = self._order.window_at(position)
+        if number >= len(windows):
+            return None
+        here, following = windows[number], windows[number + 1 : number + 2]
+        share = (position - here.first) / max(1, here.last - here.first)
+        more = [window.parts[: int(share * len(window.parts)) + 1] for window in following]
+        if self._told(number, sum(map(len, more))):
+            return None
+        return np.concatenate([here.parts, *more])
+
+    def _told(self, window: int, more: int) -> bool:
+        """Say whether so much was told before; readers may be a little behind each other."""
+        with self._lock:
+            if (window, more) <= self._expected and window >= self._expected[0] - 1:
+                return True
+            self._expected = (window, more)
+            return False
 
     def _read(self, first: int, last: int) -> Batch:
         """Return samples from the source, and refuse what does not fit its own schema."""
-        batch: object = self._source.read(first, last)
+        return self._checked(self._source.read(first, last))
+
+    def _checked(self, batch: object) -> Batch:
+        """Refuse what is no batch, or does not fit its own schema."""
         if not isinstance(batch, Batch):
             raise DataError(f"the data returned a {type(batch).__name__}", hint="read() returns a dovetail.data.Batch")
         if self._schema is None:
@@ -180,29 +229,21 @@ class Loader:
             )
         return batch
 
-    def _block(self, first: int, last: int) -> Batch:
+    def _block(self, first: int, last: int) -> PackedSamples:
         """Return a block of the data, read by whoever asks first; the last few are kept."""
         with self._lock:
             mine = first not in self._blocks
             block = self._blocks.setdefault(first, Future())
-            while len(self._blocks) > self._readers + 2:
+            self._blocks.move_to_end(first)
+            while len(self._blocks) > max(4, 4 * (self._batch_size // self._order.block_samples)):
                 self._blocks.popitem(last=False)
         if mine:
             try:
-                block.set_result(self._read(first, last))
+                slots = self._source.schema.num_slots
+                block.set_result(viewed(self._read(first, last), first=first, last=last, num_slots=slots))
             except BaseException as problem:
                 with self._lock:
                     self._blocks.pop(first, None)  # who asks later tries again
                 block.set_exception(problem)  # for those who wait for it now
                 raise
         return block.result()
-
-
-def _picked(block: Batch, first: int, last: int, picks: torch.Tensor) -> Batch:
-    """Return samples of a block in the order of `picks`, those that are broken left out."""
-    if block.num_samples == last - first:
-        return block.take(picks)
-    place_of = torch.full((last - first,), -1, dtype=torch.int64)
-    place_of[block.sample_ids - first] = torch.arange(block.num_samples)
-    places = place_of[picks]
-    return block.take(places[places >= 0])

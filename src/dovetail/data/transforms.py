@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dovetail.data.batch import Batch
 from dovetail.data.errors import DataError
@@ -20,30 +22,51 @@ def hashed(source: Source, hash_into: int | Mapping[str, int]) -> Source:
 
     Ids of text are hashes already. Two values that meet in one id share a row.
     """
-    names = [slot.name for slot in source.schema.slots]
+    return Hashed(source, hash_into)
+
+
+def hashed_schema(schema: Schema, hash_into: int | Mapping[str, int] | None) -> Schema:
+    """Return a schema whose ids lie below the sizes of tables; a slot that is not named keeps its ids."""
+    if hash_into is None:
+        return schema
+    names = [slot.name for slot in schema.slots]
     sizes = dict(hash_into) if isinstance(hash_into, Mapping) else dict.fromkeys(names, hash_into)
     for name, size in sizes.items():
         if name not in names:
             raise DataError(f"hash_into names `{name}`, which is no slot", hint=did_you_mean(name, names))
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise DataError(f"slot `{name}` is hashed into {size!r}", hint="give the rows of its table, at least 1")
-    return Hashed(source, sizes)
+    slots = tuple(
+        replace(slot, hash_into=sizes[slot.name], num_keys=sizes[slot.name], first_key=0)
+        if slot.name in sizes
+        else slot
+        for slot in schema.slots
+    )
+    return replace(schema, slots=slots)
+
+
+def hash_ids(batch: Batch, sizes: Sequence[int]) -> Batch:
+    """Return samples with the ids of each slot modulo its size; those of a slot of size 0 stay."""
+    if not batch.ids.numel():
+        return batch
+    # NumPy, as it keeps to this thread: threads of torch beside those that train would slow both.
+    whole = np.array([size or (1 << 63) - 1 for size in sizes], dtype=np.int64)
+    each = (
+        whole[0]
+        if (whole == whole[0]).all()
+        else np.repeat(np.tile(whole, batch.num_samples), np.diff(batch.offsets.numpy()))
+    )
+    return replace(batch, ids=torch.from_numpy(batch.ids.numpy() % each))
 
 
 class Hashed:
     """A source whose ids lie below the sizes of tables."""
 
-    def __init__(self, source: Source, sizes: Mapping[str, int]) -> None:
-        """Keep the size of each slot; one that is not named keeps its ids."""
+    def __init__(self, source: Source, hash_into: int | Mapping[str, int]) -> None:
+        """Keep the size of each slot."""
         self._source = source
-        slots = tuple(
-            replace(slot, hash_into=sizes[slot.name], num_keys=sizes[slot.name], first_key=0)
-            if slot.name in sizes
-            else slot
-            for slot in source.schema.slots
-        )
-        self.schema: Schema = replace(source.schema, slots=slots)
-        self._sizes = torch.tensor([slot.hash_into or (1 << 63) - 1 for slot in slots], dtype=torch.int64)
+        self.schema = hashed_schema(source.schema, hash_into)
+        self._sizes = tuple(slot.hash_into or 0 for slot in self.schema.slots)
 
     @property
     def num_samples(self) -> int | None:
@@ -57,19 +80,19 @@ class Hashed:
 
     def read(self, first: int, last: int) -> Batch:
         """Return samples `first` up to but not including `last`."""
-        batch = self._source.read(first, last)
-        if not batch.ids.numel():
-            return batch
-        if bool((self._sizes == self._sizes[0]).all()):
-            return replace(batch, ids=batch.ids % self._sizes[0])
-        sizes = self._sizes.repeat(batch.num_samples).repeat_interleave(batch.offsets.diff())
-        return replace(batch, ids=batch.ids % sizes)
+        return hash_ids(self._source.read(first, last), self._sizes)
+
+    def _gather(self, samples: NDArray[np.int64], *, shift: int = 0, pin: bool = False) -> Batch:
+        """Return samples by their numbers, where the samples' own source does."""
+        batch = hash_ids(self._source.gather(samples, shift=shift), self._sizes)  # type: ignore[attr-defined]
+        return batch.pinned() if pin else batch
 
     def __getattr__(self, name: str) -> Any:
         """Return what else the samples' own source knows, such as which rows were broken."""
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._source, name)
+        found = getattr(self._source, name)
+        return self._gather if name == "gather" else found
 
 
 def by_name(source: Source, wanted: Schema) -> Source:

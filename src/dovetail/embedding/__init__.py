@@ -17,6 +17,7 @@ from dovetail.embedding.row_optimizer import (
     SGD,
     Adagrad,
     Adam,
+    AdamPerRow,
     RowOptimizer,
     RowWiseAdagrad,
     make_row_optimizer,
@@ -35,6 +36,7 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Adam",
+    "AdamPerRow",
     "Checkpoint",
     "DamagedFileError",
     "FusedStep",
@@ -52,4 +54,4 @@ __all__ = [
     "shard_of",
 ]
 
-__getattr__ = on_demand(__name__)
+__getattr__, __dir__ = on_demand(__name__)

@@ -45,3 +45,18 @@ def number_keys(keys, heads, known, count, numbers):  # type: ignore[no-untyped-
             count += 1
         numbers[i] = number
     return count
+
+
+@njit(cache=True, nogil=True)
+def number_batches(keys, bounds, heads, known, numbers, ends):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Do so for batch after batch, each from 0 on: batch b is keys[bounds[b]:bounds[b + 1]].
+
+    Its distinct keys lie at known[ends[b]:ends[b + 1]]; `heads` has room for the largest.
+    """
+    total = 0
+    for b in range(len(bounds) - 1):
+        heads[:] = -1
+        ends[b] = total
+        begin, end = bounds[b], bounds[b + 1]
+        total += number_keys(keys[begin:end], heads, known[total:], 0, numbers[begin:end])
+    ends[len(bounds) - 1] = total

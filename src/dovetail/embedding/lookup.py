@@ -30,9 +30,15 @@ class Lookup:
         self._values(keys, out, insert=insert)
         self._end_batch()
 
-    def distinct(self, keys: NDArray[np.int64], out: NDArray[np.float32]) -> Whereabouts | None:
-        """Write the values of distinct keys as one batch; return where they lie, unless they do not fit at once."""
-        slots = self._store.find_distinct(keys)
+    def distinct(
+        self, keys: NDArray[np.int64], out: NDArray[np.float32], where: Whereabouts | None = None
+    ) -> Whereabouts | None:
+        """Write the values of distinct keys as one batch; return where they lie, unless they do not fit at once.
+
+        `where` they lay a while ago may still hold.
+        """
+        holds = where is not None and where.as_of == self._store.as_of
+        slots = where.slots if where is not None and holds else self._store.find_distinct(keys)
         if slots is None:
             self._values(keys, out, insert=True)
         else:

@@ -80,7 +80,23 @@ def row_wise_adagrad(rows, slots, gradients, width, settings):  # type: ignore[n
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def adam(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Lazy Adam: a row's moments and powers of beta move only when the row has a gradient."""
+    """PyTorch's `SparseAdam`, operation by operation; the rate has the correction of the bias, one for all rows."""
+    rate, left1, left2, epsilon = settings[0], settings[1], settings[2], settings[3]
+    for i in range(len(slots)):
+        if i + AHEAD < len(slots):
+            hint_row(rows, slots[i + AHEAD], rows.shape[1])
+        row = rows[slots[i]]
+        for j in range(width):
+            g = gradients[i, j]
+            first = row[width + j] + (g - row[width + j]) * left1
+            second = row[2 * width + j] + (g * g - row[2 * width + j]) * left2
+            row[width + j], row[2 * width + j] = first, second
+            row[j] -= rate * (first / (np.sqrt(second) + epsilon))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def adam_per_row(rows, slots, gradients, width, settings):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Adam with a count of its own for every row: moments and powers of beta move when the row has a gradient."""
     rate, beta1, beta2, epsilon = settings[0], settings[1], settings[2], settings[3]
     for i in range(len(slots)):
         if i + AHEAD < len(slots):
@@ -166,7 +182,11 @@ class RowOptimizer(Protocol):
         ...
 
     def settings(self) -> NDArray[np.float32]:
-        """Return the settings in the order in which the kernel reads them."""
+        """Return the settings in the order in which the kernel reads them, the rate first."""
+        ...
+
+    def rate(self, step: int, factor: float) -> float:
+        """Return the rate that the kernel takes in a step, counted from 1, at `factor` times the learning rate."""
         ...
 
 
@@ -185,6 +205,10 @@ class _Settings:
     def settings(self) -> NDArray[np.float32]:
         """Return the settings in the order in which they are declared."""
         return np.array(list(asdict(self).values()), dtype=np.float32)
+
+    def rate(self, step: int, factor: float) -> float:
+        """Return the learning rate times `factor`, whatever the step."""
+        return self.learning_rate * factor
 
     @property
     def first_state(self) -> float:
@@ -243,21 +267,47 @@ class RowWiseAdagrad(_Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adam(_Settings):
-    """Lazy Adam: rows without a gradient stand still."""
+class _AdamSettings(_Settings):
+    """The settings of both kinds of Adam."""
 
     learning_rate: float = 0.001
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    name: ClassVar[str] = "adam"
-    kernel: ClassVar[Kernel] = adam
 
     def __post_init__(self) -> None:
         """Refuse betas of 1 and above."""
         _Settings.__post_init__(self)
         if max(self.beta1, self.beta2) >= 1:
             raise TableError(f"Adam has beta1 = {self.beta1}, beta2 = {self.beta2}", hint="both are below 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adam(_AdamSettings):
+    """PyTorch's `SparseAdam`: rows without a gradient stand still, and the bias is corrected by the step of the run."""
+
+    name: ClassVar[str] = "adam"
+    kernel: ClassVar[Kernel] = adam
+
+    def settings(self) -> NDArray[np.float32]:
+        """Return what of the moments is new in a step, taken in float64 as PyTorch does, and epsilon."""
+        return np.array([self.learning_rate, 1 - self.beta1, 1 - self.beta2, self.epsilon], dtype=np.float32)
+
+    def rate(self, step: int, factor: float) -> float:
+        """Return the rate with the correction of both moments' bias: sqrt(1 - beta2 ** step) / (1 - beta1 ** step)."""
+        return self.learning_rate * factor * math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
+
+    def state_width(self, width: int) -> int:
+        """Return two moments a value."""
+        return 2 * width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamPerRow(_AdamSettings):
+    """Adam that corrects a row's bias by how often the row itself was stepped: a rare row's first steps are long."""
+
+    name: ClassVar[str] = "adam-per-row"
+    kernel: ClassVar[Kernel] = adam_per_row
 
     def state_width(self, width: int) -> int:
         """Return two moments a value and two powers of the betas."""
@@ -279,8 +329,8 @@ class FTRL(_Settings):
         return 2 * width
 
 
-ROW_OPTIMIZERS: dict[str, type[SGD | Adagrad | RowWiseAdagrad | Adam | FTRL]] = {
-    kind.name: kind for kind in (SGD, Adagrad, RowWiseAdagrad, Adam, FTRL)
+ROW_OPTIMIZERS: dict[str, type[SGD | Adagrad | RowWiseAdagrad | Adam | AdamPerRow | FTRL]] = {
+    kind.name: kind for kind in (SGD, Adagrad, RowWiseAdagrad, Adam, AdamPerRow, FTRL)
 }
 
 

@@ -399,9 +399,13 @@ class TieredStore:
 
     def need(self, keys: Keys, batch: int) -> None:
         """Keep those rows of keys that are in the host tier until `batch`, as long as there is room elsewhere."""
+        metadata.need_slots(self._host.lines, self.slots_of(keys), batch)
+
+    def slots_of(self, keys: Keys) -> Slots:
+        """Return the slots of those keys whose rows are in the host tier, -1 for others."""
         slots = np.empty(len(keys), dtype=np.int32)
         metadata.find_slots(self._index.keys, self._index.places, keys, slots)
-        metadata.need_slots(self._host.lines, slots, batch)
+        return slots
 
     def not_on_device(self, keys: Keys) -> Keys:
         """Return those keys whose rows are in the tiers below a device's, or that have none."""

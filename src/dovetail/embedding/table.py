@@ -135,19 +135,28 @@ class Table:
             self._background.caller_looked_up()
         return out
 
+    def find(self, keys: NDArray[np.int64]) -> Whereabouts:
+        """Say where the rows of keys lie: a slot each, -1 where the row is not in RAM, or not made yet.
+
+        For a thread that works ahead: nothing is moved, made or counted.
+        """
+        with self._open():
+            return Whereabouts(self._store.slots_of(keys), self._store.as_of)
+
     def lookup_distinct(
-        self, keys: ArrayLike, out: NDArray[np.float32] | None = None
+        self, keys: ArrayLike, out: NDArray[np.float32] | None = None, *, where: Whereabouts | None = None
     ) -> tuple[NDArray[np.float32], Whereabouts | None]:
         """Return the values of keys that are all different, in `out` where that is given, and where the rows lie.
 
         What `lookup` does, and faster, in several threads where the table has them. Whoever calls sees to it that no
-        key comes twice. None stands for rows that did not fit into RAM at once.
+        key comes twice. None stands for rows that did not fit into RAM at once. `where`, as `find` returned it for
+        these very keys, with a slot for each, spares the search for rows that have not moved since.
         """
-        keys = self._own(keys)
+        keys = as_keys(keys) if where is not None else self._own(keys)
         out = np.empty((len(keys), self.width), dtype=np.float32) if out is None else out
         self._background.caller_came()
         with self._open():
-            where = self._lookup.distinct(keys, out)
+            where = self._lookup.distinct(keys, out, where)
             self._background.caller_looked_up()
         return out, where
 
@@ -248,12 +257,18 @@ class Table:
         with self._open():
             self._update.write(keys, values)
 
-    def set_rate_factor(self, factor: float) -> None:
-        """Have the following updates use `factor` times the optimizer's learning rate, as a schedule asks."""
+    def begin_step(self, step: int | None = None, *, factor: float = 1.0) -> None:
+        """Have the following updates be of that step, counted from 1, at `factor` times the learning rate.
+
+        Whoever trains says so, as a schedule and the bias of Adam's moments ask; one step may come as several updates.
+        With None, as a table begins, every update is a step.
+        """
+        if step is not None and step < 1:
+            raise TableError(f"the step is {step}", hint="the first step has the number 1")
         with self._lock:
-            self._update.set_rate_factor(factor)
+            self._update.begin_step(step, factor)
             if self.on_device is not None:
-                self.on_device.stepper.set_rate_factor(factor)
+                self.on_device.stepper.begin_step(step, factor)
 
     def limit_norms(self, max_norm: float, *, norm_type: float = 2.0) -> None:
         """Have the following updates scale a row down to `max_norm` before they step it, where its norm is above.
@@ -368,6 +383,11 @@ class Table:
         """Return what the table holds and has done."""
         with self._lock:
             return self._store.stats(num_looked_up=self._lookup.num_rows, num_expired=self._num_expired)
+
+    @property
+    def has_rows_on_disk(self) -> bool:
+        """Say whether there are rows that are not in RAM."""
+        return self._store.rows_by_tier[1] > 0
 
     @property
     def step(self) -> int:

@@ -19,13 +19,14 @@ class Update:
         self._store, self._saver = store, saver
         self._optimizer = optimizer
         self._kernel, self._settings = type(optimizer).kernel, optimizer.settings()
-        self._rate = self._settings[0]
+        self._step_number: int | None = None
+        self._factor = 1.0
         self._limit: NDArray[np.float32] | None = None
         self._sums = np.empty((0, store.width), dtype=np.float32)
 
-    def set_rate_factor(self, factor: float) -> None:
-        """Use `factor` times the optimizer's learning rate from now on."""
-        self._settings[0] = self._rate * np.float32(factor)
+    def begin_step(self, step: int | None, factor: float) -> None:
+        """Have what follows be a step of that number, at `factor` times the rate; None: updates are counted."""
+        self._step_number, self._factor = step, factor
 
     def limit_norms(self, max_norm: float, norm_type: float) -> None:
         """Scale rows down to a norm before they are stepped."""
@@ -102,4 +103,6 @@ class Update:
         self._saver.keep_at(slots)
         if self._limit is not None:
             self._store.step(slots, gradients, limit_norms, self._limit, scale=1.0)
+        step = self._store.clock.step + 1 if self._step_number is None else self._step_number
+        self._settings[0] = self._optimizer.rate(step, self._factor)
         self._store.step(slots, gradients, self._kernel, self._settings, scale=scale)

@@ -38,7 +38,7 @@ def _nodes(planned: PlannedNodes, group: NodePool) -> dict[str, Any]:
     words = shlex.join(node_words(group, head=f"{HEAD}-0.{planned.name}"))
     need = {"cpus": f"{group.cores}+"}
     if group.instance is not None:
-        need = {"instance_type": group.instance}
+        need = {"infra": str(group.cloud), "instance_type": group.instance}
     elif group.gpus:
         need["accelerators"] = f"{group.type.upper()}:{group.gpus}"
     return _task(planned, group.name, group.nodes, need, f"until {words}; do sleep 2; done\n")

@@ -53,4 +53,4 @@ __all__ = [
     "train_step",
 ]
 
-__getattr__ = on_demand(__name__)
+__getattr__, __dir__ = on_demand(__name__)

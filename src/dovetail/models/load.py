@@ -18,7 +18,7 @@ from dovetail.models.block import Block
 from dovetail.models.errors import ModelError
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import loss_block
-from dovetail.models.recipe import Recipe
+from dovetail.models.recipe import RECIPES, Recipe
 from dovetail.models.tracing import blocks_of_sequential, blocks_of_traced
 from dovetail.models.whole import WholeModel
 from dovetail.models.zoo import ctr_dnn, dlrm, matchnet, nce, two_embeddings
@@ -75,7 +75,6 @@ class BuiltIn:
     """A model that comes with Dovetail."""
 
     build: Callable[..., list[Block]]
-    recipe: Recipe
     defaults: Callable[[], dict[str, Any]]
     """What `build` gets where its caller does not say: a schema at least."""
 
@@ -101,11 +100,11 @@ def _next_defaults() -> dict[str, Any]:
 
 
 MODELS: Mapping[str, BuiltIn] = {
-    "ctr-dnn": BuiltIn(build=ctr_dnn.ctr_dnn, recipe=ctr_dnn.RECIPE, defaults=_clicks_defaults),
-    "2emb": BuiltIn(build=two_embeddings.two_embeddings, recipe=two_embeddings.RECIPE, defaults=_clicks_defaults),
-    "dlrm": BuiltIn(build=dlrm.dlrm, recipe=dlrm.RECIPE, defaults=_clicks_defaults),
-    "matchnet": BuiltIn(build=matchnet.matchnet, recipe=matchnet.RECIPE, defaults=_match_defaults),
-    "nce": BuiltIn(build=nce.nce, recipe=nce.RECIPE, defaults=_next_defaults),
+    "ctr-dnn": BuiltIn(build=ctr_dnn.ctr_dnn, defaults=_clicks_defaults),
+    "2emb": BuiltIn(build=two_embeddings.two_embeddings, defaults=_clicks_defaults),
+    "dlrm": BuiltIn(build=dlrm.dlrm, defaults=_clicks_defaults),
+    "matchnet": BuiltIn(build=matchnet.matchnet, defaults=_match_defaults),
+    "nce": BuiltIn(build=nce.nce, defaults=_next_defaults),
 }
 
 
@@ -213,7 +212,7 @@ def _built_in(name: str, *, seed: int, loss: str | None, options: dict[str, Any]
         )
     check_options(name, entry.build, options)
     schema: Schema = wanted.pop("schema")
-    recipe = replace(entry.recipe, loss=loss or entry.recipe.loss)
+    recipe = replace(RECIPES[name], loss=loss or RECIPES[name].loss)
     try:
         blocks = entry.build(schema, seed=seed, loss=recipe.loss, **wanted)
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as problem:

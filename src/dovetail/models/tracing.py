@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import zip_longest
 from os import sep
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn.modules import batchnorm, conv, instancenorm, loss, normalization
 
 from dovetail.models.block import Block
@@ -101,6 +101,9 @@ def first_reads(module: nn.Module) -> tuple[str, ...]:
 class LayerTracer(fx.Tracer):
     """Follows calls into modules down to layers: PyTorch's, Dovetail's, and all that have parameters of their own."""
 
+    proxy_buffer_attributes = True
+    """Else what is made of a buffer would be a number of the day that it was traced."""
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Say whether a module is one layer."""
         own = any(True for _ in m.parameters(recurse=False))
@@ -110,11 +113,25 @@ class LayerTracer(fx.Tracer):
 class Traced(nn.Module):
     """One call of a traced model: a module, function or method with some arguments fixed and the others its inputs."""
 
-    def __init__(self, node: fx.Node, target: nn.Module | nn.Parameter | None, inputs: list[fx.Node]) -> None:
-        """Keep the call; `inputs` are the nodes whose values will be given, in that order."""
+    def __init__(
+        self,
+        node: fx.Node,
+        target: nn.Module | nn.Parameter | None,
+        inputs: list[fx.Node],
+        held: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Keep the call; `inputs` are the nodes whose values will be given, in that order.
+
+        `held` are parameters and buffers that the model's forward uses itself, by their names there.
+        """
         super().__init__()
         if isinstance(target, nn.Module):
             self.inner = target
+        for name, tensor in (held or {}).items():
+            if isinstance(tensor, nn.Parameter):
+                self.register_parameter(_plain(name), tensor)
+            else:
+                self.register_buffer(_plain(name), tensor)
         self._node, self._inputs = node, inputs
 
     def forward(self, *values: Any) -> Any:
@@ -125,6 +142,8 @@ class Traced(nn.Module):
         """Return the value of a node, working out sizes that lead to it on the way."""
         if node in known:
             return known[node]
+        if node.op == "get_attr":
+            return getattr(self, _plain(str(node.target)))
         args = fx.node.map_arg(node.args, lambda inner: self._value(inner, known))
         kwargs = fx.node.map_arg(node.kwargs, lambda inner: self._value(inner, known))
         if node.op == "call_module":
@@ -138,10 +157,14 @@ class Traced(nn.Module):
 def blocks_of_traced(model: nn.Module) -> list[Block]:
     """Return one block for every call in the model's forward, whose arguments are named like fields of a batch."""
     graph = _trace(model)
-    sizes = {node for node in graph.nodes if _is_size(node)}
-    for node in graph.nodes:  # arithmetic on sizes is a size, too
+    sizes = {node for node in graph.nodes if _is_size(node) or node.op == "get_attr"}
+    fixed = {node for node in sizes if node.op == "get_attr"}
+    for node in graph.nodes:  # arithmetic on sizes is a size, too, and what is made of the model's own tensors alone
         inputs = node.all_input_nodes
-        if node.op == "call_function" and node.target in _ARITHMETIC and inputs and sizes.issuperset(inputs):
+        if node.op in ("call_function", "call_method") and inputs and fixed.issuperset(inputs):
+            fixed.add(node)
+            sizes.add(node)
+        elif node.op == "call_function" and node.target in _ARITHMETIC and inputs and sizes.issuperset(inputs):
             sizes.add(node)
     whole = _several_values(model, graph)
     blocks = [
@@ -209,12 +232,6 @@ def _trace_as_is(model: nn.Module) -> fx.Graph:
             hint="avoid branching on values of tensors in forward, or build the model as an nn.Sequential or a "
             "dovetail.models.LayerGraph",
         ) from None
-    for node in graph.nodes:
-        if node.op == "get_attr":
-            raise ModelError(
-                f"forward of {type(model).__name__} uses `{node.target}` itself, outside any layer",
-                hint="move it and what is done with it into a module of its own",
-            )
     (output,) = (node for node in graph.nodes if node.op == "output")
     if not isinstance(output.args[0], fx.Node):
         raise ModelError(
@@ -245,16 +262,25 @@ def _is_one_of_several(node: fx.Node) -> bool:
 
 def _block(model: nn.Module, node: fx.Node, sizes: set[fx.Node], whole: dict[fx.Node, fx.Node]) -> Block:
     call = whole.get(node, node)
-    inputs = _inputs(call, sizes)
+    needed = _inputs(call, sizes)
+    held = {str(inner.target): _tensor(model, str(inner.target)) for inner in needed if inner.op == "get_attr"}
+    inputs = [inner for inner in needed if inner.op != "get_attr"]
+    if not inputs:
+        raise ModelError(
+            f"forward of {type(model).__name__} computes `{call.name}` of no field of the batch: {_line(call)}",
+            hint="move it and what is done with it into a module of its own",
+        )
     layers = [inner for inner in inputs if inner.op != "placeholder"]
     fields = [inner for inner in inputs if inner.op == "placeholder"]
     module = model.get_submodule(str(call.target)) if call.op == "call_module" else None
-    plain = call is node and module is not None and not node.kwargs and list(node.args) == [*layers, *fields]
+    plain = (
+        not held and call is node and module is not None and not node.kwargs and list(node.args) == [*layers, *fields]
+    )
     kind = kind_of(module) if module is not None else _function_kind(node)
     return Block(
         name=call.name,
         kind=kind,
-        module=module if plain and module is not None else Traced(node, module, [*layers, *fields]),
+        module=module if plain and module is not None else Traced(node, module, [*layers, *fields], held),
         after=tuple(whole.get(inner, inner).name for inner in layers),
         reads=tuple(str(inner.target) for inner in fields),
     )
@@ -264,9 +290,21 @@ def _inputs(node: fx.Node, sizes: set[fx.Node]) -> list[fx.Node]:
     """Return the tensors a call needs: its arguments, and those whose sizes are among its arguments."""
     found: dict[fx.Node, None] = {}
     for inner in node.all_input_nodes:
-        for needed in _inputs(inner, sizes) if inner in sizes else [inner]:
+        for needed in _inputs(inner, sizes) if inner in sizes and inner.op != "get_attr" else [inner]:
             found[needed] = None
     return list(found)
+
+
+def _plain(name: str) -> str:
+    """Return a dotted name as one that a module may have for a tensor of its own."""
+    return "held_" + name.replace(".", "_")
+
+
+def _tensor(model: nn.Module, name: str) -> Tensor:
+    """Return a parameter or buffer of a model."""
+    owner, _, last = name.rpartition(".")
+    tensor: Tensor = getattr(model.get_submodule(owner), last)
+    return tensor
 
 
 def _is_layer(node: fx.Node) -> bool:

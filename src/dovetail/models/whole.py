@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +27,24 @@ INPUT = "x"
 """What the one input of samples without names is called."""
 
 
+_FIRST: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
+"""The first parameter of modules that were called: to look for it at every call takes longer than a small layer."""
+
+
 def suited(value: Any, module: nn.Module, name: str) -> Any:
     """Return a field of a batch as a module takes it: numbers in its type, where all it has is bfloat16 or float16."""
     if not isinstance(value, Tensor) or value.dtype != torch.float32 or name in NOT_INPUTS:
         return value
-    first = next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
-    if first not in LOW_TYPES:
+    first = _FIRST.get(module)
+    if first is None:
+        first = next((each for each in module.parameters() if each.is_floating_point()), None)
+        if first is None:
+            return value
+        _FIRST[module] = first
+    if first.dtype not in LOW_TYPES:
         return value
-    is_alike = all(each.dtype == first for each in module.parameters() if each.is_floating_point())
-    return value.to(first) if is_alike else value
+    is_alike = all(each.dtype == first.dtype for each in module.parameters() if each.is_floating_point())
+    return value.to(first.dtype) if is_alike else value
 
 
 def in_full(scores: Scores) -> Scores:

@@ -27,4 +27,4 @@ __all__ = [
     "train_planned",
 ]
 
-__getattr__ = on_demand(__name__)
+__getattr__, __dir__ = on_demand(__name__)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dovetail.catalogue import users_catalogue
-from dovetail.cost import StageTook, bare_problem, measured_problem
+from dovetail.cost import bare_problem, measured_problem, measured_stage
 from dovetail.errors import SpecError
 from dovetail.orchestrate.profiling import CORE_USD_PER_HOUR, DEFAULT_BATCH, GPU_USD_PER_HOUR
 from dovetail.runtime.errors import TrainingError, cannot_write
@@ -24,15 +24,12 @@ STEPS = 40
 """That a plan is run for to measure it: most of a second each would be long."""
 
 
-def took(stages: Sequence[PlacedStage], stages_s: Sequence[float], samples: int) -> list[StageTook]:
-    """Return what the stages of a run took for so many samples."""
+def measured_stages(
+    stages: Sequence[PlacedStage], stages_s: Sequence[float], *, samples: int, batch: int
+) -> list[Stage]:
+    """Return the stages of a run with what they took for a batch, from what they took for so many samples."""
     return [
-        StageTook(
-            stage=stage.as_stage(),
-            workers=stage.workers,
-            samples=samples,
-            busy_s=busy_s,
-        )
+        measured_stage(stage.here, batch=batch, workers=stage.workers, samples=samples, busy_s=busy_s)
         for stage, busy_s in zip(stages, stages_s, strict=False)
     ]
 
@@ -43,8 +40,8 @@ def base_problem(planned: PlannedRun) -> Problem:
         return planned.problem
     batch = planned.plan.batch or planned.run.training.batch or DEFAULT_BATCH
     resources = {
-        stage.resource: ResourceType(
-            name=stage.resource,
+        stage.planned.resource: ResourceType(
+            name=stage.planned.resource,
             kind="gpu" if stage.on_gpu else "cpu",
             price_per_hour=GPU_USD_PER_HOUR if stage.on_gpu else CORE_USD_PER_HOUR * stage.unit.size,
         )
@@ -60,8 +57,10 @@ def keep_measured(planned: PlannedRun, problem: Problem, folder: Path) -> Proble
         stages = RunSummary.read(folder).stages
     except TrainingError:  # a full disk left none
         return problem
-    samples = stages[0].samples if stages else 0
-    found = measured_problem(problem, took(planned.stages, [stage.busy_s for stage in stages], samples))
+    samples, stages_s = stages[0].samples if stages else 0, [stage.busy_s for stage in stages]
+    found = measured_problem(
+        problem, measured_stages(planned.stages, stages_s, samples=samples, batch=problem.training.batch)
+    )
     write_problem(found, folder / MEASURED_PROBLEM)
     return found
 
@@ -101,7 +100,7 @@ def limited(
     for resource in problem.resources:
         unit = units.get(resource.name)
         has = 0 if unit is None else machine.has(gpu=unit.on_gpu) // unit.size
-        in_use = sum(stage.units for stage in used if stage.resource == resource.name)
+        in_use = sum(stage.units for stage in used if stage.planned.resource == resource.name)
         limit = max(min(resource.units_to_be_had, has), in_use)
         resources.append(msgspec.structs.replace(resource, limit=limit))
     return msgspec.structs.replace(problem, resources=tuple(resources))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.orchestrate.hosts import profiled_on
-from dovetail.orchestrate.measured import keep_plan, took
+from dovetail.orchestrate.measured import keep_plan, measured_stages
 from dovetail.orchestrate.profiling import profiled_here
 from dovetail.orchestrate.replanning import Replanner, ReplanRule, train_planned
 from dovetail.orchestrate.run_files import lock_free_folder, model_run
@@ -31,7 +31,7 @@ TrainOnce = Callable[[Run, RunLock, bool, Replanner | None], TrainingResult]
 """Takes a run to its end in a locked folder, given whether it goes on and who may stop it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunComparison:
     """What was predicted of a model, and what came of it."""
 
@@ -42,25 +42,37 @@ class RunComparison:
     result: TrainingResult
     replans: Sequence[dict[str, Any]]
 
+    def __repr__(self) -> str:
+        """Return what was predicted beside what came of it, and what may be done next."""
+        predicted, measured = self.planned.plan.samples_per_s, self.result.samples_per_s
+        return (
+            f"<RunComparison of {self.result.folder}: {predicted:,.0f} samples/s predicted, {measured:,.0f} measured "
+            f"({measured / predicted:.2f}x)\n next: .result, .planned.plan, .facts()>"
+        )
+
     def facts(self) -> dict[str, Any]:
         """Return what was predicted beside what was measured, of the plan that the run ended with, in plain values."""
         measured = RunSummary.read(self.result.folder).stages
         samples = measured[0].samples if measured else 0
-        found = took(self.planned.stages, [stage.busy_s for stage in measured], samples)
-        seconds = [each.seconds(self.problem.training.batch) for each in found]
+        stages_s, batch = [stage.busy_s for stage in measured], self.problem.training.batch
+        found = measured_stages(self.planned.stages, stages_s, samples=samples, batch=batch)
+        seconds = [stage.seconds_per_batch for stage in found]
         stages = [
             {
-                "resource": stage.resource,
-                "first_layer": stage.first_layer,
-                "last_layer": stage.last_layer,
+                "resource": stage.planned.resource,
+                "first_layer": stage.planned.first_layer,
+                "last_layer": stage.planned.last_layer,
                 "units": stage.units,
-                "predicted_seconds_per_batch": stage.seconds_per_batch,
+                "predicted_seconds_per_batch": stage.planned.seconds_per_batch,
                 "measured_seconds_per_batch": seconds[number] if number < len(seconds) else None,
             }
             for number, stage in enumerate(self.planned.stages)
         ]
+        batch = self.problem.training.batch
         return {
             "folder": str(self.result.folder),
+            "predicted_seconds_per_batch": batch / self.planned.plan.samples_per_s,
+            "measured_seconds_per_batch": batch / self.result.samples_per_s if self.result.samples_per_s else None,
             "predicted_samples_per_s": self.planned.plan.samples_per_s,
             "measured_samples_per_s": self.result.samples_per_s,
             "cost_per_hour": self.planned.plan.cost_per_hour,

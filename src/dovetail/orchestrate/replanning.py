@@ -16,7 +16,7 @@ import msgspec
 
 from dovetail.cost import measured_problem
 from dovetail.errors import PlanError
-from dovetail.orchestrate.measured import base_problem, keep_measured, limited, took
+from dovetail.orchestrate.measured import base_problem, keep_measured, limited, measured_stages
 from dovetail.planner.compile import compile_kernels
 from dovetail.planner.replan import Difference, Move, Ran, better_plan, differences, way_back
 from dovetail.runtime.finished.result import TrainingResult
@@ -94,7 +94,8 @@ class Replanner(Callback):
             self.why = "this plan is slower than one before"
             self._go(back)
             return
-        measured = took(self._planned.stages, window.stages_s, window.samples)
+        batch = self._problem.training.batch
+        measured = measured_stages(self._planned.stages, window.stages_s, samples=window.samples, batch=batch)
         found = differences(self._problem, measured, above=self._rule.above)
         if found:
             self._problem = measured_problem(self._problem, measured)
@@ -111,7 +112,7 @@ class Replanner(Callback):
     def _decide(self, found: Sequence[Difference], left: int) -> None:
         """Move where there is a better plan, and it saves more than a restart takes."""
         self.why = "; ".join(map(str, found))
-        stages = [stage.as_stage() for stage in self._planned.stages]
+        stages = [stage.here for stage in self._planned.stages]
         move = better_plan(self._problem, stages, clock=time.perf_counter)
         if move is None or not self._fits(move):
             self._stay("no plan within the price of this one is faster")
@@ -137,7 +138,7 @@ class Replanner(Callback):
     def _go(self, move: Move) -> None:
         """Have the run keep a checkpoint and stop, to go on with another plan."""
         self.move, self.stop = move, True
-        stages = [stage.as_stage() for stage in self._planned.stages]
+        stages = [stage.here for stage in self._planned.stages]
         self.tell(f"{self.why}; {_told(stages, move)}; keeping a checkpoint to go on from")
 
     def _fits(self, move: Move) -> bool:
@@ -193,7 +194,7 @@ def train_planned(
         replans.append(_noted(watching, move, planned, result.step))
         with (folder / REPLANS).open("ab") as lines:
             lines.write(msgspec.json.encode(replans[-1]) + b"\n")
-        before = [stage.as_stage() for stage in planned.stages]
+        before = [stage.here for stage in planned.stages]
         ran = msgspec.structs.replace(planned.plan, stages=tuple(before))
         earlier = [
             each for each in [*earlier, Ran(plan=ran, samples_per_s=watching.reached)] if not each.is_like(move.plan)
@@ -221,7 +222,7 @@ def _layout(stages: Sequence[Stage]) -> str:
 
 def _noted(watching: Replanner, move: Move, planned: PlannedRun, step: int) -> dict[str, Any]:
     """Return a move as a line of a file."""
-    stages = {"from": [stage.as_stage() for stage in planned.stages], "to": move.plan.stages}
+    stages = {"from": [stage.here for stage in planned.stages], "to": move.plan.stages}
     return {
         "step": step,
         "why": watching.why,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dovetail.errors import SpecError, did_you_mean, nearest
+from dovetail.models.recipe import RECIPES
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.prepare.lock import RunLock, owner_of
-from dovetail.spec.files import read_struct, read_table
+from dovetail.spec.files import read_struct
 from dovetail.spec.run import Run, RunData, RunModel
 
 RUNS = Path("runs")
@@ -28,21 +28,9 @@ def is_run_file(word: str) -> bool:
     return path.is_file() or path.suffix in (".toml", ".json")
 
 
-def is_on_device(word: str | None, settings: Mapping[str, Any]) -> bool:
-    """Say whether a run is known to be in one process on a device, from its file and settings alone."""
-    if "table.place" in settings:
-        return bool(settings["table.place"] == "device")
-    if word is None or not Path(word).is_file():
-        return False
-    table = read_table(Path(word)).get("table")
-    return isinstance(table, dict) and table.get("place") == "device"
-
-
 def is_run(word: str) -> bool:
     """Say whether a word means a run: a file, or a model that we have."""
-    from dovetail.models.load import MODELS  # noqa: PLC0415 - torch
-
-    return is_run_file(word) or word in MODELS
+    return is_run_file(word) or word in RECIPES
 
 
 def read_run(word: str) -> Run:
@@ -54,15 +42,13 @@ def read_run(word: str) -> Run:
 
 def _run_of_model(name: str) -> Run:
     """Return a run of a model with defaults for all the rest."""
-    from dovetail.models.load import MODELS  # noqa: PLC0415 - torch
-
-    if ":" not in name and name not in MODELS:
-        near = nearest(name, MODELS)
+    if ":" not in name and name not in RECIPES:
+        near = nearest(name, RECIPES)
         raise SpecError(
             f"`{name}` is neither a run file nor a model",
-            hint=f"did you mean `{near}`?" if near else "give a .toml file, or a model; " + did_you_mean(name, MODELS),
+            hint=f"did you mean `{near}`?" if near else "give a .toml file, or a model; " + did_you_mean(name, RECIPES),
         )
-    truth = MODELS[name].recipe.truth if name in MODELS else "deep"
+    truth = RECIPES[name].truth if name in RECIPES else "deep"
     options: dict[str, Any] = {"truth": truth}
     if truth not in ("user-item", "next-item"):
         options["rows_per_slot"] = DEFAULT_ROWS_PER_SLOT

@@ -17,6 +17,8 @@ FREE_CUT = 0
 """The class of cuts that cost nothing: the two ends of the model, and every cut where no links are given."""
 NO_CUT = -1
 """The class of two types that cannot be neighbours."""
+BLOCK = 16
+"""How many stage ends kernels look at together."""
 
 
 class ProblemArrays(NamedTuple):
@@ -43,7 +45,15 @@ class ProblemArrays(NamedTuple):
     class_site_s_per_byte: Floats  # [C] seconds a byte on links between sites, which units share, both ways added up
     class_latency_s: Floats  # [C] latency, both ways added up
     class_usd_per_byte: Floats  # [C] what a byte pays for leaving a site, both ways added up
-    classes_of: Ints  # [T, N] the classes of the cuts a type can have inside the model, then NO_CUT
+    classes_of: Ints  # [T, N] the classes of the cuts a type can have inside the model, each at its slot, then NO_CUT
+    slot_of: Ints  # [T, T] at which slot of a type the class of its cut with another is, or NO_CUT
+    neighbours: Ints  # [T, T] the types that can be next to a type, then NO_CUT
+    least_cut: Floats  # [T, 3] the least of s_per_byte, of site_s_per_byte and of latency_s over a type's classes
+    most_cut: Floats  # [T, 3] the most of each
+    class_cut: Floats  # [C, 3] the three of each class
+    through_s: (
+        Floats  # [T, 6, L in blocks] the four sums up to and with layer l, then comm's two with the least cut behind l
+    )
     free_cuts: bool  # whether there is only FREE_CUT, between any two unlike types
 
     @property
@@ -69,21 +79,32 @@ class ProblemArrays(NamedTuple):
 def as_arrays(problem: Problem, *, split_stages: bool = False) -> ProblemArrays:
     """Return the arrays of a problem; with `split_stages` a type may be its own neighbour."""
     num_layers, num_types = len(problem.layers), len(problem.resources)
-    per_layer = np.zeros((4, num_types, num_layers))
+    none = (0.0, 0.0, 0.0, 0.0)
+    times = [
+        [
+            none if (on := layer.on.get(resource.name)) is None
+            else (on.compute_s, on.compute_parallel, on.comm_s, on.comm_parallel)
+            for layer in problem.layers
+        ]
+        for resource in problem.resources
+    ]  # fmt: skip
+    compute_s, compute_parallel, comm_s, comm_parallel = (
+        np.array(times).reshape(num_types, num_layers, 4).transpose(2, 0, 1)
+    )
+    per_layer = np.array(
+        [
+            compute_s * (1 - compute_parallel),
+            compute_s * compute_parallel,
+            comm_s * (1 - comm_parallel),
+            comm_s * comm_parallel,
+        ]
+    )
     end_of_run = np.zeros((num_types, num_layers), dtype=np.int64)
     for t, resource in enumerate(problem.resources):
         end = num_layers
         for position in range(num_layers - 1, -1, -1):
-            time = problem.layers[position].on.get(resource.name)
-            if time is None:
+            if resource.name not in problem.layers[position].on:
                 end = position
-            else:
-                per_layer[:, t, position] = (
-                    time.compute_s * (1 - time.compute_parallel),
-                    time.compute_s * time.compute_parallel,
-                    time.comm_s * (1 - time.comm_parallel),
-                    time.comm_s * time.comm_parallel,
-                )
             end_of_run[t, position] = end
     sums = np.zeros((4, num_types, num_layers + 1))
     np.cumsum(per_layer, axis=2, out=sums[:, :, 1:])
@@ -94,6 +115,9 @@ def as_arrays(problem: Problem, *, split_stages: bool = False) -> ProblemArrays:
         [[_memory(layer, resource.name) for layer in problem.layers] for resource in problem.resources]
     ).reshape(num_types, num_layers, 2)
     cut_class, costs = _cut_classes(problem, split_stages=split_stages)
+    classes_of = _classes_of(cut_class)
+    class_cut = np.array([(cost.s_per_byte, cost.site_s_per_byte, cost.latency_s) for cost in costs])
+    least_cut, most_cut = _cut_range(classes_of, class_cut)
     return ProblemArrays(
         batch=float(problem.training.batch),
         compute_serial_s=sums[0],
@@ -112,7 +136,13 @@ def as_arrays(problem: Problem, *, split_stages: bool = False) -> ProblemArrays:
         class_site_s_per_byte=np.array([cost.site_s_per_byte for cost in costs]),
         class_latency_s=np.array([cost.latency_s for cost in costs]),
         class_usd_per_byte=np.array([cost.usd_per_byte for cost in costs]),
-        classes_of=_classes_of(cut_class),
+        classes_of=classes_of,
+        slot_of=_slot_of(cut_class, classes_of),
+        neighbours=_neighbours(cut_class),
+        least_cut=least_cut,
+        most_cut=most_cut,
+        class_cut=class_cut,
+        through_s=_through(sums, crossing, least_cut),
         free_cuts=not problem.links and not problem.site_links and not split_stages,
     )
 
@@ -189,3 +219,41 @@ def _classes_of(cut_class: Ints) -> Ints:
     rows = [sorted(set(row.tolist()) - {NO_CUT}) for row in cut_class]
     width = max(1, *(len(row) for row in rows))
     return np.array([row + [NO_CUT] * (width - len(row)) for row in rows], dtype=np.int64)
+
+
+def _slot_of(cut_class: Ints, classes_of: Ints) -> Ints:
+    """Return where the class of each pair of types stands among the classes of the first."""
+    slots = [{c: slot for slot, c in enumerate(row) if c != NO_CUT} for row in classes_of.tolist()]
+    return np.array(
+        [[slots[t].get(c, NO_CUT) for c in row] for t, row in enumerate(cut_class.tolist())], dtype=np.int64
+    )
+
+
+def _neighbours(cut_class: Ints) -> Ints:
+    """Return for each type those that it has cuts with, filled up with NO_CUT to one length."""
+    rows = [np.flatnonzero(row != NO_CUT).tolist() for row in cut_class]
+    width = max(1, *(len(row) for row in rows))
+    return np.array([row + [NO_CUT] * (width - len(row)) for row in rows], dtype=np.int64)
+
+
+def _cut_range(classes_of: Ints, class_cut: Floats) -> tuple[Floats, Floats]:
+    """Return the least and the most that a cut of each type costs, in each of the three ways in which it takes time."""
+    of_types = [class_cut[[c for c in row if c != NO_CUT] or [FREE_CUT]] for row in classes_of.tolist()]
+    return np.array([rows.min(axis=0) for rows in of_types]), np.array([rows.max(axis=0) for rows in of_types])
+
+
+def _through(sums: Floats, crossing_bytes: Floats, least_cut: Floats) -> Floats:
+    """Return the sums of each type up to and with each layer, and those of comm with the least cut behind the layer."""
+    num_types, num_layers = sums.shape[1], len(crossing_bytes)
+    through = np.zeros((num_types, 6, in_blocks(num_layers)))
+    through[:, :4, :num_layers] = sums[:, :, 1:].transpose(1, 0, 2)
+    through[:, 4:] = through[:, 2:4]
+    inside, cut_bytes = num_layers - 1, crossing_bytes[:-1]  # behind the last layer nothing is cut
+    through[:, 4, :inside] += np.outer(least_cut[:, 1], cut_bytes) + least_cut[:, 2:]
+    through[:, 5, :inside] += np.outer(least_cut[:, 0], cut_bytes)
+    return through
+
+
+def in_blocks(num_layers: int) -> int:
+    """Return a number of layers, filled up to whole blocks."""
+    return -(-num_layers // BLOCK) * BLOCK

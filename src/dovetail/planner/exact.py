@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dovetail.errors import PlanError
 from dovetail.planner.cheapest_route import Route
@@ -34,6 +34,15 @@ MARGIN = 0.9
 PATIENCE = 2000
 """After so many questions a bound within the tolerance is proof enough; before, only one that meets the cost."""
 
+LOOSE = 0.1
+"""A question about a wide interval may be off by this part of its width, which is what its bound is off anyway."""
+NARROW = 0.01
+"""Questions about intervals of less relative width are answered as exactly as can be."""
+WIDE = 8.0
+"""An interval that would take more steps than this is split, where limits bind: its bound rises faster."""
+SELDOM = 4
+"""Of so many questions one does more for a legal plan than what its bound takes, once there is one."""
+
 Clock = Callable[[], float]
 
 
@@ -46,6 +55,10 @@ class Interval:
     high: float
     hourly: float = field(compare=False)
     relaxed_rate: float = field(compare=False)
+    is_open: bool = field(compare=False, default=False)
+    """Whether `low` itself is not settled: its bound may be loose."""
+    is_asked: bool = field(compare=False, default=False)
+    """Whether `hourly` is all that is known at `low`, though a plan may cost more: asking there again is no news."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +81,7 @@ class CheapestSearch:
         self.deadline_s = deadline_s
         self.best_rate = math.inf
         self.best_route: Route | None = None
+        hourly.is_late = lambda: clock() >= deadline_s
         self.questions = 0
         self._polished: set[bytes] = set()
         self._stride, self._pause, self._rest = 4.0, 1, 0
@@ -106,11 +120,12 @@ class CheapestSearch:
     def _spread(self) -> tuple[list[Interval], float]:
         """Return intervals from the floor up to where nothing cheaper can be, and the bound of all beyond them."""
         low = self.floor
-        answer = self._ask(low)
+        answer = self._ask(low, width=GROWTH - 1 if low > 0 else 0.0)
         if math.isinf(answer.lower_bound):
             return [], math.inf
         if low == 0.0:  # below the pace of the cheapest plan per hour, that plan is the cheapest of all
-            low = self.hourly.slowest_pace() if answer.route is None else self.hourly.pace(answer.route)
+            known = answer.route if answer.exact else None
+            low = self.hourly.slowest_pace() if known is None else self.hourly.pace(known)
             if self.hourly.arrays.has_egress:  # which a slower plan may save
                 low = self.hourly.slowest_pace()
                 answer = self._ask(low)
@@ -122,32 +137,47 @@ class CheapestSearch:
             high = low * GROWTH
             rate = max(answer.lower_bound / high, relaxed_rate)
             intervals.append(
-                Interval(rate=rate, low=low, high=high, hourly=answer.lower_bound, relaxed_rate=relaxed_rate)
+                Interval(
+                    rate=rate,
+                    low=low,
+                    high=high,
+                    hourly=answer.lower_bound,
+                    relaxed_rate=relaxed_rate,
+                    is_open=not answer.exact,
+                )
             )
-            low, answer = high, self._ask(high)
+            low, answer = high, self._ask(high, width=GROWTH - 1)
             if math.isinf(answer.lower_bound) or self.clock() >= self.deadline_s:
                 return intervals, math.inf if math.isinf(answer.lower_bound) else relaxed_rate
 
     def _settle(self, interval: Interval) -> list[Interval] | None:
         """Return what is left open of an interval after one more question, or None where it cannot be settled."""
-        start = max(interval.low * (1 + STEP), interval.hourly / self.best_rate)
+        lowest = interval.low if interval.is_open else interval.low * (1 + STEP)
+        start = max(lowest, interval.hourly / self.best_rate)
         if start >= interval.high:
             return []
-        answer = self._ask(start)
+        if interval.is_asked and start == lowest:
+            return self._split(interval)
+        width = interval.high / start - 1
+        answer = self._ask(start, width=width)
         hourly = max(answer.lower_bound, interval.hourly)
         if math.isinf(hourly):
             return []
-        middle = interval.high
-        if not answer.exact and not self._is_settled(hourly / start):
+        middle, is_asked = interval.high, False
+        is_open = not answer.exact and not self._is_settled(hourly / start)
+        if is_open:
             if interval.high / start < 1 + NARROWEST:
                 return None
-            middle = math.sqrt(start * interval.high)
+            middle, is_asked = math.sqrt(start * interval.high), width < NARROW
         else:
             asked, start = start, max(start, self._settled_up_to(start, hourly, interval.high))
             if self.hourly.arrays.has_egress and start < interval.high:
                 start = max(start, self._settled_by_egress(asked, hourly, interval.high))
             if start >= interval.high:
                 return []
+            step = math.log(max(hourly / asked / self.best_rate, 1.0))
+            if self.hourly.limits_bind and math.log(interval.high / start) > WIDE * step:
+                middle = math.sqrt(start * interval.high)  # so that the upper half has a bound of its own soon
         ends = [(start, middle), (middle, interval.high)] if middle < interval.high else [(start, middle)]
         return [
             Interval(
@@ -156,9 +186,24 @@ class CheapestSearch:
                 high=high,
                 hourly=hourly,
                 relaxed_rate=interval.relaxed_rate,
+                is_open=is_open or low > start,
+                is_asked=is_asked and low == start,
             )
             for low, high in ends
         ]
+
+    def _split(self, interval: Interval) -> list[Interval] | None:
+        """Return both halves of an interval whose lower end is known as well as it can be, after one question."""
+        if interval.high / interval.low < 1 + NARROWEST:
+            return None
+        middle = math.sqrt(interval.low * interval.high)
+        hourly = max(self._ask(middle, width=interval.high / middle - 1).lower_bound, interval.hourly)
+        rate = max(interval.hourly / middle, interval.relaxed_rate)
+        parts = [replace(interval, rate=rate, high=middle)]
+        if not math.isinf(hourly):
+            rate = max(hourly / interval.high, interval.relaxed_rate)
+            parts.append(replace(interval, rate=rate, low=middle, hourly=hourly, is_open=True, is_asked=False))
+        return parts
 
     def _settled_up_to(self, start: float, hourly: float, high: float) -> float:
         """Return a throughput below which nothing is news, from `start` on, by a bound for a range at once.
@@ -197,11 +242,12 @@ class CheapestSearch:
             return high
         return (hourly - slope * start) / (self.best_rate - slope)
 
-    def _ask(self, samples_per_s: float) -> HourlyCost:
-        """Ask for the hourly price at a throughput; learn from the route that comes with the answer."""
+    def _ask(self, samples_per_s: float, *, width: float = 0.0) -> HourlyCost:
+        """Ask for the hourly price at the low end of so wide an interval; learn from the route in the answer."""
         cutoff = self.best_rate * samples_per_s * 1.02 if samples_per_s > 0 else math.inf
         self.questions += 1
-        answer = self.hourly.at(samples_per_s, cutoff=cutoff)
+        self.hourly.needs_plan = self.best_route is None or self.questions % SELDOM == 0
+        answer = self.hourly.at(samples_per_s, cutoff=cutoff, within=LOOSE * width if width > NARROW else 0.0)
         if answer.route is not None:
             self._learn(self.hourly.rate(answer.route), answer.route)
             if answer.route.key() not in self._polished:

@@ -2,234 +2,30 @@
 
 Limits couple the stages, so the plain dynamic programme no longer applies. Two steps mend that.
 
-1. Lagrange: put a surcharge m_t >= 0 on every unit of a type. For any surcharges
+1. Lagrange: put a surcharge on every unit of a scarce type (`Surcharges`). Often the bound is proof enough.
+2. Labels: extend routes layer by layer (`label_search`). What is left at the end is the optimum.
 
-       cheapest(price + m) - sum_t m_t limit_t   <=   the optimum within limits,
-
-   and subgradient steps raise the left side. Often that is proof enough.
-2. Labels: extend routes layer by layer, each with its price and the units it has used. A route is dropped where its
-   price plus the surcharged price of the rest cannot beat the best known plan, or where another route to the same
-   place costs no more and has used no more of any type. What is left at the end is the optimum.
+Small problems need no new surcharges: there labels come first, by those of the question before, with a little effort.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-import numba as nb
 import numpy as np
-import numpy.typing as npt
 
-from dovetail.planner.arrays import Floats, Ints, ProblemArrays
+from dovetail.planner.arrays import Floats, ProblemArrays
 from dovetail.planner.cheapest_route import Route, cheapest, follow, workspace
+from dovetail.planner.labels import OUT_OF_WORK, Labels, label_search, room_for_labels
 from dovetail.planner.provision import egress_rate, pace, provision
-from dovetail.planner.stage_kernel import STEP, egress_usd, stage_parts, whole_units
+from dovetail.planner.stage_kernel import STEP
+from dovetail.planner.surcharges import Surcharges
 
-SOLVED, OUT_OF_WORK = 0, 1
-"""How a label search ended: with proof, or because it had used up the effort or the labels it was given."""
-
-MAX_LABELS = 200_000
-LABEL = np.dtype(
-    [
-        ("price", np.float64),
-        ("bound", np.float64),  # the least that a whole plan through this label can cost
-        ("depth", np.int64),  # stages so far
-        ("parent", np.int64),
-        ("type", np.int64),
-        ("last", np.int64),
-        ("units", np.int64),
-        ("next", np.int64),  # the next label in the same list
-    ]
-)
-
-PRICE_ITERATIONS = 60
 LABEL_EFFORT = 3_000_000
-
-
-@nb.njit(cache=True)
-def price_bound(arrays, work, price, limit, target_s, cutoff, surcharge, iterations, types, lasts, units):  # type: ignore[no-untyped-def]
-    """Raise the Lagrangian bound; return (bound, price of the cheapest legal plan met, its number of stages).
-
-    `surcharge` holds the start values and receives the best ones; the legal plan goes into the three arrays. Ends early
-    once the bound reaches `cutoff`.
-    """
-    best_bound, best_price, best_count = -math.inf, math.inf, 0
-    current = surcharge.copy()
-    path_types, path_lasts, path_units = types.copy(), lasts.copy(), units.copy()
-    pace, since_better = 1.0, 0
-    used = np.zeros(price.size)
-    for _ in range(iterations):
-        value = cheapest(arrays, work, price + current, target_s, 1.0)
-        if value == math.inf:
-            return math.inf, best_price, best_count
-        bound = value - np.sum(current * limit)
-        since_better += 1
-        if bound > best_bound:
-            best_bound, since_better = bound, 0
-            surcharge[:] = current
-        count = follow(arrays, work, target_s, path_types, path_lasts, path_units)
-        used[:] = 0.0
-        path_price = egress_rate(arrays, path_types, path_lasts, count) * arrays.batch / target_s
-        for s in range(count):
-            used[path_types[s]] += path_units[s]
-            path_price += price[path_types[s]] * path_units[s]
-        if path_price < best_price and (used <= limit).all():
-            best_price, best_count = path_price, count
-            types[:], lasts[:], units[:] = path_types, path_lasts, path_units
-        excess = np.where((used > limit) | (current > 0), used - limit, 0.0)
-        norm = np.sum(excess * excess)
-        if since_better == 4:
-            pace, since_better = pace / 2, 0
-        goal = min(cutoff, best_price)
-        if best_bound >= goal or norm == 0.0 or pace < 1e-3:
-            break
-        current = np.maximum(0.0, current + pace * (goal - bound) / norm * excess)
-    return best_bound, best_price, best_count
-
-
-class Question(NamedTuple):
-    """What a label search is asked; `refund` is what the surcharges of all units there are add up to."""
-
-    price: Floats
-    limit: Ints
-    target_s: float
-    surcharge: Floats
-    refund: float
-    scarce: Ints  # types of which a plan below the cutoff could use too many
-
-
-class Labels(NamedTuple):
-    """All routes so far, the units each has used, and lists of them by where they end."""
-
-    records: npt.NDArray[np.void]  # [MAX_LABELS] of LABEL
-    used: Ints  # [MAX_LABELS, T]
-    heads: Ints  # [L, T, C] the first label of each list, or -1
-
-
-@nb.njit(cache=True)
-def label_search(arrays, work, price, limit, target_s, cutoff, surcharge, max_effort, types, lasts, units):  # type: ignore[no-untyped-def]
-    """Return (how it ended, price, stages) of the cheapest plan within limits that costs less than `cutoff`.
-
-    The price is infinity where there is none. `work` must hold the dynamic programme of price + surcharge, which prices
-    the rest of every route from below.
-    """
-    num_layers, num_types, num_classes = arrays.crossing_bytes.size, price.size, arrays.class_latency_s.size
-    scarce = np.flatnonzero(price * (limit + 1) < cutoff)
-    question = Question(price, limit, target_s, surcharge, np.sum(surcharge * limit), scarce)
-    labels = Labels(
-        np.empty(MAX_LABELS, dtype=LABEL),
-        np.empty((MAX_LABELS, num_types), dtype=np.int64),
-        np.full((num_layers, num_types, num_classes), -1, dtype=np.int64),
-    )
-    root = labels.records[0]
-    root.price, root.bound, root.depth, root.last, root.next = 0.0, -math.inf, 0, -1, -1
-    labels.used[0] = 0
-    num_labels, effort = 1, 0
-    best, best_label = cutoff, -1
-    for ended_at in range(-1, num_layers - 1):
-        for t in range(num_types if ended_at >= 0 else 1):
-            for c in range(num_classes if ended_at >= 0 else 1):
-                label = labels.heads[ended_at, t, c] if ended_at >= 0 else 0
-                while label >= 0:
-                    for u in range(num_types):
-                        if labels.records[label].bound >= best:
-                            break
-                        if ended_at >= 0 and arrays.cut_class[t, u] != c:
-                            continue
-                        num_labels, best, best_label, tried = _extend(
-                            arrays, work, question, labels, num_labels, label, u, c, best, best_label
-                        )
-                        effort += tried
-                        if effort > max_effort or num_labels + num_layers * num_classes >= MAX_LABELS:
-                            return OUT_OF_WORK, math.inf, 0
-                    label = labels.records[label].next
-    if best_label < 0:
-        return SOLVED, math.inf, 0
-    label, count = best_label, labels.records[best_label].depth
-    for s in range(count - 1, -1, -1):
-        record = labels.records[label]
-        types[s], lasts[s], units[s], label = record.type, record.last, record.units, record.parent
-    return SOLVED, best, count
-
-
-@nb.njit(cache=True)
-def _extend(arrays, work, question, labels, num_labels, parent, u, left_class, best, best_label):  # type: ignore[no-untyped-def]
-    """Extend one label by every stage on type `u`; return the new count, the best, its label, and the effort."""
-    num_layers, num_classes = arrays.crossing_bytes.size, arrays.class_latency_s.size
-    price, surcharge, target_s = question.price[u], question.surcharge, question.target_s
-    route = labels.records[parent]
-    first, depth = route.last + 1, route.depth + 1
-    room = question.limit[u] - labels.used[parent, u]
-    paid = np.sum(surcharge * labels.used[parent]) - question.refund
-    tried = 0
-    for last in range(first, arrays.end_of_run[u, first]):
-        final = last == num_layers - 1
-        least = whole_units(stage_parts(arrays, u, first, last, left_class, 0), target_s)
-        tried += 1
-        if least > room or route.price + price * least >= best:
-            break  # a longer stage needs no fewer
-        if not final and work.rounds > 0 and depth >= work.rounds:
-            continue
-        for d in range(1 if final else num_classes):
-            rest = 0.0 if final else work.end[work.rounds - depth if work.rounds > 0 else 0, u, d, last]
-            if rest == math.inf:
-                continue
-            needed = least if d == 0 else whole_units(stage_parts(arrays, u, first, last, left_class, d), target_s)
-            new_price = route.price + price * needed
-            if not final:
-                new_price += egress_usd(arrays, last, d) * 3600 / target_s
-            bound = new_price + paid + surcharge[u] * needed + rest
-            if needed > room or max(bound, new_price) >= best:
-                continue
-            new = labels.records[num_labels]
-            new.price, new.bound, new.depth, new.parent = new_price, bound, depth, parent
-            new.type, new.last, new.units = u, last, int(needed)
-            labels.used[num_labels] = labels.used[parent]
-            labels.used[num_labels, u] += int(needed)
-            if final:
-                best, best_label = new_price, num_labels
-                num_labels += 1
-            else:
-                kept, compared = _settle(labels, labels.heads[last, u], d, num_labels, question.scarce, work.rounds > 0)
-                tried += compared
-                num_labels += kept
-    return num_labels, best, best_label, tried
-
-
-@nb.njit(cache=True)
-def _settle(labels, heads, d, new, scarce, count_stages):  # type: ignore[no-untyped-def]
-    """Put label `new` into the list at heads[d] unless one there is as good; take out those it beats.
-
-    Returns (1 if it was kept else 0, how many labels were compared).
-    """
-    records, used = labels.records, labels.used
-    compared = 0
-    before, other = -1, heads[d]
-    while other >= 0:
-        compared += 1
-        following = records[other].next
-        no_worse, no_better = records[other].price <= records[new].price, records[new].price <= records[other].price
-        if count_stages:
-            no_worse = no_worse and records[other].depth <= records[new].depth
-            no_better = no_better and records[new].depth <= records[other].depth
-        for t in scarce:
-            no_worse = no_worse and used[other, t] <= used[new, t]
-            no_better = no_better and used[new, t] <= used[other, t]
-        if no_worse:
-            return 0, compared
-        if no_better:
-            if before >= 0:
-                records[before].next = following
-            else:
-                heads[d] = following
-        else:
-            before = other
-        other = following
-    records[new].next = heads[d]
-    heads[d] = new
-    return 1, compared
+FIRST_EFFORT = 40
+"""Of labels that come first: how often they may look at as many stages as there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,15 +53,23 @@ class Hourly:
         self.arrays = arrays
         self.work = workspace(arrays, max_stages)
         self.effort = LABEL_EFFORT
-        self._surcharge = np.zeros(arrays.num_types)
+        self._surcharges = Surcharges(arrays, self.work)
+        self.limits_bind = False  # as far as the last answer says: then surcharges come first
+        self.needs_plan = True
+        self.is_late: Callable[[], bool] = lambda: False
+        self._labels: Labels | None = None
+        self._pause, self._rest = 1, 0  # labels come first ever more seldom while they do not get to an end
         self.least_egress_rate = self._least_egress_rate()
         room = arrays.num_layers
         self._buffers = (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.int64))
 
-    def at(self, samples_per_s: float, *, cutoff: float = math.inf, egress_at: float | None = None) -> HourlyCost:
+    def at(
+        self, samples_per_s: float, *, cutoff: float = math.inf, egress_at: float | None = None, within: float = 0.0
+    ) -> HourlyCost:
         """Return the cheapest plan that reaches `samples_per_s`; above `cutoff` a bound is all that is asked for.
 
-        With `egress_at`, units are those for `samples_per_s` and egress that of another throughput.
+        With `egress_at`, units are those for `samples_per_s` and egress that of another throughput. A bound that is off
+        by the fraction `within` is enough.
         """
         arrays, paying = self.arrays, samples_per_s
         if egress_at is not None:
@@ -273,15 +77,17 @@ class Hourly:
             arrays = arrays._replace(class_usd_per_byte=arrays.class_usd_per_byte * (egress_at / samples_per_s))
         target_s = arrays.batch / samples_per_s if samples_per_s > 0 else math.inf
         paid_by_all = self.least_egress_rate * paying
-        value = cheapest(arrays, self.work, arrays.price_per_hour, target_s, 1.0)
-        if value == math.inf:
-            return HourlyCost(lower_bound=math.inf, route=None, exact=True)
-        route = self._route(follow(arrays, self.work, target_s, *self._buffers))
-        if (route.used(arrays.num_types) <= arrays.limit).all():
-            return HourlyCost(lower_bound=value - paid_by_all, route=route, exact=True)
-        if value >= cutoff + paid_by_all:
-            return HourlyCost(lower_bound=value - paid_by_all, route=None, exact=True)
-        answer = self._within_limits(arrays, target_s, value, cutoff + paid_by_all)
+        value = -math.inf
+        if not self.limits_bind:
+            value = cheapest(arrays, self.work, arrays.price_per_hour, target_s, 1.0)
+            if value == math.inf:
+                return HourlyCost(lower_bound=math.inf, route=None, exact=True)
+            route = self._route(follow(arrays, self.work, target_s, *self._buffers))
+            if (route.used(arrays.num_types) <= arrays.limit).all():
+                return HourlyCost(lower_bound=value - paid_by_all, route=route, exact=True)
+            if value >= cutoff + paid_by_all:
+                return HourlyCost(lower_bound=value - paid_by_all, route=None, exact=True)
+        answer = self._within_limits(arrays, target_s, value, cutoff + paid_by_all, within)
         return replace(answer, lower_bound=answer.lower_bound - paid_by_all)
 
     def relaxed(self, samples_per_s: float) -> float:
@@ -340,39 +146,82 @@ class Hourly:
         hourly = cheapest(arrays, self.work, np.zeros(arrays.num_types), arrays.batch / pace, 1.0)
         return float(hourly) / pace if math.isfinite(hourly) else 0.0
 
-    def _within_limits(self, arrays: ProblemArrays, target_s: float, value: float, cutoff: float) -> HourlyCost:
+    def _within_limits(
+        self, arrays: ProblemArrays, target_s: float, value: float, cutoff: float, within: float
+    ) -> HourlyCost:
         """Return the answer where the cheapest route uses more units than there are."""
         dearest_cuts = float(arrays.crossing_bytes.sum() * arrays.class_usd_per_byte.max()) * 3600 / target_s
         impossible = (float(arrays.price_per_hour @ arrays.limit) + dearest_cuts) * (1 + 1e-9)  # more than there is
         cutoff = min(cutoff, impossible)
-        limit = arrays.limit.astype(np.float64)
-        arguments = (arrays, self.work, arrays.price_per_hour, limit, target_s)
-        bound, price, count = price_bound(*arguments, cutoff, self._surcharge, PRICE_ITERATIONS, *self._buffers)
-        route = self._route(count) if count else None
+        answer = self._by_labels_first(arrays, target_s, cutoff, impossible)
+        if answer is not None:
+            return answer
+        met = self._surcharges.search(
+            arrays, target_s, cutoff=cutoff, within=within, needs_plan=self.needs_plan, is_late=self.is_late
+        )
+        bound, price, route = met.bound, met.price, met.route
+        self.limits_bind = bool(met.surcharge.any())
         bound = max(bound, value)
         if bound >= min(cutoff, price * (1 - 1e-12)):
             return HourlyCost(
                 lower_bound=math.inf if bound >= impossible else min(bound, price), route=route, exact=True
             )
-        cheapest(arrays, self.work, arrays.price_per_hour + self._surcharge, target_s, 1.0)
+        if within > 0 or self.is_late():
+            return HourlyCost(lower_bound=bound, route=route, exact=False)
         goal = min(cutoff, price)
-        ended, found, count = label_search(
+        found = self._by_labels(arrays, target_s, goal, met.surcharge, self.effort)
+        if found is None:
+            return HourlyCost(lower_bound=bound, route=route, exact=False)
+        lower_bound = min(found[0], goal)
+        return HourlyCost(
+            lower_bound=math.inf if lower_bound >= impossible else lower_bound, route=found[1] or route, exact=True
+        )
+
+    def _by_labels_first(
+        self, arrays: ProblemArrays, target_s: float, cutoff: float, impossible: float
+    ) -> HourlyCost | None:
+        """Return the answer where labels get to it with the surcharges of before and little effort, else None."""
+        if self._rest > 0:
+            self._rest -= 1
+            return None
+        stages = arrays.num_layers * (arrays.num_layers + 1) // 2 * arrays.num_types
+        found = self._by_labels(arrays, target_s, cutoff, self._surcharges.best, FIRST_EFFORT * stages)
+        if found is None:
+            self._pause = min(2 * self._pause, 64)
+            self._rest = self._pause
+            return None
+        self._pause = 1
+        lower_bound = min(found[0], cutoff)
+        return HourlyCost(
+            lower_bound=math.inf if lower_bound >= impossible else lower_bound, route=found[1], exact=True
+        )
+
+    def _by_labels(
+        self, arrays: ProblemArrays, target_s: float, goal: float, surcharge: Floats, effort: int
+    ) -> tuple[float, Route | None] | None:
+        """Return price and route of the cheapest plan below `goal`, infinity for none; None where effort ran out."""
+        cheapest(arrays, self.work, arrays.price_per_hour + surcharge, target_s, 1.0)
+        scarce = np.flatnonzero(arrays.price_per_hour * (arrays.limit + 1) < goal)
+        ended, price, count = label_search(
             arrays,
             self.work,
+            self._room_for_labels(len(scarce)),
             arrays.price_per_hour,
             arrays.limit,
             target_s,
             goal,
-            self._surcharge,
-            self.effort,
+            surcharge,
+            scarce,
+            min(effort, self.effort),
             *self._buffers,
         )
-        if ended == OUT_OF_WORK:
-            return HourlyCost(lower_bound=bound, route=route, exact=False)
-        if count:
-            route = self._route(count)
-        lower_bound = min(found, goal)
-        return HourlyCost(lower_bound=math.inf if lower_bound >= impossible else lower_bound, route=route, exact=True)
+        return None if ended == OUT_OF_WORK else (float(price), self._route(count) if count else None)
+
+    def _room_for_labels(self, num_scarce: int) -> Labels:
+        """Return room for a label search with so many scarce types."""
+        if self._labels is None or self._labels.used.shape[1] != num_scarce:
+            self._labels = room_for_labels(self.arrays, num_scarce)
+        return self._labels
 
     def _route(self, count: int) -> Route:
         """Return a copy of the first `count` stages in the buffers."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.cost import PlanEvaluation, StageTook, evaluate, modelled_seconds
+from dovetail.cost import PlanEvaluation, evaluate, modelled_seconds
 from dovetail.errors import NoPlanError, PlanError
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import Clock
@@ -63,11 +63,11 @@ def _layout(plan: Plan) -> list[tuple[str, int, int]]:
     return [(stage.resource, stage.last_layer, stage.units) for stage in plan.stages]
 
 
-def differences(problem: Problem, took: Sequence[StageTook], *, above: float) -> list[Difference]:
+def differences(problem: Problem, measured: Sequence[Stage], *, above: float) -> list[Difference]:
     """Return the stages whose computing, as throughput, is off the prediction by more than the fraction `above`."""
     found = []
-    for number, each in enumerate(took):
-        predicted_s, measured_s = modelled_seconds(problem, each.stage), each.seconds(problem.training.batch)
+    for number, stage in enumerate(measured):
+        predicted_s, measured_s = modelled_seconds(problem, stage), stage.seconds_per_batch
         if measured_s is None or predicted_s <= 0:
             continue
         if abs(predicted_s / measured_s - 1) > above:

@@ -18,8 +18,15 @@ def units_for_memory(arrays, t, first, last):  # type: ignore[no-untyped-def]
     room = arrays.memory_bytes[t]
     if room == math.inf:
         return 1.0
-    room = room * (1 + SLACK) - (arrays.memory_fixed_bytes[t, last + 1] - arrays.memory_fixed_bytes[t, first])
+    fixed = arrays.memory_fixed_bytes[t, last + 1] - arrays.memory_fixed_bytes[t, first]
     shared = arrays.memory_shared_bytes[t, last + 1] - arrays.memory_shared_bytes[t, first]
+    return units_with_room(room, fixed, shared)
+
+
+@nb.njit(cache=True, inline="always")
+def units_with_room(room, fixed, shared):  # type: ignore[no-untyped-def]
+    """Return the least units of a finite `room` each for bytes that each holds and bytes that they share."""
+    room = room * (1 + SLACK) - fixed
     if shared <= room:
         return 1.0
     return math.ceil(shared / room * (1 - SLACK)) * 1.0 if room > 0 else math.inf

@@ -10,7 +10,8 @@ import torch
 
 from dovetail.data import Batch, Matches, Source, load_data
 from dovetail.errors import DovetailError
-from dovetail.models import MODELS, LayerGraph, ModelError, load_model
+from dovetail.models import LayerGraph, ModelError, load_model
+from dovetail.models.recipe import RECIPES
 from dovetail.models.task import infer_loss
 
 NUM_BATCHES = 8
@@ -53,8 +54,8 @@ class ProfileRequest:
     def _source(self) -> Source:
         """Return the data."""
         data_options = dict(self.data_options)
-        if self.data == "clicks" and self.model in MODELS:
-            data_options.setdefault("truth", MODELS[self.model].recipe.truth)
+        if self.data == "clicks" and self.model in RECIPES:
+            data_options.setdefault("truth", RECIPES[self.model].truth)
         return load_data(self.data, **data_options)
 
     def batches(self, count: int) -> Iterator[Batch]:

@@ -41,4 +41,4 @@ __all__ = [
     "train",
 ]
 
-__getattr__ = on_demand(__name__)
+__getattr__, __dir__ = on_demand(__name__)

@@ -10,50 +10,66 @@ Workers are processes that import the program's main script, so what starts a ru
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-from dovetail.data.adopt import as_source, as_table
-from dovetail.data.load import how_made
+from dovetail.data.adopt import as_paths, as_source, as_table
+from dovetail.data.files.columns import Columns
+from dovetail.data.load import how_made, named_data, settled_options
 from dovetail.data.source import Source
 from dovetail.errors import SpecError
 from dovetail.logs import tell
 from dovetail.models.load import as_whole
+from dovetail.models.torch_optimizers import optimizer_settings, schedule_settings
 from dovetail.models.whole import inputs_of
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.result import TrainingResult
 from dovetail.runtime.launch.hosts.fleet import fleet_of
 from dovetail.runtime.launch.start import OnReport, start
+from dovetail.runtime.launch.stopping import Stopping
 from dovetail.runtime.monitor.callbacks import Callback
 from dovetail.runtime.monitor.live import Shown, View
 from dovetail.runtime.monitor.loggers import Logger, Logging, make_logger
 from dovetail.runtime.planned.from_plan import with_plan_of
 from dovetail.runtime.prepare.main_guard import leave_when_imported
+from dovetail.runtime.prepare.run_folder import with_other_data
 from dovetail.runtime.prepare.warm_start import FirstValues
 from dovetail.runtime.trust import check_trusted
-from dovetail.spec.run import Run, RunServers, RunWorker, dotted_key, run_from, with_settings
+from dovetail.spec.run import Run, RunData, RunServers, RunWorker, dotted_key, run_from, with_settings
 
 
 def adopted(
     data: Any, options: Mapping[str, Any], model: nn.Module | None
 ) -> tuple[str | None, Source | None, dict[str, Any]]:
     """Return what the run's files call some data, the source where it is an object, and the options of a name."""
+    if not isinstance(data, str) and (paths := as_paths(data)):
+        data, options = named_data(
+            RunData().name, {"path": paths if isinstance(data, Sequence) else paths[0], **options}
+        )
     if data is None or isinstance(data, str):
         return data, None, dict(options)
     made = how_made(data)
     if made is not None and not options:
         with suppress(TypeError):
             return made[0], None, plain(made[1])
+    source = source_of(data, options, model)
+    columns = getattr(source, "columns", None)
+    if isinstance(columns, Columns):
+        options = settled_options(options, columns)
     with suppress(TypeError):
-        return name_of(data), source_of(data, options, model), plain(options)
-    return name_of(data), source_of(data, options, model), {}
+        return name_of(data), source, plain(options)
+    return name_of(data), source, {}
 
 
 def source_of(data: Any, options: Mapping[str, Any], model: nn.Module | None) -> Source:
@@ -88,8 +104,8 @@ def train(
     run: Run | None = None,
     model_options: Mapping[str, Any] | None = None,
     data_options: Mapping[str, Any] | None = None,
-    optimizer: str | Mapping[str, Any] | None = None,
-    schedule: str | Mapping[str, Any] | None = None,
+    optimizer: str | Mapping[str, Any] | Optimizer | Sequence[Optimizer] | None = None,
+    schedule: str | Mapping[str, Any] | LRScheduler | None = None,
     loss: str | Mapping[str, Any] | Callable[..., Any] | None = None,
     validation: Any = None,
     validation_options: Mapping[str, Any] | None = None,
@@ -114,8 +130,9 @@ def train(
     set or loader, or a table (see `dovetail.data.as_source`), with `data_options` of its kind. `loss` is a name,
     or a function or module of one's own that gives one value a sample, or one of them for each part of the model's
     answer; absent, labels and answers tell. `settings` are keys of the run file: batch, epochs, mode, dense, samples,
-    seed, metric, learning_rate, clip_norm, every_steps and so on, or whole sections as tables. `run` is a run file to
-    start from.
+    seed, metric, learning_rate, clip_norm, every_steps and so on, or whole sections as tables; PyTorch's `lr`,
+    `batch_size` and `device` are understood. `optimizer` may be one of PyTorch's (or one for dense parameters and one
+    for rows), and `schedule` a scheduler that would be stepped after every batch. `run` is a run file to start from.
 
     The model is tried on `validation`, data of any kind that `data` may be, every `validate_every` steps (absent: at
     the end of each epoch), and the best checkpoint by `validation_metric` (absent: the loss) is kept; where it has not
@@ -123,13 +140,18 @@ def train(
     or a `state_dict` to begin with.
 
     `progress` shows how the run goes (absent: on a terminal). `callbacks` and `loggers` ("tensorboard", "wandb",
-    "mlflow", or objects) are told of it, and `on_report` is called a few times a second. Once `stop` returns True the
-    run keeps its state and ends.
+    "mlflow", or objects) are told of it, and `on_report` is called a few times a second. Once `stop` returns True, or
+    with Ctrl-C (in a notebook: the interrupt), the run keeps its state and ends, `result.interrupted`; a second Ctrl-C
+    ends it at once.
     """
     leave_when_imported()
     own_model = model if isinstance(model, nn.Module) else None
     name, own_source, named_options = adopted(data, data_options or {}, own_model)
-    given = _settings(settings, optimizer=optimizer, schedule=schedule, workers=workers, servers=servers)
+    if optimizer is None or isinstance(optimizer, str | Mapping):
+        words = optimizer
+    else:
+        words = optimizer_settings(optimizer, own_model)
+    given = _settings(settings, optimizer=words, schedule=schedule, workers=workers, servers=servers)
     if loss is None or (named := _named(loss)) is not None:
         given |= {} if loss is None else {"model.loss": named}
     elif own_model is not None:
@@ -140,7 +162,9 @@ def train(
         )
     if model is not None:
         given["model.name"] = model if isinstance(model, str) else name_of(model)
-    if name is not None:
+    if name is not None and run is not None and name != run.data.name:
+        run = with_other_data(run, name) if own_source is None else run
+    if name is not None and (run is None or own_source is not None):
         given["data.name"] = name
     given |= _validation_settings(validation, validation_options, validation_metric, validate_every, early_stopping)
     tried_on = None
@@ -150,10 +174,11 @@ def train(
     given |= {f"data.options.{key}": value for key, value in named_options.items()}
     whole = with_settings(run, given, place=PLACE) if run is not None else run_from({}, given, place=PLACE)
     with ExitStack() as things:
+        stopping = things.enter_context(Stopping(tell, signals=(signal.SIGINT,)))
         fleet = None if on is None else things.enter_context(fleet_of(str(on)))
         machine = None if fleet is None else fleet.machine
         whole = with_plan_of(whole, Path(), dense=given.get("training.dense"), machine=machine, tell=tell)
-        return start(
+        result = start(
             whole,
             Path(folder),
             model=own_model,
@@ -163,9 +188,10 @@ def train(
             callbacks=_told(callbacks, loggers, whole, progress=progress),
             timeline=timeline,
             on_report=on_report,
-            stop=stop,
+            stop=lambda: stopping.asked() or stop(),
             fleet=fleet,
         )
+        return _ended(result, stopping)
 
 
 def resume(
@@ -210,8 +236,9 @@ def resume(
         tried_on = source_of(validation, validation_options or data_options or {}, model)
     whole = with_settings(before, given, place="resume()")
     with ExitStack() as things:
+        stopping = things.enter_context(Stopping(tell, signals=(signal.SIGINT,)))
         fleet = None if on is None else things.enter_context(fleet_of(str(on)))
-        return start(
+        result = start(
             whole,
             Path(folder),
             model=model if model is None or loss is None else as_whole(model, loss=loss),
@@ -221,9 +248,15 @@ def resume(
             resumed=True,
             timeline=timeline,
             on_report=on_report,
-            stop=stop,
+            stop=lambda: stopping.asked() or stop(),
             fleet=fleet,
         )
+        return _ended(result, stopping)
+
+
+def _ended(result: TrainingResult, stopping: Stopping) -> TrainingResult:
+    """Return a result that says whether Ctrl-C ended the run."""
+    return replace(result, interrupted=True) if stopping.is_asked and not result.is_complete else result
 
 
 def _named(loss: Any) -> str | dict[str, str] | None:
@@ -262,16 +295,58 @@ def _told(
     return found
 
 
+SAME_AS = {"lr": "learning_rate", "batch_size": "batch"}
+"""What PyTorch's programs call settings of a run."""
+ANSWERS = {
+    "num_workers": "`workers` is how many processes train; samples are read ahead without being asked "
+    "(`look_ahead`), and a DataLoader's own num_workers is not needed",
+    "max_epochs": "it is called `epochs`",
+    "num_epochs": "it is called `epochs`",
+    "shuffle_buffer": "order is drawn over the whole data: `shuffle=True`, with `block_samples` at once",
+    "pin_memory": "batches for a GPU are pinned without being asked",
+    "momentum": 'it is a setting of the optimizer: optimizer={"name": "momentum", "settings": {"momentum": 0.9}}',
+    "weight_decay": 'it is a setting of the optimizer: optimizer={"name": "adamw", "settings": {"weight_decay": 0.01}}',
+    "betas": 'they are settings of the optimizer: optimizer={"name": "adam", "settings": {"beta1": 0.9, "beta2": 0.9}}',
+}
+"""What they say that is none, and what to say instead."""
+
+
+def in_our_words(settings: Mapping[str, Any], *, has_workers: bool = False) -> dict[str, Any]:
+    """Return keywords with those of PyTorch's in the run file's words; those that mean nothing here are answered."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in ANSWERS:
+            raise SpecError("is not a setting of a run", key=name, hint=ANSWERS[name])
+        if name == "device" and has_workers:
+            raise SpecError(
+                "is that of one process, and there are workers",
+                key="device",
+                hint=f'say it of the workers: workers=[RunWorker(count=2, device="{value}")] (dovetail.spec.run)',
+            )
+        word = SAME_AS.get(name, name)
+        if word in found or (word != name and word in settings):
+            raise SpecError(f"means `{word}`, which is given too", key=name, hint="give one of them")
+        found[word] = {"device": str(value)} if name == "device" else value
+    if "device" in found:
+        found["table"] = {**plain(found.get("table", {})), **found.pop("device")}
+    return found
+
+
 def _settings(
     settings: Mapping[str, Any],
     *,
     workers: int | Sequence[RunWorker] | None = None,
     servers: int | RunServers | None = None,
     optimizer: str | Mapping[str, Any] | None = None,
-    schedule: str | Mapping[str, Any] | None = None,
+    schedule: str | Mapping[str, Any] | LRScheduler | None = None,
 ) -> dict[str, Any]:
     """Return keywords as dotted keys of a run file."""
     given: dict[str, Any] = {}
+    settings = in_our_words(settings, has_workers=workers is not None)
+    if "scheduler" in settings:
+        schedule = settings.pop("scheduler")
+    if isinstance(schedule, LRScheduler):
+        schedule = schedule_settings(schedule)
     for key, words in (("optimizer", optimizer), ("optimizer.schedule", schedule)):
         if words is not None:
             given |= {f"{key}.name": words} if isinstance(words, str) else {key: plain(words)}

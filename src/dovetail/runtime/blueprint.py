@@ -142,6 +142,8 @@ class SourceFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """A checksum of the ids of some samples at the beginning, in the middle and at the end of an epoch."""
     total: float = 0.0
     """The sum of their numbers and labels, which machines round differently."""
+    parts: str = ""
+    """A checksum of where the data's parts begin; empty where the order does not depend on that."""
     code: dict[str, str] = {}
     """A checksum of the file behind each `package.module:function`."""
 

@@ -161,6 +161,11 @@ class RunManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise TrainingError(f"{path} is missing, or has a wrong checksum", hint=OTHER)
         return path.parent
 
+    def tables_in(self, folder: Path) -> list[Path]:
+        """Return where all rows lie, those of one server after those of another."""
+        numbers = sorted(match.group(1, 2) for match in map(TABLE_MANIFEST.fullmatch, self.files) if match)
+        return [self.table_at(folder, int(table), int(server)) for table, server in numbers]
+
     def check_fits(self, folder: Path, now: Fingerprint) -> list[FingerprintDifference]:
         """Refuse to go on from here where that would train wrong; return what differs and does no harm."""
         if self.fingerprint is None:
@@ -194,10 +199,15 @@ def begin(run_folder: Path, step: int, generation: int = 0) -> Path:
     """Return an empty folder to write a checkpoint into, unlike any that a server may still write to."""
     for leftover in (run_folder / CHECKPOINTS).glob(f"*{PARTIAL}"):
         shutil.rmtree(leftover, ignore_errors=True)
-    partial = folder_of(run_folder, step).with_suffix(f".{generation}{PARTIAL}")
+    partial = partial_of(run_folder, step, generation)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     return partial
+
+
+def partial_of(run_folder: Path, step: int, generation: int = 0) -> Path:
+    """Return the folder that the checkpoint of a step is written into before it is whole."""
+    return folder_of(run_folder, step).with_suffix(f".{generation}{PARTIAL}")
 
 
 def publish(partial: Path, manifest: RunManifest) -> Path:

@@ -67,3 +67,15 @@ class Deadline:
         middle_s = median(self._durations_s)
         spread_s = median(abs(duration_s - middle_s) for duration_s in self._durations_s)
         return max(self._floor_s, middle_s + self._k * spread_s)
+
+
+STUCK = 20.0
+"""How many times the longest pause that a worker ever made is no pause any more, it hangs."""
+UNKNOWN = 6.0
+"""How many times the patience a worker may stand still before anything is known of its pauses: it may compile."""
+
+
+def is_stuck(stuck_s: float, longest_s: float, patience_s: float) -> bool:
+    """Say whether a thread hangs that has been at the same thing for so long, by the longest that it ever was."""
+    limit_s = STUCK * longest_s if longest_s else UNKNOWN * patience_s
+    return stuck_s > max(patience_s, limit_s)

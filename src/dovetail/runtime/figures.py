@@ -161,9 +161,11 @@ class WorkerWindow:
     busy_s: list[float] = field(default_factory=lambda: [0.0])
     idle_s: list[float] = field(default_factory=lambda: [0.0])
     compute_s: list[float] = field(default_factory=lambda: [0.0])
+    data_s: list[float] = field(default_factory=lambda: [0.0])
     total_samples: int = 0
     total_busy_s: float = 0.0
     total_idle_s: float = 0.0
+    total_data_s: float = 0.0
     num_rows: int = 0
     """Where it keeps rows: how many it looked up ahead, how many of them did not travel, and their bytes."""
     num_kept: int = 0
@@ -176,6 +178,8 @@ class WorkerWindow:
         self.compute_s[-1] += done.compute_s
         self.busy_s[-1] += done.compute_s + done.fixed_s
         self.idle_s[-1] += wait_s
+        self.data_s[-1] += done.data_s
+        self.total_data_s += done.data_s
         self.total_samples += done.samples
         self.total_busy_s += done.compute_s + done.fixed_s
         self.total_idle_s += wait_s
@@ -185,7 +189,7 @@ class WorkerWindow:
 
     def turn(self) -> None:
         """Begin the next second."""
-        for series in (self.samples, self.busy_s, self.idle_s, self.compute_s):
+        for series in (self.samples, self.busy_s, self.idle_s, self.compute_s, self.data_s):
             series.append(0)
             del series[:-WINDOW]
 
@@ -194,6 +198,12 @@ class WorkerWindow:
         """Return the part of the time in which it waited."""
         total_s = sum(self.busy_s) + sum(self.idle_s)
         return sum(self.idle_s) / total_s if total_s else 0.0
+
+    @property
+    def data(self) -> float:
+        """Return the part of the time in which it waited for samples to be read."""
+        total_s = sum(self.busy_s) + sum(self.idle_s)
+        return min(1.0, sum(self.data_s) / total_s) if total_s else 0.0
 
     @property
     def kept(self) -> float:
@@ -338,6 +348,7 @@ class RunFigures:
                     "share": round(sum(window.samples) / total, 4) if total else 0.0,
                     "samples_per_s": round(window.samples_per_s, 1),
                     "idle": round(window.idle, 4),
+                    "data": round(window.data, 4),
                     **({"kept": round(window.kept, 4), "kept_bytes": window.kept_bytes} if window.num_rows else {}),
                 }
                 for name, window in self.workers.items()
@@ -377,6 +388,7 @@ class RunFigures:
             samples=window.total_samples,
             bits=bits,
             kept=window.kept if window.num_rows else None,
+            data=window.data,
         )
 
     def report(
@@ -464,6 +476,7 @@ class RunFigures:
                 busy_s=round(window.total_busy_s, 3),
                 idle_s=round(window.total_idle_s, 3),
                 idle=round(window.total_idle_s / max(1e-9, window.total_busy_s + window.total_idle_s), 4),
+                data_s=round(window.total_data_s, 3),
                 looked_up_rows=window.num_rows,
                 kept_rows=window.num_kept,
                 kept_bytes=window.kept_bytes,

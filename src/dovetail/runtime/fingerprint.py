@@ -23,7 +23,12 @@ import msgspec
 from dovetail.runtime.blueprint import Blueprint, DenseEntry, SourceFingerprint, TableSpec
 
 Settings = dict[str, str | float]
-ORDER = {"seed": "training.seed", "shuffle": "data.shuffle", "block_samples": "data.block_samples"}
+ORDER = {
+    "seed": "training.seed",
+    "shuffle": "data.shuffle",
+    "block_samples": "data.block_samples",
+    "window_samples": "data.window_samples",
+}
 CONDUCT = {
     "batch": "training.batch",
     "mode": "training.mode",
@@ -75,6 +80,8 @@ class OrderPrint(FingerprintPart, frozen=True):
     seed: int
     shuffle: bool
     block_samples: int
+    window_samples: int | None = None
+    """None in runs of before there were windows: all samples are drawn from at once."""
 
 
 class ConductPrint(FingerprintPart, frozen=True):
@@ -142,7 +149,12 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 samples=blueprint.samples,
                 looks=blueprint.looks,
             ),
-            order=OrderPrint(seed=training.seed, shuffle=data.shuffle, block_samples=data.block_samples),
+            order=OrderPrint(
+                seed=training.seed,
+                shuffle=data.shuffle,
+                block_samples=data.block_samples,
+                window_samples=data.window_samples,
+            ),
             optimizer=_plain(blueprint.optimizer),
             row_optimizer=_plain(blueprint.row_optimizer),
             conduct=ConductPrint(
@@ -181,6 +193,8 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         yield from _compared(self.data, now.data, _inside("data", "name", "options"), matter)
         if first and first_now and not are_the_same:
             yield FingerprintDifference("the first samples' checksum", first, first_now, Matter.AT_THE_END)
+        parts = {"parts": "the checksum of where the data's parts begin"}
+        yield from _compared(self.data.looks, now.data.looks, parts, Matter.AT_THE_END)
         yield from _compared(self.data.looks, now.data.looks, {"code": "the checksum of code"}, Matter.SAFE)
 
 

@@ -25,6 +25,7 @@ size.json          how many workers a scheduler wants it to have; team.json: who
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -66,6 +67,8 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
     busy_s: float
     idle_s: float
     idle: float
+    data_s: float = 0.0
+    """How long it waited for samples that were still being read."""
     looked_up_rows: int = 0
     """Where it keeps rows of servers: how many it looked up ahead, how many of them did not travel, and their bytes."""
     kept_rows: int = 0
@@ -156,6 +159,13 @@ def log_of(folder: Path, name: str) -> Path:
 def rows_of(folder: Path, server: str) -> Path:
     """Return where a server's cold rows go."""
     return folder / ROWS / server
+
+
+def drop_empty_rows(folder: Path) -> None:
+    """Remove the folders of cold rows that none are left in; those of a run that was killed stay for the next one."""
+    for place in (*sorted((folder / ROWS).rglob("*"), reverse=True), folder / ROWS):
+        with suppress(OSError):
+            place.rmdir()
 
 
 def redo_of(folder: Path, server: str, elsewhere: str | None = None) -> Path:

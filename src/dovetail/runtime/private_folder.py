@@ -48,13 +48,16 @@ def let_go(folder: Path) -> None:
 
 
 PREFIX = "dovetail-run-"
+MOST_LETTERS = 40
+"""Of the path of the place for the folder: a socket's whole name has 107 at most, the folder's own 21 of them."""
+SHORT_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - the same
 _held: dict[Path, tuple[int, int]] = {}
 """Who of us holds a folder, and through which descriptor: a child of a fork holds nothing of its own yet."""
 
 
 def make_private_folder(parent: Path | None = None) -> Path:
     """Return a new folder that this process holds, and remove those that nobody holds any more."""
-    place = _memory() if parent is None else parent
+    place = _place() if parent is None else parent
     sweep_private_folders(place)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
@@ -103,10 +106,14 @@ def sweep_private_folders(parent: Path) -> list[Path]:
     return swept
 
 
-def _memory() -> Path:
-    """Return where folders go: into memory where there is such a place."""
-    memory = Path("/dev/shm")  # noqa: S108 - the folder inside is made for this run, mode 0700
-    return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+def _place() -> Path:
+    """Return where folders go: into memory where there is such a place, and in any case where sockets' names fit."""
+    temporary = Path(tempfile.gettempdir())
+    places = [Path("/dev/shm"), temporary, *map(Path, SHORT_PLACES)]  # noqa: S108 - what is made there has mode 0700
+    if at_runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        places.append(Path(at_runtime))
+    usable = (place for place in places if len(os.fsencode(place)) <= MOST_LETTERS and os.access(place, os.W_OK))
+    return next(usable, temporary)
 
 
 def _open(folder: Path) -> int:

@@ -2,42 +2,93 @@
 
 from __future__ import annotations
 
-from dovetail.data.batch import Batch, concatenate
+import threading
+from collections.abc import Iterator
+
+from dovetail.data.ahead import MadeAhead
+from dovetail.data.batch import Batch
 from dovetail.data.loader import Loader
 from dovetail.data.source import Source
 from dovetail.models.task import UNIT_LOSSES, check_unit_labels
 from dovetail.runtime.blueprint import Blueprint
 
+AHEAD = 4
+"""Batches that are read before they are asked for."""
+THREAD_NAME = "dovetail-samples"
+
 
 class Samples:
-    """Reads any range of an epoch; blocks that were just read are at hand for the next range."""
+    """Reads any range of an epoch, or all batches from a position on; any thread may."""
 
-    def __init__(self, blueprint: Blueprint, source: Source) -> None:
-        """Keep what the order depends on."""
-        self._blueprint, self._source = blueprint, source
-        self._epoch = -1
-        self._loader: Loader | None = None
+    def __init__(self, blueprint: Blueprint, source: Source, *, pin: bool = False) -> None:
+        """Keep what the order depends on; with `pin`, batches lie in page-locked memory."""
+        self._blueprint, self._source, self._pin = blueprint, source, pin
+        self._loaders: dict[int, Loader] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def reads_serially(self) -> bool:
+        """Whether the data are read by one thread at a time."""
+        return bool(getattr(self._source, "reads_serially", False))
 
     def read(self, epoch: int, first: int, last: int) -> Batch:
         """Return the samples at positions `first` up to but not including `last`."""
-        if self._loader is None or epoch != self._epoch:
-            run = self._blueprint.run
-            self._epoch = epoch
-            self._loader = Loader(
-                self._source,
-                batch_size=1,
-                seed=run.training.seed,
-                epoch=epoch,
-                shuffle=run.data.shuffle,
-                num_samples=self._blueprint.all_samples,
-                prefetch=0,
-                pin=False,
-                block_samples=run.data.block_samples,
-            )
         portion = self._blueprint.portion
         places = [(first, last)] if portion is None else portion.places(first, last) or [(0, 0)]
-        batch = concatenate([self._loader.read(*place) for place in places])
+        batch = self._loader(epoch).read_all(places)
         loss = self._blueprint.run.model.loss
         if loss in UNIT_LOSSES:
             check_unit_labels(str(loss), batch.labels)
         return batch
+
+    def batches(
+        self, position: int, *, batch: int | None = None, ahead: int = AHEAD, readers: int | None = None
+    ) -> MadeAhead[tuple[int, int, int], tuple[Batch, int]]:
+        """Return all batches from a position of the run on, over epochs, in order, each with the position after it.
+
+        To be iterated, or taken one by one with `take()`; `waited_s` says how long whoever takes them has waited. They
+        are read ahead, by as many threads as keep it from waiting, or by `readers`. A batch has the run's size where
+        `batch` says no other, and ends with its epoch.
+        """
+        return MadeAhead(
+            self._places(position, batch or self._blueprint.batch),
+            self._read_place,
+            ahead=ahead,
+            readers=readers,
+            most=1 if self.reads_serially else None,
+            name=THREAD_NAME,
+        )
+
+    def _read_place(self, place: tuple[int, int, int]) -> tuple[Batch, int]:
+        epoch, first, last = place
+        return self.read(epoch, first, last), epoch * self._blueprint.samples + last
+
+    def _places(self, position: int, batch: int) -> Iterator[tuple[int, int, int]]:
+        """Yield epoch, first and last of one batch after the other."""
+        samples, epochs = self._blueprint.samples, self._blueprint.run.training.epochs
+        while position < samples * epochs:
+            epoch, first = divmod(position, samples)
+            last = min(samples, first + batch)
+            yield epoch, first, last
+            position += last - first
+
+    def _loader(self, epoch: int) -> Loader:
+        """Return what reads an epoch; those of the last two are kept, as batches are read ahead."""
+        with self._lock:
+            if epoch not in self._loaders:
+                run, all_samples = self._blueprint.run, self._blueprint.all_samples
+                while len(self._loaders) > 1:
+                    del self._loaders[next(iter(self._loaders))]
+                self._loaders[epoch] = Loader(
+                    self._source,
+                    batch_size=self._blueprint.batch,
+                    seed=run.training.seed,
+                    epoch=epoch,
+                    shuffle=run.data.shuffle,
+                    num_samples=all_samples,
+                    prefetch=0,
+                    pin=self._pin,
+                    block_samples=run.data.block_samples,
+                    window_samples=run.data.window_samples or all_samples,  # runs of before have one window
+                )
+            return self._loaders[epoch]

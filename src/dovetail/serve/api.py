@@ -1,8 +1,7 @@
-"""The daemon's HTTP API: JSON in and out, a token for all but `/healthz`, bodies of limited size, errors in words."""
+"""The daemon's HTTP API: JSON in and out, behind a guard, errors in words."""
 
 from __future__ import annotations
 
-import hmac
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -15,11 +14,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from dovetail.errors import DovetailError, SpecError
 from dovetail.prometheus import CONTENT_TYPE
 from dovetail.serve.controller import DRAIN, Controller
+from dovetail.serve.guard import Guard, error_answer, json_answer
 from dovetail.serve.local import LOG
 from dovetail.serve.openapi import document
 from dovetail.serve.prometheus import Counters, metrics_text
@@ -28,71 +28,10 @@ from dovetail.serve.store import STATES, JobRecord, JobStore, UnknownJobError
 from dovetail.serve.submission import Submission
 from dovetail.spec.files import struct_from
 
-MOST_BODY = 1 << 20
-"""Bytes of a request's body."""
 LOG_PIECE = 256 * 1024
 Answer = Callable[[Request], Awaitable[Response]]
 
 MOST_LISTED = 10_000
-
-
-class Guard:
-    """Lets those in who have the token, and bodies that are not too large."""
-
-    def __init__(self, app: ASGIApp, *, token: str, counters: Counters) -> None:
-        """Stand before an application."""
-        self._app, self._token, self._counters = app, token.encode(), counters
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        given = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
-        if scope["path"] != "/healthz" and not hmac.compare_digest(given, self._token):
-            self._counters.add(401)
-            await _error(
-                401, "the token is wrong or missing", "send `Authorization: Bearer`, and what FOLDER/token holds"
-            )(scope, receive, send)
-            return
-        body = await _read_body(receive, headers.get(b"content-length", b"0"))
-        if body is None:
-            self._counters.add(413)
-            await _error(413, f"the body is larger than {MOST_BODY:,} bytes", "send less")(scope, receive, send)
-            return
-        handed = False
-
-        async def receive_read() -> Message:
-            nonlocal handed
-            if handed:
-                return await receive()
-            handed = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send_counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._counters.add(message["status"])
-            await send(message)
-
-        await self._app(scope, receive_read, send_counted)
-
-
-async def _read_body(receive: Receive, told: bytes) -> bytes | None:
-    """Return a request's body; None where it is too large, whatever its header says."""
-    if not told.isdigit() or int(told) > MOST_BODY:
-        return None
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return b""
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MOST_BODY:
-            return None
-        if not message.get("more_body", False):
-            return b"".join(parts)
 
 
 def answered(answer: Callable[[Request, bytes], dict[str, Any]]) -> Answer:
@@ -101,13 +40,13 @@ def answered(answer: Callable[[Request, bytes], dict[str, Any]]) -> Answer:
     async def respond(request: Request) -> Response:
         body = await request.body()
         try:
-            return _json(200, await run_in_threadpool(answer, request, body))
+            return json_answer(200, await run_in_threadpool(answer, request, body))
         except UnknownJobError as error:
-            return _error(404, str(error), error.hint)
+            return error_answer(404, str(error), error.hint)
         except SpecError as error:
-            return _error(422, str(error), error.hint)
+            return error_answer(422, str(error), error.hint)
         except DovetailError as error:
-            return _error(409, str(error), error.hint)
+            return error_answer(409, str(error), error.hint)
 
     return respond
 
@@ -149,29 +88,21 @@ def piece_of(path: Path, offset: int) -> tuple[str, int]:
     return found.decode(errors="replace"), offset + len(found)
 
 
-def _json(status: int, facts: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(facts), status_code=status, media_type="application/json")
-
-
-def _error(status: int, error: str, hint: str) -> Response:
-    return _json(status, {"error": error, "hint": hint})
-
-
 async def went_wrong(_: Request, problem: Exception) -> Response:
     """Answer where the daemon itself made a mistake; the problem goes to its log as well."""
-    return _error(
+    return error_answer(
         500, f"{type(problem).__name__}: {str(problem)[:200]}", "this is a mistake of the daemon: see its log"
     )
 
 
 async def not_found(request: Request, _: Exception) -> Response:
     """Answer a path that is none."""
-    return _error(404, f"there is nothing at {request.url.path[:120]}", "see /openapi.json")
+    return error_answer(404, f"there is nothing at {request.url.path[:120]}", "see /openapi.json")
 
 
 async def not_allowed(request: Request, problem: Exception) -> Response:
     """Answer a method that a path does not take, with those that it does."""
-    answer = _error(405, f"{request.method} is not what {request.url.path[:120]} takes", "see /openapi.json")
+    answer = error_answer(405, f"{request.method} is not what {request.url.path[:120]} takes", "see /openapi.json")
     answer.headers.update(getattr(problem, "headers", None) or {})
     return answer
 
@@ -195,7 +126,7 @@ class Api:
         """Keep what answers come from."""
         self._store, self._controller, self._settings = store, controller, settings
         self.counters = Counters()
-        self._begun_s = time.time()
+        self._begun_s = time.monotonic()
 
     def app(self, token: str) -> ASGIApp:
         """Return the application."""
@@ -281,7 +212,9 @@ class Api:
         job = request.path_params.get("job")
         if job is not None:
             self._store.job(job)
-        return {"events": self._store.events(job=job, after=number_in(request, "after", 0, most=1 << 62))}
+        found = self._store.events(job=job, after=number_in(request, "after", 0, most=1 << 62))
+        ahead_s = self._store.clock.day_ahead_s()
+        return {"events": [{**event, "t_s": event["t_s"] + ahead_s} for event in found]}
 
     def _cluster(self, request: Request, body: bytes) -> dict[str, Any]:
         held = dict.fromkeys(self._settings.capacity, 0)
@@ -296,7 +229,7 @@ class Api:
             "drain": self._store.setting(DRAIN) or "off",
             "jobs": self._store.counts(),
             "process": os.getpid(),
-            "up_s": round(time.time() - self._begun_s, 1),
+            "up_s": round(time.monotonic() - self._begun_s, 1),
         }
 
     def _drain(self, request: Request, body: bytes) -> dict[str, Any]:
@@ -316,6 +249,7 @@ class Api:
         """Return what is told of a job."""
         progress = self._controller.progress.get(job.id)
         present = None if progress is None or job.state != "running" else progress.present()
+        ahead_s = self._store.clock.day_ahead_s()
         return {
             "id": job.id,
             "state": job.state,
@@ -328,9 +262,9 @@ class Api:
             "pinned": job.pinned,
             "stopping": job.why,
             "attempt": job.attempt,
-            "submitted_s": job.submitted_s,
-            "started_s": job.started_s,
-            "finished_s": job.finished_s,
+            "submitted_s": job.submitted_s + ahead_s,
+            "started_s": None if job.started_s is None else job.started_s + ahead_s,
+            "finished_s": None if job.finished_s is None else job.finished_s + ahead_s,
             "done": job.done if progress is None else progress.done,
             "total": job.total if progress is None else progress.total,
             "loss": job.loss if progress is None else progress.loss,

@@ -1,9 +1,17 @@
-"""A line to the daemon, for the command line and for programs: finds it by its folder, sends the token."""
+"""A line to the daemon, for the command line and for programs: finds it by its folder, and makes sure who answers.
+
+By its folder, the daemon is asked through the socket in it, which nobody else can put there. Over TCP it has to prove
+that it has the token, and the token itself is never sent: whoever took the port of a dead daemon learns nothing.
+"""
 
 from __future__ import annotations
 
+import hmac
 import http.client
 import os
+import secrets
+import socket
+import struct
 import time
 import urllib.parse
 import uuid
@@ -13,6 +21,7 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import DovetailError
+from dovetail.serve.proof import SCHEME, client_proof, daemon_proof
 from dovetail.serve.submission import Submission
 
 ANSWER_S = 30.0
@@ -64,35 +73,97 @@ class Client:
         return answer
 
     def _send(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
-        url, token = self._find()
-        parts = urllib.parse.urlsplit(url)
-        line = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=ANSWER_S)
-        try:
-            line.request(
-                method,
-                path,
-                body=None if body is None else msgspec.json.encode(body),
-                headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-            )
-            answer = line.getresponse()
-            return answer.status, answer.read()
-        finally:
-            line.close()
-
-    def _find(self) -> tuple[str, str]:
-        """Return the daemon's address and token."""
+        text = b"" if body is None else msgspec.json.encode(body)
         if self._where.startswith("http://"):
             token = os.environ.get("DOVETAIL_TOKEN", "")
             if not token:
                 raise DovetailError("DOVETAIL_TOKEN is not set", hint="set it to what FOLDER/token holds")
-            return self._where, token
+            return self._send_signed(self._where, token, method, path, text)
         folder = Path(self._where)
         if not (folder / "state.sqlite").exists() and not self._wait_s:
             raise DovetailError(f"{folder} is no daemon's folder", hint=f"start one: dovetail serve --folder {folder}")
-        url = msgspec.json.decode((folder / "server.json").read_bytes())["url"]
-        return str(url), (folder / "token").read_text().strip()
+        url = str(msgspec.json.decode((folder / "server.json").read_bytes())["url"])
+        token = (folder / "token").read_text().strip()
+        if not (folder / "socket").exists():
+            return self._send_signed(url, token, method, path, text)
+        line = _LocalConnection(folder)
+        try:
+            return _ask(line, method, path, text, f"Bearer {token}")
+        finally:
+            line.close()
+
+    def _send_signed(self, url: str, token: str, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        """Have the daemon prove itself, then send a request that is signed and does not hold the token."""
+        parts = urllib.parse.urlsplit(url)
+        line = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=ANSWER_S)
+        try:
+            nonce = secrets.token_urlsafe(24)
+            _, text = _ask(line, "GET", f"/v1/challenge?nonce={nonce}", b"")
+            answer = _Challenge.read(text)
+            if answer is None or not hmac.compare_digest(answer.proof, daemon_proof(token, nonce, answer.challenge)):
+                raise DovetailError(
+                    f"who answers at {url} cannot prove to be the daemon, and was not told the token",
+                    hint="is the daemon running, and of this version? dovetail serve starts it",
+                )
+            proof = client_proof(token, nonce, answer.challenge, method, path, body)
+            return _ask(line, method, path, body, f"{SCHEME}{proof}")
+        finally:
+            line.close()
 
     def _nobody(self, error: Exception) -> DovetailError:
         return DovetailError(
             f"no daemon answers for {self._where}: {error}", hint=f"start it: dovetail serve --folder {self._where}"
         )
+
+
+class _Challenge(msgspec.Struct, frozen=True):
+    """What a daemon answers a nonce with."""
+
+    challenge: str
+    proof: str
+
+    @classmethod
+    def read(cls, text: bytes) -> _Challenge | None:
+        """Return it; None where the answer is another."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError:
+            return None
+
+
+class _LocalConnection(http.client.HTTPConnection):
+    """A connection to the socket in a daemon's folder, whose owner is the token's."""
+
+    def __init__(self, folder: Path) -> None:
+        """Get ready; nothing is sent yet."""
+        super().__init__("localhost", timeout=ANSWER_S)
+        self._folder = folder
+
+    def connect(self) -> None:
+        """Connect, and look whose process it is that listens."""
+        inside = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.sock.settimeout(ANSWER_S)
+            self.sock.connect(f"/proc/self/fd/{inside}/socket")  # short, however long the folder's own path is
+        finally:
+            os.close(inside)
+        credentials = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        owner = struct.unpack("3i", credentials)[1]
+        if owner not in (0, (self._folder / "token").stat().st_uid):
+            raise DovetailError(
+                f"{self._folder / 'socket'} is listened to by user {owner}, who is not the token's owner",
+                hint="have the folder be of mode 0700, and start the daemon again",
+            )
+
+
+def _ask(
+    line: http.client.HTTPConnection, method: str, path: str, body: bytes, authorization: str | None = None
+) -> tuple[int, bytes]:
+    """Return status and text of an answer."""
+    headers = {"Content-Type": "application/json"}
+    if authorization is not None:
+        headers["Authorization"] = authorization
+    line.request(method, path, body=body or None, headers=headers)
+    answer = line.getresponse()
+    return answer.status, answer.read()

@@ -2,128 +2,73 @@
 
 Everything that is decided is in the store before it is done, and what was done is found in the jobs' folders. So one
 turn of the loop is the same after a start as at any other time: nothing is kept here that a new daemon would miss.
+What cannot be looked at is not known: nothing is decided about it. What goes wrong with one job is its own.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import signal
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import msgspec
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.folder import ask_for
-from dovetail.scheduler.pins import WithPins
-from dovetail.scheduler.policy import Policy
-from dovetail.scheduler.quotas import WithinQuotas
-from dovetail.serve.job_command import gpus_of, outcome_of, task_of, write_run_file
-from dovetail.serve.launcher import FoundProcess, JobAttempt, Launcher
-from dovetail.serve.local import LOG
-from dovetail.serve.outlook import JobHistory, outlook
+from dovetail.serve.ends import Ended, how_it_ended
+from dovetail.serve.event_log import EventLog
+from dovetail.serve.job_command import gpus_of, task_of, write_run_file
+from dovetail.serve.launcher import JobAttempt, Launcher, NotNowError
+from dovetail.serve.outlook import JobHistory
 from dovetail.serve.progress import RUN, JobProgress
 from dovetail.serve.settings import DaemonSettings
-from dovetail.serve.store import JobRecord, JobStore, State
-
-MOST_FAILURES = 3
-"""How often in a row a job may be lost without having got on before it counts as failed."""
-TAIL = 4000
+from dovetail.serve.store import JobRecord, JobStore
+from dovetail.serve.wishes import Wishes, held_by
 
 LOOK_S = 0.2
 SETTLED_S = 1.0
 """How long a new team works before its speed is taken."""
 RESIZE_MOST_S = 60.0
 """How long a resize may take before the job is left with what it has."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
+"""How long a job waits that could not be started, at first and at most: each time twice as long."""
 DRAIN = "drain"
-
-
-class Ended(NamedTuple):
-    """The state that a job has from now on."""
-
-    state: State
-    error: str | None = None
-    failures: int = 0
-
-
-def how_it_ended(job: JobRecord, task: JobAttempt, found: FoundProcess, progress: JobProgress) -> Ended:
-    """Return what becomes of a job whose attempt has no process any more."""
-    outcome = outcome_of(task) if job.submission.run is not None else None
-    # A program that ends well before it is told to stop, though that was decided already, has done all it had to.
-    is_whole = outcome.is_complete if outcome is not None else found.code == 0 and job.told_s is None
-    is_good = found.state == "ended" and found.code == 0
-    if is_good and (is_whole or job.why == "target"):
-        return Ended("done")
-    if job.why == "cancel":
-        return Ended("cancelled")
-    if job.why is not None or is_good:
-        return Ended("queued")  # it keeps a checkpoint, and goes on from there
-    if found.state == "ended" and not _was_killed(found.code):
-        return Ended("failed", error=_last_error(task.folder / LOG) or f"exit status {found.code}")
-    got_on = progress.last_s > job.since_s
-    failures = 0 if got_on else job.failures + 1
-    if failures > MOST_FAILURES:
-        return Ended("failed", error=f"lost {failures} times in a row before it had begun to work")
-    return Ended("queued", failures=failures)
-
-
-def _was_killed(code: int | None) -> bool:
-    """Say whether somebody outside ended it: it may well go on."""
-    return code is None or code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
-
-
-def _last_error(log: Path) -> str | None:
-    """Return the last `error:` of a log, or its last line."""
-    try:
-        with log.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL))
-            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return None
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    said = errors or lines
-    return said[-1] if said else None
-
-
-class EventLog:
-    """Lines in a file; a full disk leaves gaps."""
-
-    def __init__(self, path: Path) -> None:
-        """Add to a file."""
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._lock = threading.Lock()
-
-    def tell(self, event: str, **facts: Any) -> None:
-        """Write a line."""
-        level = "error" if facts.get("error") is not None else "info"
-        begins = {"time_s": round(time.time(), 3), "level": level, "role": "daemon", "event": event}
-        line = {**begins, **{k: v for k, v in facts.items() if v is not None}}
-        with self._lock, suppress(OSError):
-            os.write(self._file, msgspec.json.encode(line) + b"\n")
 
 
 class Controller:
     """One thread that nobody else's work waits for."""
 
     def __init__(
-        self, folder: Path, store: JobStore, launcher: Launcher, policy: Policy, settings: DaemonSettings
+        self,
+        folder: Path,
+        store: JobStore,
+        launcher: Launcher,
+        ask_policy: Callable[..., Wishes],
+        settings: DaemonSettings,
     ) -> None:
         """Get ready; nothing is looked at before `run`."""
         self._folder, self._store, self._launcher = folder, store, launcher
-        self._policy, self._settings = policy, settings
+        self._ask_policy, self._settings = ask_policy, settings
         self._journal = EventLog(folder / "log.jsonl")
+        self._clock = store.clock
         self.progress: dict[str, JobProgress] = {}
         self._measured: dict[str, tuple[int, int]] = {}
         """The attempt and size of each job whose speed was taken last."""
         self._settled: dict[str, tuple[int, int]] = {}
+        self._stopping_s: dict[tuple[str, int], float] = {}
+        """Since when an attempt is asked in vain: a new daemon counts anew."""
+        self._left_s: dict[tuple[str, int], float] = {}
+        """The same, of attempts whose own process has left others behind."""
+        self._deaf: set[tuple[str, int]] = set()
+        """Attempts that ignored it when they were told to stop: they are told again."""
+        self._held_back: dict[str, tuple[float, float]] = {}
+        """Jobs that could not be started: when they may be tried again, and how long they waited for that."""
+        self._unknown: set[str] = set()
+        """Jobs that could not be looked at in this turn."""
         self._woken, self._stopped = threading.Event(), threading.Event()
-        self._decided_s = 0.0
+        self._decided_s = -self._settings.round_s
         self._is_due = True
         self.decisions, self.decision_s = 0, 0.0
         self.problems = 0
@@ -142,6 +87,10 @@ class Controller:
         self._stopped.set()
         self._woken.set()
 
+    def close(self) -> None:
+        """Let go of the log, after the last turn."""
+        self._journal.close()
+
     def run(self) -> None:
         """Turn until told to stop; what goes wrong with one turn is told and tried again."""
         self._journal.tell("serving", process=os.getpid(), policy=self._settings.policy)
@@ -149,21 +98,39 @@ class Controller:
             try:
                 self.turn()
             except Exception as problem:  # a policy of somebody's own, a full disk: the jobs go on
-                self.problems += 1
                 self._is_due = True
-                self._journal.tell("problem", error=f"{type(problem).__name__}: {problem}")
+                self._complain(problem)
                 self._stopped.wait(1.0)
             self._woken.wait(LOOK_S)
             self._woken.clear()
 
     def turn(self) -> None:
         """Look at every job that runs, then decide where there is a reason to."""
+        self._unknown.clear()
         for job in self._store.jobs(("running",)):
-            self._look_at(job)
-        is_round = time.time() - self._decided_s >= self._settings.round_s
-        if self._is_due or is_round:
+            with self._apart(job):
+                self._look_at(job)
+        now_s = self._clock.now_s()
+        is_round = now_s - self._decided_s >= self._settings.round_s
+        is_again = any(self._decided_s < again_s <= now_s for again_s, _ in self._held_back.values())
+        if self._is_due or is_round or is_again:
             self._is_due = False
             self._decide()
+
+    @contextmanager
+    def _apart(self, job: JobRecord) -> Iterator[None]:
+        """Have what goes wrong with one job keep nobody from the others."""
+        try:
+            yield
+        except Exception as problem:
+            self._unknown.add(job.id)
+            self._is_due = True
+            self._complain(problem, job)
+
+    def _complain(self, problem: Exception, job: JobRecord | None = None) -> None:
+        self.problems += 1
+        error = f"{type(problem).__name__}: {problem}"
+        self._journal.repeat("problem", job=None if job is None else job.id, error=error)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -171,14 +138,34 @@ class Controller:
         """See whether a job is still there, and how it does."""
         task = task_of(job, self.folder_of(job.id))
         found = self._launcher.find(task)
+        if found.state == "unknown":
+            self._not_known(job, found.detail)
+            return
         progress = self.progress.setdefault(job.id, JobProgress(task.folder))
-        progress.look()
-        if found.state != "running":
-            self._close(job, how_it_ended(job, task, found, progress), progress)
+        try:
+            progress.look(self._clock.now_s(), self._clock.day_ahead_s())
+            ended = None
+            if found.state not in ("running", "left"):
+                got_on = progress.size() not in (0, job.heard)
+                ended = how_it_ended(job, task, found, got_on=got_on)
+        except OSError as error:
+            self._not_known(job, str(error))
+            return
+        if ended is not None:
+            if found.state == "never" and ended.state == "queued" and job.why is None:
+                self._hold_back(job.id)
+            self._close(job, ended, progress)
+        elif found.state == "left":
+            self._see_to_left(job, task)
         elif job.why is not None:
             self._see_to_stop(job, task)
         else:
             self._watch(job, progress)
+
+    def _not_known(self, job: JobRecord, detail: str | None) -> None:
+        """Leave a job alone that cannot be looked at, and look again."""
+        self._unknown.add(job.id)
+        self._journal.repeat("not known", job=job.id, error=detail)
 
     def _close(self, job: JobRecord, ended: Ended, progress: JobProgress) -> None:
         """Write down what became of a job that has no process any more."""
@@ -187,18 +174,46 @@ class Controller:
         self._journal.tell(f"job {ended.state}", job=job.id, attempt=job.attempt, error=ended.error)
         if ended.state != "queued":
             self.progress.pop(job.id, None)
+            self._held_back.pop(job.id, None)
+            self._measured.pop(job.id, None)
         self._settled.pop(job.id, None)
+        for moments in (self._stopping_s, self._left_s):
+            moments.pop((job.id, job.attempt), None)
+        self._deaf.discard((job.id, job.attempt))
         self._is_due = True
 
     def _see_to_stop(self, job: JobRecord, task: JobAttempt) -> None:
-        """Tell a job to stop, once; end it where it does not."""
-        if job.told_s is None:
+        """Tell a job to stop until it has heard, and write that down; end it where it does not in its grace."""
+        attempt, now_s = (job.id, job.attempt), self._clock.now_s()
+        heard = "told"
+        if job.told_s is None or attempt in self._deaf:
+            heard = self._launcher.ask_to_stop(task)
+            self._deaf.add(attempt) if heard == "ignored" else self._deaf.discard(attempt)
+        since_s = job.told_s
+        if since_s is None and heard == "nobody":  # who it is will be known in a moment
+            since_s = self._stopping_s.setdefault(attempt, now_s)
+        elif since_s is None:
             self._store.told(job.id)
-            self._launcher.ask_to_stop(task)
             self._journal.tell("told to stop", job=job.id, why=job.why)
-        elif time.time() - job.told_s > self._settings.grace_s:
-            self._launcher.end(task)
-            self._journal.tell("ended by force", job=job.id, why=job.why)
+            return
+        if now_s - since_s > self._settings.grace_s:
+            self._end(job, task)
+
+    def _see_to_left(self, job: JobRecord, task: JobAttempt) -> None:
+        """Give what a job's own process has left behind the time that a stop has, then end it.
+
+        Where the job is to stop those are told so; that it was told is not written, as it had ended before.
+        """
+        attempt, now_s = (job.id, job.attempt), self._clock.now_s()
+        if attempt not in self._left_s and job.why is not None:
+            self._launcher.ask_to_stop(task)
+        since_s = self._left_s.setdefault(attempt, now_s)
+        if now_s - since_s > self._settings.grace_s:
+            self._end(job, task)
+
+    def _end(self, job: JobRecord, task: JobAttempt) -> None:
+        self._launcher.end(task)
+        self._journal.repeat("ended by force", job=job.id, attempt=job.attempt, why=job.why)
 
     def _watch(self, job: JobRecord, progress: JobProgress) -> None:
         """Take the speed of a job that has worked a while, and see whether a change is done."""
@@ -206,22 +221,24 @@ class Controller:
         if target is not None and progress.loss is not None and progress.loss <= target:
             self._store.tell_to_stop(job.id, "target")
             return
+        since_s = job.since_s
         if job.submission.run is None:
-            workers, since_s = job.workers, job.since_s
-            if progress.last_s <= since_s:
+            workers = job.workers
+            if progress.heard_s <= since_s:
                 return
         else:
             present = progress.present()
             if present is None:
                 return
-            workers, since_s = present
+            workers, day_s = present
             if workers != job.workers and not job.submission.fixed_workers:
                 self._see_to_size(job, workers)
                 return
-        self._note_settled(job, max(since_s, job.since_s))
+            since_s = min(max(since_s, day_s - self._clock.day_ahead_s()), self._clock.now_s())
+        self._note_settled(job, since_s)
         if self._measured.get(job.id) == (job.attempt, workers):
             return
-        speed = progress.speed_since(max(since_s, job.since_s) + SETTLED_S, least_s=self._settings.measure_s)
+        speed = progress.speed_since(since_s + SETTLED_S, least_s=self._settings.measure_s)
         if speed is not None and speed > 0 and job.type is not None:
             self._measured[job.id] = (job.attempt, workers)
             self._store.add_speed(job.submission.speed_kind, job.type, workers, speed)
@@ -229,7 +246,7 @@ class Controller:
 
     def _see_to_size(self, job: JobRecord, workers: int) -> None:
         """Ask again for the size that a job is to have; leave it with what it has where that does not come."""
-        if time.time() - job.since_s > RESIZE_MOST_S and workers > 0:
+        if self._clock.now_s() - job.since_s > RESIZE_MOST_S and workers > 0:
             self._store.resize(job, workers, detail=f"{job.workers} workers did not come")
             self._journal.tell("resize failed", job=job.id, wanted=job.workers, workers=workers)
         ask_for(self.folder_of(job.id) / RUN, job.workers, gpus_of(job))
@@ -238,6 +255,7 @@ class Controller:
         """Keep how long a start or a resize took, once it is done."""
         now = (job.attempt, job.workers)
         before, self._settled[job.id] = self._settled.get(job.id), now
+        self._held_back.pop(job.id, None)
         if len(job.units) > job.workers:
             self._store.keep_units(job)
         if before == now:
@@ -252,43 +270,53 @@ class Controller:
 
     def _decide(self) -> None:
         """Ask the policy, and have its answer done as far as there is room now."""
-        self._decided_s = time.time()
+        now_s = self._decided_s = self._clock.now_s()
         drain = self._store.setting(DRAIN)
         running = self._store.jobs(("running",))
         if drain == "now":
             for job in running:
                 if job.why is None:
-                    self._store.tell_to_stop(job.id, "wait")
+                    with self._apart(job):
+                        self._store.tell_to_stop(job.id, "wait")
             return
-        waiting = [] if drain else self._store.jobs(("queued",))
-        stopping = [job for job in running if job.why is not None]
-        jobs = sorted([*(job for job in running if job.why is None), *waiting], key=lambda job: job.number)
+        waiting = [] if drain else self._ready(self._store.jobs(("queued",)), now_s)
+        there = [job for job in running if job.why is None and job.id not in self._unknown]
+        others = [job for job in running if job.why is not None or job.id in self._unknown]
+        jobs = sorted([*there, *waiting], key=lambda job: job.number)
         if not jobs:
             return
-        now_s = time.time()
-        known = outlook(self._settings, jobs, self._progress(jobs), self._seen(), now_s, taken=_held(stopping))
-        users = [job.user for job in jobs]
-        pins = {row: job.pinned for row, job in enumerate(jobs) if job.pinned is not None}
-        policy = WithPins(WithinQuotas(self._policy, users=users, quotas=self._settings.quotas), pins)
         begun_s = time.perf_counter()
-        wanted = policy.decide(known.cluster.view(known.watching), now_s - min(job.submitted_s for job in jobs))
+        wishes = self._ask_policy(jobs, self._progress(jobs), self._seen(), now_s, taken=held_by(others))
         self.decisions += 1
         self.decision_s += time.perf_counter() - begun_s
-        stops, starts = known.cluster.changes(wanted)
-        types = known.cluster.table.types
-        for row in stops:
-            self._store.tell_to_stop(jobs[row].id, "wait")
-            self._journal.tell("stops for others", job=jobs[row].id)
-        starts.sort(key=lambda start: start.workers - jobs[start.row].workers)  # what shrinks makes room
-        for start in starts:
-            self._change(jobs[start.row], types[start.kind], start.workers)
+        for job_id, error in wishes.left_out.items():
+            self.problems += 1
+            self._journal.repeat("problem", job=job_id, error=error)
+        for job in wishes.stops:
+            with self._apart(job):
+                self._store.tell_to_stop(job.id, "wait")
+                self._journal.tell("stops for others", job=job.id)
+        for job, type_, workers in wishes.gives:
+            with self._apart(job):
+                self._change(job, type_, workers)
+
+    def _ready(self, jobs: Sequence[JobRecord], now_s: float) -> list[JobRecord]:
+        """Return those that may be started now."""
+        return [job for job in jobs if self._held_back.get(job.id, (now_s, 0.0))[0] <= now_s]
+
+    def _hold_back(self, job_id: str) -> None:
+        """Have a job that could not be started wait, each time twice as long."""
+        wait_s = min(max(FIRST_WAIT_S, 2.0 * self._held_back.get(job_id, (0.0, 0.0))[1]), LONGEST_WAIT_S)
+        self._held_back[job_id] = (self._clock.now_s() + wait_s, wait_s)
 
     def _progress(self, jobs: Sequence[JobRecord]) -> dict[str, JobProgress]:
         """Return what is known of jobs, those that wait as well: they may have run before this daemon began."""
         for job in jobs:
             if job.attempt and job.id not in self.progress:
-                self.progress[job.id] = JobProgress(self.folder_of(job.id))
-                self.progress[job.id].look()
+                with self._apart(job):
+                    found = JobProgress(self.folder_of(job.id))
+                    found.look(self._clock.now_s(), self._clock.day_ahead_s())
+                    self.progress[job.id] = found
         return self.progress
 
     def _seen(self) -> JobHistory:
@@ -307,20 +335,15 @@ class Controller:
             return
         if job.type != type_ or not self._settings.resizes(job.submission):
             self._store.tell_to_stop(job.id, "wait")
-        elif workers - job.workers <= self._free(type_):
+        elif workers - job.held <= self._free(type_):
             units = self._units(type_, workers, of=job)
             self._store.resize(job, workers, units=units)
-            ask_for(self.folder_of(job.id) / RUN, workers, gpus_of(self._store.job(job.id)))
             self._journal.tell("resized", job=job.id, workers=workers, before=job.workers)
+            ask_for(self.folder_of(job.id) / RUN, workers, gpus_of(self._store.job(job.id)))
 
     def _free(self, type_: str) -> int:
         """Return how many workers of a type nobody holds, those that are still leaving included in what is held."""
-        running = self._store.jobs(("running",))
-        held = 0
-        for job in running:
-            if job.type == type_:
-                present = self.progress[job.id].present() if job.id in self.progress else None
-                held += max(job.workers, 0 if present is None else present[0])
+        held = held_by(self._store.jobs(("running",))).get(type_, 0)
         return self._settings.capacity.get(type_, 0) - held
 
     def _units(self, type_: str, workers: int, of: JobRecord) -> list[int]:
@@ -330,28 +353,24 @@ class Controller:
         return [*of.units, *itertools.islice(free, max(0, workers - len(of.units)))]
 
     def _start(self, job: JobRecord, type_: str, workers: int) -> None:
-        """Write down that a job runs, then start it."""
+        """Write down that a job runs, then start it; what cannot be started now waits as it did."""
+        folder = self.folder_of(job.id)
+        progress = self.progress.setdefault(job.id, JobProgress(folder))
         units = self._units(type_, workers, of=job)
-        begun = self._store.begin(job.id, type_=type_, workers=workers, units=units)
+        begun = self._store.begin(job.id, type_=type_, workers=workers, units=units, heard=progress.size())
         if begun is None:
             return  # it was cancelled in this moment
-        folder = self.folder_of(job.id)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.progress.setdefault(job.id, JobProgress(folder))
         try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_run_file(begun, folder, self._settings.hosts)
             self._launcher.start(task_of(begun, folder))
+        except (NotNowError, OSError) as error:
+            self._hold_back(job.id)
+            self._journal.repeat("not started", job=job.id, error=str(error))
+            self._store.finish(begun, "queued", error=f"not started yet: {error}", failures=begun.failures)
+            return
         except DovetailError as error:
             self._store.finish(begun, "failed", error=f"{error}; {error.hint}")
             self._journal.tell("job failed", job=job.id, error=str(error))
             return
         self._journal.tell("started", job=job.id, attempt=begun.attempt, type=type_, workers=workers)
-
-
-def _held(jobs: Sequence[JobRecord]) -> dict[str, int]:
-    """Return the workers that some jobs hold, by type."""
-    held: dict[str, int] = {}
-    for job in jobs:
-        if job.type is not None:
-            held[job.type] = held.get(job.type, 0) + job.workers
-    return held

@@ -15,14 +15,18 @@ import msgspec
 
 from dovetail.atomic_file import replace_file
 from dovetail.errors import DovetailError, MissingExtraError
+from dovetail.open_files import allow_many_files
 from dovetail.scheduler.registry import make_policy
 from dovetail.serve.controller import Controller
 from dovetail.serve.local import LocalLauncher
 from dovetail.serve.settings import DaemonSettings
 from dovetail.serve.store import JobStore
+from dovetail.serve.wishes import PolicyAsker
 
 TOKEN = "token"  # noqa: S105 - a file's name
 ADDRESS = "server.json"
+SOCKET = "socket"
+"""Where clients on this machine come in: a folder of this user alone keeps it from everybody else's hands."""
 STATE = "state.sqlite"
 LOCK = "daemon.lock"
 
@@ -40,29 +44,42 @@ def serve(
         import uvicorn  # noqa: PLC0415 - an extra
 
         from dovetail.serve.api import Api  # noqa: PLC0415 - needs the same extra
+        from dovetail.serve.connections import LimitedConnection  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"what `dovetail serve` needs ({error.name})", extra="serve") from None
+    allow_many_files()
     lock = _lock(folder)
     token = _token(folder)
     policy = make_policy(settings.policy)
     store = JobStore(folder / STATE)
-    controller = Controller(folder, store, LocalLauncher(), policy, settings)
+    controller = Controller(folder, store, LocalLauncher(), PolicyAsker(policy, settings), settings)
     listening = _listen(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
     replace_file(folder / ADDRESS, msgspec.json.encode({"url": url, "process": os.getpid()}))
+    local = _listen_in(folder)
     api = Api(store, controller, settings)
     server: Any = uvicorn.Server(
-        uvicorn.Config(api.app(token), log_level="warning", access_log=False, lifespan="off", server_header=False)
+        uvicorn.Config(
+            api.app(token),
+            http=LimitedConnection,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+        )
     )
     thread = threading.Thread(target=controller.run, name="dovetail-controller", daemon=True)
     thread.start()
     counts = store.counts()
     tell(f"serving {folder} at {url}: {counts['queued']} jobs wait, {counts['running']} run")
     try:
-        server.run(sockets=[listening])
+        server.run(sockets=[listening, *local])
     finally:
         controller.stop()
         thread.join(10.0)
+        if not thread.is_alive():
+            controller.close()
         listening.close()
         os.close(lock)
 
@@ -93,6 +110,23 @@ def _token(folder: Path) -> str:
     if len(token) < 16:
         raise DovetailError(f"{path} holds no token", hint="remove it: a new one is drawn")
     return token
+
+
+def _listen_in(folder: Path) -> list[socket.socket]:
+    """Return a socket in the daemon's folder; none where its file system has no such thing: clients use the port."""
+    inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        (folder / SOCKET).unlink(missing_ok=True)
+        listening.bind(f"/proc/self/fd/{inside}/{SOCKET}")  # short, however long the folder's own path is
+        (folder / SOCKET).chmod(0o600)
+        listening.listen(512)
+    except OSError:
+        listening.close()
+        return []
+    finally:
+        os.close(inside)
+    return [listening]
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dovetail.atomic_file import replace_file
-from dovetail.runtime.folder import BLUEPRINT
+from dovetail.runtime.folder import BLUEPRINT, SIZE, TEAM
 from dovetail.serve.launcher import JobAttempt
 from dovetail.serve.progress import PROGRESS, RUN
 from dovetail.serve.settings import hosts_with
@@ -81,9 +81,14 @@ def _command_words(job: JobRecord) -> tuple[str, ...]:
 
 
 def write_run_file(job: JobRecord, folder: Path, hosts: HostsFile | None = None) -> None:
-    """Write the run file of a job into its folder, for workers of the type that it was given, and their hosts."""
+    """Write the run file of a job into its folder, for workers of the type that it was given, and their hosts.
+
+    What the attempt before said of its workers goes: nobody is to take it for this one's.
+    """
     if job.submission.run is None:
         return
+    for name in (SIZE, TEAM):
+        (folder / RUN / name).unlink(missing_ok=True)
     if hosts is not None:
         replace_file(folder / HOSTS_FILE, msgspec.json.encode(hosts_with(hosts, job.type or "", job.units)))
     run = dict(job.submission.run)
@@ -94,9 +99,9 @@ def write_run_file(job: JobRecord, folder: Path, hosts: HostsFile | None = None)
 
 
 def outcome_of(task: JobAttempt) -> TrainResult | None:
-    """Return what an attempt at a run said at its end, where it did."""
+    """Return what an attempt at a run said at its end, where it did; OSError: that cannot be told."""
     try:
         last = (task.folder / f"out-{task.attempt}").read_bytes().strip().splitlines()[-1]
         return msgspec.json.decode(last, type=TrainResult)
-    except (OSError, IndexError, msgspec.MsgspecError):
+    except (FileNotFoundError, IndexError, msgspec.MsgspecError):
         return None

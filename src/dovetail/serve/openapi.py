@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from dovetail import __version__
 from dovetail.serve.store import STATES
 from dovetail.serve.submission import MOST_WORDS, MOST_WORKERS, NAME, Submission
+from dovetail.version import __version__
 
 LIMITS: dict[str, dict[str, Any]] = {
     "name": {"pattern": f"^{NAME.pattern}$"},

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from dovetail.errors import DovetailError
+from dovetail.serve.steady_clock import SteadyClock
 from dovetail.serve.submission import Submission
 
 _TABLES = """
@@ -30,7 +30,8 @@ CREATE TABLE IF NOT EXISTS jobs (
   attempt INTEGER NOT NULL DEFAULT 0,
   failures INTEGER NOT NULL DEFAULT 0, type TEXT, workers INTEGER NOT NULL DEFAULT 0, since_s REAL NOT NULL,
   attained REAL NOT NULL DEFAULT 0, pinned INTEGER, why TEXT, told_s REAL, error TEXT,
-  done REAL, total REAL, loss REAL, units TEXT NOT NULL DEFAULT '[]') STRICT;
+  done REAL, total REAL, loss REAL, units TEXT NOT NULL DEFAULT '[]',
+  heard INTEGER NOT NULL DEFAULT 0) STRICT;
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state);
 CREATE TABLE IF NOT EXISTS events (
   number INTEGER PRIMARY KEY AUTOINCREMENT, t_s REAL NOT NULL, job TEXT, what TEXT NOT NULL, type TEXT,
@@ -46,6 +47,7 @@ State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = ("queued", "running", "done", "failed", "cancelled")
 Why = Literal["cancel", "wait", "target"]
 """Why a running job was told to stop: for good, to go on later, or because its loss is low enough."""
+CLOCK = "clock"
 MOST_OPEN = 100_000
 """How many jobs may wait or run at once."""
 
@@ -62,12 +64,24 @@ class Database:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_TABLES)
-            if "units" not in {row[1] for row in self._db.execute("PRAGMA table_info(jobs)")}:  # of an older daemon
-                self._db.execute("ALTER TABLE jobs ADD COLUMN units TEXT NOT NULL DEFAULT '[]'")
+            there = {row[1] for row in self._db.execute("PRAGMA table_info(jobs)")}
+            for name, kind in (("units", "TEXT NOT NULL DEFAULT '[]'"), ("heard", "INTEGER NOT NULL DEFAULT 0")):
+                if name not in there:  # of an older daemon
+                    self._db.execute(f"ALTER TABLE jobs ADD COLUMN {name} {kind}")
+            self.clock = self._begin_clock()
         except (sqlite3.Error, OSError) as error:
             raise DovetailError(
                 f"{path}: {error}", hint="it is not what `dovetail serve` wrote, or its disk is full: see the disk"
             ) from None
+
+    def _begin_clock(self) -> SteadyClock:
+        """Return the clock that all moments in the file are by."""
+        last = self._db.execute("SELECT max(t_s) FROM events").fetchone()[0]
+        kept = self._db.execute("SELECT value FROM settings WHERE name = ?", (CLOCK,)).fetchone()
+        clock = SteadyClock.begin(None if kept is None else kept[0], last or 0.0)
+        if kept is None or kept[0] != clock.kept:
+            self._db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (CLOCK, clock.kept))
+        return clock
 
     def close(self) -> None:
         """Close it."""
@@ -97,7 +111,7 @@ class Database:
     def note(self, what: str, *, job: str | None = None, workers: int | None = None, detail: str | None = None) -> None:
         """Write down an event."""
         with self.change() as db:
-            note_event(db, job, what, time.time(), workers=workers, detail=detail)
+            note_event(db, job, what, self.clock.now_s(), workers=workers, detail=detail)
 
     def events(self, *, job: str | None = None, after: int = 0, most: int = 10_000) -> list[dict[str, Any]]:
         """Return events in order."""
@@ -112,7 +126,7 @@ class Database:
     def add_speed(self, kind: str, type_: str, workers: int, speed: float) -> None:
         """Keep a measured speed."""
         with self.change() as db:
-            db.execute("INSERT INTO speeds VALUES (?, ?, ?, ?, ?)", (kind, type_, workers, speed, time.time()))
+            db.execute("INSERT INTO speeds VALUES (?, ?, ?, ?, ?)", (kind, type_, workers, speed, self.clock.now_s()))
 
     def speeds(self, most: int = 2000) -> list[tuple[str, str, int, float]]:
         """Return measured speeds, the newest ones in the order they were seen."""
@@ -126,7 +140,7 @@ class Database:
     def add_change(self, job: str, what: str, seconds: float) -> None:
         """Keep how long a start or a resize took."""
         with self.change() as db:
-            db.execute("INSERT INTO changes VALUES (?, ?, ?, ?)", (job, what, seconds, time.time()))
+            db.execute("INSERT INTO changes VALUES (?, ?, ?, ?)", (job, what, seconds, self.clock.now_s()))
 
     def changes_s(self, what: str, most: int = 50) -> list[float]:
         """Return how long the last starts or resizes took."""
@@ -193,6 +207,13 @@ class JobRecord(msgspec.Struct, kw_only=True):
     loss: float | None
     units: list[int]
     """Which of its type's units it holds, those of workers that are still leaving last."""
+    heard: int
+    """How long its file of figures was when it was last started: more than that is what this attempt has done."""
+
+    @property
+    def held(self) -> int:
+        """How many workers nobody else may have: its own, and those that are still leaving."""
+        return max(self.workers, len(self.units)) if self.state == "running" else 0
 
     @property
     def is_open(self) -> bool:
@@ -212,7 +233,7 @@ class JobStore(Database):
 
     def submit(self, submission: Submission) -> tuple[JobRecord, bool]:
         """Keep a new job; return it, and whether it is new: the same key again is the same job."""
-        now_s = time.time()
+        now_s = self.clock.now_s()
         with self.change() as db:
             if submission.key is not None:
                 found = db.execute("SELECT id FROM jobs WHERE key = ?", (submission.key,)).fetchone()
@@ -252,15 +273,17 @@ class JobStore(Database):
         found = dict(self.rows("SELECT state, count(*) FROM jobs GROUP BY state"))
         return {state: found.get(state, 0) for state in STATES}
 
-    def begin(self, job_id: str, *, type_: str, workers: int, units: Sequence[int] = ()) -> JobRecord | None:
+    def begin(
+        self, job_id: str, *, type_: str, workers: int, units: Sequence[int] = (), heard: int = 0
+    ) -> JobRecord | None:
         """Have a waiting job run from now on, before any process is started; None where it no longer waits."""
-        now_s = time.time()
+        now_s = self.clock.now_s()
         with self.change() as db:
             cursor = db.execute(
                 "UPDATE jobs SET state = 'running', attempt = attempt + 1, type = ?, workers = ?, units = ?, "
-                "since_s = ?, started_s = coalesce(started_s, ?), why = NULL, told_s = NULL "
+                "heard = ?, since_s = ?, started_s = coalesce(started_s, ?), why = NULL, told_s = NULL "
                 "WHERE id = ? AND state = 'queued'",
-                (type_, workers, json.dumps(list(units)), now_s, now_s, job_id),
+                (type_, workers, json.dumps(list(units)), heard, now_s, now_s, job_id),
             )
             if cursor.rowcount == 0:
                 return None
@@ -271,7 +294,7 @@ class JobStore(Database):
         self, job: JobRecord, workers: int, *, units: Sequence[int] | None = None, detail: str | None = None
     ) -> None:
         """Have a running job get other workers of its type; without `units` it keeps those it holds."""
-        now_s = time.time()
+        now_s = self.clock.now_s()
         with self.change() as db:
             db.execute(
                 "UPDATE jobs SET workers = ?, units = ?, attained = ?, since_s = ? WHERE id = ? AND state = 'running'",
@@ -299,9 +322,12 @@ class JobStore(Database):
             )
 
     def told(self, job_id: str) -> None:
-        """Note that a job is told to stop now: twice would end it at once."""
+        """Note that a job was told to stop: from now on its grace runs."""
         with self.change() as db:
-            db.execute("UPDATE jobs SET told_s = ? WHERE id = ?", (time.time(), job_id))
+            db.execute(
+                "UPDATE jobs SET told_s = ? WHERE id = ? AND state = 'running' AND told_s IS NULL",
+                (self.clock.now_s(), job_id),
+            )
 
     def finish(
         self,
@@ -313,7 +339,7 @@ class JobStore(Database):
         figures: tuple[float | None, float | None, float | None] = (None, None, None),
     ) -> None:
         """Have a running job wait again, or be over; `figures` are work done, work in all, and the loss."""
-        now_s = time.time()
+        now_s = self.clock.now_s()
         with self.change() as db:
             db.execute(
                 "UPDATE jobs SET state = ?, finished_s = ?, error = ?, failures = ?, workers = 0, type = NULL, "
@@ -337,7 +363,7 @@ class JobStore(Database):
 
     def cancel(self, job_id: str) -> JobRecord:
         """Cancel a job: at once where it waits; one that runs is to stop."""
-        job, now_s = self.job(job_id), time.time()
+        job, now_s = self.job(job_id), self.clock.now_s()
         with self.change() as db:
             cursor = db.execute(
                 "UPDATE jobs SET state = 'cancelled', finished_s = ? WHERE id = ? AND state = 'queued'", (now_s, job.id)
@@ -351,7 +377,7 @@ class JobStore(Database):
         """Hold a job to a size, or to none."""
         with self.change() as db:
             db.execute("UPDATE jobs SET pinned = ? WHERE id = ?", (workers, job_id))
-            note_event(db, job_id, "pinned" if workers else "unpinned", time.time(), workers=workers)
+            note_event(db, job_id, "pinned" if workers else "unpinned", self.clock.now_s(), workers=workers)
         return self.job(job_id)
 
 

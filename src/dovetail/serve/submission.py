@@ -20,6 +20,9 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,47}")
 KEY = re.compile(r"[A-Za-z0-9-]{8,64}")
 MOST_WORDS = 256
 MOST_WORKERS = 4096
+MOST_PRIORITY = 1e6
+MOST = 1e18
+"""Of samples in all, and of a loss: what a policy computes with stays far from where numbers end."""
 
 
 class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,7 +94,9 @@ class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def total_samples(self) -> float | None:
         """How many samples a run trains on, where its file says."""
         run = self.parsed_run
-        return None if run is None or run.data.samples is None else float(run.data.samples * run.training.epochs)
+        if run is None or run.data.samples is None:
+            return None
+        return float(min(run.data.samples * run.training.epochs, MOST))
 
     @property
     def speed_kind(self) -> str:
@@ -103,7 +108,16 @@ class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"{self.name}-{hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:12]}"
 
     def check_fits(self, capacity: dict[str, int]) -> None:
-        """Refuse what no type of the cluster could ever run."""
+        """Refuse what no type of the cluster could ever run, and numbers that nobody can decide with."""
+        for key, value, most in (("priority", self.priority, MOST_PRIORITY), ("target_loss", self.target_loss, MOST)):
+            if value is not None and abs(value) > most:
+                raise SpecError(f"is {value:g}", key=key, hint=f"give at most {most:g}")
+        if (self.total_samples or 0.0) >= MOST:
+            raise SpecError(
+                "are too many samples with so many epochs",
+                key="run.data.samples",
+                hint=f"give fewer than {MOST:.0e} in all",
+            )
         for key, names in (("types", self.types), ("prefer", self.prefer)):
             for name in names:
                 if name not in capacity:

@@ -39,6 +39,12 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     jobs: tuple[JobOutcome, ...]
     egress_cost: float | None = None
 
+    def __repr__(self) -> str:
+        """Return the figures without the jobs."""
+        times = f"mean {self.mean_jct_s:,.1f} s, p99 {self.p99_jct_s:,.1f} s, makespan {self.makespan_s:,.1f} s"
+        rest = f"{self.restarts:,} restarts, {self.utilization:.1%} used"
+        return f"<Outcome of {len(self.jobs):,} jobs under {self.policy}: completion {times}, {rest}; see .jobs>"
+
 
 class Trial(Struct, frozen=True, kw_only=True):
     """An outcome with what led to it: every change, and what the decisions cost."""

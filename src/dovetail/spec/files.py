@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -250,9 +250,43 @@ def _literals(hint: Any) -> list[str]:
     return found
 
 
-def write_problem(problem: Problem, path: Path) -> None:
-    """Write a problem as TOML, or as JSON where the path ends in `.json`; reading it back gives an equal problem."""
-    plain = _without_nulls(msgspec.to_builtins(problem))
+def write_problem(problem: Problem, path: Path, *, types: Mapping[str, str] | None = None) -> None:
+    """Write a problem as TOML, or as JSON where the path ends in `.json`; reading it back gives an equal problem.
+
+    Resources that are the catalogue's are written by their `types`, its ids by name: prices are looked up when it is
+    read, spot prices too.
+    """
+    table = _without_nulls(msgspec.to_builtins(problem))
+    table["resource"] = [_of_catalogue(each, (types or {}).get(each["name"])) for each in table["resource"]]
+    write_table(table, path)
+
+
+def _of_catalogue(resource: dict[str, Any], type_: str | None) -> dict[str, Any]:
+    """Return a resource that is known by its type, where there is one, with what the catalogue does not know."""
+    if type_ is None:
+        return resource
+    return {"type": type_, **{key: resource[key] for key in ("name", "limit", "site") if key in resource}}
+
+
+def write_struct(value: msgspec.Struct, path: Path, *, like: msgspec.Struct) -> None:
+    """Write a value as TOML or JSON, those keys left out that are as in `like`."""
+    write_table(_beyond(msgspec.to_builtins(value), msgspec.to_builtins(like)), path)
+
+
+def _beyond(value: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
+    """Return what a table has otherwise than another, without nulls."""
+    found: dict[str, Any] = {}
+    for key, entry in value.items():
+        other = like.get(key)
+        if entry is None or entry == other:
+            continue
+        both = isinstance(entry, dict) and isinstance(other, dict)
+        found[key] = _beyond(entry, other) if both and other is not None else _without_nulls(entry)
+    return found
+
+
+def write_table(plain: Mapping[str, Any], path: Path) -> None:
+    """Write plain values as TOML, or as JSON where the path ends in `.json`."""
     content = json.dumps(plain, indent=1) if path.suffix == ".json" else to_toml(plain)
     try:
         path.write_text(content, encoding="utf-8")

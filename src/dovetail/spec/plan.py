@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from dovetail.spec.checks import check_name, check_whole_number
 from dovetail.spec.resource import Kind
+from dovetail.units import format_usd
 
 
 class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -67,3 +68,16 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         float | None, Meta(description="the pace that a run of the plan was seen to reach, where one was made")
     ] = None
     problem: Annotated[str | None, Meta(description="a hash of the problem the plan was made for")] = None
+
+    def __repr__(self) -> str:
+        """Return the stages in words, what they cost, and what may be done next."""
+        stages = " -> ".join(
+            f"{stage.units:,} x {stage.resource} (layers {stage.first_layer}-{stage.last_layer})"
+            for stage in self.stages
+        )
+        proof = "proven the cheapest" if self.optimal else f"at least {format_usd(self.lower_bound)}"
+        return (
+            f"<Plan by {self.method}: {stages}\n {self.samples_per_s:,.0f} samples/s, "
+            f"{format_usd(self.cost_per_hour)} an hour, {format_usd(self.cost)} in all, {proof}\n"
+            " next: dovetail.train(..., plan=FILE), dovetail check, dovetail launch>"
+        )

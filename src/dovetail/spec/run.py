@@ -76,7 +76,13 @@ class RunModel(Section, frozen=True):
 class RunData(Section, frozen=True):
     """The data to train on."""
 
-    name: Annotated[str, Meta(description="clicks, criteo, csv, parquet, or package.module:function")] = "clicks"
+    name: Annotated[
+        str,
+        Meta(
+            description="a path, clicks, criteo, csv, parquet, arrow, numpy, webdataset, huggingface, or "
+            "package.module:function; absent where options have a path: what that is"
+        ),
+    ] = "clicks"
     options: Annotated[dict[str, Any], Meta(description='options of the data, e.g. { path = "day.tsv.gz" }')] = (
         msgspec.field(default_factory=dict)
     )
@@ -85,11 +91,20 @@ class RunData(Section, frozen=True):
     block_samples: Annotated[
         int, Meta(description="neighbours that are read together and shuffled within, at least 1")
     ] = 512
+    window_samples: Annotated[
+        int | None,
+        Meta(
+            description="samples that are drawn from at once, from parts of the data that are drawn at random; absent: "
+            "as many as 256 MiB hold"
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse numbers below one."""
         check_name(self)
         check_whole_number(self, "block_samples", at_least=1)
+        if self.window_samples is not None:
+            check_whole_number(self, "window_samples", at_least=1)
         if self.samples is not None:
             check_whole_number(self, "samples", at_least=1)
 
@@ -230,6 +245,10 @@ class RunWorker(Section, frozen=True):
             check_number(self, "cores", above=0.0)
 
 
+ALONE, TWO = RunWorker(), RunWorker(count=2)
+"""The workers of a run that names none: the one that trains, and those beside servers."""
+
+
 class RunNetwork(Section, frozen=True):
     """How the processes reach each other."""
 
@@ -240,30 +259,36 @@ class RunNetwork(Section, frozen=True):
     ] = False
 
 
+NO_SERVERS, NO_FAULTS = RunServers(), RunFaults()
+"""What a run has that names none: told from one that names the same numbers by being these very objects."""
+
+
 class Run(Section, frozen=True):
-    """A whole run file."""
+    """A whole run file.
+
+    Who names no worker, and nothing that needs several processes, gets one process with its rows.
+    """
 
     model: RunModel
     data: RunData = RunData()
     training: RunTraining = RunTraining()
     optimizer: RunOptimizer = RunOptimizer()
-    servers: RunServers = RunServers()
+    servers: RunServers = NO_SERVERS
     table: RunTable = RunTable()
-    workers: Sequence[RunWorker] = msgspec.field(name="worker", default=(RunWorker(count=2),))
+    workers: Sequence[RunWorker] = msgspec.field(name="worker", default=())
     stages: Sequence[RunStage] = msgspec.field(name="stage", default_factory=list)
     checkpoint: RunSaving = RunSaving()
     validation: RunValidation = RunValidation()
     network: RunNetwork = RunNetwork()
     compression: RunCompression = RunCompression()
-    faults: RunFaults = RunFaults()
+    faults: RunFaults = NO_FAULTS
     log: RunLog = RunLog()
     sites: Sequence[RunSite] = msgspec.field(name="site", default_factory=list)
     exchange: RunExchange = RunExchange()
 
     def __post_init__(self) -> None:
-        """Refuse a run without workers, names that are taken or no files', and shares of more than all."""
-        if not self.workers:
-            raise SpecError("is empty", key="worker", hint="add at least one [[worker]]")
+        """Lay out what is left open; refuse names that are taken or no files', and shares of more than all."""
+        self._lay_out()
         self._check_stages()
         if self.training.dense == "ring":
             self._check_ring()
@@ -278,7 +303,7 @@ class Run(Section, frozen=True):
                 hint='leave cache_bytes away, or set mode = "ssp", in which rows may be `staleness` tasks old',
             )
         if twice := [name for name in names if names.count(name) > 1]:
-            raise SpecError(f'has two called "{twice[0]}"', key="worker", hint="give each its own name")
+            raise SpecError(f'has two called "{twice[0]}"', key="worker", hint=self._names_hint())
         if self.faults.replicas >= self.servers.count:
             raise SpecError(
                 f"is {self.faults.replicas}, and servers.count = {self.servers.count}",
@@ -288,6 +313,37 @@ class Run(Section, frozen=True):
         pinned = sum(worker.share or 0.0 for _, worker in self.each_worker())
         if pinned > 1.0 + 1e-9:
             raise SpecError(f"pins shares that add up to {pinned:g}", key="worker", hint="shares add up to 1 at most")
+
+    def _lay_out(self) -> None:
+        """Say where rows lie and who works where the file does not."""
+        place = self.table.place or ("servers" if self.workers or self._needs_processes() else "local")
+        if self.table.place is None:
+            msgspec.structs.force_setattr(self, "table", msgspec.structs.replace(self.table, place=place))
+        if not self.workers:
+            msgspec.structs.force_setattr(self, "workers", (ALONE if place in ("local", "device") else TWO,))
+
+    def _needs_processes(self) -> bool:
+        """Say whether something is named that one process has not."""
+        return (
+            self.servers is not NO_SERVERS
+            or self.faults is not NO_FAULTS
+            or bool(self.stages or self.sites)
+            or self.training.mode != "sync"
+            or self.training.dense == "ring"
+            or self.compression.is_wanted
+        )
+
+    def with_servers(self) -> Run:
+        """Return the run with its rows on servers; where it named no workers, with two."""
+        workers = (TWO,) if tuple(self.workers) == (ALONE,) else self.workers
+        return msgspec.structs.replace(
+            self, workers=workers, table=msgspec.structs.replace(self.table, place="servers", device=None)
+        )
+
+    @property
+    def is_one_process(self) -> bool:
+        """Whether one process trains, and rows lie with it."""
+        return self.table.place in ("local", "device")
 
     def _check_stages(self) -> None:
         """Refuse stages with gaps between them, or that nobody works in."""
@@ -316,6 +372,12 @@ class Run(Section, frozen=True):
                 key="compression.bits" if topk is None else "compression.topk",
                 hint='a ring takes 32, 16, 8 or 4 bits; the others need servers: training.dense = "ps"',
             )
+
+    def _names_hint(self) -> str:
+        """Return what to do about two workers of one name: nameless ones are mostly meant to be several of a kind."""
+        alike = [worker.count for worker in self.workers if worker.name == "worker"]
+        one = f"several alike are one [[worker]] with count = {sum(alike)}; else " if len(alike) > 1 else ""
+        return f"{one}give each its own name"
 
     def _check_sites(self) -> None:
         """Refuse sites that could not train together."""
@@ -374,8 +436,30 @@ class Run(Section, frozen=True):
 
 
 def with_settings(run: Run, settings: Mapping[str, Any], *, place: str) -> Run:
-    """Return the run with dotted keys set, such as `training.batch`; `place` is what errors call the source of them."""
+    """Return the run with dotted keys set, such as `training.batch`; `place` is what errors call the source of them.
+
+    Where a run in one process gets workers, servers or what needs them, its rows lie on servers then.
+    """
+    if run.table.place == "local" and "table.place" not in settings and _names_processes(settings):
+        run = run.with_servers()
     return run_from(msgspec.json.decode(msgspec.json.encode(run)), settings, place=place)
+
+
+def _names_processes(settings: Mapping[str, Any]) -> bool:
+    """Say whether dotted keys name what one process has not."""
+    flat = {
+        f"{key}.{inner}": each
+        for key, value in settings.items()
+        if isinstance(value, Mapping)
+        for inner, each in value.items()
+    }
+    return any(
+        key == "worker"
+        or key.split(".")[0] in ("servers", "stage", "site", "compression", "faults")
+        or (key == "training.mode" and value != "sync")
+        or (key == "training.dense" and value == "ring")
+        for key, value in {**settings, **flat}.items()
+    )
 
 
 def run_from(table: Mapping[str, Any], settings: Mapping[str, Any], *, place: str) -> Run:

@@ -12,7 +12,7 @@ from dovetail.spec.checks import check_number, check_whole_number
 
 Meta = msgspec.Meta
 
-Place = Literal["servers", "device"]
+Place = Literal["local", "servers", "sharded", "device"]
 PROCESS_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 """A name that is a file's as well: of a log, of a key."""
 OTHERS = re.compile(r"coordinator|launcher|server-[0-9]+", re.IGNORECASE)
@@ -41,26 +41,32 @@ class RunStage(Section, frozen=True):
 
 
 class RunTable(Section, frozen=True):
-    """Where the rows of embedding tables lie: on servers, or in the memory of one GPU over host memory and disk."""
+    """Where the rows of embedding tables lie: with the one process that trains, on servers, or over the workers."""
 
     place: Annotated[
-        Place, Meta(description="servers, or device: one process trains, hot rows lie in the memory of its GPU")
-    ] = "servers"
-    device: Annotated[str, Meta(description='with device: where rows and layers are, "cuda", "cuda:1" or "cpu"')] = (
-        "cuda"
-    )
+        Place | None,
+        Meta(
+            description="local: with the one process that trains, in the memory of its GPU, in host memory and on "
+            "disk; servers; sharded: over the workers; device: the old word for local on a GPU; absent: local, or "
+            "servers where workers, servers or what needs them are named"
+        ),
+    ] = None
+    device: Annotated[
+        str | None,
+        Meta(description='with local: where layers are, "cuda", "cuda:1" or "cpu"; absent: a GPU where there is one'),
+    ] = None
     device_bytes: Annotated[
-        int, Meta(description="with device: memory for rows there, over all tables; host memory is servers.host_bytes")
+        int, Meta(description="with a GPU: memory for rows there, over all tables; host memory is servers.host_bytes")
     ] = 1 << 30
     layer_bytes: Annotated[
         dict[str, int],
-        Meta(description="with device: memory for rows of a layer's table, by its name; others share the rest evenly"),
+        Meta(description="with a GPU: memory for rows of a layer's table, by its name; others share the rest evenly"),
     ] = msgspec.field(default_factory=dict)
     look_ahead: Annotated[
-        int, Meta(description="with device: batches whose rows are brought there before they are trained on")
+        int, Meta(description="with local: batches that are read, and their rows brought, before they are trained on")
     ] = 16
     graph: Annotated[
-        bool, Meta(description="with device on CUDA: steps are captured as a CUDA graph where the model allows it")
+        bool, Meta(description="with local on CUDA: steps are captured as a CUDA graph where the model allows it")
     ] = True
 
     def __post_init__(self) -> None:
@@ -135,7 +141,9 @@ class RunOptimizer(Section, frozen=True):
     learning_rate: Annotated[float | None, Meta(description="above zero; absent: the model's own")] = None
     rows: Annotated[
         str | None,
-        Meta(description="of embedding rows: sgd, adagrad, row-wise-adagrad, adam, ftrl; absent: as `name`"),
+        Meta(
+            description="of embedding rows: sgd, adagrad, row-wise-adagrad, adam, adam-per-row, ftrl; absent: as `name`"
+        ),
     ] = None
     rows_learning_rate: Annotated[float | None, Meta(description="of embedding rows; absent: learning_rate")] = None
     settings: Annotated[

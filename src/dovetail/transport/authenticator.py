@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import socket
 import struct
 import threading
@@ -18,6 +17,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 from zmq.utils.z85 import encode
 
+from dovetail.open_files import share_of_files
 from dovetail.transport.errors import ListenError
 from dovetail.transport.keys import KeyRing
 from dovetail.transport.rate_limited_log import RateLimitedLog
@@ -118,8 +118,7 @@ def most_unproven() -> int:
 
     Each takes two descriptors, ours and ZeroMQ's; the rest is for files and for those who have a key.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_UNPROVEN if soft == resource.RLIM_INFINITY else max(16, min(MOST_UNPROVEN, soft // 8))
+    return share_of_files(8, MOST_UNPROVEN)
 
 
 class Authenticator:

@@ -33,13 +33,13 @@ def stepped(name, *, gradient=None, **how):
 
 @pytest.mark.parametrize("name", DENSE_OPTIMIZERS)
 @pytest.mark.parametrize("clip_value", [None, 0.01])
-def test_fifty_steps_are_those_of_pytorch(name, clip_value):
+def test_a_hundred_steps_are_those_of_pytorch(name, clip_value):
     rate, samples = 0.01, 64
     ours = make_dense_optimizer(name, learning_rate=rate)
     values, state = vector(0), ours.first_state(SIZE)
     weight = torch.nn.Parameter(torch.from_numpy(values.copy()))
     theirs = THEIRS[name]([weight], rate)
-    for number in range(1, 51):
+    for number in range(1, 101):
         gradient, factor = vector(number), 1 / (1 + number / 20)
         ours.step(values, gradient, state, step_number=number, scale=1 / samples, factor=factor, clip_value=clip_value)
         weight.grad = torch.from_numpy(gradient) / samples

@@ -19,9 +19,9 @@ from dovetail.runtime.finished.export import export_model, export_run
 from dovetail.runtime.finished.predict import predict_run
 from dovetail.runtime.finished.restore import restore_into, restore_model
 from dovetail.runtime.prepare.run_folder import prepare
-from dovetail.runtime.single.in_process import InProcess
 from dovetail.spec.run import Run, RunData, RunModel, RunTraining
 from dovetail.spec.run_sections import RunOptimizer
+from testbed.direct_servers import DirectServers
 
 COLUMNS = {"dense": ["a", "b"], "slots": ["user", "tags"], "multi_valued": ["tags"], "cache": False}
 ME = "tests.runtime.finished.test_evaluate_and_export"
@@ -72,7 +72,7 @@ def train_run(folder, path, *, model, **data):
         optimizer=RunOptimizer(name="adam", learning_rate=0.05),
     )
     prepare(run, folder)
-    alone = InProcess(folder)
+    alone = DirectServers(folder)
     alone.run()
     alone.close()
     return folder

@@ -224,7 +224,7 @@ def test_nothing_is_left_on_the_nodes_when_the_launcher_is_killed(cluster):
     metrics = cluster.own / "killed" / "metrics.jsonl"
     wait_until(lambda: begun.poll() is not None or (metrics.exists() and metrics.stat().st_size))
     assert begun.poll() is None, begun.communicate()
-    assert any("hosts.there" in words for _, words in ours_on(cluster, "near") + ours_on(cluster, "far"))
+    assert any("hosts.worker_entry" in words for _, words in ours_on(cluster, "near") + ours_on(cluster, "far"))
 
     begun.send_signal(signal.SIGKILL)
     begun.communicate(timeout=150)

@@ -17,9 +17,9 @@ from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.finished.restore import restore_model, table_rows
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.server.shard import Shard
-from dovetail.runtime.single.in_process import InProcess
 from dovetail.spec.run import Run, RunModel, with_settings
 from dovetail.spec.run_sections import RunOptimizer
+from testbed.direct_servers import DirectServers
 from tests.runtime.runs import DATA, MODEL, clicks, make_run
 
 ADAM = RunOptimizer(name="adam", learning_rate=0.01)
@@ -37,7 +37,7 @@ def at_the_end(tmp_path_factory) -> Path:
     """The folder of a run that has done its epoch."""
     folder = tmp_path_factory.mktemp("foreign") / "run"
     prepare(BEFORE, folder)
-    alone = InProcess(folder)
+    alone = DirectServers(folder)
     alone.run()
     alone.close()
     return folder
@@ -198,7 +198,7 @@ def test_other_samples_under_the_same_name_are_refused_within_an_epoch(halfway):
 def test_a_checkpoint_of_another_run_is_refused_in_a_runs_folder(ended, tmp_path, run):
     foreign = tmp_path / "foreign"
     prepare(run, foreign)
-    alone = InProcess(foreign)
+    alone = DirectServers(foreign)
     alone.run()
     alone.close()
     stranger = checkpoints.newest(foreign)
@@ -242,7 +242,7 @@ def test_rows_that_nobody_used_keep_their_first_values_when_the_order_gets_anoth
 
 def test_a_run_of_two_epochs_with_another_order_in_the_second_can_go_on_again(ended):
     prepare(other(training__seed=4, training__epochs=2), ended, resume=True)
-    alone = InProcess(ended)
+    alone = DirectServers(ended)
     alone.run()
     alone.close()
 

@@ -358,3 +358,62 @@ def test_a_second_launcher_is_refused_while_a_run_goes_on_and_not_after_it(tmp_p
         local.wait(timeout_s=200)
     assert owner_of(tmp_path / "run") is None
     assert not (tmp_path / "run" / "lock").exists()
+
+
+def test_nobody_else_can_hold_a_runs_lock_or_look_into_its_folder(tmp_path):
+    before = tmp_path / "before"
+    before.mkdir(mode=0o755)
+    (before / "lock").touch(mode=0o644)  # of a version before
+
+    for folder in (tmp_path / "deep" / "run", before):
+        with RunLock(folder):
+            assert (folder / "lock").stat().st_mode & 0o777 == 0o600
+    with RunLock(tmp_path / "new"):
+        assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert before.stat().st_mode & 0o777 == 0o755, "a folder that was there is its owner's to open"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="being another user needs root")
+def test_a_lock_that_may_not_be_opened_is_no_free_one(tmp_path):
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:3]:
+        parent.chmod(0o755)
+    with RunLock(tmp_path / "run"):
+        (tmp_path / "run").chmod(0o755)
+        other = python(
+            """
+            import os, sys, pathlib
+            from dovetail.errors import DovetailError
+            from dovetail.runtime.prepare.lock import owner_of
+            os.setuid(65534)
+            try:
+                print("free" if owner_of(pathlib.Path(sys.argv[1])) is None else "taken")
+            except DovetailError as error:
+                print("refused", error.hint)
+            """,
+            tmp_path / "run",
+        )
+        out, err = other.communicate(timeout=60)
+    assert out.startswith("refused"), out + err
+
+
+def test_a_lock_that_cannot_be_opened_for_want_of_files_is_looked_at_again(tmp_path):
+    with RunLock(tmp_path / "run"):
+        other = python(
+            """
+            import os, resource, sys, pathlib, threading
+            from dovetail.runtime.prepare.lock import owner_of
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            held = []
+            try:
+                while True:
+                    held.append(os.open("/dev/null", os.O_RDONLY))
+            except OSError:
+                pass
+            threading.Timer(0.5, lambda: [os.close(file) for file in held]).start()
+            print("free" if owner_of(pathlib.Path(sys.argv[1])) is None else "taken")
+            """,
+            tmp_path / "run",
+        )
+        out, err = other.communicate(timeout=60)
+    assert out == "taken\n", out + err

@@ -19,12 +19,12 @@ from dovetail.runtime.prepare.run_folder import load_source, prepare
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.server.shard import Shard
-from dovetail.runtime.single.in_process import answer_as
 from dovetail.runtime.worker.compute.served_model import ServedModel
 from dovetail.runtime.worker.links.servers import ServerConnections
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.tasks.task import MicroBatch, Task
 from dovetail.transport import DirectCaller
+from testbed.direct_servers import answer_as
 from tests.runtime.runs import cut, make_run
 
 CPU = torch.device("cpu")

@@ -10,10 +10,10 @@ from typing import Any
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.messages import Apply, Hello, InRing, JoinRing, Message, Reset, RingMeets, Stop, SumUp
 from dovetail.runtime.process import Process
-from dovetail.runtime.single.in_process import answer_as
 from dovetail.runtime.worker.loop import work
 from dovetail.runtime.worker.stages.loop import work_in_stage
 from dovetail.transport import Listener
+from testbed.direct_servers import answer_as
 from tests.runtime.worker.makers import Bench, running
 from tests.transport.makers import serving
 

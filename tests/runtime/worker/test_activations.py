@@ -1,9 +1,13 @@
-"""Tensors in letters: what arrives is what was sent, in half precision to its 8 bits."""
+"""Tensors in messages: what arrives is what was sent, in half precision to its 8 bits."""
 
+import msgspec
+import numpy as np
 import pytest
 import torch
 
-from dovetail.runtime.worker.stages.activations import ActivationTransport
+from dovetail.runtime.worker.stages.activations import SMALL, ActivationTransport, activation_transport
+from dovetail.spec.run_sections import RunCompression
+from tests.runtime.coordinator.blueprints import make_blueprint
 
 CPU = torch.device("cpu")
 DEVICES = [CPU, *([torch.device("cuda")] if torch.cuda.is_available() else [])]
@@ -40,3 +44,24 @@ def test_exact_numbers_are_not_halved():
     travel, tensor = ActivationTransport(CPU, bits=16), torch.randn(50)
 
     assert torch.equal(travel.unpack_all([travel.pack(tensor, exact=True)])[0], tensor)
+
+
+@pytest.mark.parametrize(("bits", "half", "wanted"), [(8, True, np.uint16), (8, False, np.float32)])
+def test_what_is_too_small_for_a_codec_travels_in_the_precision_that_was_asked_for_beside_it(bits, half, wanted):
+    transport = ActivationTransport(CPU, bits=bits, half=half)
+    small, large = torch.randn(SMALL - 1), torch.randn(SMALL)
+
+    assert transport.pack(small).dtype == wanted
+    assert transport.pack(large).dtype == np.uint8
+    arrived = transport.unpack(transport.pack(small))
+    torch.testing.assert_close(arrived, small.bfloat16().float() if half else small, rtol=0.0, atol=0.0)
+    assert torch.equal(transport.unpack(transport.pack(small, exact=True)), small)
+
+
+def test_a_run_that_asks_for_both_gets_both():
+    blueprint = make_blueprint(activations="bfloat16")
+    run = msgspec.structs.replace(blueprint.run, compression=RunCompression(activations=8))
+    transport = activation_transport(msgspec.structs.replace(blueprint, run=run), CPU, "worker")
+
+    assert transport.pack(torch.randn(SMALL - 1)).dtype == np.uint16
+    assert transport.pack(torch.randn(SMALL)).dtype == np.uint8

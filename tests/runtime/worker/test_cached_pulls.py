@@ -10,13 +10,13 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Pull, Pulled, Push, Refresh
 from dovetail.runtime.server.answers import AnswerWire
 from dovetail.runtime.server.gradients import TaskPart
-from dovetail.runtime.single.in_process import answer_as
 from dovetail.runtime.worker.links.servers import ServerConnections
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.rows.incoming import CachedIncoming
 from dovetail.runtime.worker.rows.keys import look_up
 from dovetail.runtime.worker.rows.row_cache import RowCache
 from dovetail.transport import DirectCaller, Envelope
+from testbed.direct_servers import answer_as
 from tests.runtime.runs import NUM_ROWS
 from tests.runtime.worker.makers import assign
 

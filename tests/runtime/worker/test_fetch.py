@@ -63,7 +63,7 @@ def test_dense_parameters_come_with_the_first_micro_batch_of_a_task_alone(make_b
     np.testing.assert_array_equal(first.dense, kept)
     assert second.dense is None
     assert fetch(make_fetcher(bench, dense=False), micro_batch(0, 10)).dense is None
-    assert [span.kind for span in task.spans] == ["fetch", "fetch"]
+    assert [span.kind for span in task.spans] == ["read", "fetch", "read", "fetch"]
 
 
 def test_what_is_not_wanted_any_more_is_skipped(make_bench):

@@ -32,10 +32,10 @@ from dovetail.runtime.messages import (
     Stop,
 )
 from dovetail.runtime.process import Process
-from dovetail.runtime.single.in_process import answer_as
 from dovetail.runtime.worker.loop import work
 from dovetail.spec.run import RunWorker
 from dovetail.spec.run_sections import RunOptimizer
+from testbed.direct_servers import answer_as
 from tests.runtime.worker.makers import assign, running
 from tests.runtime.worker.test_compute import by_autograd
 from tests.runtime.worker.test_control import next_of

@@ -164,6 +164,7 @@ def test_waiting_ends_when_nobody_wants_it_or_the_time_is_over(folder, place):
     late = meeting(folder, place, "worker-1", wait_s=0.3)
     with pytest.raises(RuntimeError, match="does not answer"):
         late.put("k", b"")
+    late._connection.socket.linger = 0  # nobody will hear it
     for each in (one, other, late):
         each.close()
 

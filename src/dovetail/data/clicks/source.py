@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -262,9 +263,10 @@ class Clicks:
     ) -> NDArray[np.float64]:
         """Return the sigmoid of the scaled and shifted score."""
         scale, shift = self._calibration
-        score = raw_score(self.truth, ids, offsets, dense, self._weights())
+        score = raw_score(self.truth, ids, offsets, dense, self._weights)
         return np.asarray(1.0 / (1.0 + np.exp(-(scale * score + shift))))
 
+    @cached_property
     def _weights(self) -> Weights:
         """Return the truth's own parameters: slots count between once and three times as much as each other."""
         draw = np.random.Generator(np.random.Philox(int(stream_of(self.seed, "truth"))))
@@ -278,7 +280,7 @@ class Clicks:
         offsets, ids, dense = self._features(
             "calibration", 0, min(NUM_CALIBRATION, self.num_samples or NUM_CALIBRATION)
         )
-        score = raw_score(self.truth, ids, offsets, dense, self._weights())
+        score = raw_score(self.truth, ids, offsets, dense, self._weights)
         scale = self.spread / float(np.std(score))
         low, high = -100.0, 100.0
         for _ in range(60):

@@ -14,9 +14,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dovetail.data.batch import Batch
-from dovetail.data.files.columns import key_of_bytes, slot_salt
 from dovetail.data.files.decoder import ROWS_PER_PART, DecodedPart, bad_rows_of
 from dovetail.data.files.opening import DataFile, line_blocks, opened
+from dovetail.data.files.values import key_of_bytes, slot_salt
 from dovetail.data.schema import CRITEO_SCHEMA, Schema
 
 NUM_INTEGERS = CRITEO_SCHEMA.num_dense

@@ -2,47 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from dovetail.data.errors import DataError
-from dovetail.data.files.columns import Columns
-from dovetail.data.files.decoder import ROWS_PER_PART, DecodedPart
 from dovetail.data.files.opening import DataFile, line_blocks, opened
-from dovetail.data.schema import Schema
+from dovetail.data.files.tables import TableDecoder, TablePart
+from dovetail.data.files.values import SUSPICIOUS
+
+LOOKED_AT = 10_000
+"""Rows by which the types of columns are known."""
+DELIMITERS = (",", "\t", ";", "|")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CsvDecoder:
+class CsvDecoder(TableDecoder):
     """Reads CSV: the first line names the columns; a value may stand in quotes but not span lines."""
 
-    columns: Columns
     delimiter: str = ","
-    rows_per_part: int = ROWS_PER_PART
-
-    @property
-    def schema(self) -> Schema:
-        """What the columns say."""
-        return self.columns.schema
+    format: ClassVar[str] = "csv"
 
     @property
     def identity(self) -> str:
-        """The format and the columns."""
-        return f"csv/1/{self.rows_per_part}/{self.delimiter!r}/{self.columns!r}"
+        """The format, its delimiter and the columns."""
+        return f"{self.format}/{self.version}/{self.rows_per_part}/{self.delimiter!r}/{self.columns!r}"
 
-    def decode(self, file: DataFile, place: int | None = None, first_row: int = 0) -> Iterator[DecodedPart]:
-        """Yield the parts of a file, from the one at `place` on."""
+    def types(self, file: DataFile) -> pa.Schema:
+        """Return what the first rows look like."""
         with opened(file) as stream:
             header, names = self._header(file, stream)
+            if len(names) == 1 and (others := [each for each in DELIMITERS if each in names[0]]):
+                raise DataError(
+                    f"`{file}` has one column, `{names[0]}`, with `{self.delimiter}` between columns",
+                    hint=f'is it another one? Then give delimiter="{others[0]}"',
+                )
+            blocks = line_blocks(stream, where=str(file), place=len(header), lines_per_block=LOOKED_AT)
+            _, text, num_lines = next(blocks, (0, b"", 0))
+        if not num_lines:
+            return pa.schema([(name, pa.null()) for name in names])
+        table = self._parse(file, names, names, text, num_lines, typed=True).table
+        several = [name for name, values in zip(table.column_names, table.columns, strict=True) if self._parts(values)]
+        return pa.schema(
+            [(field.name, pa.list_(pa.string()) if field.name in several else field.type) for field in table.schema]
+        )
+
+    def _parts(self, values: pa.ChunkedArray) -> bool:
+        """Say whether values of text look like several, with the separator between."""
+        if not pa.types.is_string(values.type) or not len(values):
+            return False
+        holds = pc.sum(pc.match_substring(values, self.columns.separator)).as_py() or 0
+        return bool(holds >= SUSPICIOUS * len(values))
+
+    def _tables(self, file: DataFile, names: Sequence[str], place: int | None, first_row: int) -> Iterator[TablePart]:
+        """Yield so many lines at a time, every value as text."""
+        with opened(file) as stream:
+            header, present = self._header(file, stream)
+            own = self._own_names(file, present, names)
             start = len(header) if place is None else place
             blocks = line_blocks(stream, where=str(file), place=start, lines_per_block=self.rows_per_part)
             for block_place, text, num_lines in blocks:
-                table, skipped = self._parse(file, names, text, num_lines, first_row)
-                yield self.columns.part(file, block_place, first_row, table, skipped)
+                yield self._parse(file, present, own, text, num_lines, place=block_place, first_row=first_row)
                 first_row += num_lines
 
     def _header(self, file: DataFile, stream: IO[bytes]) -> tuple[bytes, list[str]]:
@@ -52,13 +76,20 @@ class CsvDecoder:
             words = header.decode("utf-8-sig").rstrip("\r\n").split(self.delimiter)
         except UnicodeDecodeError:
             raise DataError(f"`{file}` does not begin with a line of text", hint="is it a CSV file?") from None
-        names = [word.strip().strip('"') for word in words]
-        self.columns.check(names, where=str(file))
-        return header, names
+        return header, [word.strip().strip('"') for word in words]
 
     def _parse(
-        self, file: DataFile, names: list[str], text: bytes, num_lines: int, first_row: int
-    ) -> tuple[pa.Table, dict[int, str]]:
+        self,
+        file: DataFile,
+        names: list[str],
+        wanted: list[str],
+        text: bytes,
+        num_lines: int,
+        *,
+        place: int = 0,
+        first_row: int = 0,
+        typed: bool = False,
+    ) -> TablePart:
         """Return the rows of a block of text, and why those were skipped that do not have the right columns."""
         skipped: dict[int, str] = {}
 
@@ -66,6 +97,7 @@ class CsvDecoder:
             skipped[row.number - 1] = f"{row.actual_columns} columns instead of {row.expected_columns}"
             return "skip"
 
+        where = f"`{file}`, rows {first_row + 1:,} to {first_row + num_lines:,}"
         try:
             table = arrow_csv.read_csv(
                 pa.BufferReader(text),
@@ -74,20 +106,17 @@ class CsvDecoder:
                     delimiter=self.delimiter, invalid_row_handler=skip, ignore_empty_lines=False
                 ),
                 convert_options=arrow_csv.ConvertOptions(
-                    column_types={name: pa.binary() for name in names},
-                    include_columns=list(self.columns.names),
+                    column_types={} if typed else {name: pa.binary() for name in names},
+                    include_columns=wanted,
                     strings_can_be_null=False,
+                    null_values=[""],
                 ),
             )
         except pa.ArrowInvalid as problem:
-            raise DataError(
-                f"`{file}`, rows {first_row + 1:,} to {first_row + num_lines:,}: {problem}",
-                hint="is a quote left open?",
-            ) from None
+            raise DataError(f"{where}: {problem}", hint="is a quote left open?") from None
         if table.num_rows + len(skipped) != num_lines:
             raise DataError(
-                f"`{file}`, rows {first_row + 1:,} to {first_row + num_lines:,}: {num_lines} lines hold "
-                f"{table.num_rows + len(skipped)} rows",
+                f"{where}: {num_lines} lines hold {table.num_rows + len(skipped)} rows",
                 hint="a value in quotes spans several lines, or a quote is left open",
             )
-        return table, skipped
+        return TablePart(place=place, table=table, skipped=skipped)

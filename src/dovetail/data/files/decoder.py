@@ -28,7 +28,11 @@ class DecodedPart:
 
 
 class Decoder(Protocol):
-    """One file format."""
+    """One file format.
+
+    One whose files say where their rows are also has `layout(file)`, which returns (place, rows) of every run of rows
+    that is decoded at once, without decoding any.
+    """
 
     @property
     def schema(self) -> Schema:

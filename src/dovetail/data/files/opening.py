@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, cast
+from urllib.parse import unquote
 
 import fsspec
 import fsspec.utils
 import numpy as np
+import pyarrow as pa
 
 from dovetail.data.errors import DataError
 
 CHUNK_BYTES = 8 << 20
 LONGEST_LINE_BYTES = 64 << 20
+ZSTD = (".zst", ".zstd")
 _NEWLINE = 10
+NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""The value of a folder's name where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +38,23 @@ class DataFile:
 
     def __str__(self) -> str:
         """Return the address a user would write."""
-        return str(self.system.unstrip_protocol(self.path)) if "file" not in _protocols(self.system) else self.path
+        return self.path if self.is_local else str(self.system.unstrip_protocol(self.path))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies on a disk of this machine."""
+        return "file" in _protocols(self.system)
+
+    @property
+    def partitions(self) -> dict[str, str | None]:
+        """What the folders on the way to it say: `day=2024-01-31` is the column `day`."""
+        return partitions_in(self.path.rpartition("/")[0])
+
+
+def partitions_in(path: str) -> dict[str, str | None]:
+    """Return the columns that folders called `name=value` in a path stand for, as Hive writes them."""
+    pairs = (word.partition("=") for word in path.split("/") if "=" in word)
+    return {unquote(name): None if value == NO_PARTITION else unquote(value) for name, _, value in pairs if name}
 
 
 def find_files(paths: str | Sequence[str]) -> tuple[DataFile, ...]:
@@ -54,16 +76,76 @@ def find_files(paths: str | Sequence[str]) -> tuple[DataFile, ...]:
     return tuple(found)
 
 
+def partitions_between(paths: str | Sequence[str], files: Sequence[DataFile]) -> tuple[str, ...]:
+    """Return the columns that folders stand for, but those that are the same for all files because a path says so."""
+    said = [set(partitions_in(path).items()) for path in ([paths] if isinstance(paths, str) else paths)]
+    alike = {name for name, value in set.intersection(*said) if not any(sign in (value or "") for sign in "*?[")}
+    return tuple(dict.fromkeys(name for file in files for name in file.partitions if name not in alike))
+
+
+def version_of(file: DataFile) -> str:
+    """Return the version that a file has now."""
+    with file_errors(str(file)):
+        return str(file.system.ukey(file.path))
+
+
+def is_packed(file: DataFile) -> bool:
+    """Say whether the name of a file says that something has packed it."""
+    return file.path.endswith(ZSTD) or fsspec.utils.infer_compression(file.path) is not None
+
+
 @contextlib.contextmanager
 def opened(file: DataFile, *, unpack: bool = True) -> Iterator[IO[bytes]]:
     """Open a file to read; with `unpack`, what `.gz`, `.bz2`, `.xz` and `.zst` names stand for is undone on the way."""
-    packing = fsspec.utils.infer_compression(file.path) if unpack else None
+    is_zstd = unpack and file.path.endswith(ZSTD)
+    packing = fsspec.utils.infer_compression(file.path) if unpack and not is_zstd else None
     with file_errors(str(file)), contextlib.ExitStack() as stack:
         try:
             stream = stack.enter_context(fsspec.core.OpenFile(file.system, file.path, "rb", compression=packing))
         except ValueError as problem:
             raise DataError(f"`{file}`: {problem}", hint="install what unpacks it, or unpack it yourself") from None
-        yield cast("IO[bytes]", stream)
+        yield cast("IO[bytes]", io.BufferedReader(Unpacked(stream), CHUNK_BYTES) if is_zstd else stream)
+
+
+class Unpacked(io.RawIOBase):
+    """What a zstd file holds; going back means to begin again."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        """Begin at the first byte."""
+        self._packed, self._place = packed, 0
+        self._stream = pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd")
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that it can be read from anywhere."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, as far as there is something."""
+        read = self._stream.read(len(buffer))
+        buffer[: len(read)] = read
+        self._place += len(read)
+        return len(read)
+
+    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte, counted from the first one or from here."""
+        if whence == io.SEEK_END:
+            raise OSError("where a packed file ends is not known")
+        place += self._place if whence == io.SEEK_CUR else 0
+        if place < self._place:
+            self._packed.seek(0)
+            self._place = 0
+            self._stream = pa.CompressedInputStream(pa.PythonFile(self._packed, mode="r"), "zstd")
+        while self._place < place and (read := self._stream.read(min(CHUNK_BYTES, place - self._place))):
+            self._place += len(read)
+        return self._place
+
+    def tell(self) -> int:
+        """Return which byte is next."""
+        return self._place
 
 
 @contextlib.contextmanager

@@ -3,62 +3,70 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as arrow_parquet
 
 from dovetail.data.errors import DataError
-from dovetail.data.files.columns import Columns
-from dovetail.data.files.decoder import ROWS_PER_PART, DecodedPart
 from dovetail.data.files.opening import DataFile, opened
-from dovetail.data.schema import Schema
+from dovetail.data.files.tables import TableDecoder, TablePart
 
-_START_BITS = 40  # a place is the row group, and the row within it where a part starts
+START_BITS = 40
+"""A place is the number of a piece of a file, and below it the row within the piece where a part starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetDecoder:
+class ParquetDecoder(TableDecoder):
     """Reads Parquet, one row group at a time and only the columns that are wanted."""
 
-    columns: Columns
-    rows_per_part: int = ROWS_PER_PART
+    format: ClassVar[str] = "parquet"
 
-    @property
-    def schema(self) -> Schema:
-        """What the columns say."""
-        return self.columns.schema
-
-    @property
-    def identity(self) -> str:
-        """The format and the columns."""
-        return f"parquet/1/{self.rows_per_part}/{self.columns!r}"
-
-    def decode(self, file: DataFile, place: int | None = None, first_row: int = 0) -> Iterator[DecodedPart]:
-        """Yield the parts of a file, from the one at `place` on."""
-        first_group, start = (place or 0) >> _START_BITS, (place or 0) & ((1 << _START_BITS) - 1)
+    def layout(self, file: DataFile) -> tuple[tuple[int, int], ...]:
+        """Return place and rows of each row group, from the footer; refuse columns of the wrong kind."""
         with self._parquet(file) as parquet:
-            for group in range(first_group, parquet.metadata.num_row_groups):
-                table = parquet.read_row_group(group, columns=list(self.columns.names))
-                while start < table.num_rows:
-                    rows = table.slice(start, self.rows_per_part)
-                    yield self.columns.part(file, (group << _START_BITS) | start, first_row, rows)
-                    start += rows.num_rows
-                    first_row += rows.num_rows
+            self._check_kinds(file, parquet.schema_arrow)
+            groups = (parquet.metadata.row_group(group) for group in range(parquet.metadata.num_row_groups))
+            return tuple((number << START_BITS, group.num_rows) for number, group in enumerate(groups))
+
+    def types(self, file: DataFile) -> pa.Schema:
+        """Return what the file says itself."""
+        with self._parquet(file) as parquet:
+            return parquet.schema_arrow
+
+    def _tables(self, file: DataFile, names: Sequence[str], place: int | None, first_row: int) -> Iterator[TablePart]:
+        """Yield row groups, large ones in several parts."""
+        first, start = (place or 0) >> START_BITS, (place or 0) & ((1 << START_BITS) - 1)
+        with self._parquet(file) as parquet:
+            own = self._own_names(file, parquet.schema_arrow.names, names)
+            for group in range(first, parquet.metadata.num_row_groups):
+                yield from sliced(parquet.read_row_group(group, columns=own), group, start, self.rows_per_part)
                 start = 0
 
     @contextlib.contextmanager
     def _parquet(self, file: DataFile) -> Iterator[arrow_parquet.ParquetFile]:
-        """Open a file and check its columns; what pyarrow raises is translated."""
-        with opened(file, unpack=False) as stream:
-            try:
-                parquet = arrow_parquet.ParquetFile(stream)
-                self.columns.check(parquet.schema_arrow.names, where=str(file))
-                yield parquet
-            except pa.ArrowException as problem:
-                reason = str(problem).split("\n")[0]
-                raise DataError(
-                    f"`{file}` cannot be read as Parquet: {reason}",
-                    hint="is it damaged, cut off, or of another format?",
-                ) from None
+        """Open a file; what pyarrow raises is translated."""
+        with opened(file, unpack=False) as stream, arrow_errors(file, "Parquet"):
+            yield arrow_parquet.ParquetFile(stream)
+
+
+def sliced(table: pa.Table, piece: int, start: int, rows_per_part: int) -> Iterator[TablePart]:
+    """Yield a piece of a file from row `start` on, in parts."""
+    while start < table.num_rows:
+        rows = table.slice(start, rows_per_part)
+        yield TablePart(place=(piece << START_BITS) | start, table=rows)
+        start += rows.num_rows
+
+
+@contextlib.contextmanager
+def arrow_errors(file: DataFile, kind: str) -> Iterator[None]:
+    """Translate what pyarrow raises about a file."""
+    try:
+        yield
+    except pa.ArrowException as problem:
+        reason = str(problem).split("\n")[0]
+        raise DataError(
+            f"`{file}` cannot be read as {kind}: {reason}", hint="is it damaged, cut off, or of another format?"
+        ) from None

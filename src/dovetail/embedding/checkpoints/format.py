@@ -24,10 +24,12 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from dovetail.embedding.errors import DamagedFileError, TableError, storage_error
-from dovetail.embedding.row_optimizer import RowOptimizer, make_row_optimizer
+from dovetail.embedding.row_optimizer import Adam, AdamPerRow, RowOptimizer, make_row_optimizer
 
 Kind = Literal["full", "delta"]
 MANIFEST = "manifest.json"
+VERSION = 2
+"""Up to 1, `adam` counted the steps of each row: what is `adam-per-row` now."""
 
 
 class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,7 +89,7 @@ class TableManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     host_rows: int = 0
     disk_rows: int = 0
     device_rows: int = 0
-    version: int = 1
+    version: int = VERSION
 
     def write(self, folder: Path) -> None:
         """Write the manifest, its checksum in the first line."""
@@ -102,9 +104,23 @@ class TableManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if first.decode(errors="replace") != checksum(body):
             raise _damaged(path, "its checksum is wrong")
         try:
-            return msgspec.json.decode(body, type=cls)
+            manifest = msgspec.json.decode(body, type=cls)
         except msgspec.MsgspecError as error:
             raise TableError(f"{path}: {error}", hint="it was written by another version of dovetail") from None
+        if manifest.version > VERSION:
+            raise TableError(
+                f"{path}: its version is {manifest.version}, and {VERSION} is known",
+                hint="it was written by a later version of dovetail: read it with that",
+            )
+        return manifest if manifest.version > 1 else manifest._brought_up()
+
+    def _brought_up(self) -> TableManifest:
+        """Return a manifest of version 1 in the words of today; rows are what they were."""
+        optimizer = self.settings.optimizer
+        if optimizer["name"] == Adam.name:
+            optimizer = {**optimizer, "name": AdamPerRow.name}
+        settings = msgspec.structs.replace(self.settings, optimizer=optimizer)
+        return msgspec.structs.replace(self, settings=settings, version=VERSION)
 
 
 @dataclass(frozen=True, slots=True)

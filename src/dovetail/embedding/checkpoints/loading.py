@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypedDict
 
@@ -12,7 +13,7 @@ from dovetail.embedding.checkpoints.format import Checkpoint, TableSettings
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import shard_of
 from dovetail.embedding.row_metadata import SAVED
-from dovetail.embedding.row_optimizer import RowOptimizer, described
+from dovetail.embedding.row_optimizer import Adam, AdamPerRow, RowOptimizer, described
 from dovetail.embedding.store import TieredStore
 from dovetail.embedding.tiers.disk.record import Precision
 from dovetail.embedding.tiers.tier import MOST_AT_ONCE
@@ -59,10 +60,15 @@ def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[TableSettings,
 
 
 def optimizer_of(settings: TableSettings, given: RowOptimizer | None) -> RowOptimizer:
-    """Return what updates the rows of a table that is loaded: as it was saved, or with other rates."""
+    """Return what updates the rows of a table that is loaded: as it was saved, or with other rates.
+
+    Rows that count their own steps go on to do so under Adam: `adam` was that once.
+    """
     saved = settings.row_optimizer()
     if given is None:
         return saved
+    if isinstance(saved, AdamPerRow) and isinstance(given, Adam):
+        return AdamPerRow(**asdict(given))
     if described(given)["name"] != described(saved)["name"]:
         raise TableError(
             f"the rows have the state of {described(saved)['name']}, not of {described(given)['name']}",

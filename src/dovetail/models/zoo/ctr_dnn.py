@@ -8,10 +8,10 @@ from dovetail.data.schema import Schema
 from dovetail.models.block import Block
 from dovetail.models.embedding import SlotEmbedding
 from dovetail.models.losses import loss_block
-from dovetail.models.recipe import Recipe
+from dovetail.models.recipe import RECIPES
 from dovetail.models.zoo.towers import Join, fc_tower
 
-RECIPE = Recipe(loss="cross-entropy", metric="auc", optimizer="adam", learning_rate=1e-4, batch=1000)
+RECIPE = RECIPES["ctr-dnn"]
 """As in the public version of the model."""
 
 

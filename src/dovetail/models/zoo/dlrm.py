@@ -11,10 +11,10 @@ from dovetail.data.schema import Schema
 from dovetail.models.block import Block
 from dovetail.models.embedding import SlotEmbedding
 from dovetail.models.losses import loss_block
-from dovetail.models.recipe import Recipe
+from dovetail.models.recipe import RECIPES
 from dovetail.models.zoo.towers import fc_tower
 
-RECIPE = Recipe(loss="logistic", metric="auc", optimizer="adam", learning_rate=1e-3, batch=2048, truth="dot")
+RECIPE = RECIPES["dlrm"]
 
 
 class Products(nn.Module):

@@ -17,10 +17,10 @@ from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.models.errors import ModelError
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import loss_block
-from dovetail.models.recipe import Recipe
+from dovetail.models.recipe import RECIPES
 from dovetail.models.zoo.towers import fc_tower
 
-RECIPE = Recipe(loss="hinge", metric="recall@10", optimizer="adam", learning_rate=1e-3, batch=1000, truth="user-item")
+RECIPE = RECIPES["matchnet"]
 
 
 class Negatives(nn.Module):

@@ -16,9 +16,9 @@ from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.models.errors import ModelError
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.losses import loss_block, weighted_sum
-from dovetail.models.recipe import Recipe
+from dovetail.models.recipe import RECIPES
 
-RECIPE = Recipe(loss="nce", metric="recall@10", optimizer="adam", learning_rate=1e-3, batch=1000, truth="next-item")
+RECIPE = RECIPES["nce"]
 
 
 class LogUniform:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dovetail.runtime.clocks import Deadline
+from dovetail.runtime.clocks import Deadline, is_stuck
 from dovetail.runtime.dispatch import WorkerShare, WorkerSpeed, first_guess
 from dovetail.runtime.messages import Alive, Done, Hello, Reset
 from dovetail.spec.run import RunWorker
 
 STARTING_S = 60.0
 """How long a process that just began may be silent: it loads its libraries."""
-STUCK = 20.0
-"""How many times the longest pause that a worker ever made is no pause any more, it hangs."""
-UNKNOWN = 6.0
-"""How many times the patience a worker may stand still before anything is known of its pauses: it may compile."""
 
 
 @dataclass(slots=True)
@@ -70,8 +66,7 @@ class Worker(Member):
 
     def is_stuck(self, patience_s: float) -> bool:
         """Say whether its computation hangs, though it shows signs of life."""
-        limit_s = STUCK * self.longest_s if self.longest_s else UNKNOWN * patience_s
-        return self.stuck_s > max(patience_s, limit_s)
+        return is_stuck(self.stuck_s, self.longest_s, patience_s)
 
     def learn(self, done: Done) -> None:
         """Learn from a task how late it was, how fast the worker is, and what a piece of a step's tail costs it."""

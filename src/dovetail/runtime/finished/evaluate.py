@@ -10,13 +10,13 @@ import msgspec
 from torch import nn
 
 from dovetail.data.adopt import as_source
-from dovetail.data.load import DATA, load_data, options_known
+from dovetail.data.load import DATA, load_data
 from dovetail.data.source import Source
 from dovetail.data.transforms import by_name
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.predict import COLUMN_FILES, COLUMNS, figures_of, without_ranking
+from dovetail.runtime.finished.predict import asked_source, figures_of, without_ranking
 from dovetail.runtime.finished.restore import check_by_name, restore_model
 from dovetail.runtime.trust import check_trusted
 
@@ -36,6 +36,11 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     held_out: bool
     """Whether training left these samples out, as far as the run's files say."""
     checkpoint: str
+
+    def __repr__(self) -> str:
+        """Return the figures, and of what."""
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in {**self.metrics, "loss": self.loss}.items())
+        return f"<Evaluation: {figures} over {self.samples:,} samples of {self.on}>"
 
 
 def evaluate_run(
@@ -59,21 +64,22 @@ def evaluate_run(
     folder = Path(folder)
     blueprint = Blueprint.read(folder)
     run, by_object = blueprint.run, data is not None and not isinstance(data, str)
-    given = as_source(data, **(data_options or {})) if by_object else None
+    options = dict(data_options or {})
+    given = asked_source(data, options, blueprint, model, labels=True) if by_object else None
     source = None if source is None else as_source(source)
     if source is None and data is not None and run.data.name not in DATA and ":" not in run.data.name:
         # The run's own are an object of a Python program.
-        source = given or load_data(data, **{**_columns(blueprint, data, data_options or {}), **(data_options or {})})
+        source = given or asked_source(data, options, blueprint, model, labels=True)
     check_by_name(run, model=model, source=source)
     check_trusted(folder, run, trust=trust, own_model=model is not None, own_data=source is not None)
     trained_on = source if source is not None else load_data(run.data.name, **run.data.options)
     restored = restore_model(folder, model=model, source=trained_on, checkpoint=checkpoint, trust=trust)
-    if data is None and not data_options:
+    if data is None and not options:
         asked, first, on, held_out = _held_out(trained_on, blueprint.all_samples)
     elif given is not None:
         asked, first, on, held_out = given, 0, "the data given", True
     else:
-        asked = load_data(data or run.data.name, **_options(blueprint, data, data_options or {}))
+        asked = asked_source(data, options, blueprint, model, labels=True)
         first, on, held_out = 0, f"the data given, `{data or run.data.name}`", True
     names = without_ranking(restored, metrics or blueprint.metrics)
     if ranking := [name for name in metrics or () if name not in names]:
@@ -100,16 +106,3 @@ def _held_out(source: Source, trained: int) -> tuple[Source, int, str, bool]:
     if source.num_samples is None or source.num_samples > trained:
         return source, trained, f"the run's data from sample {trained:,} on, which it was not trained on", True
     return source, 0, "the run's own data, all of which it was trained on: give --data for others", False
-
-
-def _options(blueprint: Blueprint, data: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the data: those of the run, as far as the other data know them, and those given."""
-    run = blueprint.run
-    kept = run.data.options if data in (None, run.data.name) else options_known(data, run.data.options)
-    return {**_columns(blueprint, data, {**kept, **given}), **kept, **given}
-
-
-def _columns(blueprint: Blueprint, data: str | None, options: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the columns of the run for a file of which none are named."""
-    is_named = bool(COLUMNS & options.keys())
-    return blueprint.looks.columns() if data in COLUMN_FILES and not is_named else {}

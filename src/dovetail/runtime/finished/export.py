@@ -24,9 +24,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from dovetail.data import read_rows
 from dovetail.data.adopt import as_source
 from dovetail.data.batch import FIELDS, Batch
-from dovetail.data.load import load_data
+from dovetail.data.load import how_made, load_data
 from dovetail.data.schema import Schema
 from dovetail.data.source import Source
 from dovetail.models.answers import heads_of
@@ -46,29 +47,8 @@ HASH = (
 )
 """How a value of a slot becomes an id, in words; `read_rows.py` is the same as a program."""
 MODULO = "id = id of the data modulo the slot's hash_into"
-READER_PROGRAM = '''"""Raw rows, as dictionaries, to what model.pt2 takes: model(*tensors(rows))."""
-import hashlib, json, pathlib, torch
-FACTS = json.loads((pathlib.Path(__file__).parent / "model.json").read_text())
-def key(slot, text, word=2**64 - 1):
-    salt = int.from_bytes(hashlib.blake2b(f"0/slot/{slot['name']}".encode(), digest_size=8).digest(), "little")
-    for byte in text.encode():
-        salt = (salt ^ byte) * 0x100000001B3 & word
-    salt = (salt ^ salt >> 30) * 0xBF58476D1CE4E5B9 & word
-    salt = (salt ^ salt >> 27) * 0x94D049BB133111EB & word
-    return ((salt ^ salt >> 31) & 2**63 - 1) % (slot.get("hash_into") or 2**63)
-def bag(row, slot):
-    value = row.get(slot["name"])
-    if not slot["multi_valued"]:
-        return [key(slot, "" if value is None else str(value))]
-    values = value.split(FACTS["columns"]["separator"]) if isinstance(value, str) else value or []
-    return [key(slot, str(each)) for each in values if str(each)]
-def tensors(rows):
-    bags = [bag(row, slot) for row in rows for slot in FACTS["schema"]["slots"]]
-    dense = torch.tensor([[float(row.get(name) or 0) for name in FACTS["schema"]["dense"]] for row in rows])
-    offsets = torch.tensor([0, *(len(each) for each in bags)]).cumsum(0)
-    ids = torch.tensor([each for ids in bags for each in ids], dtype=torch.int64)
-    return tuple({"dense": dense, "ids": ids, "offsets": offsets}[name] for name in FACTS["inputs"])
-'''
+READER_PROGRAM = Path(read_rows.__file__).read_text(encoding="utf-8")
+"""The text of the module, which needs nothing else of this package."""
 
 
 def reader_facts(source: Source) -> dict[str, Any]:
@@ -76,7 +56,14 @@ def reader_facts(source: Source) -> dict[str, Any]:
     columns = getattr(source, "columns", None)
     if columns is None:
         return {"hash": MODULO} if any(slot.hash_into for slot in source.schema.slots) else {}
-    return {"hash": HASH, "columns": {"label": columns.label, "separator": columns.separator}}
+    made = how_made(source)
+    facts = {
+        "label": columns.label,
+        "separator": columns.separator,
+        "is_text": made is not None and made[0] == "csv",
+        "transforms": [each.facts() for each in columns.used],
+    }
+    return {"hash": HASH, "columns": facts}
 
 
 def write_reader(out: Path, source: Source, inputs: tuple[str, ...]) -> tuple[str, ...]:
@@ -102,6 +89,10 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     why_no_program: str = ""
     """Where torch.export gave up: what it said."""
+
+    def __repr__(self) -> str:
+        """Return where the files are."""
+        return f"<Exported {self.parameters:,} parameters to {self.folder}: {', '.join(self.files)}>"
 
 
 class Scoring(nn.Module):
@@ -278,7 +269,10 @@ is int64 [samples * slots + 1]: where each slot of each sample begins in `ids`, 
 {FACTS} names the numbers and slots in their order. Where there is a read_rows.py, it makes these tensors of raw rows:
 
     from read_rows import tensors
-    scores = model(*tensors([{{"price": 3.5, "colour": "red"}}]))
+    scores = model(*tensors([{{"price": 3.5, "colour": "red"}}, {{"price": None, "colour": None}}]))
+
+Rows are what pandas, Polars, Arrow or JSON have: None, NaN and NA are missing values, and read as in training. What
+cannot be read as in training is refused with the name of its column.
 """
     make = (
         "from dovetail.models import load_model\n    model = load_model(name, schema=schema, **options)"

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dovetail.data.adopt import as_source, as_table
+from dovetail.data.adopt import as_source, as_table, table_options
 from dovetail.data.batch import Batch
-from dovetail.data.load import DATA, load_data
+from dovetail.data.load import DATA, TABLES, load_data, named_data, options_known
 from dovetail.data.schema import Field, Schema, Slot
 from dovetail.data.source import Source
 from dovetail.data.transforms import by_name
@@ -80,12 +80,11 @@ def batches_of(source: Source, first: int = 0, num_samples: int | None = None) -
             yield batch
 
 
-COLUMN_FILES = ("csv", "parquet")
 Floats = NDArray[np.float32]
 Answers = Floats | dict[str, Floats]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Predictions:
     """Scores of samples, in the order of the data; broken rows are left out."""
 
@@ -95,6 +94,12 @@ class Predictions:
     """What the model answers: [n], or [n, ...] where it gives several numbers a sample; several answers by name."""
     probabilities: Answers | None
     """Where scores are log-odds: the chance of a 1, of each label, or of each of three classes and more."""
+
+    def __repr__(self) -> str:
+        """Return how many there are, and what they are called."""
+        names = [name for name in ("scores", "probabilities") if getattr(self, name) is not None]
+        shapes = ", ".join(f".{name} {_shape(getattr(self, name))}" for name in names)
+        return f"<Predictions of {len(self.rows):,} rows: .rows, {shapes}>"
 
 
 COLUMNS = {"dense", "slots", "fields"}
@@ -155,7 +160,7 @@ def predictions(
     folder = Path(folder)
     blueprint = Blueprint.read(folder)
     check_trusted(folder, blueprint.run, trust=trust, own_model=model is not None, own_data=data is not None)
-    asked = _asked(data, dict(data_options or {}), blueprint, model)
+    asked = asked_source(data, dict(data_options or {}), blueprint, model, labels=False)
     where = checkpoint or (folder / BEST if (folder / BEST).is_dir() else checkpoints.newest(folder))
     asked = by_name(asked, _wanted(blueprint, asked.schema))
     restored = restore_model(folder, model=model, source=source or asked, checkpoint=where, trust=trust)
@@ -164,30 +169,35 @@ def predictions(
         yield Predictions(rows=batch.sample_ids.numpy().copy(), **_as_arrays(scores, loss))
 
 
-def _asked(data: Any, options: dict[str, Any], blueprint: Blueprint, model: nn.Module | None) -> Source:
-    """Return the samples that are asked about."""
+def asked_source(
+    data: Any, options: dict[str, Any], blueprint: Blueprint, model: nn.Module | None, *, labels: bool
+) -> Source:
+    """Return the samples that are asked about, read as the run's own; with `labels`, theirs too."""
     run = blueprint.run.data
     if data is None or isinstance(data, str):
-        name = data or run.name
-        kept = run.options if name == run.name or {name, run.name} <= set(COLUMN_FILES) else {}
-        wanted = {**_without_weight(kept), **options}
-        if name in COLUMN_FILES and run.name not in COLUMN_FILES and not COLUMNS & wanted.keys():
+        name, options = named_data(data or run.name, options)
+        kept = run.options if name == run.name else options_known(name, run.options)
+        kept = kept if labels else _without_weight(kept)
+        wanted = {**kept, **options}
+        if name in TABLES and not COLUMNS & wanted.keys():
             wanted |= blueprint.looks.columns()
-        if name in COLUMN_FILES and "label" not in options:
+        if name in TABLES and "label" not in options and not labels:
             wanted["label"] = None
         if name not in DATA and ":" not in name:
             raise TrainingError(
                 f"the data of this run were an object of a Python program, `{name}`",
-                hint="say which samples to score: --data csv --data-option path=..., or result.predict(data)",
+                hint="say which samples to score: --data today.csv, or result.predict(data)",
             )
         return load_data(name, **wanted)
     if isinstance(data, Source):
         return data
     if as_table(data) is not None:
-        known = {key: value for key, value in _without_weight(run.options).items() if key != "label"}
+        known = table_options(run.options)
+        if not labels:
+            known = {key: value for key, value in _without_weight(known).items() if key != "label"}
         if not COLUMNS & {*known, *options}:
             known |= blueprint.looks.columns()
-        return as_source(data, **{"needs_label": False, **known, **options})
+        return as_source(data, **{"needs_label": labels, **known, **options})
     names = inputs_of(model)
     return as_source(data, **{**({} if names is None else {"names": names}), **run.options, **options})
 
@@ -213,6 +223,13 @@ def _loss_of(model: Model, blueprint: Blueprint) -> LossSpec | None:
     """Return the loss that the model was trained by; None where it is an object of a Python program."""
     own = model.recipe.loss if isinstance(model, LayerGraph) else None
     return blueprint.run.model.loss or own
+
+
+def _shape(answers: Answers) -> str:
+    """Return the shape of answers in words."""
+    if isinstance(answers, dict):
+        return ", ".join(f"[{name!r}] {_shape(each)}" for name, each in answers.items())
+    return str(list(answers.shape))
 
 
 def _as_arrays(scores: Scores, loss: LossSpec | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,7 +90,7 @@ class RunPace:
         return (self.last[1] - self.first[1]) / (self.last[0] - self.first[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrainingResult:
     """What a run came to; `load_model` returns the trained model."""
 
@@ -99,6 +99,8 @@ class TrainingResult:
     """Over all epochs, since the run began."""
     is_complete: bool
     """False where it was stopped before its last sample."""
+    interrupted: bool = False
+    """Whether Ctrl-C stopped it: its state is kept, and `resume` goes on."""
     seconds: float
     """From the first process to the last checkpoint."""
     samples_per_s: float
@@ -120,8 +122,22 @@ class TrainingResult:
     """The best of them."""
     best_checkpoint: Path | None = None
     """Its folder; the model of it is `load_model(best=True)`."""
-    _model: nn.Module | None = field(default=None, repr=False)
-    _source: Source | None = field(default=None, repr=False)
+    _model: nn.Module | None = None
+    _source: Source | None = None
+
+    def __repr__(self) -> str:
+        """Return what came of the run, and what may be done next."""
+        figures = {"loss": self.loss, "auc": self.auc, **self.metrics}
+        known = [f"{name} {value:.4g}" for name, value in figures.items() if not math.isnan(value)]
+        best = [] if self.best is None else [f"best at step {self.best.step:,}"]
+        pace = f"{self.samples:,} samples in {self.step:,} steps and {self.seconds:.1f} s"
+        words = ", ".join([f"{pace} ({self.samples_per_s:,.0f} samples/s)", *known, *best])
+        folder = f'"{self.folder}"'
+        then = ["result.load_model()", "result.predict(data)", 'result.export("out")', f"dovetail.evaluate({folder})"]
+        if not self.is_complete:
+            words = f"{'interrupted' if self.interrupted else 'stopped before its end'}: {words}"
+            then = [f"dovetail.resume({folder})", *then]
+        return f"<TrainingResult of {self.folder}: {words}\n next: {', '.join(then)}>"
 
     def load_model(self, *, best: bool = False, trust: bool = False) -> Model:
         """Return the trained model with all its parameters, for use without servers; with `best`, that of the best.
@@ -181,6 +197,7 @@ class TrainingResult:
         return {
             "samples": self.samples,
             "is_complete": self.is_complete,
+            "interrupted": self.interrupted,
             "seconds": self.seconds,
             "samples_per_s": round(self.samples_per_s, 1),
             "loss": None if math.isnan(self.loss) else self.loss,

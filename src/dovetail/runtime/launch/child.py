@@ -88,6 +88,10 @@ class Starter:
         things = (self._model, self._source, self._sandbox.entrance(name))
         return self._start("run_worker", name, self.environment_of(name), things=things)
 
+    def start_sharded(self, name: str, generation: int) -> ForkedProcess:
+        """Start a worker that owns rows, of a generation of them; return its handle."""
+        return self._start("run_sharded", name, {}, things=(self._model, self._source, generation))
+
     def _start(
         self,
         target: str,

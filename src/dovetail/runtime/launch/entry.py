@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import os
-import resource
 import signal
 import sys
 import threading
@@ -20,6 +19,7 @@ import msgspec
 
 from dovetail.errors import DovetailError
 from dovetail.logs import JsonLines, tell_as
+from dovetail.open_files import allow_many_files
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import log_of
 from dovetail.runtime.launch.fork_server import LEAVE
@@ -32,7 +32,6 @@ PR_SET_NAME = 15
 """What `ps -o comm` shows: its first fifteen letters."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 1 << 30
-MOST_FILES = 1 << 16
 EXTRA = "extra"
 """What workers are called, with a number, that the run file does not name."""
 
@@ -66,13 +65,6 @@ def _name_run(folder: Path, name: str) -> None:
         if blueprint.run.log.format == "json":
             sys.stdout = sys.stderr = JsonLines(sys.stderr, role=name, run=blueprint.id)
         tell_as(name, f"run {blueprint.id}, process {os.getpid()}", process=os.getpid())
-
-
-def allow_many_files() -> None:
-    """Have as many files open as this user may at all: connections take some, checkpoints and rows on disk others."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, MOST_FILES)) if hard > 0 else MOST_FILES, hard))
 
 
 def guarded(name: str, function: Any, *arguments: Any) -> int:
@@ -116,6 +108,19 @@ def _work(folder: Path, name: str, model: Any, source: Any, enter_host: EnterHos
         work_in_stage(process, settings, data, model)
     else:
         work(process, settings, data, model, told.is_set)
+
+
+def run_sharded(folder: str, name: str, model: Any, source: Any, generation: int) -> None:
+    """Be a worker that owns a part of the rows."""
+    begin(Path(folder), name)
+    sys.exit(guarded(name, _train_part, Path(folder), name, model, source, generation))
+
+
+def _train_part(folder: Path, name: str, model: Any, source: Any, generation: int) -> None:
+    """Train a part of every batch."""
+    from dovetail.runtime.trainer.sharded.worker import train_part  # noqa: PLC0415 - only workers need torch
+
+    train_part(folder, name, model, source, generation)
 
 
 def first_worker(run: Run) -> RunWorker:

@@ -11,6 +11,7 @@ import dovetail.runtime.coordinator.loop
 import dovetail.runtime.launch.entry
 import dovetail.runtime.prepare.run_folder
 import dovetail.runtime.server.loop
+import dovetail.runtime.trainer.sharded.worker
 import dovetail.runtime.worker.loop
 import dovetail.runtime.worker.stages.loop  # noqa: F401 - for whoever is forked from here
 from dovetail.embedding import Table, make_row_optimizer

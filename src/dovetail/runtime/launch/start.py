@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from dovetail.logs import json_lines
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name
 from dovetail.runtime.finished.result import RunPace, TrainingResult, read_result
+from dovetail.runtime.folder import drop_empty_rows
 from dovetail.runtime.launch.fork_server import fork_server
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.validation import Validator
@@ -23,14 +25,17 @@ from dovetail.runtime.monitor.callbacks import Callback, Callbacks
 from dovetail.runtime.monitor.metrics_page import MetricsPage
 from dovetail.runtime.prepare.lock import RunLock
 from dovetail.runtime.prepare.main_guard import check_travels, forget
-from dovetail.runtime.prepare.run_folder import prepare, undo
+from dovetail.runtime.prepare.run_folder import prepare, undo, with_named_data
 from dovetail.runtime.prepare.warm_start import FirstValues
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.spec.run import Run
 
 if TYPE_CHECKING:
     from dovetail.runtime.launch.hosts.fleet import Fleet
-    from dovetail.runtime.single.device_run import DeviceRun
+    from dovetail.runtime.launch.sharded import ShardedRun
+    from dovetail.runtime.trainer.trainer import Trainer
+
+    Processes = LocalRun | ShardedRun | Trainer
 
 OnReport = Callable[[Report], None]
 
@@ -50,18 +55,19 @@ def start(
     stop: Callable[[], bool] = lambda: False,
     lock: RunLock | None = None,
     fleet: Fleet | None = None,
+    bare: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> TrainingResult:
     """Run a run file to its end; a new run whose processes do not start is none.
 
     `lock` is the folder's, where it is held already; `tell` hears what differs from before. With a `fleet`, workers are
-    on its hosts.
+    on its hosts. One process that is `bare` does all in this thread, and a model's exception comes out as it is.
     """
     run = _settled(run, fleet, model, source)
     if resumed and not folder.is_dir():
         raise TrainingError(f"{folder} is no run", hint="give the folder that `dovetail train` wrote")
     forget()
-    if run.table.place != "device":
+    if not run.is_one_process:
         fork_server()  # it loads while the run is made ready
     page = [] if run.log.metrics is None else [MetricsPage(tell)]
     told, pace = Callbacks([*callbacks, *page]), RunPace()
@@ -75,6 +81,7 @@ def start(
             source=source,
             resume=resumed,
             timeline=timeline,
+            bare=bare,
             lock=held,
             start_from=start_from,
             elsewhere=None if fleet is None else fleet.place(run, folder),
@@ -86,14 +93,19 @@ def start(
             try:
                 if run.validation.is_wanted or validation is not None:
                     validator = Validator(
-                        folder, blueprint, model=model, source=source, data=validation, on_validated=told.validated
+                        folder,
+                        blueprint,
+                        model=model,
+                        source=source,
+                        data=validation,
+                        on_validated=told.validated,
+                        beside=not run.is_one_process,
                     )
                     things.callback(validator.close)
                 told.begin(folder, blueprint.run)
-                if run.table.place == "device":
-                    processes = _on_device(folder, model, source)
-                else:
-                    processes = LocalRun(folder, model=model, source=source, lock=held, fleet=fleet)
+                if run.is_one_process:
+                    tell(_in_words(run))
+                processes = _processes(run, folder, model, source, lock=held, fleet=fleet, reads_ahead=not bare)
                 running.enter_context(processes)
             except BaseException:
                 if not resumed:
@@ -113,6 +125,7 @@ def start(
                 return stop() or told.asked_to_stop() or (validator is not None and validator.should_stop())
 
             last = processes.wait(handle, stop=should_stop)
+        drop_empty_rows(folder)
         if validator is not None:
             validator.finish()
         total = blueprint.samples * run.training.epochs
@@ -121,19 +134,49 @@ def start(
         return result
 
 
-def _on_device(folder: Path, model: nn.Module | None, source: Source | None) -> LocalRun | DeviceRun:
-    """Return a run in this one process."""
-    from dovetail.runtime.single.device_run import DeviceRun  # noqa: PLC0415 - only where it is needed
+def _in_words(run: Run) -> str:
+    """Return who trains where it is one process, and how to have it otherwise."""
+    from dovetail.runtime.trainer.one_process import in_words  # noqa: PLC0415 - only where it is needed
 
-    return DeviceRun(folder, model=model, source=source)
+    return f"{in_words(run)}: the run names no workers or servers; --workers 2 has them"
+
+
+def _processes(
+    run: Run,
+    folder: Path,
+    model: nn.Module | None,
+    source: Source | None,
+    *,
+    lock: RunLock,
+    fleet: Fleet | None,
+    reads_ahead: bool,
+) -> Processes:
+    """Return what trains: this process, workers that own the rows, or workers and servers."""
+    if run.is_one_process:
+        from dovetail.runtime.trainer.trainer import Trainer  # noqa: PLC0415 - only where it is needed
+
+        own = copy.deepcopy(model)  # the user's module stays as it is, as where workers get theirs
+        return Trainer(folder, model=own, source=source, reads_ahead=reads_ahead)
+    if run.table.place == "sharded":
+        from dovetail.runtime.launch.sharded import ShardedRun  # noqa: PLC0415 - only where it is needed
+
+        return ShardedRun(folder, model=model, source=source, lock=lock)
+    return LocalRun(folder, model=model, source=source, lock=lock, fleet=fleet)
 
 
 def _settled(run: Run, fleet: Fleet | None, model: nn.Module | None, source: Source | None) -> Run:
-    """Return a run as it is on its device or hosts; refuse what cannot go there."""
-    if run.table.place == "device":
-        from dovetail.runtime.single.device_run import on_one_device  # noqa: PLC0415 - only where it is needed
+    """Return a run as it is in one process or on its hosts; refuse what cannot go there."""
+    run = with_named_data(run) if source is None else run
+    if fleet is not None and run.table.place == "local":
+        run = run.with_servers()
+    if run.is_one_process:
+        from dovetail.runtime.trainer.one_process import in_one_process  # noqa: PLC0415 - only where it is needed
 
-        run = on_one_device(run, other_hosts=fleet is not None)
+        run = in_one_process(run, other_hosts=fleet is not None)
+    elif run.table.place == "sharded":
+        from dovetail.runtime.trainer.sharded.over_workers import over_workers  # noqa: PLC0415 - only where it is needed
+
+        run = over_workers(run, other_hosts=fleet is not None)
     _check_objects(run, model, source)
     if fleet is None:
         return run

@@ -2,7 +2,7 @@
 
 The coordinator keeps a checkpoint whenever one is due; here, beside the launcher, a thread restores the model from it
 and looks how good it is. The run does not wait for it; where checkpoints come faster than they can be tried, some are
-left out.
+left out. A run in one process tries each in its own thread, between two steps.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import torch
 from torch import nn
 
 from dovetail.data.load import load_data, options_known
@@ -48,8 +49,14 @@ class Validator:
         source: Source | None = None,
         data: Source | None = None,
         on_validated: Callable[[Validated], None] = lambda _: None,
+        beside: bool = True,
     ) -> None:
-        """Open the data; `model` and `source` are the run's where they are objects, `data` what it is tried on."""
+        """Open the data; `model` and `source` are the run's where they are objects, `data` what it is tried on.
+
+        Where it is not done `beside` the run, whoever asks waits for it: one process that trains draws its numbers and
+        stops early the same way every time then.
+        """
+        self._is_beside = beside
         self._folder, self._blueprint, self._model = folder, blueprint, model
         self._settings = blueprint.run.validation
         self._on_validated = on_validated
@@ -117,6 +124,12 @@ class Validator:
         if any(not (tried / name).is_file() for name in manifest.files):
             return False
         self._seen_step, self._seen_position = manifest.step, manifest.position
+        if not self._is_beside:
+            with torch.random.fork_rng():
+                self._try(tried, manifest)
+            self.check()
+            self._tell()
+            return True
         self._thread = threading.Thread(target=self._try, args=(tried, manifest), name="dovetail-validation")
         self._thread.start()
         return True

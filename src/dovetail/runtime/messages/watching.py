@@ -42,6 +42,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Of its links, where their widths are chosen: the fewest there and back."""
     kept: float | None = None
     """Where it keeps rows of servers: the part of those that it looked up that did not travel."""
+    data: float = 0.0
+    """The part of the last steps' time in which it waited for samples to be read."""
 
 
 class Report(MessageKind, frozen=True):

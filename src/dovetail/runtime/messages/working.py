@@ -108,7 +108,7 @@ class GaveBack(MessageKind, frozen=True):
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """What a worker did from when to when (seconds since the epoch)."""
 
-    kind: Literal["compute", "fetch", "send", "wait", "reduce"]
+    kind: Literal["compute", "read", "fetch", "send", "wait", "reduce"]
     start_s: float
     end_s: float
     step: int
@@ -151,3 +151,5 @@ class Done(MessageKind, frozen=True):
     """Where a worker keeps rows: how many it looked up ahead, how many of them did not travel, and their bytes."""
     num_kept: int = 0
     kept_bytes: int = 0
+    data_s: float = 0.0
+    """How long samples were waited for that were still being read."""

@@ -33,6 +33,11 @@ def _decided(run: Run, model: Model) -> Run:
     if not layers and not norms_of(model):
         return _with(run, training, None)
     asked, problem = training.batch_norm, _why_not_global(run, model)
+    if layers and asked != "own" and run.table.place == "sharded" and len(run.each_worker()) > 1:
+        raise TrainingError(
+            'the model has batch norms over whole batches, and table.place is "sharded": workers have parts of them',
+            hint=f'{OWN}; or set table.place = "servers"',
+        )
     if asked == "global" and layers and problem is not None:
         raise problem
     if training.tail is None:

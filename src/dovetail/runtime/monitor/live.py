@@ -16,13 +16,15 @@ from rich.text import Text
 
 from dovetail.logs import tell
 from dovetail.runtime.finished.result import Validated
-from dovetail.runtime.messages import Report
+from dovetail.runtime.messages import Report, WorkerStatus
 from dovetail.runtime.monitor.callbacks import Callback
 from dovetail.spec.run import Run
 from dovetail.units import format_count, format_duration
 
 LINE_EVERY_S = 3.0
 MOST_EVENTS = 6
+NOTABLE = 0.01
+"""The part of the time from which on waiting for data is shown."""
 FACTS = ("step", "samples", "total_samples", "samples_per_s", "loss", "auc")
 """What programs that read the lines are told beside the words."""
 
@@ -123,12 +125,17 @@ def plain_line(report: Report) -> str:
     """Return a report on one line."""
     done = report.samples / max(1, report.total_samples)
     shares = ", ".join(
-        f"{worker.name} {worker.share:.0%} (idle {worker.idle:.0%})"
+        f"{worker.name} {worker.share:.0%} (idle {worker.idle:.0%}{_data(worker)})"
         if worker.state == "working"
         else f"{worker.name} {worker.state}"
         for worker in report.workers
     )
     return f"{done:4.0%}  step {report.step:,}  {_figures(report)}  {shares}  {_eta(report)}".rstrip()
+
+
+def _data(worker: WorkerStatus) -> str:
+    """Say how much of the time a worker waits for samples to be read, where it does."""
+    return f", waits for data {worker.data:.0%}" if worker.data >= NOTABLE else ""
 
 
 def _figures(report: Report) -> str:
@@ -153,7 +160,12 @@ def _worker_table(report: Report) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     has_bits = any(worker.bits for worker in report.workers)
     has_kept = any(worker.kept is not None for worker in report.workers)
-    others = [*(["bits"] if has_bits else []), *(["rows kept"] if has_kept else [])]
+    has_data = any(worker.data >= NOTABLE for worker in report.workers)
+    others = [
+        *(["waits for data"] if has_data else []),
+        *(["bits"] if has_bits else []),
+        *(["rows kept"] if has_kept else []),
+    ]
     for heading in ("worker", "", "share", "samples/s", "idle", *others):
         table.add_column(heading, justify="left" if heading in ("worker", "") else "right", no_wrap=True)
     for worker in report.workers:
@@ -164,6 +176,7 @@ def _worker_table(report: Report) -> Table:
             f"{worker.share:.1%}",
             format_count(worker.samples_per_s),
             f"{worker.idle:.0%}",
+            *([f"{worker.data:.0%}"] if has_data else []),
             *([worker.bits] if has_bits else []),
             *(["" if worker.kept is None else f"{worker.kept:.1%}"] if has_kept else []),
             style="" if is_there else "dim",

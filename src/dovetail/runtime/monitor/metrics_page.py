@@ -36,7 +36,7 @@ class MetricsPage(Callback):
     def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Listen at nothing before the run begins; `tell` hears the address."""
         self._tell = tell
-        self._newest: Report | tuple[int, float] | None = None
+        self._newest: Report | None = None
         self._server: _Server | None = None
         self._labels: dict[str, str] = {}
         self._found: Path | None = None
@@ -65,10 +65,6 @@ class MetricsPage(Callback):
         """Show how the run goes."""
         self._newest = report
 
-    def step(self, step: int, loss: float) -> None:
-        """Show how a run goes that has no reports, in one process."""
-        self._newest = (step, loss)
-
     def close(self) -> None:
         """Listen no more."""
         if self._server is not None:
@@ -80,12 +76,9 @@ class MetricsPage(Callback):
 
     def _text(self) -> str:
         """Return the page, which is made when somebody asks."""
-        newest = self._newest
-        if isinstance(newest, Report):
-            return page_of(families_of(newest, self._labels))
-        step, loss = newest or (0, math.nan)
-        figures = [UP, ("step", "Steps that are done.", step), ("loss", "Of the last step.", loss)]
-        return page_of(_of_run(figures, self._labels))
+        if self._newest is None:
+            return page_of(_of_run([UP, ("step", "Steps that are done.", 0)], self._labels))
+        return page_of(families_of(self._newest, self._labels))
 
 
 UP: Figure = ("up", "Whether the run goes on.", 1.0)

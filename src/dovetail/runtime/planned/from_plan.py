@@ -13,7 +13,7 @@ import psutil
 
 from dovetail.catalogue import read_problem_with, users_catalogue
 from dovetail.cost import evaluate, stage_memory
-from dovetail.cost.pipeline import StageShare, sync_step_seconds
+from dovetail.cost.pipeline import sync_step_seconds
 from dovetail.errors import DovetailError, PlanError
 from dovetail.runtime.planned.units import PlanUnit, units_of
 from dovetail.runtime.prepare.devices import gpu_bytes, num_gpus
@@ -63,20 +63,13 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedStage:
-    """A stage of a plan, and how many of its units run here."""
+    """A stage as it was planned, and how many of its units run here."""
 
-    first_layer: int
-    last_layer: int
-    resource: str
-    planned: int
+    planned: Stage
     units: int
     unit: PlanUnit
     size: int
     """Cores or GPUs of a unit here: less than planned where even one is more than there is."""
-    seconds_per_batch: float | None = None
-    """What the plan says that it takes, with the planned units."""
-    row_budgets: Mapping[str, float] | None = None
-    """Memory for rows of its embeddings on each unit, by name, where the plan keeps only some there."""
 
     @property
     def on_gpu(self) -> bool:
@@ -91,11 +84,18 @@ class PlacedStage:
     @property
     def is_as_planned(self) -> bool:
         """Whether it has all of its units."""
-        return self.units == self.planned and self.size == self.unit.size
+        return self.units == self.planned.units and self.size == self.unit.size
 
-    def as_stage(self) -> Stage:
-        """Return it as plans have stages, with the units that it has here."""
-        return Stage(resource=self.resource, first_layer=self.first_layer, last_layer=self.last_layer, units=self.units)
+    @property
+    def here(self) -> Stage:
+        """The stage with the units that it has here; what was planned of rows and seconds is left out."""
+        planned = self.planned
+        return Stage(
+            resource=planned.resource,
+            first_layer=planned.first_layer,
+            last_layer=planned.last_layer,
+            units=self.units,
+        )
 
 
 def place(
@@ -130,15 +130,10 @@ def _placed(stage: Stage, unit: PlanUnit, wanted: Mapping[bool, int], has: Mappi
     """Return a stage with its part of what there is."""
     fits = wanted[unit.on_gpu] <= has[unit.on_gpu]
     return PlacedStage(
-        first_layer=stage.first_layer,
-        last_layer=stage.last_layer,
-        resource=stage.resource,
-        planned=stage.units,
+        planned=stage,
         units=stage.units if fits else max(1, stage.units * has[unit.on_gpu] // wanted[unit.on_gpu]),
         unit=unit,
         size=min(unit.size, has[unit.on_gpu]),
-        seconds_per_batch=stage.seconds_per_batch,
-        row_budgets=stage.row_budgets,
     )
 
 
@@ -154,9 +149,8 @@ def check_memory(problem: Problem, stages: Sequence[PlacedStage], machine: Machi
     """
     hosts_bytes = 0.0
     for number, stage in enumerate(stages):
-        layers = [
-            layer for layer in problem.layers[stage.first_layer : stage.last_layer + 1] if layer.kind != "embedding"
-        ]
+        first, last = stage.planned.first_layer, stage.planned.last_layer
+        layers = [layer for layer in problem.layers[first : last + 1] if layer.kind != "embedding"]
         memory = stage_memory(layers, units=1)
         needed = memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes
         if not stage.on_gpu:
@@ -186,7 +180,7 @@ def planned_run(
     that keeps some rows there is a run in one process, with that memory for rows.
     """
     if keeps_rows_on_gpu(stages):
-        budgets = {name: math.ceil(held_bytes) for name, held_bytes in (stages[0].row_budgets or {}).items()}
+        budgets = {name: math.ceil(held_bytes) for name, held_bytes in (stages[0].planned.row_budgets or {}).items()}
         table = msgspec.structs.replace(
             run.table, place="device", device_bytes=sum(budgets.values()), layer_bytes=budgets
         )
@@ -203,8 +197,8 @@ def planned_run(
             workers.append(RunWorker(name=f"{name}-{unit}", device=device, stage=number))
             next_gpu += 1
     cut = [
-        RunStage(first_layer=stage.first_layer, last_layer=stage.last_layer, resource=stage.resource)
-        for stage in stages
+        RunStage(first_layer=each.first_layer, last_layer=each.last_layer, resource=each.resource)
+        for each in (stage.planned for stage in stages)
     ]
     training = run.training
     if dense is None and len(stages) > 1 and training.mode == "sync":
@@ -212,12 +206,12 @@ def planned_run(
     training = msgspec.structs.replace(
         training, plan=None, batch=training.batch or batch, dense=dense or training.dense
     )
-    return msgspec.structs.replace(run, workers=workers, stages=cut, training=training)
+    return msgspec.structs.replace(run.with_servers(), workers=workers, stages=cut, training=training)
 
 
 def keeps_rows_on_gpu(stages: Sequence[PlacedStage]) -> bool:
     """Say whether a plan is one GPU that keeps some rows of its embeddings."""
-    return len(stages) == 1 and stages[0].on_gpu and stages[0].workers == 1 and bool(stages[0].row_budgets)
+    return len(stages) == 1 and stages[0].on_gpu and stages[0].workers == 1 and bool(stages[0].planned.row_budgets)
 
 
 def dense_of(plan: Plan) -> Dense | None:
@@ -248,7 +242,7 @@ def predict(plan: Plan, stages: Sequence[PlacedStage], problem: Problem | None) 
             planned_samples_per_s=planned, samples_per_s=None, stage_seconds=nothing, is_modelled=problem is not None
         )
     if problem is not None:
-        here = evaluate(problem, [stage.as_stage() for stage in stages], split_stages=True)
+        here = evaluate(problem, [stage.here for stage in stages], split_stages=True)
         return Prediction(
             planned_samples_per_s=evaluate(problem, plan.stages, split_stages=True).samples_per_s,
             samples_per_s=here.samples_per_s,
@@ -256,7 +250,9 @@ def predict(plan: Plan, stages: Sequence[PlacedStage], problem: Problem | None) 
             is_modelled=True,
         )
     seconds = [
-        None if stage.seconds_per_batch is None else stage.seconds_per_batch * stage.planned / stage.units
+        None
+        if stage.planned.seconds_per_batch is None
+        else stage.planned.seconds_per_batch * stage.planned.units / stage.units
         for stage in stages
     ]
     known = [each for each in seconds if each is not None]
@@ -281,8 +277,8 @@ def in_sync(prediction: Prediction, plan: Plan, stages: Sequence[PlacedStage], r
         return None
     readers = stages[0].workers
     micro_batches = readers * math.ceil(batch / readers / run.training.micro_batch)
-    shares = [StageShare(seconds=each, workers=stage.workers) for each, stage in zip(seconds, stages, strict=True)]
-    return batch / sync_step_seconds(shares, micro_batches=micro_batches)
+    workers = [stage.workers for stage in stages]
+    return batch / sync_step_seconds(seconds, workers, micro_batches=micro_batches)
 
 
 BESIDE = ("problem.json", "problem.toml")
@@ -343,7 +339,7 @@ def placed(
     stages = place(plan.stages, machine, scale=scale, units=units)
     if problem is not None:
         check_memory(problem, stages, machine)
-    if any(stage.row_budgets for stage in stages) and not keeps_rows_on_gpu(stages):
+    if any(stage.planned.row_budgets for stage in stages) and not keeps_rows_on_gpu(stages):
         tell("rows are kept by servers: a plan of several workers has no rows on GPUs yet, and is slower than planned")
     dense = dense or ("ps" if machine.is_elsewhere else dense_of(plan))
     return PlannedRun(

@@ -104,9 +104,9 @@ class RunLock:
         """Return the locked file, with this process's facts in it."""
         until_s = time.monotonic() + ENDING_S
         while True:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                file = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:  # whoever can open the file can lock it
+                file = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:  # another start failed in this moment, and took its folder with it
                 continue
             try:
@@ -121,6 +121,8 @@ class RunLock:
 
     def _sign(self, file: int) -> None:
         """Write whose the lock is; a disk without room for that has none for a run."""
+        with suppress(OSError):  # of a version before, or of another of this group
+            os.fchmod(file, 0o600)
         try:
             os.ftruncate(file, 0)
             os.pwrite(file, msgspec.json.encode(Owner.here()) + b"\n", 0)
@@ -184,10 +186,31 @@ class RunLock:
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """Return whose a run is that is under way, or None where nobody has it; takes no lock."""
+    """Return whose a run is that is under way, or None where nobody has it; takes no lock.
+
+    A lock that cannot be looked at is not free: it is looked at again, and refused where that does not help.
+    """
+    until_s = time.monotonic() + ENDING_S
+    while True:
+        try:
+            return _owner_of(folder)
+        except PermissionError:
+            raise TrainingError(
+                f"{folder / LOCK} may not be opened: it is another user's run", hint="have them do it, or see its mode"
+            ) from None
+        except OSError as error:
+            if time.monotonic() > until_s:
+                raise TrainingError(
+                    f"{folder / LOCK} cannot be opened: {error.strerror}", hint="see the disk, and `ulimit -n`"
+                ) from None
+        time.sleep(LOOK_S)
+
+
+def _owner_of(folder: Path) -> Owner | None:
+    """Return whose a run is; OSError: that cannot be told."""
     try:
         file = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         owner = _owner_in(file)
@@ -195,7 +218,9 @@ def owner_of(folder: Path) -> Owner | None:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return owner or Owner(process=0, started=0.0, host="a host that is not known yet")
-        except OSError:
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
             return None if owner is not None and owner.is_gone else owner
         return None
     finally:

@@ -13,8 +13,11 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from dovetail.data.load import load_data
+from dovetail.data.load import how_made, load_data, named_data, options_known
+from dovetail.data.order import window_of
+from dovetail.data.schema import Schema
 from dovetail.data.source import Source
+from dovetail.embedding import Adam, AdamPerRow, Checkpoint
 from dovetail.errors import DovetailError
 from dovetail.logs import JOB, wants_json
 from dovetail.runtime import checkpoint as checkpoints
@@ -62,6 +65,33 @@ def load_source(run: Run, own: Source | None = None) -> Source:
     return own if own is not None else load_data(run.data.name, **run.data.options)
 
 
+def with_named_data(run: Run) -> Run:
+    """Return a run whose data have the names of their formats, where they are named by their paths."""
+    data, tried_on = run.data, run.validation
+    name, options = named_data(data.name, data.options)
+    data = msgspec.structs.replace(data, name=name, options=options)
+    if tried_on.name is not None:
+        name, options = named_data(tried_on.name, tried_on.options)
+        tried_on = msgspec.structs.replace(tried_on, name=name, options=options)
+    return msgspec.structs.replace(run, data=data, validation=tried_on)
+
+
+def with_other_data(run: Run, name: str) -> Run:
+    """Return a run on other data, with those of its options that these know too."""
+    name, options = named_data(name, {})
+    options = options_known(name, run.data.options) | options
+    return msgspec.structs.replace(run, data=msgspec.structs.replace(run.data, name=name, options=options))
+
+
+def with_chosen_data(run: Run, data: Source) -> Run:
+    """Return a run that names the columns its data were opened with, so that whoever opens them does as here."""
+    made = how_made(data)
+    if made is None:
+        return run
+    options = dict(msgspec.json.decode(msgspec.json.encode(made[1])))
+    return msgspec.structs.replace(run, data=msgspec.structs.replace(run.data, name=made[0], options=options))
+
+
 def prepare(
     run: Run,
     folder: Path,
@@ -100,7 +130,9 @@ def prepare(
                 check_device(worker.device, f'device = "{worker.device}" of worker `{name}`')
             check_address(run)
             data = load_source(run, source)
+            run = run if source is not None else with_chosen_data(run, data)
             shown = data if source is None else copied(data)
+            run = _with_window(run, data.schema, folder if resume else None)
             built = build_model(run, data.schema, model)
             blueprint, private = resolve(run, built, shown, timeline=timeline, bare=bare, elsewhere=elsewhere)
             check_caches(blueprint)
@@ -112,6 +144,17 @@ def prepare(
                     shutil.rmtree(made, ignore_errors=True)
                 (folder / FIXED).unlink(missing_ok=True)
             raise
+
+
+def _with_window(run: Run, schema: Schema, goes_on: Path | None) -> Run:
+    """Return a run that says how many samples are drawn from at once; one that goes on has the order it began with."""
+    if run.data.window_samples is not None:
+        return run
+    window: int | None = window_of(schema)
+    if goes_on is not None:
+        with suppress(DovetailError):
+            window = Blueprint.read(goes_on).run.data.window_samples
+    return msgspec.structs.replace(run, data=msgspec.structs.replace(run.data, window_samples=window))
 
 
 def _prepare(
@@ -253,9 +296,19 @@ def _fitted(blueprint: Blueprint, folder: Path, tell: Tell) -> Blueprint:
             )
     for difference in manifest.check_fits(newest, Fingerprint.of(blueprint)):
         tell(f"{difference}")
+    if blueprint.row_optimizer["name"] == Adam.name and any(map(_counts_own_steps, manifest.tables_in(newest))):
+        tell(
+            "rows go on as they began, with a count of steps of their own (`adam-per-row`): `adam` was that in the "
+            "version before"
+        )
     check_fixed(folder, blueprint.fixed)
     _check_is_not_over(blueprint, manifest.in_epochs_of(blueprint.samples), folder)
     return blueprint
+
+
+def _counts_own_steps(table: Path) -> bool:
+    """Say whether the rows of a table in a checkpoint count their own steps."""
+    return bool(Checkpoint.newest(table)[-1].settings.optimizer["name"] == AdamPerRow.name)
 
 
 def _check_is_not_over(blueprint: Blueprint, manifest: RunManifest, folder: Path) -> None:

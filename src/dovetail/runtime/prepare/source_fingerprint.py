@@ -8,14 +8,15 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from dovetail import __version__
 from dovetail.data.batch import Batch
+from dovetail.data.order import Order
 from dovetail.data.source import Source
 from dovetail.errors import DovetailError
 from dovetail.references import import_function
 from dovetail.runtime.blueprint import SourceFingerprint
 from dovetail.runtime.sealed import checksum_of_bytes
 from dovetail.spec.run import Run
+from dovetail.version import __version__
 
 LOOKED_AT = 16
 """Samples at the beginning, in the middle and at the end of an epoch that stand for all."""
@@ -48,6 +49,7 @@ def source_fingerprint(run: Run, source: Source, samples: int) -> SourceFingerpr
         first=first,
         ids=checksum.hexdigest()[:32],
         total=total,
+        parts=_parts_of(run, source, samples),
         code={name: code for name in (run.model.name, run.data.name) if (code := _code_of(name))},
     )
 
@@ -64,6 +66,8 @@ def unlike(run: SourceFingerprint, here: SourceFingerprint) -> Iterator[str]:
         yield f"the data have {_count(here.num_samples)} samples here, and {_count(run.num_samples)} in the run"
     elif run.ids != here.ids or not math.isclose(run.total, here.total, rel_tol=TOTAL_TOLERANCE):
         yield f"the data are as many here, but other ones: some of {3 * LOOKED_AT} samples looked at differ"
+    if run.parts != here.parts:
+        yield "the data lie in other parts here, from which samples are drawn in another order"
     for name, code in run.code.items():
         if here.code.get(name) != code:
             yield f"the file that `{name}` is in is another one here"
@@ -75,6 +79,17 @@ def _read(source: Source, begin: int, end: int) -> Batch | None:
         return source.read(begin, end)
     except Exception:  # whatever a source of the user's own raises
         return None
+
+
+def _parts_of(run: Run, source: Source, samples: int) -> str:
+    """Return a checksum of where the data's parts begin, where the order depends on that."""
+    order = Order(
+        num_samples=samples,
+        shuffle=run.data.shuffle,
+        window_samples=run.data.window_samples,
+        parts=getattr(source, "parts", None),
+    )
+    return order.parts_checksum
 
 
 def _code_of(name: str) -> str:

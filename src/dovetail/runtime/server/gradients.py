@@ -425,7 +425,7 @@ class DeferredUpdates:
         self._threads = threads
         self._tables: Sequence[Table] = ()
         self._sums: list[GradientSums] = []
-        self._scale, self._factor = 1.0, 1.0
+        self._step, self._scale, self._factor = 1, 1.0, 1.0
         self.is_settled = True
         self.num_applied = 0
 
@@ -435,9 +435,11 @@ class DeferredUpdates:
             sums.clear()
         return self._sums or None
 
-    def begin(self, tables: Sequence[Table], sums: list[GradientSums], *, scale: float, factor: float) -> None:
-        """Take the sums of a step: each times `scale`, with `factor` times the learning rate."""
-        self._tables, self._sums, self._scale, self._factor = tables, sums, scale, factor
+    def begin(
+        self, tables: Sequence[Table], sums: list[GradientSums], *, step: int, scale: float, factor: float
+    ) -> None:
+        """Take the sums of a step, counted from 1: each times `scale`, with `factor` times the learning rate."""
+        self._tables, self._sums, self._step, self._scale, self._factor = tables, sums, step, scale, factor
         self.is_settled = not any(each.count for each in sums)
 
     def forget(self) -> None:
@@ -482,6 +484,6 @@ class DeferredUpdates:
     def _apply(self, position: int, due: Taken) -> None:
         if len(due.keys):
             table = self._tables[position]
-            table.set_rate_factor(self._factor)
+            table.begin_step(self._step, factor=self._factor)  # whenever it is applied
             table.update_distinct(due.keys, due.values, scale=self._scale, where=due.where)
             self.num_applied += len(due.keys)

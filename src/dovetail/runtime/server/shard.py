@@ -141,6 +141,7 @@ def apply_rows(
     rows: Sequence[RowGradients],
     wheres: Sequence[Whereabouts | None],
     *,
+    step: int,
     scale: float,
     factor: float,
 ) -> int:
@@ -153,7 +154,7 @@ def apply_rows(
         mine = [place for place, (of_table, _, _) in enumerate(rows) if of_table == position]
         if not mine:
             continue
-        table.set_rate_factor(factor)
+        table.begin_step(step, factor=factor)
         if len(mine) == 1:
             _, keys, values = rows[mine[0]]
             values = values.view()
@@ -412,7 +413,8 @@ class Shard:
         Where there are slices, `after_slice` is told up to where the dense parameters have the step.
         """
         self.settle()
-        self._due.begin(self.tables, self._step.take_rows(self._due.spare()), scale=scale, factor=factor)
+        sums = self._step.take_rows(self._due.spare())
+        self._due.begin(self.tables, sums, step=self.version + 1, scale=scale, factor=factor)
         self.version += 1
         if self.keeps_dense and len(self.values):
             self.returned.put_into(self._step.dense)
@@ -456,7 +458,9 @@ class Shard:
         if before_apply is not None:
             before_apply(task, gradients.rows, dense, scale=scale, factor=factor)
         at_once = part.wheres if part.part == 0 else ()
-        self._applied_keys += apply_rows(self.tables, gradients.rows, at_once, scale=scale, factor=factor)
+        self._applied_keys += apply_rows(
+            self.tables, gradients.rows, at_once, step=self.version + 1, scale=scale, factor=factor
+        )
         if dense is not None and self.keeps_dense:
             if self.returned.is_any:
                 dense = dense.copy()  # a message's is not ours to change

@@ -38,6 +38,8 @@ class Read:
     batch: Batch
     look_ups: list[LookUp]
     read_s: float
+    data_s: float
+    """Of that, how long the samples took; the rest sorted out their keys."""
 
 
 class Fetcher:
@@ -116,12 +118,14 @@ class Fetcher:
 
     def read(self, micro_batch: MicroBatch) -> Read:
         """Read samples, and sort out their keys."""
-        start_s = time.perf_counter()
-        epoch = micro_batch.task.assign.epoch
-        batch = self._memory.lock_batch(self._samples.read(epoch, micro_batch.first, micro_batch.last))
+        start_s, begin_s = time.perf_counter(), now_s()
+        task = micro_batch.task
+        batch = self._memory.lock_batch(self._samples.read(task.assign.epoch, micro_batch.first, micro_batch.last))
+        data_s = time.perf_counter() - start_s
+        task.spans.append(Span("read", begin_s, now_s(), task.assign.step))
         asked = [look_up(table, keys, self._num_servers) for table, keys in self._model.asked(batch)]
         look_ups = [self._memory.lock(each) for each in asked]
-        return Read(micro_batch, batch, look_ups, time.perf_counter() - start_s)
+        return Read(micro_batch, batch, look_ups, time.perf_counter() - start_s, data_s)
 
     def fetch(self, read: Read) -> FetchedBatch:
         """Fetch the rows that samples need; with a task's first micro-batch, the dense parameters too."""
@@ -148,10 +152,11 @@ class Fetcher:
         task.spans.append(Span("fetch", begin_s + answer.parked_s, now_s(), assign.step))
         end_s = time.perf_counter()
         rows = list(zip(answer.look_ups, answer.rows, strict=True))
-        # What came before servers had to wait for a step was done while there was something else to wait for.
-        after_s = end_s - (answer.asked_s if answer.parked_s else start_s) - answer.parked_s
-        fetch_s = end_s - start_s - answer.parked_s
-        return FetchedBatch(micro_batch, read.batch, rows, answer.dense, fetch_s, after_s, arriving)
+        # What came before servers had to wait for a step was done while there was something else to wait for. How long
+        # they waited is by their own clocks, and may begin before this one's question to the last of them.
+        after_s = max(0.0, end_s - (answer.asked_s if answer.parked_s else start_s) - answer.parked_s)
+        fetch_s = max(0.0, end_s - start_s - answer.parked_s)
+        return FetchedBatch(micro_batch, read.batch, rows, answer.dense, fetch_s, after_s, arriving, read.data_s)
 
 
 def ahead(items: Iterator[Item], name: str) -> Iterator[Item]:

@@ -178,4 +178,5 @@ class Sender:
             num_rows=task.num_rows,
             num_kept=task.num_kept,
             kept_bytes=task.kept_bytes,
+            data_s=task.data_s,
         )

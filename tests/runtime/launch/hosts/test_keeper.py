@@ -5,12 +5,14 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import psutil
 import pytest
 
 from dovetail.errors import PlanError
-from dovetail.runtime.launch.hosts.daemon import LENGTH_BYTES, _answer_all, folder_of, framed
+from dovetail.runtime.launch.hosts.daemon import _answer_all, folder_of
+from dovetail.runtime.launch.hosts.framing import LENGTH_BYTES, MOST_BYTES, FramedSocket, framed, length_of
 from dovetail.runtime.launch.hosts.keeper import Keeper
 from dovetail.runtime.launch.hosts.protocol import (
     AskMissing,
@@ -238,6 +240,40 @@ def test_only_files_on_disks_are_looked_for():
     assert data_paths({"path": ["a.tsv", "s3://bucket/b.tsv"]}) == ["a.tsv"]
     assert data_paths({"path": "a.tsv"}) == ["a.tsv"]
     assert data_paths({}) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"x", bytes(range(256)) * 9999])
+def test_messages_come_as_they_were_sent_however_they_are_cut(content):
+    here, there = socket.socketpair()
+    heard = []
+    with closing(FramedSocket(there, heard=lambda: heard.append(1))) as receiving, here:
+        sending = threading.Thread(target=lambda: [here.sendall(framed(each)) for each in (content, b"last")])
+        sending.start()
+        assert receiving.receive() == content
+        assert receiving.receive() == b"last"
+        sending.join(60)
+        assert heard
+        assert not receiving.poll(0.0)
+        here.sendall(framed(b"whole")[:-1])
+        here.shutdown(socket.SHUT_WR)
+        with pytest.raises(EOFError):
+            receiving.receive()
+
+
+def test_whoever_announces_more_than_anybody_sends_is_hung_up_on(keeper):
+    with pytest.raises(ValueError, match=str(MOST_BYTES + 1)):
+        length_of((MOST_BYTES + 1).to_bytes(LENGTH_BYTES, "big"))
+    here, there = socket.socketpair()
+    with here:
+        here.sendall(b"\xff" * LENGTH_BYTES)
+        _answer_all(keeper, there)
+        assert here.recv(1) == b""
+
+
+def test_what_is_no_request_is_refused_over_every_connection(keeper):
+    for wrong in (b"", b"\x00", encode(HostFacts(keeper="x", cores=2, gpus=0, memory_bytes=1, folder="/f"))):
+        assert isinstance(decode_answer(keeper.answer_encoded(wrong)), RequestRefused)
+    assert decode_answer(keeper.answer_encoded(encode(AskMissing(paths=("/no/such",))))) == MissingPaths(("/no/such",))
 
 
 def test_answers_travel_as_they_are():

@@ -158,6 +158,7 @@ class FusedStep:
         """Train on the next announced batch; return its loss, which on CUDA the next call overwrites."""
         ((batch, places),) = self._steps.take()
         size = (places.num_keys, *(each.shape for each in batch.inputs))
+        self._rows.stepper.set_rate()
         loss = self._steps.run(size, [places], batch.inputs, self._launch)
         self._rows.stepped(batch, places)
         return loss

@@ -31,7 +31,9 @@ class RowStepper:
     def __init__(self, tier: DeviceTier, store: TieredStore, optimizer: RowOptimizer) -> None:
         self._tier, self._store, self._optimizer = tier, store, optimizer
         self._settings = torch.from_numpy(optimizer.settings()).to(tier.device)
-        self._rate, self._factor = float(self._settings[0]), 1.0
+        self._rate = float(self._settings[0])
+        self._step_number: int | None = None
+        self._factor = 1.0
         self._clock = torch.zeros((), dtype=torch.int32, device=tier.device)
         """How many updates there were, as kernels read it."""
 
@@ -39,11 +41,18 @@ class RowStepper:
         """Have kernels read how many updates there were."""
         self._clock.fill_(self._store.clock.step)
 
-    def set_rate_factor(self, factor: float) -> None:
-        """Have the following steps use `factor` times the optimizer's learning rate."""
-        if factor != self._factor:
-            self._factor = factor
-            self._settings[0] = float(np.float32(self._rate) * np.float32(factor))
+    def begin_step(self, step: int | None, factor: float) -> None:
+        """Have what follows be a step of that number, at `factor` times the learning rate; None: steps are counted."""
+        self._step_number, self._factor = step, factor
+        self.set_rate()
+
+    def set_rate(self) -> None:
+        """Have kernels read the rate of the next step."""
+        number = self._store.clock.step + 1 if self._step_number is None else self._step_number
+        rate = float(np.float32(self._optimizer.rate(number, self._factor)))
+        if rate != self._rate:
+            self._rate = rate
+            self._settings[0] = rate
 
     def touch(self, unique: Tensor, num: Tensor | None) -> None:
         """Count a look-up of distinct rows, of the first `num` where that is given, at the present step."""
@@ -138,6 +147,7 @@ class DeviceBatch:
         if self._bags is not None:
             order = self._bags.bag_of[order.long()]
             gradients = gradients / self._bags.divisors if self._bags.mean else gradients
+        self._stepper.set_rate()
         self._stepper.step(places.unique[: places.num_unique], places, order, gradients)
         self._stepper.stepped()
         self.release()

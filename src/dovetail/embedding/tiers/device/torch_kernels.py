@@ -250,6 +250,15 @@ def _row_wise_adagrad(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
 
 def _adam(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
     width = g.shape[1]
+    rate, left1, left2, epsilon = settings[0], settings[1], settings[2], settings[3]
+    before, square = rows[:, width : 2 * width], rows[:, 2 * width :]
+    first = before + (g - before) * left1
+    second = square + (g * g - square) * left2
+    return torch.cat([rows[:, :width] - rate * (first / (_root(second) + epsilon)), first, second], dim=1)
+
+
+def _adam_per_row(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
+    width = g.shape[1]
     rate, beta1, beta2, epsilon = settings[0], settings[1], settings[2], settings[3]
     left1 = rows[:, 3 * width : 3 * width + 1] * beta1 + (1 - beta1)
     left2 = rows[:, 3 * width + 1 :] * beta2 + (1 - beta2)
@@ -270,4 +279,11 @@ def _ftrl(rows: Tensor, g: Tensor, settings: Tensor) -> Tensor:
     return torch.cat([torch.where(z.abs() <= l1, torch.zeros_like(z), full), z, after], dim=1)
 
 
-STEPS = {"sgd": _sgd, "adagrad": _adagrad, "row-wise-adagrad": _row_wise_adagrad, "adam": _adam, "ftrl": _ftrl}
+STEPS = {
+    "sgd": _sgd,
+    "adagrad": _adagrad,
+    "row-wise-adagrad": _row_wise_adagrad,
+    "adam": _adam,
+    "adam-per-row": _adam_per_row,
+    "ftrl": _ftrl,
+}

@@ -14,17 +14,15 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
-from dovetail.runtime.launch.entry import allow_many_files
+from dovetail.open_files import allow_many_files
+from dovetail.runtime.launch.hosts.framing import FramedSocket
 from dovetail.runtime.launch.hosts.keeper import Keeper
-from dovetail.runtime.launch.hosts.protocol import RequestRefused, decode_request, encode
 
 TOKEN = re.compile(r"[0-9a-f]{16,64}")
 SOCKET = "keeper.sock"
-LENGTH_BYTES = 8
-MOST_BYTES = 1 << 34
 START_S = 30.0
 LOOK_S = 0.2
 CHUNK_BYTES = 1 << 16
@@ -36,11 +34,6 @@ def folder_of(token: str) -> Path:
         raise ValueError(f"{token} is no token")
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "dovetail" / "hosts" / token
-
-
-def framed(content: bytes) -> bytes:
-    """Return a message with its length before it."""
-    return len(content).to_bytes(LENGTH_BYTES, "big") + content
 
 
 # -- the keeper's own process ------------------------------------------------------------------------------------------
@@ -69,28 +62,9 @@ def serve(folder: Path, lost_s: float) -> None:
 
 def _answer_all(keeper: Keeper, line: socket.socket) -> None:
     """Answer one launcher's requests, in order, until it hangs up."""
-    with line, suppress(OSError, EOFError):
+    with closing(FramedSocket(line, heard=keeper.heard)) as messages, suppress(OSError, EOFError, ValueError):
         while True:
-            length = int.from_bytes(_read(line, LENGTH_BYTES, keeper), "big")
-            if length > MOST_BYTES:
-                return
-            try:
-                answer = keeper.answer(decode_request(_read(line, length, keeper)))
-            except ValueError as error:
-                answer = RequestRefused(error=str(error))
-            line.sendall(framed(encode(answer)))
-
-
-def _read(line: socket.socket, count: int, keeper: Keeper) -> bytes:
-    """Return so many bytes; a launcher is not silent while they come."""
-    found = bytearray()
-    while len(found) < count:
-        part = line.recv(min(count - len(found), 1 << 20))
-        if not part:
-            raise EOFError
-        keeper.heard()
-        found += part
-    return bytes(found)
+            messages.send(keeper.answer_encoded(messages.receive()))
 
 
 # -- the way to it -----------------------------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ from dovetail.runtime.launch.hosts.protocol import (
     RequestRefused,
     Signal,
     StartProcess,
+    decode_request,
+    encode,
 )
 from dovetail.runtime.private_folder import hold_port, let_go
 
@@ -87,6 +89,13 @@ class Keeper:
                 return RequestRefused(
                     error=str(error), hint="see what that host allows: its disks, its memory, `ulimit -a`"
                 )
+
+    def answer_encoded(self, request: bytes) -> bytes:
+        """Do what a message asks for, and return the answer as one; what is no request is refused."""
+        try:
+            return encode(self.answer(decode_request(request)))
+        except ValueError as error:
+            return encode(RequestRefused(error=str(error)))
 
     def close(self) -> None:
         """End every process and remove the folder; nothing is started any more."""

@@ -17,7 +17,7 @@ from dovetail.spec.hosts import Host
 
 
 class KeeperMessage(msgspec.Struct, frozen=True, tag=True):
-    """A request or an answer."""
+    """A request or an answer, of a keeper or of who passes it on."""
 
 
 class Fine(KeeperMessage, frozen=True):

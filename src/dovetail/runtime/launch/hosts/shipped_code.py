@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-import dovetail
+from dovetail import version
 
-PACKAGE = Path(dovetail.__file__).parent
+PACKAGE = Path(version.__file__).parent
 NEEDED = ("msgspec", "numba", "numpy", "psutil", "pyarrow", "safetensors", "torch", "zmq")
 """Packages that a worker imports."""
 CACHE = '${XDG_CACHE_HOME:-"$HOME/.cache"}/dovetail/code'
@@ -38,7 +38,8 @@ found["missing"] = [name for name in names if importlib.util.find_spec(name) is 
 spec = importlib.util.find_spec("dovetail")
 if spec is not None and spec.origin:
     folder = pathlib.Path(spec.origin).parent
-    said = re.search(r'__version__ = "([^"]*)"', pathlib.Path(spec.origin).read_text())
+    texts = [path.read_text() for path in (folder / "version.py", folder / "__init__.py") if path.is_file()]
+    said = re.search(r'__version__ = "([^"]*)"', "".join(texts))
     found["version"] = said.group(1) if said else "?"
     found["code"] = code_hash(folder)
 print("dovetail-probe " + json.dumps(found))

@@ -17,10 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dovetail import __version__
 from dovetail.errors import MissingExtraError
 from dovetail.runtime.launch.hosts import shipped_code as code
-from dovetail.runtime.launch.hosts.daemon import LENGTH_BYTES, framed
+from dovetail.runtime.launch.hosts.framing import LENGTH_BYTES, framed, length_of
 from dovetail.runtime.launch.hosts.protocol import (
     AskFacts,
     HostFacts,
@@ -32,6 +31,7 @@ from dovetail.runtime.launch.hosts.protocol import (
     encode,
 )
 from dovetail.spec.hosts import Host, HostsFile
+from dovetail.version import __version__
 
 CONNECT_S = 10.0
 """How long a host may take to let us in."""
@@ -212,7 +212,7 @@ class SshLine:
             async with asyncio.timeout(timeout_s):
                 process.stdin.write(framed(encode(request)))
                 await process.stdin.drain()
-                length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big")
+                length = length_of(await process.stdout.readexactly(LENGTH_BYTES))
                 return decode_answer(await process.stdout.readexactly(length))
         except (self._ssh.Error, OSError, EOFError, TimeoutError, ValueError) as error:
             why = _said(error)

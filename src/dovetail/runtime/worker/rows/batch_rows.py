@@ -66,7 +66,7 @@ class BatchRows:
     def leaf(self, table: int, keys: Tensor) -> Leaf:
         """Return the rows of some keys."""
         waiting = self._ahead.get(table, [])
-        found = next((pair for pair in waiting if _are(keys, pair[0].asked)), None)
+        found = next((pair for pair in waiting if are_keys(keys, pair[0].asked)), None)
         if found is not None:
             self._ahead[table] = [pair for pair in waiting if pair is not found]
         else:
@@ -171,7 +171,7 @@ def _limited(rows: Tensor, max_norm: float, norm_type: float) -> Tensor:
     return rows * torch.where(norms > max_norm, max_norm / (norms + 1e-7), 1.0)
 
 
-def _are(keys: Tensor, asked: Keys) -> bool:
+def are_keys(keys: Tensor, asked: Keys) -> bool:
     """Say whether keys are those that were asked for; on a GPU, without bringing them back."""
     if keys.numel() != len(asked):
         return False

@@ -27,11 +27,14 @@ SMALL = 256
 
 
 class ActivationTransport:
-    """To and from one device; in 16 `bits` floats travel as bfloat16, in fewer by a codec, unbiased."""
+    """To and from one device; in 16 `bits` floats travel as bfloat16, in fewer by a codec, unbiased.
 
-    def __init__(self, device: torch.device, *, bits: int = 32, seed: int = 0) -> None:
+    With `half`, those of tensors too small for a codec travel as bfloat16, else as they are.
+    """
+
+    def __init__(self, device: torch.device, *, bits: int = 32, half: bool = False, seed: int = 0) -> None:
         """Keep the device; numbers are rounded by chance, that of the seed."""
-        self._device, self._half = device, bits == 16
+        self._device, self._half = device, half or bits == 16
         self._codec, self._seed = codec_of(bits) if bits < 16 else None, seed
         self._is_cuda = device.type == "cuda"
         self._copies: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
@@ -102,15 +105,15 @@ class ActivationTransport:
         if self._is_cuda:
             torch.cuda.current_stream(self._device).wait_stream(self._copies)
 
-    def pin(self, lane: SharedMemoryFile) -> None:
-        """Have the GPU copy from and to a lane without help; where that cannot be, copies are slower."""
+    def pin(self, shared: SharedMemoryFile) -> None:
+        """Have the GPU copy from and to shared memory without help; where that cannot be, copies are slower."""
         if not self._is_cuda:
             return
-        memory, cudart = lane.memory(), torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        memory, cudart = shared.memory(), torch.cuda.cudart()  # type: ignore[no-untyped-call]
         address = memory.ctypes.data
         with torch.cuda.device(self._device):
             if int(cudart.cudaHostRegister(address, memory.nbytes, 0)) == 0:
-                weakref.finalize(lane, cudart.cudaHostUnregister, address)
+                weakref.finalize(shared, cudart.cudaHostUnregister, address)
                 return
             with suppress(RuntimeError):  # the error stays with the thread until somebody asks: not who comes next
                 torch.ones(1, device=self._device).add_(1)
@@ -120,7 +123,8 @@ def activation_transport(blueprint: Blueprint, device: torch.device, name: str) 
     """Return the way to and from a worker's device in as many bits as the run file says."""
     run = blueprint.run
     seed = stream_number(run.training.seed, f"travel/{name}")
-    return ActivationTransport(device, bits=run.activation_bits, seed=seed)
+    half = run.training.activations == "bfloat16"
+    return ActivationTransport(device, bits=run.activation_bits, half=half, seed=seed)
 
 
 def add_gradients(

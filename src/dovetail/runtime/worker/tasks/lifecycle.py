@@ -137,6 +137,7 @@ class TaskLifecycle:
         self._idle.add(begin_s, waited_s - own_s)
         idle_s, spans = self._idle.take()
         task.wait_s += idle_s
+        task.data_s += min(waited_s, fetched.read_s)
         task.spans += spans
 
     # -- it is computed ------------------------------------------------------------------------------------------------

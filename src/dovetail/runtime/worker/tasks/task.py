@@ -51,6 +51,8 @@ class Task:
     compute_s: float = 0.0
     fixed_s: float = 0.0
     wait_s: float = 0.0
+    data_s: float = 0.0
+    """How long samples were waited for that were still being read."""
     num_pieces: int = 0
     piece_samples: int = 0
     piece_s: float = 0.0
@@ -108,6 +110,8 @@ class FetchedBatch:
     """Of that, what could not be done before the servers had the step that it waited for."""
     arriving: ArrivingBuckets | None = None
     """The dense parameters, where they come in buckets."""
+    read_s: float = 0.0
+    """Of `fetch_s`, how long samples were read."""
 
 
 def divide(first: int, last: int, most: int, *, smaller_first: int | None = None) -> Iterator[tuple[int, int]]:

@@ -14,18 +14,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection, Pipe
 from typing import IO
 
-from dovetail.runtime.launch.hosts.protocol import HostProblem, Unreachable
+from dovetail.runtime.launch.hosts.framing import FramedSocket
+from dovetail.runtime.launch.hosts.protocol import HostProblem, RequestRefused, Unreachable, encode
 from dovetail.runtime.launch.hosts.ray.messages import (
     Connected,
     FromDriver,
-    NotConnected,
     Reply,
     ToDriver,
     decode_from_driver,
-    encode,
 )
 
 CONNECT_S = 60.0
@@ -45,7 +43,7 @@ class RayCluster:
         """Keep the address: `auto` for the cluster of this machine, or HEAD:PORT; nobody is called yet."""
         self.address, self._lost_s = address, lost_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._line: Connection | None = None
+        self._line: FramedSocket | None = None
         self._log: IO[bytes] | None = None
         self._numbers = itertools.count()
         self._waiting: dict[int, queue.Queue[Reply | None]] = {}
@@ -60,7 +58,8 @@ class RayCluster:
             _probe(self.address)
         self._forget_log()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it stays open as long as the process runs
-        ours, theirs = Pipe()
+        here, theirs = socket.socketpair()
+        ours = FramedSocket(here)
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, our own module
                 [sys.executable, "-m", f"{__package__}.driver", str(theirs.fileno()), self.address, str(self._lost_s)],
@@ -106,7 +105,7 @@ class RayCluster:
             with self._lock:
                 if self._line is None:
                     raise Unreachable(f"the process that speaks to Ray ended: {self._last_word()}")
-                self._line.send_bytes(encode(message))
+                self._line.send(encode(message))
         except OSError as error:
             raise Unreachable(str(error)) from None
 
@@ -135,36 +134,36 @@ class RayCluster:
             line, self._line = self._line, None
             if line is not None:
                 with suppress(OSError):
-                    _hang_up(line)
+                    line.hang_up()
             if self._process is not None:
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(END_S)
             self._end_process()
             self._forget_log()
 
-    def _first_word(self, line: Connection) -> Connected | NotConnected:
+    def _first_word(self, line: FramedSocket) -> Connected | RequestRefused:
         """Wait for word from the process; where the cluster does not let it in, that is seen in its log."""
         until_s = time.monotonic() + CONNECT_S
         with suppress(EOFError, OSError):
             while time.monotonic() < until_s:
                 if line.poll(LOOK_S):
-                    word: FromDriver = decode_from_driver(line.recv_bytes())
+                    word: FromDriver = decode_from_driver(line.receive())
                     if not isinstance(word, Reply):
                         return word
                 if NOT_LET_IN in self._said():
-                    return NotConnected(
+                    return RequestRefused(
                         "it does not let us in: the token is missing or another one",
                         hint="set RAY_AUTH_MODE=token, and give the cluster's token: RAY_AUTH_TOKEN_PATH, or "
                         "~/.ray/auth_token",
                     )
-            return NotConnected(f"it did not answer in {CONNECT_S:.0f} s", hint="see `ray status` on its head")
-        return NotConnected(f"the process that speaks to Ray ended: {self._last_word()}", hint="see `ray status`")
+            return RequestRefused(f"it did not answer in {CONNECT_S:.0f} s", hint="see `ray status` on its head")
+        return RequestRefused(f"the process that speaks to Ray ended: {self._last_word()}", hint="see `ray status`")
 
-    def _read(self, line: Connection) -> None:
+    def _read(self, line: FramedSocket) -> None:
         """Hand replies to those who wait for them, until the process is gone."""
-        with suppress(EOFError, OSError):
+        with suppress(EOFError, OSError, ValueError):
             while True:
-                word = decode_from_driver(line.recv_bytes())
+                word = decode_from_driver(line.receive())
                 if isinstance(word, Reply) and word.number in self._waiting:
                     self._waiting[word.number].put(word)
         with self._lock:
@@ -196,12 +195,6 @@ class RayCluster:
     def _last_word(self) -> str:
         """Return the last thing that it wrote."""
         return next(reversed(self._said().decode(errors="replace").strip().splitlines()), "without a word")
-
-
-def _hang_up(line: Connection) -> None:
-    """Have the other side see the end of the line; whoever reads here sees it as well, and closes."""
-    with socket.socket(fileno=os.dup(line.fileno())) as end:
-        end.shutdown(socket.SHUT_RDWR)
 
 
 def _probe(address: str) -> None:

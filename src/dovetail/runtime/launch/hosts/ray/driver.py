@@ -8,12 +8,12 @@ launcher does, and with it every keeper that it has in the cluster.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import Any
 
 import ray
@@ -21,7 +21,8 @@ from ray.exceptions import ActorDiedError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dovetail.runtime.launch.hosts import protocol as requests
+from dovetail.runtime.launch.hosts.framing import FramedSocket
+from dovetail.runtime.launch.hosts.protocol import AskFacts, CloseKeeper, RequestRefused, encode
 from dovetail.runtime.launch.hosts.ray.messages import (
     Ask,
     Connected,
@@ -30,12 +31,10 @@ from dovetail.runtime.launch.hosts.ray.messages import (
     Hold,
     LetGo,
     Node,
-    NotConnected,
     Open,
     Reply,
     ToDriver,
     decode_to_driver,
-    encode,
 )
 from dovetail.runtime.launch.hosts.ray.node import NodeKeeper
 from dovetail.runtime.launch.hosts.shipped_code import own_code
@@ -55,29 +54,28 @@ MOST_THREADS = 256
 class Driver:
     """What a launcher has in the cluster."""
 
-    def __init__(self, line: Connection, lost_s: float) -> None:
+    def __init__(self, line: FramedSocket, lost_s: float) -> None:
         """Answer on a line."""
         self._line, self._lost_s = line, lost_s
         self._actors: dict[str, Any] = {}
         self._died_on: dict[str, str] = {}
         """The node on which a host's last keeper died: one that comes back at the same address is another."""
         self._held: dict[str, Any] = {}
-        self._lock = threading.Lock()
 
     def serve(self) -> None:
         """Answer until the launcher hangs up, then end every keeper."""
         self.send(Connected(here=ray.util.get_node_ip_address(), nodes=tuple(nodes())))
         threading.Thread(target=self._ping, name="dovetail-ping", daemon=True).start()
         with ThreadPoolExecutor(MOST_THREADS) as pool:
-            with suppress(EOFError, OSError):
+            with suppress(EOFError, OSError, ValueError):
                 while True:
-                    self._take(decode_to_driver(self._line.recv_bytes()), pool)
+                    self._take(decode_to_driver(self._line.receive()), pool)
             list(pool.map(self._close, list(self._actors)))
 
     def send(self, message: FromDriver) -> None:
         """Tell the launcher; one that is gone hears nothing."""
-        with self._lock, suppress(OSError):
-            self._line.send_bytes(encode(message))
+        with suppress(OSError):
+            self._line.send(encode(message))
 
     def _ping(self) -> None:
         """Have keepers hear of us, also while a long request is on its way to one."""
@@ -113,7 +111,7 @@ class Driver:
 
     def _open(self, message: Open) -> Reply:
         """Have a keeper on a node: the one that is there where it answers, else a new one."""
-        host, facts = message.host, requests.encode(requests.AskFacts())
+        host, facts = message.host, encode(AskFacts())
         if host in self._actors:
             try:
                 return Reply(message.number, answer=ray.get(self._actors[host].answer.remote(facts), timeout=FACTS_S))
@@ -195,7 +193,7 @@ class Driver:
     def _close(self, host: str) -> None:
         """Have a keeper end its processes and remove what was brought."""
         with suppress(Exception):
-            close = requests.encode(requests.CloseKeeper())
+            close = encode(CloseKeeper())
             ray.get(self._actors[host].answer.remote(close), timeout=CLOSE_S)
 
     def _node_at(self, address: str, not_: str | None) -> str | None:
@@ -242,7 +240,7 @@ def _last_line(error: BaseException) -> str:
 def main() -> None:
     """Connect, say so, and serve."""
     descriptor, address, lost_s = sys.argv[1:]
-    line = Connection(int(descriptor))
+    line = FramedSocket(socket.socket(fileno=int(descriptor)))
     driver = Driver(line, float(lost_s))
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
@@ -250,7 +248,7 @@ def main() -> None:
         hint = "see `ray status`; this machine must be a node too: ray start --address=HEAD:PORT --num-cpus=0"
         if "token" in str(error).lower():
             hint = "set RAY_AUTH_MODE=token, and give the cluster's token: RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token"
-        driver.send(NotConnected(error=_first_line(error), hint=hint))
+        driver.send(RequestRefused(error=_first_line(error), hint=hint))
     else:
         driver.serve()
         ray.shutdown()

@@ -6,12 +6,10 @@ from typing import TypeAlias
 
 import msgspec
 
-
-class DriverMessage(msgspec.Struct, frozen=True, tag=True):
-    """Either way."""
+from dovetail.runtime.launch.hosts.protocol import KeeperMessage, RequestRefused
 
 
-class Node(DriverMessage, frozen=True):
+class Node(KeeperMessage, frozen=True):
     """A node of the cluster, and what of it nobody has taken."""
 
     name: str
@@ -21,22 +19,15 @@ class Node(DriverMessage, frozen=True):
     """All of them, taken or not."""
 
 
-class Connected(DriverMessage, frozen=True):
-    """The first word where the cluster lets us in."""
+class Connected(KeeperMessage, frozen=True):
+    """The first word where the cluster lets us in; where it does not, that is `RequestRefused`."""
 
     here: str
     """The address of this machine in the cluster."""
     nodes: tuple[Node, ...]
 
 
-class NotConnected(DriverMessage, frozen=True):
-    """The first word where it does not."""
-
-    error: str
-    hint: str
-
-
-class Open(DriverMessage, frozen=True):
+class Open(KeeperMessage, frozen=True):
     """Have a keeper on the node with this address; answered with its facts."""
 
     number: int
@@ -44,7 +35,7 @@ class Open(DriverMessage, frozen=True):
     address: str
 
 
-class Ask(DriverMessage, frozen=True):
+class Ask(KeeperMessage, frozen=True):
     """Pass a request on to the keeper of a host."""
 
     number: int
@@ -53,7 +44,7 @@ class Ask(DriverMessage, frozen=True):
     timeout_s: float
 
 
-class Hold(DriverMessage, frozen=True):
+class Hold(KeeperMessage, frozen=True):
     """Reserve resources of a node under a key, for as long as they are held."""
 
     number: int
@@ -63,19 +54,19 @@ class Hold(DriverMessage, frozen=True):
     timeout_s: float
 
 
-class LetGo(DriverMessage, frozen=True):
+class LetGo(KeeperMessage, frozen=True):
     """Give back what is reserved under a key; nobody waits for that."""
 
     key: str
 
 
-class Forget(DriverMessage, frozen=True):
+class Forget(KeeperMessage, frozen=True):
     """End the keeper of a host; nobody waits for that."""
 
     host: str
 
 
-class Reply(DriverMessage, frozen=True):
+class Reply(KeeperMessage, frozen=True):
     """What came of `Open`, `Ask` or `Hold`: an answer, or why there is none."""
 
     number: int
@@ -88,9 +79,8 @@ class Reply(DriverMessage, frozen=True):
 
 
 ToDriver: TypeAlias = Open | Ask | Hold | LetGo | Forget
-FromDriver: TypeAlias = Connected | NotConnected | Reply
+FromDriver: TypeAlias = Connected | RequestRefused | Reply
 
-encode = msgspec.msgpack.Encoder().encode
 _to_driver: msgspec.msgpack.Decoder[ToDriver] = msgspec.msgpack.Decoder(ToDriver)
 _from_driver: msgspec.msgpack.Decoder[FromDriver] = msgspec.msgpack.Decoder(FromDriver)
 decode_to_driver = _to_driver.decode

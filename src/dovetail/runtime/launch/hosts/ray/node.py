@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from dovetail.runtime.launch.hosts.keeper import Keeper
-from dovetail.runtime.launch.hosts.protocol import AskStates, decode_request, encode
+from dovetail.runtime.launch.hosts.protocol import AskStates
 from dovetail.runtime.launch.hosts.shipped_code import own_code
 from dovetail.runtime.private_folder import make_private_folder
 
@@ -38,7 +38,7 @@ class NodeKeeper:
 
     def answer(self, request: bytes) -> bytes:
         """Do what the launcher asks for."""
-        return encode(self._keeper.answer(decode_request(request)))
+        return self._keeper.answer_encoded(request)
 
     def _end_when_alone(self) -> None:
         """End, with every process, once the launcher must be gone, or has said that it goes."""

@@ -1,0 +1,157 @@
+"""How fast samples come from a Parquet file in training order, beside what one would write oneself.
+
+    python benchmarks/files.py            # reading alone
+    python benchmarks/files.py --train    # and `dovetail train` from the file beside samples in memory
+
+The file has 1 M samples of 26 slots and 13 numbers, and is written first. All sides read the same file in an order of
+the same kind: row groups at random, samples drawn over several of them, batches of 4,096. Prints the ratio last.
+In short trainings what a process loads and compiles at its first batch weighs more than reading: take 1 M samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as arrow_parquet
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from dovetail.data import Clicks, Loader, Source, as_source, load_data
+from dovetail.data.files.write import write_parquet
+
+SAMPLES, BATCH, WINDOW_GROUPS = 1_000_000, 4096, 4
+SLOTS = [f"slot{number + 1}" for number in range(26)]
+NUMBERS = [f"number{number + 1}" for number in range(13)]
+ROWS = 1_000_000
+
+
+class RowGroups(IterableDataset[Any]):
+    """What a good engineer writes: row groups at random, several open at once, rows shuffled over them."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        info = get_worker_info()
+        mine, of = (0, 1) if info is None else (info.id, info.num_workers)
+        file = arrow_parquet.ParquetFile(self._path)
+        draw = np.random.default_rng(0)
+        groups = draw.permutation(file.num_row_groups)[mine::of]
+        for first in range(0, len(groups), WINDOW_GROUPS):
+            table = file.read_row_groups(groups[first : first + WINDOW_GROUPS].tolist())
+            ids = np.stack([table[name].to_numpy() for name in SLOTS], axis=1)
+            dense = np.stack([table[name].to_numpy() for name in NUMBERS], axis=1)
+            labels = table["label"].to_numpy().astype(np.float32)
+            order = draw.permutation(len(labels))
+            for begin in range(0, len(order), BATCH):
+                rows = order[begin : begin + BATCH]
+                yield torch.from_numpy(ids[rows]), torch.from_numpy(dense[rows]), torch.from_numpy(labels[rows])
+
+
+def in_memory(path: str, hash_into: int) -> Source:
+    """Return the same samples in memory; what `dovetail train` reads for comparison."""
+    table = arrow_parquet.read_table(path)
+    return as_source(table, label="label", dense=NUMBERS, slots=SLOTS, hash_into=hash_into)
+
+
+def speed_of(batches: Any, count: Any) -> float:
+    """Return samples/s over all batches."""
+    begin_s, total = time.perf_counter(), 0
+    for batch in batches:
+        total += count(batch)
+    return total / (time.perf_counter() - begin_s)
+
+
+def reading(path: str, cache: str) -> dict[str, float]:
+    """Return samples/s of each side."""
+    options = {"path": path, "dense": NUMBERS, "slots": SLOTS, "hash_into": ROWS}
+    source = load_data("parquet", cache=cache, **options)
+    found: dict[str, float] = {}
+
+    def ours(data: Source, epoch: int, **wishes: Any) -> float:
+        loader = Loader(data, batch_size=BATCH, epoch=epoch, block_samples=512, pin=False, **wishes)
+        return speed_of(loader, lambda batch: batch.num_samples)
+
+    source.read(0, 1)
+    ours(source, 0, prefetch=0, stop=4 * BATCH)  # compiles
+    found["dovetail, first epoch, nothing cached"] = ours(load_data("parquet", cache=False, **options), 0)
+    ours(source, 0)
+    found["dovetail, cached, one core"] = max(ours(source, epoch, prefetch=0) for epoch in (1, 2, 3))
+    found["dovetail, cached, readers as needed"] = ours(source, 4)
+    cores = len(os.sched_getaffinity(0))
+    mine = DataLoader(RowGroups(path), batch_size=None, num_workers=cores)
+    found[f"PyArrow IterableDataset, {cores} processes"] = speed_of(mine, lambda batch: len(batch[2]))
+    try:
+        import datasets
+    except ImportError:
+        print("datasets is not installed: that side is left out", file=sys.stderr)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            table = datasets.Dataset.from_parquet(path, cache_dir=folder).with_format("torch").to_iterable_dataset(16)
+            shuffled = table.shuffle(seed=0, buffer_size=4 * BATCH).take(20 * BATCH)
+            loader = DataLoader(shuffled, batch_size=BATCH, num_workers=cores)
+            found[f"Hugging Face datasets, {cores} processes"] = speed_of(loader, lambda batch: len(batch["label"]))
+    return found
+
+
+def trained(name: str, options: dict[str, Any], out: Path, samples: int) -> float:
+    """Return the seconds for which `dovetail train`, a cold process, trains; what it takes to open data is apart."""
+    run = {
+        "model": {"name": "ctr-dnn"},
+        "data": {"name": name, "options": options, "samples": samples},
+        "training": {"batch": BATCH, "epochs": 1},
+    }
+    file = out.with_suffix(".json")
+    file.write_text(json.dumps(run))
+    begin_s = time.perf_counter()
+    command = [str(Path(sys.executable).parent / "dovetail"), "train", str(file), "--out", str(out), "--json"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
+    seconds = json.loads((out / "summary.json").read_text())["seconds"]
+    print(f"{out.name:<12} the whole command {time.perf_counter() - begin_s:6.1f} s, training {seconds:6.1f} s")
+    return float(seconds)
+
+
+def main() -> None:
+    """Write the file, read it by all sides, and print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--train", action="store_true", help="also train from the file and from memory")
+    parser.add_argument("--train-samples", type=int, default=SAMPLES // 4)
+    parser.add_argument("--file", type=Path, help="a file that was written before")
+    wishes = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dovetail-files-") as folder:
+        path = str(wishes.file or Path(folder) / "samples.parquet")
+        if not Path(path).exists():
+            write_parquet(Clicks(num_multi_valued=0), path, num_samples=SAMPLES)
+        cache = str(Path(folder) / "cache")
+        if wishes.train:
+            options = {"path": path, "dense": NUMBERS, "slots": SLOTS, "hash_into": ROWS, "cache": cache}
+            own = {"path": path, "hash_into": ROWS}
+            samples = wishes.train_samples
+            first_s = trained("parquet", options, Path(folder) / "first", samples)
+            memory_s = trained("files:in_memory", own, Path(folder) / "memory", samples)
+            file_s = trained("parquet", options, Path(folder) / "again", samples)
+            print(f"dovetail train, {samples:,} samples: from memory {memory_s:.1f} s, from the file {file_s:.1f} s,")
+            print(f"  first epoch, nothing cached {first_s:.1f} s")
+            print(f"ratio of speeds, file to memory: {memory_s / file_s:.2f}; first epoch: {memory_s / first_s:.2f}")
+            return
+        found = reading(path, cache)
+    for side, speed in found.items():
+        print(f"{side:<45} {speed:12,.0f} samples/s")
+    ours = found["dovetail, cached, readers as needed"]
+    others = max(speed for side, speed in found.items() if not side.startswith("dovetail"))
+    print(f"ratio, dovetail cached to the fastest other: {ours / others:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""From a column of a table to arrays: numbers, ids of categories, tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numba import carray, njit  # type: ignore[attr-defined]
+from numpy.typing import NDArray
+
+from dovetail.data.counter import stream_of
+from dovetail.data.errors import DataError, DataWarning
+from dovetail.data.pointers import FAR, pointer
+from dovetail.data.read_rows import NUMBER, WHOLE_BELOW
+from dovetail.splitmix import mix
+
+KEY_MASK = np.uint64((1 << 63) - 1)
+_FNV_PRIME = np.uint64(0x100000001B3)
+
+OTHER_SEPARATORS = (",", ";", "|", " ", "\t")
+SUSPICIOUS = 0.2
+"""The part of a column's values with another separator from which on that is said."""
+
+
+_NEAR = 32
+_NONE_LACK = np.zeros(0, dtype=np.bool_)
+
+
+def slot_salt(slot: str) -> np.uint64:
+    """Return what tells the ids of one slot from those of another."""
+    return stream_of(0, f"slot/{slot}")
+
+
+@njit(cache=True, nogil=True)
+def key_of_bytes(text: NDArray[np.uint8], begin: int, end: int, salt: np.uint64) -> np.int64:  # pragma: no cover
+    """Return the id of text[begin:end] in the slot with this salt: 63 bits, FNV-1a and then mixed."""
+    word = salt
+    for position in range(begin, end):
+        word = (word ^ np.uint64(text[position])) * _FNV_PRIME
+    return np.int64(mix(word) & KEY_MASK)
+
+
+@njit(cache=True, nogil=True)
+def keys_of_strings(
+    text: NDArray[np.uint8], offsets: NDArray[np.int64], salt: np.uint64
+) -> NDArray[np.int64]:  # pragma: no cover
+    """Return the ids of many strings that lie one after the other."""
+    keys = np.empty(offsets.size - 1, dtype=np.int64)
+    for i in range(offsets.size - 1):
+        keys[i] = key_of_bytes(text, offsets[i], offsets[i + 1], salt)
+    return keys
+
+
+@njit(cache=True, nogil=True)
+def keys_of_whole_numbers(
+    values: NDArray[np.int64], lacking: NDArray[np.bool_], salt: np.uint64
+) -> NDArray[np.int64]:  # pragma: no cover
+    """Return the ids of whole numbers, which are those of their decimal digits; of one that lacks, that of no text."""
+    keys = np.empty(values.size, dtype=np.int64)
+    digits = np.empty(20, dtype=np.uint64)
+    for i in range(values.size):
+        word, count = salt, 0
+        if not (lacking.size and lacking[i]):
+            rest = np.uint64(values[i])
+            if values[i] < 0:
+                word = (word ^ np.uint64(45)) * _FNV_PRIME  # a minus
+                rest = np.uint64(0) - rest
+            while count == 0 or rest:
+                digits[count] = np.uint64(48) + rest % np.uint64(10)
+                rest //= np.uint64(10)
+                count += 1
+        for k in range(count - 1, -1, -1):
+            word = (word ^ digits[k]) * _FNV_PRIME
+        keys[i] = np.int64(mix(word) & KEY_MASK)
+    return keys
+
+
+def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column in one piece, of a type that is computed with: no dictionary, no view, no decimal."""
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    kind = values.type
+    if isinstance(kind, pa.BaseExtensionType):
+        values, kind = values.storage, values.storage.type
+    if pa.types.is_dictionary(kind):
+        values = values.dictionary_decode()
+        kind = values.type
+    if str(kind) in ("string_view", "binary_view"):
+        return values.cast(pa.large_string() if str(kind) == "string_view" else pa.large_binary())
+    if pa.types.is_decimal(kind):
+        return values.cast(pa.float64(), safe=False)
+    return values
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Say whether values are text, or bytes."""
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)
+
+
+def numbers_of(column: pa.ChunkedArray, bad: dict[int, str], name: str, *, may_lack: bool) -> NDArray[np.float64]:
+    """Return a column as finite numbers, 0 where there is none; rows that have no number are put into `bad`."""
+    numbers, lacking = numbers_or_none(column, bad, name)
+    if not may_lack:
+        complain(bad, lacking, f"`{name}` is missing")
+    return numbers
+
+
+def numbers_or_none(
+    column: pa.ChunkedArray, bad: dict[int, str], name: str
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return a column as finite numbers, 0 where there is none, and where there is none."""
+    values = plain(column)
+    lacking = np.asarray(pc.is_null(values).to_numpy(zero_copy_only=False))
+    if is_text(values.type):
+        values = values.cast(pa.binary())
+        lacking = lacking | np.asarray(
+            pc.equal(pc.binary_length(values), 0).fill_null(True).to_numpy(zero_copy_only=False)
+        )
+        shaped = pc.fill_null(pc.match_substring_regex(values, NUMBER), False)
+        complain(bad, ~np.asarray(shaped.to_numpy(zero_copy_only=False)) & ~lacking, f"`{name}` is not a number")
+        values = pc.if_else(shaped, values, pa.scalar(None, pa.binary())).cast(pa.string())
+    elif not (
+        pa.types.is_integer(values.type)
+        or pa.types.is_floating(values.type)
+        or pa.types.is_boolean(values.type)
+        or pa.types.is_null(values.type)
+    ):
+        raise DataError(f"column `{name}` holds {values.type}, not numbers", hint="name it among the slots instead")
+    numbers = np.array(pc.fill_null(values.cast(pa.float64(), safe=False), 0.0).to_numpy(zero_copy_only=False))
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(numbers.astype(np.float32))
+    complain(bad, ~finite, f"`{name}` is not a finite number")
+    numbers[~finite] = 0.0
+    return numbers, lacking
+
+
+def tensor_of(
+    column: pa.ChunkedArray,
+    bad: dict[int, str],
+    name: str,
+    separator: str,
+    shape: tuple[int, ...] | None,
+    *,
+    whole: bool = False,
+) -> torch.Tensor:
+    """Return a column of numbers, of lists of them (nested ones too) or of text with numbers in it as one tensor.
+
+    Whole numbers are int64, others float32; text has no type, and is whole where that is said. Shorter lists get zeros
+    behind; what does not fit `shape` goes into `bad`.
+    """
+    values = plain(column)
+    kind = values.type
+    if is_text(kind):
+        words = pc.split_pattern(pc.fill_null(values.cast(pa.string()), ""), separator)
+        try:
+            values = words.cast(pa.list_(pa.int64() if whole else pa.float64()))
+        except pa.ArrowInvalid as problem:
+            kind = "whole numbers" if whole else "numbers"
+            raise DataError(
+                f"field `{name}` is not {kind} with `{separator}` between: {problem}", hint="give its `separator`"
+            ) from None
+    if is_list(values.type):
+        rows = [_nested(row) for row in values.to_pylist()]
+    else:
+        numbers = numbers_of(column, bad, name, may_lack=False)
+        is_whole = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+        return torch.from_numpy(numbers.astype(np.int64 if is_whole else np.float32))
+    dims = max((row.ndim for row in rows), default=1)
+    for number, row in enumerate(rows):
+        if row.ndim != dims and row.size:
+            bad.setdefault(number, f"`{name}` has {row.ndim} dimensions, others {dims}")
+        elif shape is not None and row.size != int(np.prod(shape)):
+            bad.setdefault(number, f"`{name}` has {row.size} numbers, not {' x '.join(map(str, shape))}")
+        elif not np.isfinite(row).all():
+            bad.setdefault(number, f"`{name}` is not finite")
+    good = [row if number not in bad else row[:0] for number, row in enumerate(rows)]
+    longest = [max((row.shape[d] for row in good if row.ndim == dims), default=0) for d in range(dims)]
+    if shape is not None:
+        longest = [int(np.prod(shape))] if dims == 1 else longest
+    is_whole = whole or all(np.issubdtype(row.dtype, np.integer) for row in rows if row.size)
+    packed = np.zeros((len(rows), *longest), dtype=np.int64 if is_whole else np.float32)
+    for number, row in enumerate(good):
+        if row.ndim == dims:
+            packed[number][tuple(slice(length) for length in row.shape)] = row
+    tensor = torch.from_numpy(packed)
+    return tensor.reshape(len(rows), *shape) if shape is not None else tensor
+
+
+def _nested(row: object) -> NDArray[np.generic]:
+    """Return a list of numbers, or of such lists, as an array."""
+    if row is None:
+        return np.zeros(0)
+    try:
+        return np.asarray(row)
+    except ValueError:
+        raise DataError("a field's lists within lists are of unlike lengths", hint="make them alike") from None
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Say whether values are lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def complain(bad: dict[int, str], wrong: NDArray[np.bool_], reason: str) -> None:
+    """Put the rows that are wrong into `bad`, unless something else was wrong with them before."""
+    for row in np.flatnonzero(wrong):
+        bad.setdefault(int(row), reason)
+
+
+@njit(cache=True, nogil=True)
+def side_by_side(columns: NDArray[np.int64], rows: NDArray[np.int64]) -> None:  # pragma: no cover
+    """Put columns of ids, given by their addresses, side by side; a few rows at a time, which stay near."""
+    for first in range(0, rows.shape[0], _NEAR):
+        last = min(first + _NEAR, rows.shape[0])
+        for slot in range(columns.size):
+            values = carray(pointer(columns[slot]), (FAR,), np.int64)
+            for row in range(first, last):
+                rows[row, slot] = values[row]
+
+
+def interleave(
+    bags: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], num_rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return ids and offsets sample by sample, from (ids, lengths) slot by slot."""
+    if all(len(values) == num_rows and (counts == 1).all() for values, counts in bags):
+        columns = [np.ascontiguousarray(values) for values, _ in bags]
+        even = np.empty((num_rows, len(bags)), dtype=np.int64)
+        side_by_side(np.array([column.ctypes.data for column in columns], dtype=np.int64), even)
+        return even.reshape(-1), np.arange(even.size + 1)
+    lengths = np.zeros((num_rows, len(bags)), dtype=np.int64)
+    for slot, (_, counts) in enumerate(bags):
+        lengths[:, slot] = counts
+    offsets = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
+    ids = np.empty(offsets[-1], dtype=np.int64)
+    for slot, (values, counts) in enumerate(bags):
+        begins = offsets[:-1].reshape(num_rows, len(bags))[:, slot]
+        own_begins = np.cumsum(counts) - counts
+        ids[np.repeat(begins - own_begins, counts) + np.arange(values.size)] = values
+    return ids, offsets
+
+
+def bags_of(column: pa.ChunkedArray, name: str, separator: str | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ids of a slot and how many each row has; a single value that is missing has an id of its own.
+
+    With a `separator` a row has any number of values; a missing or empty one among them is none.
+    """
+    values = plain(column)
+    if separator is not None and not is_list(values.type):
+        text = pc.fill_null(text_of(values, name).cast(pa.string()), "")
+        warn_of_separator(text, name, separator)
+        values = pc.split_pattern(text, separator)
+    if not is_list(values.type):
+        if pa.types.is_integer(values.type) and values.type != pa.uint64():
+            lacking = np.asarray(pc.is_null(values).to_numpy(zero_copy_only=False)) if values.null_count else _NONE_LACK
+            numbers = np.asarray(pc.fill_null(values, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+            return keys_of_whole_numbers(numbers, lacking, slot_salt(name)), np.ones(len(values), dtype=np.int64)
+        return _keys(pc.fill_null(text_of(values, name), b""), name), np.ones(len(values), dtype=np.int64)
+    counts = np.array(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    text = pc.fill_null(text_of(plain(values.flatten()), name), b"")
+    filled = np.asarray(pc.greater(pc.binary_length(text), 0).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    if not filled.all():
+        row_of = np.repeat(np.arange(counts.size), counts)
+        counts = np.bincount(row_of[filled], minlength=counts.size).astype(np.int64)
+        text = text.filter(pa.array(filled))
+    return _keys(text, name), counts
+
+
+def warn_of_separator(text: pa.Array, name: str, separator: str) -> None:
+    """Say where a multi-valued column looks as if its values were parted by something else."""
+    if not len(text) or pc.any(pc.match_substring(text, separator)).as_py():
+        return
+    for other in OTHER_SEPARATORS:
+        holds = pc.sum(pc.match_substring(text, other)).as_py() or 0
+        if other != separator and holds >= SUSPICIOUS * len(text):
+            warnings.warn(
+                f"no value of the multi-valued column `{name}` has the separator `{separator}`, but {holds:,} of "
+                f'{len(text):,} have `{other}`: is that it? Then give separator="{other}"',
+                DataWarning,
+                stacklevel=2,
+            )
+            return
+
+
+def text_of(values: pa.Array, name: str) -> pa.Array:
+    """Return values of a slot as bytes: text as it is, whole numbers in decimal digits, `true` and `false`.
+
+    Whole numbers may be written as floats, as pandas has those of a column in which some are missing.
+    """
+    kind = values.type
+    if pa.types.is_floating(kind):
+        numbers = np.array(pc.fill_null(values.cast(pa.float64()), np.nan).to_numpy(zero_copy_only=False))
+        is_there = ~np.isnan(numbers)
+        there = numbers[is_there]
+        with np.errstate(invalid="ignore"):
+            if not bool(((np.abs(there) < WHOLE_BELOW) & (there == np.trunc(there))).all()):
+                raise DataError(
+                    f"slot `{name}` holds {kind}, and not whole numbers alone",
+                    hint="name it among the numbers (dense), or make slots of it: bucketise",
+                )
+        numbers[~is_there] = 0.0
+        values = pa.array(numbers.astype(np.int64), mask=~is_there).cast(pa.string())
+    elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        values = values.cast(pa.string())
+    elif not (is_text(kind) or pa.types.is_null(kind)):
+        raise DataError(f"slot `{name}` holds {kind}", hint="slots hold text, whole numbers, or lists of them")
+    return values.cast(pa.binary())
+
+
+def _keys(values: pa.Array, name: str) -> NDArray[np.int64]:
+    """Return the ids of values as bytes."""
+    _, offsets_buffer, text_buffer = values.buffers()
+    offsets = (
+        np.frombuffer(offsets_buffer, dtype=np.int32)[values.offset : values.offset + len(values) + 1]
+        if len(values)
+        else np.zeros(1, dtype=np.int32)
+    )
+    text = (
+        np.frombuffer(text_buffer, dtype=np.uint8)
+        if text_buffer is not None and len(values)
+        else np.zeros(0, dtype=np.uint8)
+    )
+    return np.asarray(keys_of_strings(text, offsets.astype(np.int64), slot_salt(name)))

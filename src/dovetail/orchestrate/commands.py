@@ -1,0 +1,214 @@
+"""Commands as functions of the same names, for programs and notebooks; they take what the command line takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dovetail.errors import SpecError
+
+if TYPE_CHECKING:
+    from dovetail.profiler.profile import Profile
+    from dovetail.runtime.planned.from_plan import Tell
+    from dovetail.scheduler.policy import Policy
+    from dovetail.simulator.knowledge import KnowledgeName
+    from dovetail.simulator.metrics import Outcome
+    from dovetail.spec.plan import Plan
+    from dovetail.spec.problem import Problem
+    from dovetail.spec.workload import Workload
+
+SAMPLES = 45_840_617
+"""Of the public click log, which `profile` takes where nobody says how many training will see."""
+
+
+def _quietly(_: str) -> None:
+    """Say nothing."""
+
+
+def plan(
+    problem: Problem | str | Path,
+    *,
+    method: str = "exact",
+    min_samples_per_s: float | None = None,
+    finish_in: str | None = None,
+    max_cost_per_hour: float | None = None,
+    max_stages: int | None = None,
+    split_stages: bool = False,
+    spot: bool = False,
+    time_limit_s: float = 30.0,
+    seed: int = 0,
+) -> Plan:
+    """Return which layers to run on which type, on how many units, for the least money at the speed you need.
+
+    `problem` is what `profile` returned, or a file: TOML or JSON. With `max_cost_per_hour` it is the fastest plan for
+    so many USD/h. `finish_in` ("6h") is another way to say `min_samples_per_s`. The same as `dovetail plan`.
+    """
+    from dovetail.catalogue import read_problem_with, users_catalogue  # noqa: PLC0415 - compilers, when it is called
+    from dovetail.planner.compile import compile_kernels  # noqa: PLC0415
+    from dovetail.planner.demands import Demands  # noqa: PLC0415
+    from dovetail.planner.methods import Options, check_method, plan_with  # noqa: PLC0415
+    from dovetail.planner.plan import fastest_plan  # noqa: PLC0415
+    from dovetail.units import parse_duration_s  # noqa: PLC0415
+
+    if min_samples_per_s is not None and finish_in is not None:
+        raise SpecError(
+            "plan() has min_samples_per_s and finish_in", hint="give one of them: both say how fast it has to be"
+        )
+    if isinstance(problem, str | Path):
+        problem = read_problem_with(users_catalogue(()), Path(problem), spot=spot)
+    if finish_in is not None:
+        min_samples_per_s = problem.training.total_samples / parse_duration_s(finish_in)
+    if min_samples_per_s is not None:
+        problem = problem.with_floor(min_samples_per_s)
+    demands = Demands(
+        max_cost_per_hour=max_cost_per_hour,
+        max_stages=max_stages,
+        split_stages=split_stages,
+        time_limit_s=time_limit_s,
+    )
+    options = Options(seed=seed)
+    check_method(method, options)
+    compile_kernels(clock=time.perf_counter)
+    if max_cost_per_hour is not None:
+        return fastest_plan(problem, demands, clock=time.perf_counter)
+    return plan_with(method, problem, demands, clock=time.perf_counter, options=options)
+
+
+def profile(
+    model: str,
+    data: str = "clicks",
+    *,
+    batch: int = 1024,
+    model_options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    optimizer: str | None = None,
+    workers: int = 1,
+    usd_per_hour: Mapping[str, float] | None = None,
+    resources: Sequence[str] = (),
+    network_gb_per_s: float | None = None,
+    row_cache: int | None = None,
+    samples: int = SAMPLES,
+    min_samples_per_s: float = 0.0,
+    seed: int = 0,
+    tell: Tell = _quietly,
+) -> Problem:
+    """Measure a model's layers on this machine, and return the problem that `plan` takes.
+
+    `resources` are types of the catalogue, such as "aws:g5.xlarge", that are estimated; `usd_per_hour` says what a unit
+    of this machine costs. The same as `dovetail profile`.
+    """
+    return measured_profile(
+        model,
+        data,
+        batch=batch,
+        model_options=model_options,
+        data_options=data_options,
+        optimizer=optimizer,
+        workers=workers,
+        usd_per_hour=usd_per_hour,
+        resources=resources,
+        network_gb_per_s=network_gb_per_s,
+        row_cache=row_cache,
+        samples=samples,
+        min_samples_per_s=min_samples_per_s,
+        seed=seed,
+        tell=tell,
+    ).problem
+
+
+def measured_profile(
+    model: str,
+    data: str,
+    *,
+    batch: int,
+    model_options: Mapping[str, Any] | None,
+    data_options: Mapping[str, Any] | None,
+    optimizer: str | None,
+    workers: int,
+    usd_per_hour: Mapping[str, float] | None,
+    resources: Sequence[str],
+    network_gb_per_s: float | None,
+    row_cache: int | None,
+    samples: int,
+    min_samples_per_s: float,
+    seed: int,
+    tell: Tell,
+) -> Profile:
+    """Return what `profile` measures, layer by layer, with the problem that follows."""
+    from dovetail.orchestrate.profiling import (  # noqa: PLC0415 - torch, when it is called
+        buses_of,
+        links_between,
+        network_speed,
+        types_at_hand,
+        types_elsewhere,
+    )
+    from dovetail.profiler.profile import profile as measure  # noqa: PLC0415
+    from dovetail.profiler.request import ProfileRequest  # noqa: PLC0415
+    from dovetail.spec.problem import Training  # noqa: PLC0415
+
+    request = ProfileRequest(
+        model=model,
+        batch=batch,
+        model_options=dict(model_options or {}),
+        data=data,
+        data_options=dict(data_options or {}),
+        optimizer=optimizer,
+        seed=seed,
+    )
+    at_hand, elsewhere = types_at_hand(usd_per_hour), types_elsewhere(resources)
+    buses = buses_of(resources)
+    if row_cache and not buses and not any(resource.kind == "gpu" for resource in at_hand):
+        raise SpecError(
+            f"--row-cache {row_cache}: PyTorch finds no GPU here, and none of --resources has a known bus",
+            hint="leave it away, profile where there is one, or name a GPU type, e.g. --resources aws:g5.xlarge",
+        )
+    network = network_speed(network_gb_per_s, tell=tell)
+    return measure(
+        request,
+        training=Training(samples=samples, batch=batch, min_samples_per_s=min_samples_per_s),
+        at_hand=at_hand,
+        elsewhere=elsewhere,
+        links=links_between(at_hand, elsewhere, network, tell=tell),
+        network_bytes_per_s=network.bytes_per_s,
+        num_workers=workers,
+        row_cache_batches=row_cache,
+        buses=buses,
+        say=lambda message: tell(f"{message} ..."),
+    )
+
+
+def simulate(
+    workload: Workload | str | Path,
+    policy: str | Policy = "dovetail",
+    *,
+    knowledge: KnowledgeName = "oracle",
+    knob: float | None = None,
+    nodes: str | None = None,
+    restart_s: float | None = None,
+    round_s: float | None = None,
+    seed: int = 0,
+) -> Outcome:
+    """Return when every job of a workload starts and finishes under a policy, in virtual time.
+
+    `workload` may be a file that `dovetail simulate` takes; `policy` a name, or an object with `decide(view, now_s)`.
+    """
+    from dovetail.scheduler.registry import make_policy  # noqa: PLC0415 - compilers, when it is called
+    from dovetail.simulator.engine import simulate as run  # noqa: PLC0415
+    from dovetail.simulator.traces.read import read_any  # noqa: PLC0415
+
+    if isinstance(workload, str | Path):
+        workload = read_any(
+            Path(workload), nodes=nodes, speeds=None, restart_s=restart_s, round_s=round_s, elastic=False
+        )
+    elif nodes is not None:
+        raise SpecError("simulate() has nodes beside a workload that has its own", hint="leave `nodes` away")
+    else:
+        given = {name: value for name, value in (("restart_s", restart_s), ("round_s", round_s)) if value is not None}
+        workload = msgspec.structs.replace(workload, **given)
+    chosen = make_policy(policy, knob=knob) if isinstance(policy, str) else policy
+    name = policy.rpartition(":")[2] if isinstance(policy, str) else type(policy).__name__
+    return run(workload, chosen, name=name, knowledge=knowledge, seed=seed).outcome

@@ -1,0 +1,3 @@
+"""The version of Dovetail, for those who must not import all of it to know."""
+
+__version__ = "0.1.0"

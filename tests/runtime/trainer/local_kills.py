@@ -1,0 +1,106 @@
+"""A run in one process that is killed (SIGKILL) at any moment and goes on from its newest checkpoint.
+
+    python -m tests.runtime.trainer.local_kills FOLDER SEED KILLS
+
+Each life is a fork of this process, which has loaded everything and computed nothing, so that a kill costs no import.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from dovetail.runtime.launch.start import start
+from dovetail.runtime.trainer.trainer import Trainer
+from dovetail.spec.run import Run, RunModel, RunWorker
+from dovetail.spec.run_sections import RunSaving, RunTable
+from tests.runtime.runs import ADAM, DATA, NUM_ROWS, State, last_state, make_run
+
+MODEL = RunModel(name="ctr-dnn", options={"num_rows": NUM_ROWS, "width": 4, "hidden": [16, 8]})
+EPOCHS = 5
+"""For each kill, and after the last one: however fast the machine, the run is not over before its next kill."""
+PATIENCE_S = 300.0
+
+
+def train_under_kills(folder: Path, seed: int, kills: int) -> dict[str, float]:
+    """Train twice, in peace and killed so often, from before the first step to the middle of a checkpoint; compare."""
+    run = make_run(
+        model=MODEL,
+        data=DATA,
+        samples=2000,
+        batch=50,
+        epochs=EPOCHS * (kills + 1),
+        optimizer=ADAM,
+        checkpoint=RunSaving(every_steps=7),
+    )
+    run = msgspec.structs.replace(run, workers=(RunWorker(),), table=RunTable(place="local", device="cpu"))
+    begun_s, draw = time.monotonic(), random.Random(seed)
+    steps_of_life = EPOCHS * 2000 // 50
+    done = 0
+    for kill in range(kills):
+        step = 0 if kill == 0 else steps_of_life * (kill - 1) + draw.randrange(steps_of_life)
+        done += _lives(run, folder / "killed", at_step=step, later_s=draw.uniform(0.0, 0.1))
+    if _lives(run, folder / "killed") or _lives(run, folder / "whole"):
+        raise TimeoutError("a run did not end")
+    whole, killed = last_state(folder / "whole"), last_state(folder / "killed")
+    return {
+        "kills": done,
+        "steps": killed.manifest.step,
+        "is_equal": _are_equal(whole, killed),
+        "seconds": time.monotonic() - begun_s,
+    }
+
+
+def _are_equal(one: State, other: State) -> bool:
+    """Say whether two states are the same to the last bit."""
+    pairs = [
+        (one.dense, other.dense),
+        *((vector, other.dense_state[name]) for name, vector in one.dense_state.items()),
+        *zip(one.keys, other.keys, strict=True),
+        *zip(one.rows, other.rows, strict=True),
+    ]
+    return one.manifest.step == other.manifest.step and all(np.array_equal(*pair) for pair in pairs)
+
+
+def _lives(run: Run, folder: Path, *, at_step: int | None = None, later_s: float = 0.0) -> bool:
+    """Have a process train, and kill it so long after a checkpoint of a step or a later one; say whether it lived."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            start(run, folder, resumed=_newest_step(folder) >= 0)
+            status = 0
+        finally:
+            os._exit(status)
+    patient_until_s = kill_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < kill_s:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            if status:
+                raise RuntimeError(f"a run ended with status {status}")
+            return False
+        if at_step is not None and kill_s == patient_until_s and _newest_step(folder) >= at_step:
+            kill_s = time.monotonic() + later_s
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return True
+
+
+def _newest_step(folder: Path) -> int:
+    """Return the step of the newest checkpoint that is whole; -1 before there is one."""
+    kept = (folder / "checkpoints").glob(f"step-{10 * '[0-9]'}/manifest.json")
+    return max((int(path.parent.name.removeprefix("step-")) for path in kept), default=-1)
+
+
+if __name__ == "__main__":
+    _ = Trainer  # what a life would import
+    print(json.dumps(train_under_kills(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
