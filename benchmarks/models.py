@@ -1,17 +1,17 @@
 """Ten public architectures: each trained by `dovetail.runtime.train` with its defaults, and by plain PyTorch.
 
-    python benchmarks/models.py [--samples 100000] [--only DLRM] [--processes] [--threads 1]
+    python benchmarks/models.py [--samples 100000] [--only DLRM] [--threads 1] [--processes]
 
-Both sides have all cores of this machine, all samples in memory as tensors (ours as a `TensorDataset`), the same batches
-in the same order, and Adagrad.
-Plain PyTorch is a loop over tensors that picks each batch by its numbers. Of sparse and dense gradients of tables, and
-of the optimizer's usual and its fused form, it has what is fastest in a trial of a few steps, model by model. Dovetail
-is one process, with what a run does beside: figures, a learnt read-ahead, checkpoints. The sides take turns, three
-times with three seeds; speeds are medians, while they train. Dovetail must end within the noise of PyTorch's seeds:
-three standard deviations, and one hundredth of the loss.
+Both sides have all cores of this machine, all samples in memory as tensors (ours as a `TensorDataset`), the same
+batches in the same order, and Adagrad. Plain PyTorch is a loop over tensors that picks each batch by its numbers. Of
+sparse and dense gradients of tables, and of the optimizer's usual and its fused form, it has what is fastest in a trial
+of a few steps, model by model. Dovetail is one process, with what a run does beside: figures, a learnt read-ahead,
+checkpoints. The sides take turns, three times with three seeds; speeds are medians, while they train. Dovetail must end
+within the noise of PyTorch's seeds: three standard deviations, and one hundredth of the loss.
 
-Threads that compute together meet many times a step: where others use the cores too, one waits for the other, and what is
-measured is that. With `--threads 1` each side computes in one thread, which is steadier then. With `--processes`, Dovetail is one worker and one server instead.
+Threads that compute together meet many times a step: where others use the cores too, one waits for the other, and that
+is what is measured. With `--threads 1` each side computes in one thread, which is steadier then. With `--processes`,
+Dovetail is one worker and one server instead.
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ def main() -> int:
     if given.threads:
         torch.set_num_threads(given.threads)
     how = "one worker and one server" if given.processes else "one process"
-    print(
-        f"{given.samples:,} samples, batches of {BATCH}, Adagrad, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; Dovetail: {how}\n"
-    )
+    cores = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    print(f"{given.samples:,} samples, batches of {BATCH}, Adagrad, {cores}; Dovetail: {how}\n")
     headings = (
         ("PyTorch, 3 seeds", 20),
         ("Dovetail", 9),

@@ -220,10 +220,8 @@ def assemble(
     labels = _room(good, *model.labels.shape[1:], kind=torch.float32, pin=pin)
     weights = _room(good if has_weights else 0, kind=torch.float32, pin=pin)
     slots = model.num_slots
-    if has_offsets:
-        offsets = _room(good * slots + 1, kind=torch.int64, pin=pin)
-    else:
-        offsets = even_offsets(good * slots + 1, pin)
+    bags = good * slots + 1
+    offsets = _room(bags, kind=torch.int64, pin=pin) if has_offsets else even_offsets(bags, pin)
     fill(
         samples,
         part_of,

@@ -23,8 +23,8 @@ def has_device_tier(run: Run) -> bool:
 
 
 FLOPS_A_THREAD = 20e6
-"""Of a forward and backward pass, for each thread at least. Threads that compute meet at every matrix product: where the
-products are small they gain little, and wait long whenever another thread, such as one that reads, has a core."""
+"""Of a forward and backward pass, for each thread at least. Threads that compute meet at every matrix product: where
+those are small they gain little, and wait long whenever another thread, such as one that reads, has a core."""
 
 
 def threads_of(run: Run, flops: float | None = None) -> int:
