@@ -5,9 +5,10 @@
     python benchmarks/files.py --memory 30   # the memory that training takes from a file 30 times as large
 
 The file has 1 M samples of 26 slots and 13 numbers, and is written first. All sides read the same file in an order of
-the same kind: row groups at random, samples drawn over several of them, batches of 4,096. Prints the ratio last.
-What a process has in memory is what Linux calls RssAnon and RssShmem: all of it but pages of files, which the page cache
-shares with everyone and gives up when it has to; looked at five times a second. In short trainings what a process loads and compiles at its first batch weighs more than reading: take 1 M samples.
+the same kind: row groups at random, samples drawn over several of them, batches of 4,096. Prints the ratio last. What a
+process has in memory is what Linux calls RssAnon and RssShmem: all of it but pages of files, which the page cache
+shares with everyone and gives up when it has to; looked at five times a second. In short trainings what a process loads
+and compiles at its first batch weighs more than reading: take 1 M samples.
 """
 
 from __future__ import annotations
@@ -159,13 +160,11 @@ def in_so_much_memory(path: str, folder: Path, times: int) -> None:
     if training.returncode:
         sys.exit(f"the training ended with status {training.returncode}")
     decoded = sum(entry.stat().st_size for entry in (folder / "cache").rglob("*") if entry.is_file())
-    print(
-        f"{samples:,} samples, {large.stat().st_size / 1e9:.1f} GB of Parquet, {decoded / 1e9:.1f} GB decoded in the cache"
-    )
-    print(f"one epoch: {time.perf_counter() - begin_s:.0f} s, the whole command")
-    print(
-        f"most memory beside the page cache: {most['anonymous'] / 1e6:.2f} GB (pages of files: {most['mapped'] / 1e6:.2f} GB)"
-    )
+    size, seconds = large.stat().st_size, time.perf_counter() - begin_s
+    print(f"{samples:,} samples, {size / 1e9:.1f} GB of Parquet, {decoded / 1e9:.1f} GB decoded in the cache")
+    print(f"one epoch: {seconds:.0f} s, the whole command")
+    own, files = most["anonymous"] * 1024 / 1e9, most["mapped"] * 1024 / 1e9
+    print(f"most memory beside the page cache: {own:.2f} GB (pages of files: {files:.2f} GB)")
 
 
 def resident(process: int) -> dict[str, int]:

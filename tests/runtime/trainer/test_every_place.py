@@ -14,8 +14,8 @@ from tests.runtime.trainer.test_on_host import as_local, finish, finish_with_ser
 from tests.runtime.trainer.zoo import SAMPLES, SGD, ZOO, one_process, run_of
 
 CLOSE = 1e-6
-"""Of the largest number of a vector or a table: what sums in another order may differ by. Rows and dense parameters step
-by SGD, which is linear in a gradient; Adam and Adagrad divide by its size, and make any difference of a small one large."""
+"""Of the largest number of a vector or a table: what sums in another order may differ by. All step by SGD, which is
+linear in a gradient; Adam and Adagrad divide by its size, and make any difference of a small one large."""
 OWN = "a module of one's own"
 
 
