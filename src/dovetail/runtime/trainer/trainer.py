@@ -73,6 +73,8 @@ class Trainer:
         Without `reads_ahead` nothing happens in other threads: a debugger stops where it should.
         """
         self.folder = folder
+        self._products = torch.get_float32_matmul_precision()
+        """How others in this process multiply: what the run's `precision` changes is changed back."""
         self._blueprint = blueprint = Blueprint.read(folder)
         self._group, self._is_alone = group or Alone(), group is None
         run = blueprint.run
@@ -244,6 +246,7 @@ class Trainer:
 
     def close(self) -> None:
         """Give back memory and files."""
+        torch.set_float32_matmul_precision(self._products)
         self._ahead.close()
         self._figures.close()
         for table in self._strategy.tables:
