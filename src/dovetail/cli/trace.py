@@ -35,7 +35,7 @@ def make(
     """Make a workload up: arrivals at a level of contention, sizes that spread far, speed curves of rings."""
     with errors_shown(as_json=as_json):
         from dovetail.simulator.traces.make import make_workload
-        from dovetail.simulator.traces.nodes import parse_nodes
+        from dovetail.simulator.traces.read import parse_nodes
         from dovetail.spec.workload import write_workload
 
         workload = make_workload(

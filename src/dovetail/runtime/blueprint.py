@@ -11,7 +11,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT
 from dovetail.runtime.sealed import read_sealed, write_sealed
 from dovetail.spec.run import Run
-from dovetail.spec.run_sites import RunSite, portions
+from dovetail.spec.run_sections import RunSite, portions
 
 
 class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
