@@ -26,7 +26,8 @@ from dovetail.runtime.process import Process
 from dovetail.runtime.worker.compute.compiled import can_compile, compiled, uncompiled
 from dovetail.runtime.worker.compute.low_precision import LossScale, LowParameters
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
-from dovetail.runtime.worker.rows.prefetch import KeyPrefetch, serve
+from dovetail.runtime.worker.rows.prefetch import KeyPrefetch
+from dovetail.runtime.worker.rows.table_layers import serve
 from dovetail.spec.run import Precision, RunWorker
 
 
