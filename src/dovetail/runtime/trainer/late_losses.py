@@ -22,6 +22,8 @@ class LateLosses:
         self._is_cuda = device.type == "cuda"
         self._waiting: deque[tuple[Tensor, Any, int, int]] = deque()
         self._known: list[tuple[int, float]] = []
+        self._free: list[tuple[Tensor, Any]] = []
+        """Room for losses, and events, that nobody waits for."""
 
     def take(self) -> list[tuple[int, float]]:
         """Return (samples, summed loss) of the steps whose losses have become known since this was last asked."""
@@ -33,9 +35,8 @@ class LateLosses:
         if not self._is_cuda:
             self._take(float(loss.detach()), samples, step)
             return
-        here = torch.empty((), dtype=torch.float32, pin_memory=True)
+        here, arrived = self._free.pop() if self._free else _room()
         here.copy_(loss.detach(), non_blocking=True)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrived.record()
         self._waiting.append((here, arrived, samples, step))
         while self._waiting and (len(self._waiting) > MOST_LATE or self._waiting[0][1].query()):
@@ -49,6 +50,7 @@ class LateLosses:
     def _look(self) -> None:
         here, arrived, samples, step = self._waiting.popleft()
         arrived.synchronize()
+        self._free.append((here, arrived))
         self._take(float(here), samples, step)
 
     def _take(self, total: float, samples: int, step: int) -> None:
@@ -58,3 +60,8 @@ class LateLosses:
                 hint="lower the learning rate, clip gradients, or look for broken samples",
             )
         self._known.append((samples, total))
+
+
+def _room() -> tuple[Tensor, Any]:
+    """Return room for a loss in page-locked memory, and the event of its arrival."""
+    return torch.empty((), dtype=torch.float32, pin_memory=True), torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -95,7 +95,8 @@ class Trainer:
         )
         self._strategy = (place or (rows_on_device if has_device_tier(run) else rows_on_host))(begin)
         self._model, self._steps = self._strategy.model, self._strategy.steps
-        self._dense = DenseStep(blueprint, self._model.values, self._model.gradients, newest, self._manifest)
+        values, gradients = self._model.values, self._model.gradients
+        self._dense = DenseStep(blueprint, values, gradients, newest, self._manifest, quiet=self._strategy.quiet)
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
         self.step = self._manifest.step
         """Steps that were begun."""
