@@ -1,8 +1,4 @@
-"""All known types by id: those that come with Dovetail, then a user's own, filtered and sorted.
-
-A `PriceList` is one file of them. A problem file whose types come from the catalogue gets numbers for each
-`type = "aws:g5.xlarge"`.
-"""
+"""All known types by id: those that come with Dovetail, then a user's own, filtered and sorted."""
 
 from __future__ import annotations
 
@@ -10,69 +6,13 @@ import difflib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Literal, get_args
 
-from msgspec import Meta, Struct, field
-from msgspec.structs import replace
-
-from dovetail.catalogue.entry import CatalogueEntry, check_date
+from dovetail.catalogue.entry import CatalogueEntry
+from dovetail.catalogue.price_list import packaged_price_list, read_price_list
 from dovetail.errors import SpecError, did_you_mean
-from dovetail.spec import Problem
-from dovetail.spec.checks import check_name, show
-from dovetail.spec.files import read_struct, read_table, struct_from
 from dovetail.spec.resource import Kind
-
-
-class PriceList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one file says; its date and source stand for every entry that gives none of its own."""
-
-    entries: Annotated[tuple[CatalogueEntry, ...], Meta(description="one table [[type]] for each type")] = field(
-        name="type"
-    )
-    prices_as_of: Annotated[
-        str | None, Meta(description='the month or day of the prices, e.g. prices_as_of = "2026-08"')
-    ] = None
-    prices_source: Annotated[str | None, Meta(description="where the prices come from, in words")] = None
-
-    def __post_init__(self) -> None:
-        """Refuse an id given twice; two files may share one, and the later file wins."""
-        check_date(self)
-        if self.prices_source is not None:
-            check_name(self, "prices_source")
-        first_seen: dict[str, int] = {}
-        for position, entry in enumerate(self.entries):
-            if entry.id in first_seen:
-                raise SpecError(
-                    f'is "{entry.id}", the id of type[{first_seen[entry.id]}] too',
-                    key=f"type[{position}].id",
-                    hint="keep one of the two, or give each its own id",
-                )
-            first_seen[entry.id] = position
-
-    def dated_entries(self) -> tuple[CatalogueEntry, ...]:
-        """Return the entries, each with the date and the source of its price."""
-        return tuple(
-            replace(
-                entry,
-                prices_as_of=entry.prices_as_of or self.prices_as_of,
-                prices_source=entry.prices_source or self.prices_source,
-            )
-            for entry in self.entries
-        )
-
-
-def read_price_list(path: Path) -> PriceList:
-    """Return the types in a TOML or JSON file of a user's own."""
-    return read_struct(path, PriceList)
-
-
-def packaged_price_list() -> PriceList:
-    """Return the types that come with Dovetail."""
-    with resources.as_file(resources.files("dovetail.catalogue") / "types.toml") as path:
-        return read_struct(path, PriceList)
-
 
 SortBy = Literal["price", "memory", "flops", "name"]
 VARIABLE = "DOVETAIL_CATALOGUE"
@@ -191,59 +131,3 @@ def _sort_key(sort_by: SortBy, *, spot: bool) -> Callable[[CatalogueEntry], tupl
         return math.inf if largest_first is None else -largest_first
 
     return lambda entry: (rank(entry), entry.id)
-
-
-def resolve_resource(table: Mapping[str, Any], catalogue: Catalogue, *, spot: bool) -> dict[str, Any]:
-    """Return a [[resource]] table with the catalogue's facts in place of its `type`.
-
-    What the table gives itself stays, its own price too; what the catalogue does not know stays out. A table without
-    `type` is returned as it is.
-    """
-    if "type" not in table:
-        return dict(table)
-    wanted = table["type"]
-    if not isinstance(wanted, str):
-        raise SpecError(
-            f"is {show(wanted)}, expected text in quotes",
-            key="type",
-            hint='`type` is the id of a catalogue entry, e.g. type = "aws:g5.xlarge"',
-        )
-    given = {key: value for key, value in table.items() if key != "type"}
-    try:
-        facts = _facts(catalogue, wanted, spot=spot and "price_per_hour" not in given)
-    except SpecError as error:
-        raise error.under("type") from None
-    return facts | given
-
-
-def _facts(catalogue: Catalogue, entry_id: str, *, spot: bool) -> dict[str, Any]:
-    """Return what the catalogue knows about a type, under the keys of a [[resource]] table."""
-    resource = catalogue.find(entry_id).to_resource(spot=spot)
-    keys = ("name", "kind", "price_per_hour", "memory_bytes", "flops_per_s", "memory_bytes_per_s")
-    return {key: value for key in keys if (value := getattr(resource, key)) is not None}
-
-
-def read_problem_with(catalogue: Catalogue, path: Path, *, spot: bool = False) -> Problem:
-    """Return the problem in a file; every `type = "cloud:instance"` in it is looked up in the catalogue."""
-    table = read_table(path)
-    resources = table.get("resource")
-    uses_catalogue = False
-    if isinstance(resources, list):
-        resolved = []
-        for position, resource in enumerate(resources):
-            if isinstance(resource, dict) and "type" in resource:
-                uses_catalogue = True
-                try:
-                    resolved.append(resolve_resource(resource, catalogue, spot=spot))
-                except SpecError as error:
-                    raise error.under(f"resource[{position}]").in_file(str(path)) from None
-            else:
-                resolved.append(resource)
-        table = {**table, "resource": resolved}
-    if spot and not uses_catalogue:
-        raise SpecError(
-            "has no resource with a `type`, so there are no spot prices to use",
-            hint='give a [[resource]] type = "aws:g5.xlarge", or leave --spot out',
-            file=str(path),
-        )
-    return struct_from(table, Problem, file=str(path))

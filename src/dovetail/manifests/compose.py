@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from dovetail.manifests.nodes import NodePool, PlannedNodes, head_words, node_words, train_line
+from dovetail.manifests.nodes import NodePool, PlannedNodes, train_line
+from dovetail.manifests.ray import head_words, node_words
 from dovetail.manifests.yaml import yaml_of
 
 HEAD = "head"

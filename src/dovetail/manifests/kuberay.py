@@ -6,7 +6,8 @@ import json
 import shlex
 from typing import Any
 
-from dovetail.manifests.nodes import PLAN, RUN, NodePool, PlannedNodes, resources, train_words
+from dovetail.manifests.nodes import PLAN, RUN, NodePool, PlannedNodes, train_words
+from dovetail.manifests.ray import resources
 from dovetail.manifests.yaml import yaml_of
 
 JOB, OUT = "/dovetail-job/", "/dovetail-out"

@@ -1,13 +1,10 @@
 """The machines that a plan asks for: for each of its types so many nodes of so many units, and one that leads.
 
 The first node holds no units. It runs what is not a worker: the launcher, the coordinator and the servers.
-
-A Ray cluster carries a plan wherever it is started: each of its nodes says of which type its units are.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -162,30 +159,3 @@ def train_line(out: str, *, on: str) -> str:
     """Return them for a shell in the files' folder, `on` as the shell has it; run again, it goes on with the run."""
     line = f"dovetail train {RUN} --plan {PLAN} --on {on}"
     return f"{line} $(test -e {out}/blueprint.json && echo --resume {out} || echo --out {out})"
-
-
-PORT = 6379
-"""Where the first node of a Ray cluster listens, unless told otherwise."""
-
-
-def resources(group: NodePool) -> str:
-    """Return what a node of a type offers, as `ray start --resources` takes it: one a thread or GPU of its workers."""
-    return json.dumps({group.type: group.gpus or group.cores})
-
-
-def head_words(*, port: int = PORT) -> list[str]:
-    """Return the words that start the first node, which offers nothing: no worker goes there."""
-    return ["ray", "start", "--head", f"--port={port}", "--num-cpus=0", "--num-gpus=0"]
-
-
-def node_words(group: NodePool, *, head: str, port: int = PORT) -> list[str]:
-    """Return the words that start a node of a type and stay with it."""
-    return [
-        "ray",
-        "start",
-        f"--address={head}:{port}",
-        f"--num-cpus={group.cores}",
-        f"--num-gpus={group.gpus}",
-        f"--resources={resources(group)}",
-        "--block",
-    ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from dovetail.manifests.nodes import PORT, NodePool, PlannedNodes, head_words, node_words, train_line
+from dovetail.manifests.nodes import NodePool, PlannedNodes, train_line
+from dovetail.manifests.ray import PORT, head_words, node_words
 
 
 class Slurm:

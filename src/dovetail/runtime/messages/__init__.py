@@ -69,24 +69,19 @@ from dovetail.runtime.messages.serving import (
     ServerStats,
     Waits,
 )
+from dovetail.runtime.messages.staging import Collect, Collected, Forward, Returned, Staff, StageSpans
 from dovetail.runtime.messages.working import (
     Assign,
     Close,
-    Collect,
-    Collected,
     Done,
     Extend,
-    Forward,
     GaveBack,
     GiveBack,
     More,
     RanOut,
     Recall,
     Reset,
-    Returned,
     Span,
-    Staff,
-    StageSpans,
 )
 
 Membership = Hello | WhoAreYou | Alive | Stop | Leaves | Failed

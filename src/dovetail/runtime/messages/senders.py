@@ -24,7 +24,8 @@ from dovetail.runtime.messages.serving import (
     ServerStats,
     Waits,
 )
-from dovetail.runtime.messages.working import Collect, Done, Forward, GaveBack, More, RanOut, StageSpans
+from dovetail.runtime.messages.staging import Collect, Forward, StageSpans
+from dovetail.runtime.messages.working import Done, GaveBack, More, RanOut
 
 LAUNCHER = "launcher"
 FROM_ALL = (Status, Hello, Alive, Failed)

@@ -2,8 +2,6 @@
 
 The model answers once, in evaluation and without gradients. Rows that lie on servers are stood in for by zeros; ids are
 checked against the sizes of PyTorch's tables, as PyTorch would, with the column in words.
-
-An id that a table has no row for is refused with its column; PyTorch refuses it without.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +24,7 @@ from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.task import check_task, infer_loss, usual_metrics
 from dovetail.models.whole import WholeModel
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.model.ids import check_ids
 
 PLACES, SAMPLES = 4, 64
 """Samples are looked at in so many places, so many each: data may be sorted by label."""
@@ -211,28 +209,3 @@ class _Zeros:
     def rows(self, keys: Tensor) -> Tensor:
         """Return one vector a key."""
         return torch.zeros(*keys.shape, self._width)
-
-
-def check_ids(ids: Tensor, num_rows: int, batch: Batch | None, schema: Schema | None) -> None:
-    """Refuse ids outside of 0 to `num_rows` - 1; the batch, where it is known, tells which column one came from."""
-    if not ids.numel():
-        return
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= num_rows:
-        key = low if low < 0 else high
-        column = _column_of(key, batch, schema) if batch is not None and schema is not None else None
-        place = f"column `{column}` has the id {key}" if column is not None else f"an id is {key}"
-        raise TrainingError(
-            f"{place}, and the table that looks it up has rows 0 to {num_rows - 1}",
-            hint=f"hash the column into the table's size where the data are read: hash_into = {num_rows}; "
-            "or look ids up in a dovetail.models.SlotEmbedding, which takes any",
-        )
-
-
-def _column_of(key: int, batch: Batch, schema: Schema) -> str | None:
-    """Return the slot of a batch that an id is in; None where the model made it up."""
-    found = np.flatnonzero(batch.ids.cpu().numpy() == key)
-    if not len(found) or not schema.num_slots:
-        return None
-    bag = int(np.searchsorted(batch.offsets.cpu().numpy(), found[0], side="right")) - 1
-    return schema.slots[bag % schema.num_slots].name

@@ -18,8 +18,8 @@ from dovetail.data.streams import stream_number
 from dovetail.models.embedding import RowSource, SlotEmbedding
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.model.build import Model, build_model
-from dovetail.runtime.model.dry_run import check_ids
 from dovetail.runtime.model.frozen import read_fixed, read_newest_statistics
+from dovetail.runtime.model.ids import check_ids
 from dovetail.runtime.model.parameters import TableLayer, dense_parameters, norms_of, sparse_modules
 from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
