@@ -170,6 +170,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[ServerSpec, ...]
     own_loss: str = ""
     """What the loss is called where it is an object of a Python program."""
+    flops: float | None = None
+    """Of a forward pass, a sample; None where nobody knows."""
     timeline: bool = False
     """Whether every worker's spans are kept."""
     fixed: str = ""

@@ -49,9 +49,9 @@ def finish(run, folder, *, resume=False, last_step=None, model=None, source=None
         return alone.wait(stop=stop)
 
 
-def finish_with_servers(run, folder, *, resume=False):
-    prepare(run, folder, resume=resume)
-    alone = DirectServers(folder)
+def finish_with_servers(run, folder, *, resume=False, model=None, source=None):
+    prepare(run, folder, resume=resume, model=model, source=source)
+    alone = DirectServers(folder, model=model, source=source)
     alone.run()
     alone.close()
 

@@ -67,6 +67,7 @@ def resolve(
             dense=dense,
             metrics=metrics,
             own_loss=own_loss,
+            flops=task.flops,
             stages=_stages(run, built, private, elsewhere),
             looks=looks,
         )

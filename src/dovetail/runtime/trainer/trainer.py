@@ -126,7 +126,7 @@ class Trainer:
         """Train to the end, or until `stop` says so, telling now and then how it goes; return the last report."""
         device, threads = self._model.device, torch.get_num_threads()
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.set_num_threads(threads_of(self._blueprint.run))
+            torch.set_num_threads(threads_of(self._blueprint.run, self._blueprint.flops))
             try:
                 self._draw_from(self.step)
                 return self._train(on_report or (lambda _: None), stop)
