@@ -129,7 +129,10 @@ def numbers_or_none(
         or pa.types.is_boolean(values.type)
         or pa.types.is_null(values.type)
     ):
-        raise DataError(f"column `{name}` holds {values.type}, not numbers", hint="name it among the slots instead")
+        hint = "name it among the slots instead"
+        if pa.types.is_temporal(values.type):
+            hint = f'make something of it: transforms=["hour({name})", "weekday({name})"]'
+        raise DataError(f"column `{name}` holds {values.type}, not numbers", hint=hint)
     numbers = np.array(pc.fill_null(values.cast(pa.float64(), safe=False), 0.0).to_numpy(zero_copy_only=False))
     with np.errstate(over="ignore"):
         finite = np.isfinite(numbers.astype(np.float32))

@@ -49,6 +49,7 @@ def dry_run(
     if not batch.num_samples:
         return Objective(loss, () if isinstance(model, WholeModel) else _own_metrics(model))
     scores = _answer(model, batch, source.schema, bare=bare)
+    check_rows(scores, batch)
     if isinstance(model, WholeModel):
         if model.loss is None:
             if loss is None:
@@ -67,6 +68,18 @@ def dry_run(
             hint='let its last block have reads=("labels", "weights")',
         )
     return Objective(loss, _own_metrics(model))
+
+
+def check_rows(scores: Scores, batch: Batch) -> None:
+    """Refuse an answer that has another number of rows than there are samples."""
+    for name, part in ({"": scores} if isinstance(scores, Tensor) else heads_of(scores)).items():
+        if isinstance(part, Tensor) and part.dim() and part.shape[0] != batch.num_samples:
+            called = f"part `{name}` of the model's answer" if name else "the model's answer"
+            raise ModelError(
+                f"{called} has {part.shape[0]} rows for {batch.num_samples} samples: its shape is {list(part.shape)}",
+                hint="answer one row a sample, in their order; ids of all slots come one after the other, with "
+                "`offsets` where each begins",
+            )
 
 
 def _check_loss(model: WholeModel, scores: Scores, batch: Batch, *, bare: bool) -> None:
