@@ -29,6 +29,10 @@ def export(
         made = export_run(run, out, checkpoint=checkpoint, model=own_module(model), trust=trust)
         if made.why_no_program:
             say(f"no model.pt2: torch.export could not follow this model ({made.why_no_program})")
+        for name, length in made.lengths.items():
+            say(f"model.pt2 takes {length} values of `{name}` a sample; {made.folder}/read_rows.py makes so many")
+        if made.least_samples > 1:
+            say(f"model.pt2 takes {made.least_samples} samples at least: to score one, give it twice")
         say(f"written: {', '.join(made.files)} in {made.folder}, {made.parameters:,} parameters")
         if as_json:
             print_json(msgspec.json.encode(made))

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from torch import nn
 
+from dovetail import logs
 from dovetail.data.load import how_made, load_data, named_data, options_known
 from dovetail.data.order import window_of
 from dovetail.data.schema import Schema
@@ -43,7 +44,7 @@ from dovetail.runtime.folder import (
     TIMELINE,
 )
 from dovetail.runtime.messages.senders import LAUNCHER
-from dovetail.runtime.model.build import Model, build_model
+from dovetail.runtime.model.build import Model, build_model, kept_defaults
 from dovetail.runtime.model.frozen import check_fixed, tensors_in, write_fixed
 from dovetail.runtime.model.parameters import dense_values, statistics_vector
 from dovetail.runtime.prepare.devices import check_device
@@ -137,6 +138,8 @@ def prepare(
             shown = data if source is None else copied(data)
             run = _with_window(run, data.schema, folder if resume else None)
             built = build_model(run, data.schema, model)
+            for line in kept_defaults(built, data.schema):
+                logs.tell(line)
             blueprint, private = resolve(run, built, shown, timeline=timeline, bare=bare, elsewhere=elsewhere)
             check_caches(blueprint)
             known = None if start_from is None or resume else known_from(start_from)
