@@ -42,9 +42,13 @@ def profile(
     samples: Annotated[int, typer.Option(min=1, help="How many samples training will see.")] = 45_840_617,
     min_samples_per_s: Annotated[float, typer.Option(help="The throughput floor to write down.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the model's initial values and generated data.")] = 0,
+    layers_only: Annotated[
+        bool,
+        typer.Option("--layers-only", help="Not what runs beside the layers, nor layouts as a whole: no short runs."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the problem as one JSON object.")] = False,
 ) -> None:
-    """Measure forward, backward and update of every layer, its traffic and its memory."""
+    """Measure forward, backward and update of every layer, its traffic and its memory, and what runs beside them."""
     with errors_shown(as_json=as_json):
         import msgspec
 
@@ -66,6 +70,7 @@ def profile(
             samples=samples,
             min_samples_per_s=min_samples_per_s,
             seed=seed,
+            layers_only=layers_only,
             tell=say,
         )
         if out is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +95,12 @@ def profile(
     samples: int = SAMPLES,
     min_samples_per_s: float = 0.0,
     seed: int = 0,
+    layers_only: bool = False,
     tell: Tell = _quietly,
 ) -> Problem:
-    """Measure a model's layers on this machine, and return the problem that `plan` takes.
+    """Measure a model on this machine, and return the problem that `plan` takes.
+
+    Beside the layers, that is what runs beside them, and layouts as a whole, unless it is to be `layers_only`.
 
     `resources` are types of the catalogue, such as "aws:g5.xlarge", that are estimated; `usd_per_hour` says what a unit
     of this machine costs. The same as `dovetail profile`.
@@ -116,6 +120,7 @@ def profile(
         samples=samples,
         min_samples_per_s=min_samples_per_s,
         seed=seed,
+        layers_only=layers_only,
         tell=tell,
     ).problem
 
@@ -136,20 +141,27 @@ def measured_profile(
     samples: int,
     min_samples_per_s: float,
     seed: int,
+    layers_only: bool,
     tell: Tell,
 ) -> Profile:
     """Return what `profile` measures, layer by layer, with the problem that follows."""
+    from dovetail.orchestrate.beside import BesideMeasurer  # noqa: PLC0415
     from dovetail.orchestrate.profiling import (  # noqa: PLC0415 - torch, when it is called
         buses_of,
         links_between,
         network_speed,
+        run_of_request,
         types_at_hand,
         types_elsewhere,
     )
     from dovetail.profiler.profile import profile as measure  # noqa: PLC0415
     from dovetail.profiler.request import ProfileRequest  # noqa: PLC0415
+    from dovetail.runtime.planned.from_plan import Machine  # noqa: PLC0415
+    from dovetail.runtime.prepare.main_guard import leave_when_imported  # noqa: PLC0415
     from dovetail.spec.problem import Training  # noqa: PLC0415
 
+    if not layers_only:
+        leave_when_imported()  # short runs start processes
     request = ProfileRequest(
         model=model,
         batch=batch,
@@ -167,7 +179,7 @@ def measured_profile(
             hint="leave it away, profile where there is one, or name a GPU type, e.g. --resources aws:g5.xlarge",
         )
     network = network_speed(network_gb_per_s, tell=tell)
-    return measure(
+    found = measure(
         request,
         training=Training(samples=samples, batch=batch, min_samples_per_s=min_samples_per_s),
         at_hand=at_hand,
@@ -179,6 +191,10 @@ def measured_profile(
         buses=buses,
         say=lambda message: tell(f"{message} ..."),
     )
+    if layers_only:
+        return found
+    run = run_of_request(request, samples)
+    return replace(found, problem=BesideMeasurer(run, found.problem, Machine.this(), tell=tell).measure())
 
 
 def simulate(

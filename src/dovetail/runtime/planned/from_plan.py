@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from dovetail.catalogue import read_problem_with, users_catalogue
 from dovetail.cost import evaluate, stage_memory
 from dovetail.cost.pipeline import sync_step_seconds
 from dovetail.errors import DovetailError, PlanError
+from dovetail.machine import cores as usable_cores
+from dovetail.machine import memory as usable_memory
+from dovetail.runtime.planned.layouts import in_one_process, over_servers, over_workers, rows_on_gpu
 from dovetail.runtime.planned.units import PlanUnit, units_of
 from dovetail.runtime.prepare.devices import gpu_bytes, num_gpus
 from dovetail.spec.files import read_struct
+from dovetail.spec.layer import Layer
 from dovetail.spec.plan import Plan, Stage
 from dovetail.spec.problem import Problem
 from dovetail.spec.run import Dense, Run, RunWorker
@@ -48,11 +50,11 @@ class Machine:
 
     @classmethod
     def this(cls) -> Machine:
-        """Return this one; cores are those that this process may use."""
+        """Return this one; cores and memory are those that this process may use, whatever holds it to them."""
         return cls(
-            cores=len(os.sched_getaffinity(0)),
+            cores=max(1, int(usable_cores().num_usable)),
             gpus=num_gpus(),
-            memory_bytes=float(psutil.virtual_memory().total),
+            memory_bytes=float(usable_memory().usable_bytes),
             gpu_memory_bytes=gpu_bytes(),
         )
 
@@ -170,22 +172,70 @@ def check_memory(problem: Problem, stages: Sequence[PlacedStage], machine: Machi
 
 
 def planned_run(
-    run: Run, stages: Sequence[PlacedStage], machine: Machine, batch: int | None, *, dense: Dense | None = None
+    run: Run,
+    stages: Sequence[PlacedStage],
+    machine: Machine,
+    batch: int | None,
+    *,
+    dense: Dense | None = None,
+    plan: Plan | None = None,
+    layers: Sequence[Layer] = (),
 ) -> Run:
-    """Return a run with a worker for every unit of every stage, and the plan's batch where it has none of its own.
+    """Return a run with what a plan has: who trains, where rows lie, servers, readers; and its batch, where it has none.
+
+    A `plan` that says where rows lie is taken at its word: one process with all of them, workers that own them, or
+    servers. Any other has servers, as the run has them, and a worker for every unit of every stage; but one GPU that
+    keeps some rows is one process. `layers` tell what rows take on a GPU.
 
     The GPUs are taken in turn, one for each worker; a CPU worker has a thread for each core of its unit. Without
     `dense`, the workers of each stage keep its dense parameters in a ring where there are several stages and steps are
-    in `sync`: then no gradient of theirs leaves the stage. Otherwise the run's own choice stands. A plan of one GPU
-    that keeps some rows there is a run in one process, with that memory for rows.
+    in `sync`: then no gradient of theirs leaves the stage. Otherwise the run's own choice stands.
     """
-    if keeps_rows_on_gpu(stages):
-        budgets = {name: math.ceil(held_bytes) for name, held_bytes in (stages[0].planned.row_budgets or {}).items()}
-        table = msgspec.structs.replace(
-            run.table, place="device", device_bytes=sum(budgets.values()), layer_bytes=budgets
+    run = msgspec.structs.replace(
+        run, training=msgspec.structs.replace(run.training, plan=None, batch=run.training.batch or batch)
+    )
+    place = None if plan is None else plan.place
+    readers = None if plan is None else plan.readers
+    if place == "local" or keeps_rows_on_gpu(stages):
+        return _one_process(run, stages[0], machine, readers, layers)
+    workers = _workers(stages, machine)
+    if place == "sharded":
+        return over_workers(run, workers, readers=readers)
+    cut = [
+        RunStage(first_layer=each.first_layer, last_layer=each.last_layer, resource=each.resource)
+        for each in (stage.planned for stage in stages)
+    ]
+    if dense is None and len(stages) > 1 and run.training.mode == "sync":
+        dense = "ring"
+    run = over_servers(
+        run.with_servers(),
+        workers,
+        servers=None if plan is None else plan.servers,
+        readers=readers,
+        stages=cut,
+    )
+    return msgspec.structs.replace(
+        run, training=msgspec.structs.replace(run.training, dense=dense or run.training.dense)
+    )
+
+
+def _one_process(
+    run: Run, stage: PlacedStage, machine: Machine, readers: int | None, layers: Sequence[Layer]
+) -> Run:
+    """Return a run in one process on a stage's unit; on a CPU its units are threads."""
+    if not stage.on_gpu:
+        return in_one_process(run, device="cpu", threads=stage.units * stage.size, readers=readers)
+    if stage.planned.row_budgets:
+        budgets = {name: math.ceil(held_bytes) for name, held_bytes in stage.planned.row_budgets.items()}
+        return in_one_process(
+            run, device="cuda", readers=readers, device_bytes=sum(budgets.values()), layer_bytes=budgets
         )
-        training = msgspec.structs.replace(run.training, plan=None, batch=run.training.batch or batch)
-        return msgspec.structs.replace(run, table=table, training=training)
+    rows_bytes = rows_on_gpu(layers, machine.gpu_memory_bytes, least=run.table.device_bytes)
+    return in_one_process(run, device="cuda", readers=readers, device_bytes=rows_bytes)
+
+
+def _workers(stages: Sequence[PlacedStage], machine: Machine) -> list[RunWorker]:
+    """Return a worker for every unit of every stage."""
     workers, next_gpu = [], 0
     for number, stage in enumerate(stages):
         name = f"stage-{number}-{'gpu' if stage.on_gpu else 'cpu'}"
@@ -196,17 +246,7 @@ def planned_run(
             device = f"cuda:{next_gpu % max(1, machine.gpus)}"
             workers.append(RunWorker(name=f"{name}-{unit}", device=device, stage=number))
             next_gpu += 1
-    cut = [
-        RunStage(first_layer=each.first_layer, last_layer=each.last_layer, resource=each.resource)
-        for each in (stage.planned for stage in stages)
-    ]
-    training = run.training
-    if dense is None and len(stages) > 1 and training.mode == "sync":
-        dense = "ring"
-    training = msgspec.structs.replace(
-        training, plan=None, batch=training.batch or batch, dense=dense or training.dense
-    )
-    return msgspec.structs.replace(run.with_servers(), workers=workers, stages=cut, training=training)
+    return workers
 
 
 def keeps_rows_on_gpu(stages: Sequence[PlacedStage]) -> bool:

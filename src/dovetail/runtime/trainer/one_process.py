@@ -24,6 +24,8 @@ def has_device_tier(run: Run) -> bool:
 
 def threads_of(run: Run) -> int:
     """Return how many threads compute: as many as the run says, else as many as PyTorch takes, one a core."""
+    if run.table.threads is not None:
+        return run.table.threads
     threads = run.workers[0].threads
     return threads if threads > 1 else torch.get_num_threads()
 

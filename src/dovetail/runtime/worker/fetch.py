@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -24,6 +25,8 @@ from dovetail.runtime.worker.tasks.spans import now_s
 from dovetail.runtime.worker.tasks.task import FetchedBatch, MicroBatch, Task
 
 Item = TypeVar("Item")
+READ = "dovetail-read"
+"""What the threads that read are called."""
 AHEAD = 2
 """Micro-batches that are ready before they are needed."""
 LOOK_S = 0.1
@@ -67,6 +70,7 @@ class Fetcher:
         self._cache, self._widths = cache, [table.width for table in blueprint.tables]
         self._samples, self._model, self._connections, self._dense = samples, model, connections, dense
         self._wanted, self._rests = wanted, rests
+        self._readers = 1 if samples.reads_serially else blueprint.run.data.readers or 1
         self._is_sync, self._num_servers = blueprint.run.training.mode == "sync", blueprint.num_servers
         self.micro_batches: queue.SimpleQueue[MicroBatch | None] = queue.SimpleQueue()
         self.ready: queue.Queue[FetchedBatch | None] = queue.Queue(maxsize=AHEAD)
@@ -84,9 +88,8 @@ class Fetcher:
 
     def run(self) -> None:
         """Get micro-batches ready until there is None."""
-        all_read = ahead(self._all_read(), "dovetail-read") if self._reads_ahead else self._all_read()
         try:
-            for read in all_read:
+            for read in self._each_read():
                 if self._is_wanted(read.micro_batch):
                     with suppress(Abandoned):
                         self._put(self.fetch(read))
@@ -94,10 +97,33 @@ class Fetcher:
         finally:
             self._connections.close()
 
+    def _each_read(self) -> Iterator[Read]:
+        """Yield micro-batches that are read: here, in a thread one ahead, or in as many as the run says."""
+        if self._readers > 1:
+            return self._read_by_several()
+        return ahead(self._all_read(), READ) if self._reads_ahead else self._all_read()
+
+    def _read_by_several(self) -> Iterator[Read]:
+        """Yield micro-batches in their order that several threads read."""
+        with ThreadPoolExecutor(self._readers, thread_name_prefix=READ) as pool:
+            for future in ahead(self._begun_in(pool), READ, most=self._readers):
+                read = future.result()
+                self._rests()
+                if read is not None:
+                    yield read
+
+    def _begun_in(self, pool: ThreadPoolExecutor) -> Iterator[Future[Read | None]]:
+        """Yield what comes of each micro-batch, until there is None."""
+        while (micro_batch := self.micro_batches.get()) is not None:
+            yield pool.submit(self._read_wanted, micro_batch)
+
+    def _read_wanted(self, micro_batch: MicroBatch) -> Read | None:
+        return self.read(micro_batch) if self._is_wanted(micro_batch) else None
+
     def _all_read(self) -> Iterator[Read]:
         """Yield micro-batches that are read, until there is None."""
         while (micro_batch := self.micro_batches.get()) is not None:
-            read = self.read(micro_batch) if self._is_wanted(micro_batch) else None
+            read = self._read_wanted(micro_batch)
             self._rests()  # whoever has read something may have to wait until it is taken
             if read is not None:
                 yield read
@@ -159,9 +185,9 @@ class Fetcher:
         return FetchedBatch(micro_batch, read.batch, rows, answer.dense, fetch_s, after_s, arriving, read.data_s)
 
 
-def ahead(items: Iterator[Item], name: str) -> Iterator[Item]:
-    """Yield items that a thread makes, one ahead; what goes wrong there goes wrong here."""
-    made: queue.Queue[Item | None] = queue.Queue(maxsize=1)
+def ahead(items: Iterator[Item], name: str, *, most: int = 1) -> Iterator[Item]:
+    """Yield items that a thread makes, so many ahead; what goes wrong there goes wrong here."""
+    made: queue.Queue[Item | None] = queue.Queue(maxsize=most)
     failed: list[BaseException] = []
 
     def make() -> None:

@@ -53,6 +53,8 @@ class Task:
     wait_s: float = 0.0
     data_s: float = 0.0
     """How long samples were waited for that were still being read."""
+    read_s: float = 0.0
+    """How long they were read, whoever waited."""
     num_pieces: int = 0
     piece_samples: int = 0
     piece_s: float = 0.0
