@@ -359,7 +359,7 @@ def test_a_plan_of_one_gpu_that_keeps_some_rows_is_a_run_in_one_process():
     both = [stage, Stage(resource="cpu", kind="cpu", first_layer=10, last_layer=11, units=1)]
     with_servers = planned_run(Run(model=RunModel(name="ctr-dnn")), place(both, machine), machine, 500)
 
-    assert (run.table.place, run.table.device_bytes) == ("device", 300_000_000)
+    assert (run.table.place, run.table.device, run.table.device_bytes) == ("local", "cuda", 300_000_000)
     assert run.table.layer_bytes == {"embedding": 300_000_000}
     assert run.training.batch == 500
     assert not run.stages

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import torch
@@ -125,7 +126,7 @@ class BesideMeasurer:
             self._tell(f"measuring {words} ({self._allowance.where()}) ...")
             try:
                 part(share_s)
-            except Exception as error:  # noqa: BLE001 - what cannot run here cannot be planned for, and the rest can
+            except Exception as error:
                 self._tell(f"{words} cannot be measured: {type(error).__name__}: {error}")
         found = self._found
         beside = Beside(
@@ -146,15 +147,15 @@ class BesideMeasurer:
         cores = self._machine.cores
         parts: list[tuple[str, Callable[[float], None]]] = [("reading", self._read)]
         if self._gpu is not None:
-            parts.append(("one process on a GPU", lambda s: self._local(s, on_gpu=True)))
+            parts.append(("one process on a GPU", partial(self._local, on_gpu=True)))
         if self._cpu is not None:
             counts = sorted({cores, max(1, cores // 4), 1}, reverse=True)
             for threads in counts:
                 words = f"one process on {threads} core{'s' * (threads != 1)}"
-                parts.append((words, lambda s, threads=threads: self._local(s, on_gpu=False, threads=threads)))
-            parts.append(("a server and a worker on a core", lambda s: self._servers(s, on_gpu=False)))
+                parts.append((words, partial(self._local, on_gpu=False, threads=threads)))
+            parts.append(("a server and a worker on a core", partial(self._servers, on_gpu=False)))
         if self._gpu is not None:
-            parts.append(("a server and a worker on a GPU", lambda s: self._servers(s, on_gpu=True)))
+            parts.append(("a server and a worker on a GPU", partial(self._servers, on_gpu=True)))
         if self._cpu is not None and cores > 1:
             parts.append(("two workers that own the rows", self._sharded))
         return parts
@@ -293,7 +294,8 @@ def whole_cores(busy: float) -> int:
 def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
     """Return the seconds of one core to read a batch of the run's data and to assemble it, as its trainer does.
 
-    Small batches are read together. The first is left out: files are opened, and kernels compile.
+    Small batches are read together. The first is left out: files are opened, and kernels compile. Beside the core's own
+    time it counts what every read waits for, such as a disk, but not for other processes of a busy machine.
     """
     source = load_source(with_named_data(run))
     together = max(1, READ_SAMPLES // batch)
@@ -308,8 +310,12 @@ def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
         block_samples=run.data.block_samples,
         window_samples=run.data.window_samples,
     )
-    there = run.data.samples if source.num_samples is None else min(run.data.samples or source.num_samples, source.num_samples)
-    took: list[float] = []
+    there = (
+        run.data.samples
+        if source.num_samples is None
+        else min(run.data.samples or source.num_samples, source.num_samples)
+    )
+    took: list[tuple[float, float, int]] = []
 
     def read() -> None:
         torch.get_num_threads()
@@ -319,16 +325,20 @@ def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
             if there is not None and first + batch > there:
                 first = 0
             last = first + together * batch if there is None else min(there, first + together * batch)
-            begun_s = time.perf_counter()
+            begun_s, begun_core_s = time.perf_counter(), time.thread_time()
             whole = loader.read(first, last)
             parts: Sequence[Batch] = whole.split(batch) if together > 1 else [whole]
-            took.append((time.perf_counter() - begun_s) * batch / max(1, whole.num_samples))
+            core_s, wall_s = time.thread_time() - begun_core_s, time.perf_counter() - begun_s
+            took.append((core_s, max(0.0, wall_s - core_s), max(1, whole.num_samples)))
             first += max(1, len(parts)) * batch
 
     thread = threading.Thread(target=read, name="dovetail-reads")
     thread.start()
     thread.join()
-    return statistics.median(took[1:]) if len(took) > 1 else None
+    if len(took) < 2:
+        return None
+    cores_s = statistics.median(core_s * batch / samples for core_s, _, samples in took[1:])
+    return cores_s + min(waited_s * batch / samples for _, waited_s, samples in took[1:])
 
 
 def machine_here(machine: Machine, problem: Problem) -> SharedMachine:

@@ -182,8 +182,8 @@ def _of_servers(
         if number == rows_stage and stage.resource in client_s:
             client_s[stage.resource] *= factor
         for at, time in times.items():
-            now = msgspec.structs.replace(time, compute_s=time.compute_s * factor, source="measured", error=None)
-            layers[at] = msgspec.structs.replace(layers[at], on={**layers[at].on, stage.resource: now})
+            scaled = msgspec.structs.replace(time, compute_s=time.compute_s * factor, source="measured", error=None)
+            layers[at] = msgspec.structs.replace(layers[at], on={**layers[at].on, stage.resource: scaled})
     step_s = beside.step_s
     predicted = {part.part: part.seconds_per_batch for part in plan.parts}
     if measured.step_s is not None:  # beside what is fixed, the step has filling and draining in it

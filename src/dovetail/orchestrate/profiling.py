@@ -17,8 +17,8 @@ from dovetail.profiler.links import LinkSpeed, measure_device_copies, measure_lo
 from dovetail.profiler.profile import profile
 from dovetail.profiler.request import ProfileRequest
 from dovetail.runtime.planned.from_plan import Machine, Tell, quietly
-from dovetail.spec import Link, Problem, ResourceType, Training
 from dovetail.runtime.prepare.run_folder import load_source, with_named_data
+from dovetail.spec import Link, Problem, ResourceType, Training
 from dovetail.spec.run import Run, RunData, RunModel, RunTraining
 from dovetail.spec.run_sections import RunOptimizer
 
@@ -39,7 +39,7 @@ def profiled_here(
     layers_only: bool = False,
     tell: Tell = quietly,
 ) -> Problem:
-    """Return the problem of a run's model on what this machine has, measured: with `layers_only`, no more than layers."""
+    """Return the problem of a run's model on what this machine has, measured; `layers_only` leaves out short runs."""
     batch = run.training.batch or DEFAULT_BATCH
     at_hand = [
         msgspec.structs.replace(each, limit=machine.gpus if each.kind == "gpu" else machine.cores)

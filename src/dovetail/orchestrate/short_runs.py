@@ -103,15 +103,13 @@ def short_run(run: Run, batch: int, *, seconds: float, limit_s: float) -> ShortR
             used.update(watch.used_s(batch, before))
             raise
 
-    with tempfile.TemporaryDirectory(prefix="dovetail-short-", ignore_cleanup_errors=True) as folder:
-        with suppress(_EnoughError):
-            start(whole, Path(folder) / "run", on_report=report, stop=stop)
+    place = tempfile.TemporaryDirectory(prefix="dovetail-short-", ignore_cleanup_errors=True)
+    with place as folder, suppress(_EnoughError):
+        start(whole, Path(folder) / "run", on_report=report, stop=stop)
     each_s = watch.pace.seconds_per_sample
     if each_s is None or not used:
         return None
-    return ShortRun(
-        seconds_per_batch=each_s * batch, error=watch.pace.spread, steps=watch.pace.steps, used_s=used
-    )
+    return ShortRun(seconds_per_batch=each_s * batch, error=watch.pace.spread, steps=watch.pace.steps, used_s=used)
 
 
 def processor_seconds() -> dict[str, float]:

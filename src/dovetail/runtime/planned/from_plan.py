@@ -181,7 +181,7 @@ def planned_run(
     plan: Plan | None = None,
     layers: Sequence[Layer] = (),
 ) -> Run:
-    """Return a run with what a plan has: who trains, where rows lie, servers, readers; and its batch, where it has none.
+    """Return a run with what a plan has: who trains, where rows lie, servers, readers; and its batch where it has none.
 
     A `plan` that says where rows lie is taken at its word: one process with all of them, workers that own them, or
     servers. Any other has servers, as the run has them, and a worker for every unit of every stage; but one GPU that
@@ -219,9 +219,7 @@ def planned_run(
     )
 
 
-def _one_process(
-    run: Run, stage: PlacedStage, machine: Machine, readers: int | None, layers: Sequence[Layer]
-) -> Run:
+def _one_process(run: Run, stage: PlacedStage, machine: Machine, readers: int | None, layers: Sequence[Layer]) -> Run:
     """Return a run in one process on a stage's unit; on a CPU its units are threads."""
     if not stage.on_gpu:
         return in_one_process(run, device="cpu", threads=stage.units * stage.size, readers=readers)
@@ -247,6 +245,21 @@ def _workers(stages: Sequence[PlacedStage], machine: Machine) -> list[RunWorker]
             workers.append(RunWorker(name=f"{name}-{unit}", device=device, stage=number))
             next_gpu += 1
     return workers
+
+
+def layout_in_words(planned: PlannedRun) -> str:
+    """Return who trains and where rows lie: `one process on gpu`, `2 servers; stage 0: 4 x cpu`."""
+    plan, stages = planned.plan, planned.stages
+    if plan.place == "local" or keeps_rows_on_gpu(stages):
+        cores = stages[0].units * stages[0].size
+        return f"one process on {stages[0].planned.resource}" + (f", {cores} threads" if not stages[0].on_gpu else "")
+    if plan.place == "sharded":
+        return f"{stages[0].workers} workers on {stages[0].planned.resource} that own the rows"
+    servers = planned.run.servers.count
+    units = "; ".join(
+        f"stage {number}: {stage.units} x {stage.planned.resource}" for number, stage in enumerate(stages)
+    )
+    return f"{servers} server{'s' * (servers != 1)}; {units}"
 
 
 def keeps_rows_on_gpu(stages: Sequence[PlacedStage]) -> bool:
@@ -277,6 +290,12 @@ def predict(plan: Plan, stages: Sequence[PlacedStage], problem: Problem | None) 
     """Return what the cost model says of a plan with these units, or what the plan says where there is no problem."""
     nothing: tuple[float | None, ...] = (None,) * len(stages)
     planned = plan.samples_per_s
+    if plan.place is not None and all(stage.is_as_planned for stage in stages):
+        parts = {part.part: part.seconds_per_batch for part in plan.parts}
+        seconds = [parts.get(f"stage {number}", stage.planned.seconds_per_batch) for number, stage in enumerate(stages)]
+        return Prediction(
+            planned_samples_per_s=planned, samples_per_s=planned, stage_seconds=tuple(seconds), is_modelled=True
+        )
     if any(stage.size != stage.unit.size for stage in stages):  # units smaller than those that were priced
         return Prediction(
             planned_samples_per_s=planned, samples_per_s=None, stage_seconds=nothing, is_modelled=problem is not None
@@ -309,11 +328,18 @@ def predict(plan: Plan, stages: Sequence[PlacedStage], problem: Problem | None) 
 def in_sync(prediction: Prediction, plan: Plan, stages: Sequence[PlacedStage], run: Run) -> float | None:
     """Return the samples/s of a run in `sync`, whose steps fill several stages and drain them; None where not known.
 
-    Every worker of the first stage cuts its part of a batch into micro-batches.
+    Every worker of the first stage cuts its part of a batch into micro-batches. A plan that says where rows lie has
+    counted that already.
     """
     seconds = [each for each in prediction.stage_seconds if each is not None]
     batch = run.training.batch or plan.batch
-    if run.training.mode != "sync" or len(stages) < 2 or len(seconds) < len(stages) or batch is None:
+    if (
+        plan.place is not None
+        or run.training.mode != "sync"
+        or len(stages) < 2
+        or len(seconds) < len(stages)
+        or batch is None
+    ):
         return None
     readers = stages[0].workers
     micro_batches = readers * math.ceil(batch / readers / run.training.micro_batch)
@@ -377,13 +403,16 @@ def placed(
     """
     units = units_of(plan.stages, problem, users_catalogue())
     stages = place(plan.stages, machine, scale=scale, units=units)
+    _check_place(plan, stages, machine, scale=scale)
     if problem is not None:
         check_memory(problem, stages, machine)
     if any(stage.planned.row_budgets for stage in stages) and not keeps_rows_on_gpu(stages):
         tell("rows are kept by servers: a plan of several workers has no rows on GPUs yet, and is slower than planned")
     dense = dense or ("ps" if machine.is_elsewhere else dense_of(plan))
     return PlannedRun(
-        run=planned_run(run, stages, machine, plan.batch, dense=dense),
+        run=planned_run(
+            run, stages, machine, plan.batch, dense=dense, plan=plan, layers=() if problem is None else problem.layers
+        ),
         before=run,
         plan=plan,
         problem=problem,
@@ -393,6 +422,30 @@ def placed(
         prediction=predict(plan, stages, problem),
         dense=dense,
     )
+
+
+def _check_place(plan: Plan, stages: Sequence[PlacedStage], machine: Machine, *, scale: bool) -> None:
+    """Refuse a plan whose servers and readers have no cores here, and what one process or sharded workers cannot be."""
+    if plan.place in ("local", "sharded"):
+        if len(stages) != 1:
+            raise PlanError(
+                f'the plan has place = "{plan.place}" and {len(stages)} stages',
+                hint='only servers keep rows for several stages: place = "servers"',
+            )
+        if machine.is_elsewhere:
+            raise PlanError(
+                f'the plan has place = "{plan.place}", and {machine.called} several hosts',
+                hint="leave --on away, or plan for those hosts: dovetail run --on",
+            )
+    if plan.place == "local" and stages[0].workers > 1 and stages[0].on_gpu:
+        raise PlanError(
+            f'the plan has place = "local" and {stages[0].workers} GPUs', hint="one process has one of them: plan again"
+        )
+    if plan.cores is not None and plan.cores > machine.cores and not machine.is_elsewhere and not scale:
+        raise PlanError(
+            f"the plan takes {plan.cores} cores with its servers and readers, and {machine.called} {machine.cores}",
+            hint="plan for what is here: dovetail profile measures it; --scale runs it with fewer workers",
+        )
 
 
 def problem_of(plan: Plan, plan_file: Path, problem_file: Path | None, *, tell: Tell = quietly) -> Problem | None:

@@ -80,7 +80,11 @@ def over_servers(
     first = sum(worker.count for worker in workers if worker.stage == 0)
     table = msgspec.structs.replace(run.table, place="servers", device=None, threads=None)
     return msgspec.structs.replace(
-        _with_readers(run, _of_each(readers, first)), table=table, servers=kept, workers=list(workers), stages=list(stages)
+        _with_readers(run, _of_each(readers, first)),
+        table=table,
+        servers=kept,
+        workers=list(workers),
+        stages=list(stages),
     )
 
 
