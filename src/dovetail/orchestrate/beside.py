@@ -18,6 +18,8 @@ from functools import partial
 import msgspec
 import torch
 
+from dovetail.cost.beside import micro_batches
+from dovetail.cost.pipeline import sync_step_seconds
 from dovetail.data.batch import Batch
 from dovetail.data.loader import Loader
 from dovetail.orchestrate.short_runs import ShortRun, short_run
@@ -198,7 +200,11 @@ class BesideMeasurer:
         if found is None or resource is None:
             return
         parts = server_parts(
-            found, self._layers_s(resource), read_core_s=self._found.read_core_s or 0.0, step_s=self._found.step_s
+            found,
+            self._layers_s(resource),
+            read_core_s=self._found.read_core_s or 0.0,
+            step_s=self._found.step_s,
+            micro_batches=micro_batches(self._batch, self._run.training.micro_batch, 1),
         )
         self._found.client_s[resource] = parts.client_s
         self._found.step_s = parts.step_s
@@ -257,33 +263,42 @@ class ServerParts:
     host_cores: int
 
 
-def server_parts(found: ShortRun, layers_s: float, *, read_core_s: float, step_s: float | None) -> ServerParts:
-    """Return the parts of a step T of one server and one worker, so that the cost model says T of the two again.
+def server_parts(
+    found: ShortRun, layers_s: float, *, read_core_s: float, step_s: float | None, micro_batches: int
+) -> ServerParts:
+    """Return the parts of a step of one server and one worker, so that the cost model says of the two what they took.
 
     The server's part is its processor time. A worker on a core spends its processor time on reading, layers and rows,
-    so rows are the rest; what of T is left beside the slowest part is the step's own. Where that is known already, from
-    a worker on a core, the rows of a worker on a GPU are what is left of T.
+    so rows are the rest; what of the step is left beside the pipeline of the two is the step's own. Where that is known
+    already, from a worker on a core, the rows of a worker on a GPU are what is left.
     """
-    whole_s = found.seconds_per_batch
-    used = found.used_s
+    whole_s, used = found.seconds_per_batch, found.used_s
     server_s = sum(each for name, each in used.items() if name.startswith("server-"))
     worker_s = sum(each for name, each in used.items() if name.startswith(WORKER))
+
+    def step_of(rows_s: float) -> float:
+        parts_s = [rows_s + layers_s, server_s]
+        return max(sync_step_seconds(parts_s, [1, 1], micro_batches=micro_batches), read_core_s)
+
     rows_s = max(LEAST_CLIENT_S, worker_s - read_core_s - layers_s)
     host_cores = whole_cores((worker_s - read_core_s) / whole_s)
     if step_s is None:
-        slowest_s = max(rows_s + layers_s, read_core_s, server_s)
-        if slowest_s > whole_s:  # its threads take turns on more than one core
-            rows_s = max(LEAST_CLIENT_S, whole_s - layers_s)
-            slowest_s = max(rows_s + layers_s, read_core_s, server_s)
-        return ServerParts(
-            server_core_s=server_s, client_s=rows_s, step_s=max(0.0, whole_s - slowest_s), host_cores=host_cores
-        )
-    left_s = whole_s - step_s
-    if left_s > max(server_s, read_core_s):
-        rows_s = max(LEAST_CLIENT_S, left_s - layers_s)
-    else:  # the server was what took longest: of the worker no more is known than its processor time
-        rows_s = max(LEAST_CLIENT_S, min(rows_s, left_s - layers_s))
-    return ServerParts(server_core_s=server_s, client_s=rows_s, step_s=step_s, host_cores=host_cores)
+        if step_of(rows_s) > whole_s:  # its threads take turns on more than one core
+            rows_s = _solved(step_of, whole_s)
+        left_s = max(0.0, whole_s - step_of(rows_s))
+        return ServerParts(server_core_s=server_s, client_s=rows_s, step_s=left_s, host_cores=host_cores)
+    return ServerParts(
+        server_core_s=server_s, client_s=_solved(step_of, whole_s - step_s), step_s=step_s, host_cores=host_cores
+    )
+
+
+def _solved(step_of: Callable[[float], float], seconds: float) -> float:
+    """Return what rows take where a step takes so long, or next to nothing where all else takes as long already."""
+    low, high = LEAST_CLIENT_S, max(LEAST_CLIENT_S, seconds)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if step_of(middle) < seconds else (low, middle)
+    return low
 
 
 def whole_cores(busy: float) -> int:

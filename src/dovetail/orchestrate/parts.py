@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from dovetail.cost import measured_problem
+from dovetail.cost import evaluate, measured_problem
+from dovetail.errors import PlanError
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.result import TrainingResult
 from dovetail.runtime.folder import RunSummary
 from dovetail.runtime.planned.from_plan import PlannedRun
-from dovetail.spec import Beside, Plan, Problem, Stage, Whole
+from dovetail.spec import Beside, Part, Plan, Problem, Stage, Whole
 
+WHOLE = "whole"
 LEAST_S = 1e-9
 """A part that takes less is none that was measured."""
 
@@ -43,7 +46,7 @@ class MeasuredParts:
         }
         found |= {f"stage {number}": seconds for number, seconds in enumerate(self.stages)}
         found["step"] = self.step_s
-        found["whole"] = self.whole_s
+        found[WHOLE] = self.whole_s
         return found
 
     @property
@@ -103,27 +106,55 @@ def _stages(planned: PlannedRun, summary: RunSummary, batch: int) -> tuple[float
 
 
 def part_table(planned: PlannedRun, measured: MeasuredParts) -> list[dict[str, Any]]:
-    """Return every part with its seconds for a batch as predicted and as measured, in the order of the plan's parts."""
+    """Return every part with its seconds for a batch as predicted and as measured; the last is the whole."""
     plan, found = planned.plan, measured.by_name()
-    is_as_planned = all(stage.is_as_planned for stage in planned.stages)
-    predicted: dict[str, tuple[float | None, int]] = {}
-    if is_as_planned:
-        predicted = {part.part: (part.seconds_per_batch, part.cores) for part in plan.parts}
-    for number, seconds in enumerate(planned.prediction.stage_seconds):
-        predicted.setdefault(f"stage {number}", (seconds, 0))
+    predicted = predicted_parts(planned, measured)
     batch, rate = plan.batch or planned.run.training.batch, planned.prediction.samples_per_s
-    predicted.setdefault("whole", (batch / rate if batch and rate else None, plan.cores or 0))
-    names = [name for name in predicted if name != "whole"]
-    names += [name for name in found if found[name] is not None and name not in predicted and name != "whole"]
-    return [
+    whole_s = batch / rate if batch and rate else None
+    names = [*predicted, *(name for name in found if found[name] is not None and name not in predicted)]
+    rows = [
+        (name, predicted[name].cores if name in predicted else 0, predicted.get(name))
+        for name in names
+        if name != WHOLE
+    ]
+    table = [
         {
             "part": name,
-            "cores": predicted.get(name, (None, 0))[1] or None,
-            "predicted_seconds_per_batch": predicted.get(name, (None, 0))[0],
+            "cores": cores or None,
+            "predicted_seconds_per_batch": None if part is None else part.seconds_per_batch,
             "measured_seconds_per_batch": found.get(name),
         }
-        for name in [*names, "whole"]
+        for name, cores, part in rows
     ]
+    return [
+        *table,
+        {
+            "part": WHOLE,
+            "cores": plan.cores,
+            "predicted_seconds_per_batch": whole_s,
+            "measured_seconds_per_batch": measured.whole_s,
+        },
+    ]
+
+
+def predicted_parts(planned: PlannedRun, measured: MeasuredParts) -> dict[str, Part]:
+    """Return what was predicted of each part but the whole; of a layout that was measured whole, by the formulas."""
+    plan, problem = planned.plan, planned.problem
+    parts = plan.parts
+    if plan.place is None or problem is None or problem.beside is None:
+        stages = enumerate(planned.prediction.stage_seconds)
+        parts = tuple(
+            Part(part=f"stage {number}", seconds_per_batch=each) for number, each in stages if each is not None
+        )
+    elif [part.part for part in parts] == [WHOLE] and plan.place != "sharded":
+        by_formulas = msgspec.structs.replace(problem, beside=msgspec.structs.replace(problem.beside, wholes=()))
+        stages_here = [stage.here for stage in planned.stages]
+        servers, readers = measured.servers if plan.place == "servers" else 0, measured.readers
+        with suppress(PlanError):  # what servers take was not measured
+            parts = evaluate(
+                by_formulas, stages_here, split_stages=True, place=plan.place, servers=servers, readers=readers
+            ).parts
+    return {part.part: part for part in parts if part.part != WHOLE}
 
 
 def corrected(problem: Problem, planned: PlannedRun, measured: MeasuredParts) -> Problem:
@@ -186,8 +217,8 @@ def _of_servers(
             layers[at] = msgspec.structs.replace(layers[at], on={**layers[at].on, stage.resource: scaled})
     step_s = beside.step_s
     predicted = {part.part: part.seconds_per_batch for part in plan.parts}
-    if measured.step_s is not None:  # beside what is fixed, the step has filling and draining in it
-        step_s = max(0.0, step_s + measured.step_s - predicted["step"]) if "step" in predicted else measured.step_s
+    if measured.step_s is not None and "step" in predicted:  # filling and draining are in it as well
+        step_s = max(0.0, step_s + measured.step_s - predicted["step"])
     now = msgspec.structs.replace(
         beside,
         client_s=client_s,

@@ -12,6 +12,7 @@ import msgspec
 from dovetail.catalogue import read_problem_with, users_catalogue
 from dovetail.cost import evaluate, stage_memory
 from dovetail.cost.pipeline import sync_step_seconds
+from dovetail.cost.plan import evaluate_plan
 from dovetail.errors import DovetailError, PlanError
 from dovetail.machine import cores as usable_cores
 from dovetail.machine import memory as usable_memory
@@ -301,9 +302,11 @@ def predict(plan: Plan, stages: Sequence[PlacedStage], problem: Problem | None) 
             planned_samples_per_s=planned, samples_per_s=None, stage_seconds=nothing, is_modelled=problem is not None
         )
     if problem is not None:
-        here = evaluate(problem, [stage.here for stage in stages], split_stages=True)
+        here = evaluate_plan(
+            problem, msgspec.structs.replace(plan, stages=tuple(stage.here for stage in stages)), split_stages=True
+        )
         return Prediction(
-            planned_samples_per_s=evaluate(problem, plan.stages, split_stages=True).samples_per_s,
+            planned_samples_per_s=evaluate_plan(problem, plan, split_stages=True).samples_per_s,
             samples_per_s=here.samples_per_s,
             stage_seconds=here.stage_seconds,
             is_modelled=True,
