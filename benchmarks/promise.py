@@ -170,9 +170,7 @@ def of_model(name: str, given: argparse.Namespace) -> dict[str, Any]:
     return {"model": name, "profiled_s": profiled_s, "layouts": found, "refused": refused, **summary(found)}
 
 
-def measured(
-    label: str, plan: Plan, run: Run, problem: Problem, machine: Machine, seconds: float
-) -> dict[str, Any]:
+def measured(label: str, plan: Plan, run: Run, problem: Problem, machine: Machine, seconds: float) -> dict[str, Any]:
     """Return what a layout was predicted to do and did, or why it did not run."""
     try:
         # A plain layout that takes a core more than there is runs all the same: its threads take turns.
@@ -246,10 +244,10 @@ def print_model(found: dict[str, Any]) -> None:
         print(f"{row['layout'][:47]:<48}not run: {row['why']}")
     if "median_error" not in found:
         return
-    tau, regret = found["kendalls_tau"], found["regret"]
+    tau, regret = (None if found[key] is None else f"{found[key]:.2f}" for key in ("kendalls_tau", "regret"))
     print(
-        f"regret {'-' if regret is None else f'{regret:.2f}'} (chosen over the best measured); error median "
-        f"{found['median_error']:.1%}, worst {found['worst_error']:.1%}; Kendall's tau {'-' if tau is None else f'{tau:.2f}'}"
+        f"regret {regret or '-'} (chosen over the best measured); error median {found['median_error']:.1%}, "
+        f"worst {found['worst_error']:.1%}; Kendall's tau {tau or '-'}"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.options import DataName, DataOptions, ModelName, ModelOptions, Prices, parsed_prices
+from dovetail.cli.options import DataName, DataOptions, ModelName, ModelOptions, Prices, ShortRuns, parsed_prices
 from dovetail.cli.output import errors_shown, print_json, say
 
 if TYPE_CHECKING:
@@ -42,10 +42,7 @@ def profile(
     samples: Annotated[int, typer.Option(min=1, help="How many samples training will see.")] = 45_840_617,
     min_samples_per_s: Annotated[float, typer.Option(help="The throughput floor to write down.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the model's initial values and generated data.")] = 0,
-    layers_only: Annotated[
-        bool,
-        typer.Option("--layers-only", help="Not what runs beside the layers, nor layouts as a whole: no short runs."),
-    ] = False,
+    short_runs_s: ShortRuns = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the problem as one JSON object.")] = False,
 ) -> None:
     """Measure forward, backward and update of every layer, its traffic and its memory, and what runs beside them."""
@@ -70,7 +67,7 @@ def profile(
             samples=samples,
             min_samples_per_s=min_samples_per_s,
             seed=seed,
-            layers_only=layers_only,
+            short_runs_s=short_runs_s,
             tell=say,
         )
         if out is not None:

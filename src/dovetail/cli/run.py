@@ -18,6 +18,7 @@ from dovetail.cli.options import (
     Prices,
     ReplanAbove,
     ReplanSteps,
+    ShortRuns,
     opened,
     parsed_prices,
 )
@@ -57,10 +58,7 @@ def run(
     ] = False,
     replan_above: ReplanAbove = 0.2,
     replan_steps: ReplanSteps = 20,
-    layers_only: Annotated[
-        bool,
-        typer.Option("--layers-only", help="Measure layers alone, as `dovetail profile --layers-only` does."),
-    ] = False,
+    short_runs_s: ShortRuns = 30.0,
     seed: Annotated[int, typer.Option(help="Of initial values, and of the order of the data.")] = 0,
     on: OnHosts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
@@ -92,7 +90,7 @@ def run(
             seed=seed,
             min_samples_per_s=min_samples_per_s,
             max_cost_per_hour=max_cost_per_hour,
-            layers_only=layers_only,
+            short_runs_s=short_runs_s,
             usd_per_hour=parsed_prices(price),
             max_stages=max_stages,
             split_stages=split_stages,

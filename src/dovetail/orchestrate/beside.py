@@ -44,6 +44,8 @@ SPARE_CORE = 0.25
 """Of a core that a process may take beyond a whole number of them before it is given another."""
 LEAST_CLIENT_S = 1e-6
 WORKER = "worker"
+AT_HAND = ("cpu", "gpu")
+"""What the types of this machine are called."""
 SAY_EVERY_S = 5.0
 
 
@@ -111,7 +113,9 @@ class BesideMeasurer:
         self._run = msgspec.structs.replace(with_named_data(run), stages=[])
         self._problem, self._machine, self._tell = problem, machine, tell
         self._batch = problem.training.batch
-        kinds = {resource.kind: resource.name for resource in problem.resources}
+        here = [resource for resource in problem.resources if resource.name in AT_HAND]
+        kinds = {problem.kind_of(resource): resource.name for resource in here}
+        self._is_all_here = len(here) == len(problem.resources)
         self._cpu = kinds.get("cpu")
         self._gpu = kinds.get("gpu") if machine.gpus else None
         self._found = _Found()
@@ -119,7 +123,7 @@ class BesideMeasurer:
         self._allowance = Allowance(seconds, len(self._parts))
 
     def measure(self) -> Problem:
-        """Return the problem with what was found, and with this machine."""
+        """Return the problem with what was found, and with this machine, unless some types stand elsewhere."""
         for words, part in self._parts:
             share_s = self._allowance.next()
             if share_s < LEAST_S and words != "reading":
@@ -140,9 +144,8 @@ class BesideMeasurer:
             client_s=found.client_s,
             wholes=tuple(found.wholes),
         )
-        return msgspec.structs.replace(
-            self._problem, beside=beside, machines=(machine_here(self._machine, self._problem),)
-        )
+        machines = (machine_here(self._machine, self._problem),) if self._is_all_here else ()
+        return msgspec.structs.replace(self._problem, beside=beside, machines=machines)
 
     def _all_parts(self) -> list[tuple[str, Callable[[float], None]]]:
         """Return what is measured, in words: what most depends on first."""
@@ -358,5 +361,6 @@ def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
 
 def machine_here(machine: Machine, problem: Problem) -> SharedMachine:
     """Return this machine as a problem has it: cores and memory that may be used, and its GPUs where it has some."""
-    units = {resource.name: machine.gpus for resource in problem.resources if resource.kind == "gpu" and machine.gpus}
+    types = [resource.name for resource in problem.resources if problem.kind_of(resource) == "gpu"]
+    units = {name: machine.gpus for name in types if machine.gpus}
     return SharedMachine(name="here", cores=machine.cores, memory_bytes=machine.memory_bytes, units=units)

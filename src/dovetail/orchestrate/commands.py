@@ -95,12 +95,12 @@ def profile(
     samples: int = SAMPLES,
     min_samples_per_s: float = 0.0,
     seed: int = 0,
-    layers_only: bool = False,
+    short_runs_s: float = 30.0,
     tell: Tell = _quietly,
 ) -> Problem:
     """Measure a model on this machine, and return the problem that `plan` takes.
 
-    Beside the layers, that is what runs beside them, and layouts as a whole, unless it is to be `layers_only`.
+    Beside the layers, that is what runs beside them, and layouts as a whole, for which short runs have `short_runs_s`.
 
     `resources` are types of the catalogue, such as "aws:g5.xlarge", that are estimated; `usd_per_hour` says what a unit
     of this machine costs. The same as `dovetail profile`.
@@ -120,7 +120,7 @@ def profile(
         samples=samples,
         min_samples_per_s=min_samples_per_s,
         seed=seed,
-        layers_only=layers_only,
+        short_runs_s=short_runs_s,
         tell=tell,
     ).problem
 
@@ -141,7 +141,7 @@ def measured_profile(
     samples: int,
     min_samples_per_s: float,
     seed: int,
-    layers_only: bool,
+    short_runs_s: float,
     tell: Tell,
 ) -> Profile:
     """Return what `profile` measures, layer by layer, with the problem that follows."""
@@ -160,7 +160,7 @@ def measured_profile(
     from dovetail.runtime.prepare.main_guard import leave_when_imported  # noqa: PLC0415
     from dovetail.spec.problem import Training  # noqa: PLC0415
 
-    if not layers_only:
+    if short_runs_s:
         leave_when_imported()  # short runs start processes
     request = ProfileRequest(
         model=model,
@@ -191,10 +191,11 @@ def measured_profile(
         buses=buses,
         say=lambda message: tell(f"{message} ..."),
     )
-    if layers_only:
+    if not short_runs_s:
         return found
-    run = run_of_request(request, samples)
-    return replace(found, problem=BesideMeasurer(run, found.problem, Machine.this(), tell=tell).measure())
+    run, here = run_of_request(request, samples), Machine.this()
+    measurer = BesideMeasurer(run, found.problem, here, seconds=short_runs_s, tell=tell)
+    return replace(found, problem=measurer.measure())
 
 
 def simulate(

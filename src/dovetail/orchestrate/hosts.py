@@ -81,7 +81,7 @@ def _profiled(
         "profile",
         run.model.name,
         "--json",
-        "--layers-only",
+        "--short-runs-s=0",
         f"--batch={run.training.batch}",
         f"--seed={run.training.seed}",
     ]

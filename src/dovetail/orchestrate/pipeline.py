@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dovetail.orchestrate.beside import said_to_go_on
+from dovetail.orchestrate.beside import MOST_S, said_to_go_on
 from dovetail.orchestrate.hosts import profiled_on
 from dovetail.orchestrate.measured import keep_plan
 from dovetail.orchestrate.parts import measured_parts, part_table
@@ -133,7 +133,7 @@ def run(
     min_samples_per_s: float = 0.0,
     max_cost_per_hour: float | None = None,
     usd_per_hour: Mapping[str, float] | None = None,
-    layers_only: bool = False,
+    short_runs_s: float = MOST_S,
     max_stages: int | None = None,
     split_stages: bool = False,
     dense: Dense | None = None,
@@ -150,9 +150,9 @@ def run(
     The same as `dovetail run`. With `on`, what `--on` takes, the model is measured on one host of each type, and
     planned for and trained on all of them. The plan is the fastest that this machine can run, or the cheapest of
     `min_samples_per_s`, or the fastest for `max_cost_per_hour`; `usd_per_hour` says what a unit of a type costs.
-    `layers_only` leaves out the short runs that measure what runs beside layers. `replan` says when the run moves to
-    another plan. Problem, plan and the run are kept in `folder` (absent: runs/MODEL-N). `show` is given each plan
-    before it runs, `tell` what is done in words, and `train` may take the place of how a run is taken to its end.
+    `short_runs_s` is how long short runs may measure what runs beside layers; 0: not at all. `replan` says when the run
+    moves to another plan. Problem, plan and the run are kept in `folder` (absent: runs/MODEL-N). `show` is given each
+    plan before it runs, `tell` what is done in words, and `train` may take the place of how a run is taken to its end.
     """
     leave_when_imported()
     with ExitStack() as things:
@@ -173,7 +173,7 @@ def run(
                 machine,
                 usd_per_hour=usd_per_hour,
                 min_samples_per_s=min_samples_per_s,
-                layers_only=layers_only,
+                short_runs_s=short_runs_s,
                 tell=tell,
             )
         else:

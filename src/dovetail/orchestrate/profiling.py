@@ -12,7 +12,7 @@ from dovetail.catalogue import users_catalogue
 from dovetail.errors import DovetailError
 from dovetail.machine import cores, memory
 from dovetail.models.recipe import RECIPES
-from dovetail.orchestrate.beside import BesideMeasurer
+from dovetail.orchestrate.beside import MOST_S, BesideMeasurer
 from dovetail.profiler.links import LinkSpeed, measure_device_copies, measure_loopback
 from dovetail.profiler.profile import profile
 from dovetail.profiler.request import ProfileRequest
@@ -36,10 +36,10 @@ def profiled_here(
     *,
     usd_per_hour: Mapping[str, float] | None = None,
     min_samples_per_s: float = 0.0,
-    layers_only: bool = False,
+    short_runs_s: float = MOST_S,
     tell: Tell = quietly,
 ) -> Problem:
-    """Return the problem of a run's model on what this machine has, measured; `layers_only` leaves out short runs."""
+    """Return the problem of a run's model on what this machine has, measured."""
     batch = run.training.batch or DEFAULT_BATCH
     at_hand = [
         msgspec.structs.replace(each, limit=machine.gpus if each.kind == "gpu" else machine.cores)
@@ -61,7 +61,9 @@ def profiled_here(
         network_bytes_per_s=network.bytes_per_s,
         say=lambda message: tell(f"{message} ..."),
     )
-    return found.problem if layers_only else BesideMeasurer(run, found.problem, machine, tell=tell).measure()
+    if not short_runs_s:
+        return found.problem
+    return BesideMeasurer(run, found.problem, machine, seconds=short_runs_s, tell=tell).measure()
 
 
 def run_of_request(request: ProfileRequest, samples: int) -> Run:
