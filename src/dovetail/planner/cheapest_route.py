@@ -30,6 +30,7 @@ import numpy.typing as npt
 from dovetail.planner.arrays import BLOCK, Floats, Ints, ProblemArrays, in_blocks
 from dovetail.planner.borrowed import borrowed
 from dovetail.planner.stage_kernel import SLACK, real_units, stage_parts, units_with_room, whole_units
+from dovetail.spec import Place
 
 TINY = 1e-300
 MANY, ALMOST_WHOLE = 1000.0, 1e-10
@@ -435,11 +436,15 @@ def _follower(arrays, work, r, t, slot, j):  # type: ignore[no-untyped-def]
 
 
 class Route(NamedTuple):
-    """Stages as the kernels see them: type, last layer and units of each."""
+    """Stages as the kernels see them: type, last layer and units of each; and what runs beside them."""
 
     types: Ints
     lasts: Ints
     units: Ints
+    place: Place | None = None
+    servers: int = 0
+    readers: int = 0
+    row_budgets: dict[str, float] | None = None
 
     def used(self, num_types: int) -> Ints:
         """Return the units used of each type."""
@@ -447,4 +452,4 @@ class Route(NamedTuple):
 
     def key(self) -> bytes:
         """Return what tells one choice of stages from another, whatever their units."""
-        return self.types.tobytes() + self.lasts.tobytes()
+        return self.types.tobytes() + self.lasts.tobytes() + (self.place or "").encode()
