@@ -1,4 +1,4 @@
-"""Every layout of a small problem, tried one by one and priced here: nothing of the planner or the evaluator is used."""
+"""Every layout of a small problem, tried one by one and priced here: nothing of planner or evaluator is used."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class Trial:
         self, place: str | None, spans: list[tuple[str, int, int]], egress: float, known: set[tuple[str, str, int, int]]
     ) -> Iterator[Tried]:
         """Yield every number of units, servers and readers of some stages."""
-        beside, batch = self.beside, self.problem.training.batch
+        beside = self.beside
         most = [int(min(MOST, self.there(name))) for name, _, _ in spans]
         reading = range(1, MOST + 1) if beside is not None and beside.read_core_s > 0 else (0,)
         serving = range(1, MOST + 1) if beside is not None else (0,)
@@ -248,18 +248,7 @@ class Trial:
                     break
                 if len(spans) == 1 and ("servers", spans[0][0], units[0], servers) in known:
                     continue
-                if beside is None:
-                    step_s = max(times)
-                else:
-                    seconds, workers = [*times, (beside.server_core_s or 0.0) / servers], [*units, servers]
-                    if beside.micro_batch is None:
-                        step_s = max(seconds)
-                    else:
-                        pieces = units[0] * math.ceil(batch / units[0] / beside.micro_batch)
-                        passing = [k * s / max(pieces, k) for k, s in zip(workers, seconds, strict=True)]
-                        step_s = max(
-                            seconds[i] + sum(p for j, p in enumerate(passing) if j != i) for i in range(len(seconds))
-                        )
+                step_s = self.step_seconds(times, units, servers)
                 for readers in reading:
                     if not self.fits(used, fed + servers + readers):
                         break
@@ -268,6 +257,17 @@ class Trial:
                         batch_s = beside.step_s + max(step_s, beside.read_core_s / readers if readers else 0.0)
                     stages = tuple((*span, k) for span, k in zip(spans, units, strict=True))
                     yield self.tried(place, stages, servers, readers, batch_s, fed + servers + readers, egress)
+
+    def step_seconds(self, times: list[float], units: tuple[int, ...], servers: int) -> float:
+        """Return what a step takes, what is fixed left out."""
+        if self.beside is None:
+            return max(times)
+        seconds, workers = [*times, (self.beside.server_core_s or 0.0) / servers], [*units, servers]
+        if self.beside.micro_batch is None:
+            return max(seconds)
+        pieces = units[0] * math.ceil(self.problem.training.batch / units[0] / self.beside.micro_batch)
+        passing = [k * s / max(pieces, k) for k, s in zip(workers, seconds, strict=True)]
+        return max(seconds[i] + sum(p for j, p in enumerate(passing) if j != i) for i in range(len(seconds)))
 
     def times(self, spans: list[tuple[str, int, int]], units: tuple[int, ...]) -> list[float] | None:
         """Return what each stage takes; None where one does not fit into its units' memory."""

@@ -17,7 +17,15 @@ from dovetail.planner.cheapest_route import Route, cheapest, follow, workspace
 from dovetail.planner.hourly import HourlyCost
 from dovetail.planner.layouts.one_process import whole_count
 from dovetail.planner.layouts.room import Room
-from dovetail.planner.layouts.step_labels import Step, StepLabels, room_for_step_labels, step_label_search, step_seconds
+from dovetail.planner.layouts.step_labels import (
+    Bounds,
+    Search,
+    Step,
+    StepLabels,
+    room_for_step_labels,
+    step_label_search,
+    step_seconds,
+)
 from dovetail.planner.provision import egress_rate
 from dovetail.planner.stage_kernel import SLACK
 from dovetail.spec import Place, Problem
@@ -66,37 +74,36 @@ class OverServers:
         is_late: Callable[[], bool] = lambda: False,
     ) -> HourlyCost:
         """Return the cheapest stages and servers that reach a throughput; above `cutoff` a bound is enough."""
-        nothing = HourlyCost(lower_bound=math.inf, route=None, exact=True)
-        arrays = self._arrays
+        arrays, target_s = self._arrays, self._target_s(samples_per_s)
         if egress_at is not None:
             arrays = arrays._replace(class_usd_per_byte=arrays.class_usd_per_byte * (egress_at / samples_per_s))
-        target_s = self._target_s(samples_per_s)
-        if target_s <= 0:
-            return nothing
-        readers, least_servers = whole_count(self._read_s, target_s), self._least_servers(target_s)
-        beside_price = self._room.core_price * readers
-        caps = self._room.caps - self._room.beside * readers
-        if readers + least_servers > self._room.most_beside():
-            return nothing
-        least = cheapest(arrays, self._work, arrays.price_per_hour, target_s, 1.0)
-        bound = float(least) + beside_price + self._room.core_price * least_servers
-        if math.isinf(bound):
-            return nothing
-        impossible = self._impossible(samples_per_s, beside_price) if math.isfinite(target_s) else math.inf
-        if bound >= cutoff or bound >= impossible:
+        readers = whole_count(self._read_s, target_s) if target_s > 0 else 0
+        bound = self._bound(arrays, target_s, readers)
+        impossible = self._impossible(samples_per_s, readers)
+        if bound >= min(cutoff, impossible):
             return HourlyCost(lower_bound=math.inf if bound >= impossible else bound, route=None, exact=True)
+        caps = self._room.caps - self._room.beside * readers
         met_price, met = self._first_legal(arrays, target_s, caps, readers)
-        if met is not None and met_price <= bound * (1 + SLACK):
+        if met_price <= bound * (1 + SLACK):
             return HourlyCost(lower_bound=bound, route=met, exact=True)
-        goal = min(cutoff, impossible, met_price)
+        goal, beside_price = min(cutoff, impossible, met_price), self._room.core_price * readers
         found = None if is_late() else self._by_labels(arrays, target_s, caps, goal - beside_price, readers)
         if found is None:
             return HourlyCost(lower_bound=bound, route=met, exact=False)
-        price, route = found
-        lower_bound = min(price + beside_price, goal)
+        lower_bound = min(found[0] + beside_price, goal)
         return HourlyCost(
-            lower_bound=math.inf if lower_bound >= impossible else lower_bound, route=route or met, exact=True
+            lower_bound=math.inf if lower_bound >= impossible else lower_bound, route=found[1] or met, exact=True
         )
+
+    def _bound(self, arrays: ProblemArrays, target_s: float, readers: int) -> float:
+        """Return what stages, servers and readers cost at least where each may take all of the time of a step."""
+        if target_s <= 0:
+            return math.inf
+        servers = self._least_servers(target_s)
+        if readers + servers > self._room.most_beside():
+            return math.inf
+        least = float(cheapest(arrays, self._work, arrays.price_per_hour, target_s, 1.0))
+        return least + self._room.core_price * (readers + servers)
 
     def bound_between(self, low: float, high: float) -> float:
         """Return a bound on USD per hour over samples/s of such stages that run at `low` up to `high`.
@@ -137,13 +144,13 @@ class OverServers:
     def _least_servers(self, target_s: float) -> int:
         return max(1, whole_count(self._step.server_s, target_s)) if self._step.has_servers else 0
 
-    def _impossible(self, samples_per_s: float, beside_price: float) -> float:
+    def _impossible(self, samples_per_s: float, readers: int) -> float:
         """Return more than anything costs an hour within limits."""
         arrays, room = self._arrays, self._room
         cores = min([10**9, *room.caps[room.beside > 0].tolist()])
         cuts = float(arrays.crossing_bytes.sum() * arrays.class_usd_per_byte.max()) * 3600 / arrays.batch
         units = float(arrays.price_per_hour @ arrays.limit)
-        return (units + room.core_price * cores + beside_price + cuts * samples_per_s) * (1 + 1e-9)
+        return (units + room.core_price * (cores + readers) + cuts * samples_per_s) * (1 + 1e-9)
 
     def _first_legal(
         self, arrays: ProblemArrays, target_s: float, caps: Ints, readers: int
@@ -204,15 +211,10 @@ class OverServers:
             self._work,
             self._labels,
             self._step,
-            arrays.price_per_hour,
-            self._room.weights,
-            self._room.beside,
-            caps,
+            Bounds(self._room.weights, self._room.beside, caps),
             self._rest_s,
             self._known,
-            target_s,
-            goal,
-            self._effort,
+            Search(float(target_s), float(goal), self._effort),
             *self._buffers,
         )
         if not ended:
