@@ -45,7 +45,8 @@ class MeasuredParts:
             "servers": None if self.server_core_s is None else self.server_core_s / max(1, self.servers),
         }
         found |= {f"stage {number}": seconds for number, seconds in enumerate(self.stages)}
-        found["step"] = self.step_s
+        if self.servers:
+            found["step"] = self.step_s
         found[WHOLE] = self.whole_s
         return found
 

@@ -30,6 +30,9 @@ from dovetail.runtime.prepare.main_guard import leave_when_imported
 from dovetail.spec import Plan, Problem
 from dovetail.spec.run import Dense, Run
 
+PLANNING_S = 10.0
+"""For the plan of a run: the best one by then is run, proven or not."""
+
 TrainOnce = Callable[[Run, RunLock, bool, Replanner | None], TrainingResult]
 """Takes a run to its end in a locked folder, given whether it goes on and who may stop it."""
 
@@ -181,7 +184,12 @@ def run(
             problem = profiled_on(
                 fleet, chosen, usd_per_hour=usd_per_hour, min_samples_per_s=min_samples_per_s, tell=tell
             )
-        demands = Demands(max_cost_per_hour=max_cost_per_hour, max_stages=max_stages, split_stages=split_stages)
+        demands = Demands(
+            max_cost_per_hour=max_cost_per_hour,
+            max_stages=max_stages,
+            split_stages=split_stages,
+            time_limit_s=PLANNING_S,
+        )
         plan = planned_for(problem, demands, tell=tell)
         planned = placed(chosen, plan, problem, machine, dense=dense, tell=tell)
         show(planned)

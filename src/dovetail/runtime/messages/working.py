@@ -154,4 +154,4 @@ class Done(MessageKind, frozen=True):
     data_s: float = 0.0
     """How long samples were waited for that were still being read."""
     read_s: float = 0.0
-    """How long threads read them, whoever waited."""
+    """How long cores were busy reading them, whoever waited."""

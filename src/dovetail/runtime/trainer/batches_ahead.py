@@ -73,7 +73,7 @@ class BatchesAhead:
         return waited_s
 
     def take_read_s(self) -> float:
-        """Return how long threads have read since this was last asked."""
+        """Return how long cores were busy reading since this was last asked."""
         with self._counting:
             read_s, self._read_s = self._read_s, 0.0
         return read_s
@@ -121,10 +121,10 @@ class BatchesAhead:
             self._of_thread.is_alone = True
             _compute_alone()
         epoch, begin, end = places[0][0], places[0][1], places[-1][2]
-        begun_s = time.perf_counter()
+        begun_s = time.thread_time()
         whole = self._samples.read(epoch, *self._group.part(begin, end))
         with self._counting:
-            self._read_s += time.perf_counter() - begun_s
+            self._read_s += time.thread_time() - begun_s
         num_before = epoch * self._blueprint.samples
         if len(places) == 1:
             return [(whole, num_before + end, self._steps.prepare(whole))]

@@ -43,6 +43,8 @@ class Read:
     read_s: float
     data_s: float
     """Of that, how long the samples took; the rest sorted out their keys."""
+    core_s: float
+    """Of that, how long a core was busy."""
 
 
 class Fetcher:
@@ -144,14 +146,14 @@ class Fetcher:
 
     def read(self, micro_batch: MicroBatch) -> Read:
         """Read samples, and sort out their keys."""
-        start_s, begin_s = time.perf_counter(), now_s()
+        start_s, start_core_s, begin_s = time.perf_counter(), time.thread_time(), now_s()
         task = micro_batch.task
         batch = self._memory.lock_batch(self._samples.read(task.assign.epoch, micro_batch.first, micro_batch.last))
-        data_s = time.perf_counter() - start_s
+        data_s, core_s = time.perf_counter() - start_s, time.thread_time() - start_core_s
         task.spans.append(Span("read", begin_s, now_s(), task.assign.step))
         asked = [look_up(table, keys, self._num_servers) for table, keys in self._model.asked(batch)]
         look_ups = [self._memory.lock(each) for each in asked]
-        return Read(micro_batch, batch, look_ups, time.perf_counter() - start_s, data_s)
+        return Read(micro_batch, batch, look_ups, time.perf_counter() - start_s, data_s, core_s)
 
     def fetch(self, read: Read) -> FetchedBatch:
         """Fetch the rows that samples need; with a task's first micro-batch, the dense parameters too."""
@@ -182,7 +184,9 @@ class Fetcher:
         # they waited is by their own clocks, and may begin before this one's question to the last of them.
         after_s = max(0.0, end_s - (answer.asked_s if answer.parked_s else start_s) - answer.parked_s)
         fetch_s = max(0.0, end_s - start_s - answer.parked_s)
-        return FetchedBatch(micro_batch, read.batch, rows, answer.dense, fetch_s, after_s, arriving, read.data_s)
+        return FetchedBatch(
+            micro_batch, read.batch, rows, answer.dense, fetch_s, after_s, arriving, read.data_s, read.core_s
+        )
 
 
 def ahead(items: Iterator[Item], name: str, *, most: int = 1) -> Iterator[Item]:
