@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -40,13 +40,15 @@ def plan(
     max_stages: int | None = None,
     split_stages: bool = False,
     spot: bool = False,
+    model: Literal["full", "paper"] = "full",
     time_limit_s: float = 30.0,
     seed: int = 0,
 ) -> Plan:
     """Return which layers to run on which type, on how many units, for the least money at the speed you need.
 
     `problem` is what `profile` returned, or a file: TOML or JSON. With `max_cost_per_hour` it is the fastest plan for
-    so many USD/h. `finish_in` ("6h") is another way to say `min_samples_per_s`. The same as `dovetail plan`.
+    so many USD/h. `finish_in` ("6h") is another way to say `min_samples_per_s`. With `model="paper"` machines and what
+    runs beside the layers are left out. The same as `dovetail plan`.
     """
     from dovetail.catalogue import read_problem_with, users_catalogue  # noqa: PLC0415 - compilers, when it is called
     from dovetail.planner.compile import compile_kernels  # noqa: PLC0415
@@ -61,6 +63,8 @@ def plan(
         )
     if isinstance(problem, str | Path):
         problem = read_problem_with(users_catalogue(()), Path(problem), spot=spot)
+    if model == "paper":
+        problem = problem.as_in_paper()
     if finish_in is not None:
         min_samples_per_s = problem.training.total_samples / parse_duration_s(finish_in)
     if min_samples_per_s is not None:

@@ -44,11 +44,10 @@ class OneProcess:
         self._measured = {
             each.units for each in beside.wholes if each.place == "local" and each.resource == resource.name
         }
-        self.budgets: dict[str, float] | None = None
         self.proven = True
         """Whether no other budgets of rows would be better."""
         self._least = 1
-        settled = problem if self._is_cpu else self._with_rows(problem)
+        settled, self.budgets = (problem, None) if self._is_cpu else self._with_rows(problem)
         self._parts = None if settled is None else _parts(settled, t)
         self._least_parts = self._parts
         if self._is_cpu:
@@ -123,26 +122,29 @@ class OneProcess:
             return 1
         return 1 if unit_bytes is None else max(1, math.ceil(held / unit_bytes * (1 - SLACK)))
 
-    def _with_rows(self, problem: Problem) -> Problem | None:
-        """Return the problem with the rows that fit into an accelerator; None where what it must hold does not."""
+    def _with_rows(self, problem: Problem) -> tuple[Problem | None, dict[str, float] | None]:
+        """Return the problem with the rows that fit into an accelerator, and their bytes where not all do.
+
+        The problem is None where what it must hold does not fit.
+        """
         name, room_bytes = self._name, problem.resource(self._name).memory_bytes
         held = stage_memory(problem.layers, units=1, resource=name).total_bytes
         caches = [layer for layer in problem.layers if layer.on[name].cache is not None]
         if room_bytes is None or held <= room_bytes * (1 + SLACK):
-            return problem
+            return problem, None
         stage = Stage(resource=name, first_layer=0, last_layer=self._last, units=1)
         least = {layer.name: least_of(cache) for layer in caches if (cache := layer.on[name].cache) is not None}
         room = room_for_rows(problem, stage, list(least))
         if not least or room < sum(least.values()):
-            return None
-        self.budgets = dict(filled(problem, stage, least, room))
+            return None, None
+        budgets = dict(filled(problem, stage, least, room))
         outside = sum(
-            max(0.0, layer.weight_bytes + layer.optimizer_bytes + layer.index_bytes - self.budgets[layer.name])
+            max(0.0, layer.weight_bytes + layer.optimizer_bytes + layer.index_bytes - budgets[layer.name])
             for layer in caches
         )
         if outside > largest_machine_bytes(problem, name):
-            return None
-        return _settled(problem, name, self.budgets)
+            return None, None
+        return _settled(problem, name, budgets), budgets
 
     def _bound_parts(self, problem: Problem) -> tuple[float, float, float, float, float] | None:
         """Return parts that no budgets beat: those of ours, where nothing is lost by giving bytes where one saves most.

@@ -29,6 +29,7 @@ from dovetail.planner.layouts.step_labels import (
 from dovetail.planner.provision import egress_rate
 from dovetail.planner.stage_kernel import SLACK
 from dovetail.spec import Place, Problem
+from dovetail.spec.resource import UNITS_WITHOUT_LIMIT
 
 EFFORT, LEAST_EFFORT = 4_000_000, 20_000
 """Of one search by labels; less where searches before did not get to an end."""
@@ -147,7 +148,7 @@ class OverServers:
     def _impossible(self, samples_per_s: float, readers: int) -> float:
         """Return more than anything costs an hour within limits."""
         arrays, room = self._arrays, self._room
-        cores = min([10**9, *room.caps[room.beside > 0].tolist()])
+        cores = room.most_beside()
         cuts = float(arrays.crossing_bytes.sum() * arrays.class_usd_per_byte.max()) * 3600 / arrays.batch
         units = float(arrays.price_per_hour @ arrays.limit)
         return (units + room.core_price * (cores + readers) + cuts * samples_per_s) * (1 + 1e-9)
@@ -178,8 +179,7 @@ class OverServers:
         """Return the least servers with which a step of these stages takes no longer; None where there are none."""
         if (left < 0).any():
             return None
-        counted = self._room.beside > 0
-        most = min([10**6, *left[counted].tolist()]) if self._step.has_servers else 0
+        most = int(left[self._room.beside > 0].min(initial=UNITS_WITHOUT_LIMIT)) if self._step.has_servers else 0
 
         def is_enough(servers: int) -> bool:
             seconds = step_seconds(self._arrays, self._step, types, lasts, units, servers)

@@ -36,11 +36,13 @@ class Room(NamedTuple):
         if (left < 0).any():
             return 0
         counted = self.weights[:, t] > 0
-        return min([int(self.limit[t]), *(left[counted] // self.weights[counted, t]).tolist()])
+        rows: list[int] = (left[counted] // self.weights[counted, t]).tolist()
+        return min([int(self.limit[t]), *rows])
 
     def most_beside(self) -> int:
         """Return how many cores beside all units there is room for."""
-        return min([UNITS_WITHOUT_LIMIT, *self.caps[self.beside > 0].tolist()])
+        rows: list[int] = self.caps[self.beside > 0].tolist()
+        return min([UNITS_WITHOUT_LIMIT, *rows])
 
 
 def room_of(problem: Problem, *, fed: bool) -> Room:
