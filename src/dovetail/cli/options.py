@@ -54,6 +54,14 @@ OtherData = Annotated[str | None, typer.Option(help=DATA_HELP)]
 DataOptions = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the data, e.g. path=day.tsv.gz.")
 ]
+ShortRuns = Annotated[
+    float,
+    typer.Option(
+        "--short-runs-s",
+        min=0.0,
+        help="Seconds, in all, for short runs that measure what runs beside layers; 0: layers alone.",
+    ),
+]
 Prices = Annotated[
     list[str] | None, typer.Option(metavar="NAME=USD", help="USD per hour of `cpu` (one core) or `gpu`.")
 ]

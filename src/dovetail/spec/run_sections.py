@@ -56,6 +56,9 @@ class RunTable(Section, frozen=True):
         str | None,
         Meta(description='with local: where layers are, "cuda", "cuda:1" or "cpu"; absent: a GPU where there is one'),
     ] = None
+    threads: Annotated[
+        int | None, Meta(description="with local: threads that compute; absent: those of [[worker]], or one a core")
+    ] = None
     device_bytes: Annotated[
         int, Meta(description="with a GPU: memory for rows there, over all tables; host memory is servers.host_bytes")
     ] = 1 << 30
@@ -71,7 +74,9 @@ class RunTable(Section, frozen=True):
     ] = True
 
     def __post_init__(self) -> None:
-        """Refuse no memory, and no batches."""
+        """Refuse no memory, no threads, and no batches."""
+        if self.threads is not None:
+            check_whole_number(self, "threads", at_least=1)
         check_whole_number(self, "device_bytes", at_least=1)
         check_whole_number(self, "look_ahead", at_least=1)
         for name, rows_bytes in self.layer_bytes.items():

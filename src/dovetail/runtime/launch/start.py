@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from dovetail.runtime.messages import Report
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.monitor.callbacks import Callback, Callbacks
 from dovetail.runtime.monitor.metrics_page import MetricsPage
+from dovetail.runtime.monitor.steady_pace import SteadyPace
 from dovetail.runtime.prepare.lock import RunLock
 from dovetail.runtime.prepare.main_guard import check_travels, forget
 from dovetail.runtime.prepare.run_folder import prepare, undo, with_named_data
@@ -70,7 +72,7 @@ def start(
     if not run.is_one_process:
         fork_server()  # it loads while the run is made ready
     page = [] if run.log.metrics is None else [MetricsPage(tell)]
-    told, pace = Callbacks([*callbacks, *page]), RunPace()
+    told, pace, steady = Callbacks([*callbacks, *page]), RunPace(), SteadyPace()
     with ExitStack() as things:
         things.callback(told.close)
         held = lock or things.enter_context(RunLock(folder))
@@ -118,6 +120,7 @@ def start(
 
             def handle(report: Report) -> None:
                 pace.add(report)
+                steady.report(report)
                 told.report(report)
                 if on_report is not None:
                     on_report(report)
@@ -132,7 +135,11 @@ def start(
         if validator is not None:
             validator.finish()
         total = blueprint.samples * run.training.epochs
-        result = read_result(folder, pace, total, last=last, model=model, source=source)
+        result = replace(
+            read_result(folder, pace, total, last=last, model=model, source=source),
+            steady_samples_per_s=steady.samples_per_s,
+            steady_spread=steady.spread,
+        )
         told.end(result)
         return result
 

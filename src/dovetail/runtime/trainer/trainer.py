@@ -159,7 +159,14 @@ class Trainer:
             self._step(step, batch)
             self.step = step = step + 1
             wait_s, data_s = self._steps.waited_s - waited_s, self._ahead.take_waited_s()
-            self._figures.add_step(step, position, wait_s=wait_s + data_s, data_s=data_s, losses=self._losses.take())
+            self._figures.add_step(
+                step,
+                position,
+                wait_s=wait_s + data_s,
+                data_s=data_s,
+                losses=self._losses.take(),
+                read_s=self._ahead.take_read_s(),
+            )
             stops, now_s = self._group.agree(stop())
             is_kept = due.is_due(step, position, now_s)
             if is_kept:
