@@ -206,7 +206,7 @@ def measured_profile(
     )
     if not short_runs_s:
         return found
-    run, here = run_of_request(request, samples), Machine.this()
+    run, here = run_of_request(request, found.problem.training.samples), Machine.this()
     measurer = BesideMeasurer(run, found.problem, here, seconds=short_runs_s, tell=tell)
     return replace(found, problem=measurer.measure())
 
