@@ -36,6 +36,8 @@ from tests.makers import make_layer, make_layer_time, make_problem, make_resourc
 
 SMALL = ["--set", "model.options.hidden=[8]", "--set", "model.options.width=4", "--set", "model.options.num_rows=26000"]
 
+LAYERS = ["--short-runs-s", "0"]
+
 
 def make_plan(*stages: tuple[str, int, int, int]) -> Plan:
     return Plan(
@@ -296,7 +298,19 @@ def test_one_command_goes_from_a_model_to_a_comparison(tmp_path):
 
 
 def test_a_speed_that_nothing_here_reaches_is_said(tmp_path):
-    arguments = ["run", "ctr-dnn", "--min-samples-per-s", "1e12", "--batch", "64", "-o", "hidden=8,4", "-o", "width=4"]
+    arguments = [
+        "run",
+        "ctr-dnn",
+        "--min-samples-per-s",
+        "1e12",
+        "--batch",
+        "64",
+        "-o",
+        "hidden=8,4",
+        "-o",
+        "width=4",
+        *LAYERS,
+    ]
 
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run")])
 
@@ -308,7 +322,7 @@ def test_a_speed_that_nothing_here_reaches_is_said(tmp_path):
 
 @pytest.mark.processes
 def test_a_policy_learns_from_runs_of_its_plans_on_what_a_run_measured(tmp_path):
-    arguments = ["run", "ctr-dnn", "--samples", "4000", "--batch", "512", "-o", "hidden=8,4", "-o", "width=4"]
+    arguments = ["run", "ctr-dnn", "--samples", "4000", "--batch", "512", "-o", "hidden=8,4", "-o", "width=4", *LAYERS]
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run"), "--json"])
     assert result.exit_code == 0, result.output
     file = tmp_path / "run.toml"
@@ -359,7 +373,7 @@ def test_a_plan_of_one_gpu_that_keeps_some_rows_is_a_run_in_one_process():
     both = [stage, Stage(resource="cpu", kind="cpu", first_layer=10, last_layer=11, units=1)]
     with_servers = planned_run(Run(model=RunModel(name="ctr-dnn")), place(both, machine), machine, 500)
 
-    assert (run.table.place, run.table.device_bytes) == ("device", 300_000_000)
+    assert (run.table.place, run.table.device, run.table.device_bytes) == ("local", "cuda", 300_000_000)
     assert run.table.layer_bytes == {"embedding": 300_000_000}
     assert run.training.batch == 500
     assert not run.stages

@@ -45,6 +45,10 @@ def test_a_program_measures_plans_and_trains_a_model_in_one_call(tmp_path):
 
 def test_a_speed_that_nothing_here_reaches_and_a_price_of_nothing_here_are_said(tmp_path):
     with pytest.raises(NoPlanError):
-        orchestrate.run("ctr-dnn", folder=tmp_path, model_options=SMALL, batch=64, min_samples_per_s=1e12)
+        orchestrate.run(
+            "ctr-dnn", folder=tmp_path, model_options=SMALL, batch=64, min_samples_per_s=1e12, short_runs_s=0
+        )
     with pytest.raises(DovetailError, match="names `tpu`"):
-        orchestrate.run("ctr-dnn", folder=tmp_path, model_options=SMALL, batch=64, usd_per_hour={"tpu": 1.0})
+        orchestrate.run(
+            "ctr-dnn", folder=tmp_path, model_options=SMALL, batch=64, usd_per_hour={"tpu": 1.0}, short_runs_s=0
+        )

@@ -155,8 +155,8 @@ class Batch:
         slots, total = self.num_slots, self.num_samples
         if self.weights is not None or self.extra or len(self.ids) != total * slots or not self._has_even_offsets():
             return [self.slice(first, min(first + size, total)) for first in range(0, total, size)]
-        columns = [each.split(size) for each in (self.sample_ids, self.dense, self.labels)]
-        ids = self.ids.split(size * slots) if slots else [self.ids] * len(columns[0])
+        columns = [each.split(size) for each in (self.sample_ids, self.dense, self.labels)]  # type: ignore[no-untyped-call]
+        ids = self.ids.split(size * slots) if slots else [self.ids] * len(columns[0])  # type: ignore[no-untyped-call]
         whole, found, set_field = self.offsets[: size * slots + 1], [], object.__setattr__
         for numbers, dense, labels, own in zip(*columns, ids, strict=True):
             batch = object.__new__(Batch)  # a part of what was checked needs no checks

@@ -52,6 +52,7 @@ def dry_run(
     work = Work(model)
     with nullcontext() if _is_compiled(model) else work:
         scores = _answer(model, batch, source.schema, bare=bare)
+    check_rows(scores, batch)
     flops = None if _is_compiled(model) else work.of_each(batch.num_samples)
     if isinstance(model, WholeModel):
         if model.loss is None:
@@ -76,6 +77,18 @@ def dry_run(
 def _is_compiled(model: nn.Module) -> bool:
     """Say whether a part of the model was compiled by its user: nobody sees what that computes."""
     return any(hasattr(module, "_orig_mod") for module in model.modules())
+
+
+def check_rows(scores: Scores, batch: Batch) -> None:
+    """Refuse an answer that has another number of rows than there are samples."""
+    for name, part in ({"": scores} if isinstance(scores, Tensor) else heads_of(scores)).items():
+        if isinstance(part, Tensor) and part.dim() and part.shape[0] != batch.num_samples:
+            called = f"part `{name}` of the model's answer" if name else "the model's answer"
+            raise ModelError(
+                f"{called} has {part.shape[0]} rows for {batch.num_samples} samples: its shape is {list(part.shape)}",
+                hint="answer one row a sample, in their order; ids of all slots come one after the other, with "
+                "`offsets` where each begins",
+            )
 
 
 def _check_loss(model: WholeModel, scores: Scores, batch: Batch, *, bare: bool) -> None:

@@ -32,6 +32,8 @@ def threads_of(run: Run, flops: float | None = None) -> int:
 
     Where a forward pass of a sample is known to take so many `flops`, no more than have enough to do.
     """
+    if run.table.threads is not None:
+        return run.table.threads
     threads = run.workers[0].threads
     if threads > 1:
         return threads
