@@ -188,6 +188,21 @@ def test_children_that_a_job_leaves_are_ended_and_the_job_is_what_it_was(tmp_pat
                 psutil.Process(child).kill()
 
 
+def test_a_job_that_has_only_children_left_can_be_cancelled_and_does_not_wait_out_its_grace(tmp_path):
+    with Daemon(tmp_path / "daemon", "--nodes", "cpu:1x1", "--grace-s", "100000") as daemon:
+        job = daemon.submit(command=python(LEAVES, "closed"), max_workers=1)["id"]
+        wait_until((folder_of(daemon, job) / "exit-1.json").exists)
+        child = int((folder_of(daemon, job) / "child").read_text())
+        try:
+            assert daemon.job(job)["state"] == "running", "they are its own"
+            daemon.client.ask("POST", f"/v1/jobs/{job}/cancel", {})
+            daemon.wait_over(job)
+            assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+        finally:
+            if psutil.pid_exists(child):
+                psutil.Process(child).kill()
+
+
 def test_children_of_a_job_whose_every_keeper_was_killed_are_ended_before_it_runs_again(tmp_path):
     program = LEAVES + "import time; time.sleep(600)"
     with Daemon(tmp_path / "daemon", "--nodes", "cpu:1x1", "--grace-s", "1") as daemon:
