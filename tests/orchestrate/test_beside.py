@@ -34,13 +34,14 @@ def small_run(samples: int = 20_000, batch: int = 500):
     )
 
 
-def test_every_part_has_an_even_share_of_what_is_left():
+def test_every_part_has_its_share_of_what_is_left_by_weight():
     now = [0.0]
-    allowance = Allowance(30.0, 3, clock=lambda: now[0])
+    allowance = Allowance(30.0, [1.0, 1.0, 4.0], clock=lambda: now[0])
 
-    assert allowance.next() == 10.0
+    assert allowance.next() == 5.0
     now[0] = 4.0  # it took less
-    assert allowance.next() == 13.0
+    assert allowance.next() == pytest.approx(26.0 / 5)
+    assert allowance.left_s == 26.0
     now[0] = 31.0  # this took more
     assert allowance.next() == 0.0
     assert allowance.where() == "3 of 3, 31 of 30 s gone"

@@ -38,6 +38,8 @@ LEAST_S = 2.0
 """A run that has less is not begun: starting takes as long."""
 STEADY_PART = 0.5
 """Of a part's time that is measured over; the rest is starting, and what is left goes to the parts after it."""
+MOST_SHARES = 2.5
+"""Of a part's time that it may take where it has not begun to step by then."""
 READ_S = 1.5
 MOST_READS = 30
 SPARE_CORE = 0.25
@@ -52,9 +54,11 @@ SAY_EVERY_S = 5.0
 class Allowance:
     """Seconds for several parts, and how many of them are gone."""
 
-    def __init__(self, seconds: float, parts: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin now."""
-        self.seconds, self.parts = seconds, parts
+    def __init__(
+        self, seconds: float, weights: Sequence[float], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Begin now; a part of weight two gets twice as long as one of weight one."""
+        self.seconds, self._weights = seconds, list(weights)
         self._clock, self._begun_s, self._begun = clock, clock(), 0
 
     @property
@@ -62,15 +66,20 @@ class Allowance:
         """Return the seconds since it began."""
         return self._clock() - self._begun_s
 
+    @property
+    def left_s(self) -> float:
+        """Return the seconds that are left."""
+        return max(0.0, self.seconds - self.gone_s)
+
     def next(self) -> float:
-        """Return what the next part may take: an even share of what is left, for each as much."""
-        left = max(1, self.parts - self._begun)
+        """Return what the next part may take: its share, by weight, of what is left."""
+        weights = self._weights[self._begun :]
         self._begun += 1
-        return max(0.0, self.seconds - self.gone_s) / left
+        return self.left_s * weights[0] / sum(weights)
 
     def where(self) -> str:
         """Return in words which part this is, and how much time is gone."""
-        return f"{self._begun} of {self.parts}, {self.gone_s:.0f} of {self.seconds:.0f} s gone"
+        return f"{self._begun} of {len(self._weights)}, {self.gone_s:.0f} of {self.seconds:.0f} s gone"
 
 
 @contextmanager
@@ -103,6 +112,16 @@ class _Found:
     wholes: list[Whole] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Something to be measured, in words, and its weight among the others."""
+
+    words: str
+    measure: Callable[[float], None]
+    weight: float
+    least_s: float = LEAST_S
+
+
 class BesideMeasurer:
     """Measures what runs beside the layers of one run on one machine."""
 
@@ -120,20 +139,20 @@ class BesideMeasurer:
         self._gpu = kinds.get("gpu") if machine.gpus else None
         self._found = _Found()
         self._parts = self._all_parts()
-        self._allowance = Allowance(seconds, len(self._parts))
+        self._allowance = Allowance(seconds, [part.weight for part in self._parts])
 
     def measure(self) -> Problem:
         """Return the problem with what was found, and with this machine, unless some types stand elsewhere."""
-        for words, part in self._parts:
+        for part in self._parts:
             share_s = self._allowance.next()
-            if share_s < LEAST_S and words != "reading":
-                self._tell(f"{words}: not measured, {self._allowance.where()}")
+            if share_s < part.least_s:
+                self._tell(f"{part.words}: not measured, {self._allowance.where()}")
                 continue
-            self._tell(f"measuring {words} ({self._allowance.where()}) ...")
+            self._tell(f"measuring {part.words} ({self._allowance.where()}) ...")
             try:
-                part(share_s)
-            except Exception as error:
-                self._tell(f"{words} cannot be measured: {type(error).__name__}: {error}")
+                part.measure(share_s)
+            except Exception as error:  # what cannot run here cannot be planned for, and the rest can
+                self._tell(f"{part.words} cannot be measured: {type(error).__name__}: {error}")
         found = self._found
         beside = Beside(
             read_core_s=found.read_core_s or 0.0,
@@ -147,22 +166,21 @@ class BesideMeasurer:
         machines = (machine_here(self._machine, self._problem),) if self._is_all_here else ()
         return msgspec.structs.replace(self._problem, beside=beside, machines=machines)
 
-    def _all_parts(self) -> list[tuple[str, Callable[[float], None]]]:
-        """Return what is measured, in words: what most depends on first."""
+    def _all_parts(self) -> list[_Part]:
+        """Return what is measured: what plans most depend on first. Kernels for a GPU compile, processes start."""
         cores = self._machine.cores
-        parts: list[tuple[str, Callable[[float], None]]] = [("reading", self._read)]
+        parts = [_Part("reading", self._read, weight=1.0, least_s=0.0)]
         if self._gpu is not None:
-            parts.append(("one process on a GPU", partial(self._local, on_gpu=True)))
+            parts.append(_Part("one process on a GPU", partial(self._local, on_gpu=True), weight=4.0))
         if self._cpu is not None:
-            counts = sorted({cores, max(1, cores // 4), 1}, reverse=True)
-            for threads in counts:
+            for threads in sorted({cores, max(1, cores // 4), 1}, reverse=True):
                 words = f"one process on {threads} core{'s' * (threads != 1)}"
-                parts.append((words, partial(self._local, on_gpu=False, threads=threads)))
-            parts.append(("a server and a worker on a core", partial(self._servers, on_gpu=False)))
+                parts.append(_Part(words, partial(self._local, on_gpu=False, threads=threads), weight=1.5))
+            parts.append(_Part("a server and a worker on a core", partial(self._servers, on_gpu=False), weight=3.0))
         if self._gpu is not None:
-            parts.append(("a server and a worker on a GPU", partial(self._servers, on_gpu=True)))
+            parts.append(_Part("a server and a worker on a GPU", partial(self._servers, on_gpu=True), weight=3.0))
         if self._cpu is not None and cores > 1:
-            parts.append(("two workers that own the rows", self._sharded))
+            parts.append(_Part("two workers that own the rows", self._sharded, weight=2.0))
         return parts
 
     # -- the parts -----------------------------------------------------------------------------------------------------
@@ -227,9 +245,10 @@ class BesideMeasurer:
     # -- what they have in common --------------------------------------------------------------------------------------
 
     def _short(self, words: str, run: Run, share_s: float) -> ShortRun | None:
-        found = short_run(run, self._batch, seconds=STEADY_PART * share_s, limit_s=share_s)
+        most_s = min(MOST_SHARES * share_s, self._allowance.left_s)
+        found = short_run(run, self._batch, seconds=STEADY_PART * share_s, limit_s=share_s, most_s=most_s)
         if found is None:
-            self._tell(f"{words}: no two steps were done in {share_s:.0f} s")
+            self._tell(f"{words}: no two steps were done in {most_s:.0f} s")
             return None
         rate, cores = self._batch / found.seconds_per_batch, found.cores
         self._tell(f"{words}: {rate:,.0f} samples/s, {cores:.1f} cores busy")
