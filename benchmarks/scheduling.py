@@ -53,24 +53,13 @@ from dovetail.simulator import Outcome, simulate
 from dovetail.simulator.knowledge import KnowledgeName, Truth
 from dovetail.simulator.metrics import Trial
 from dovetail.simulator.progress import VirtualJobs
-<<<<<<< HEAD
-from dovetail.simulator.traces.make import CONTENTIONS, make_workload
-from dovetail.simulator.traces.read import parse_nodes, read_gavel
-from dovetail.simulator.traces.table import TableJob, read_jobs
-from dovetail.spec.job import BatchSize
-from dovetail.spec.workload import Workload
-from testbed.pictures import draw_knob
-from testbed.schedules import OnlyInRounds, elastic_workload
-=======
-from dovetail.simulator.rounds import OnlyInRounds
-from dovetail.simulator.traces.gavel import read_gavel
 from dovetail.simulator.traces.make import CONTENTIONS, arrivals_s, loss_curve, make_workload
-from dovetail.simulator.traces.nodes import parse_nodes
-from dovetail.simulator.traces.philly import elastic_workload
+from dovetail.simulator.traces.read import parse_nodes, read_gavel
 from dovetail.simulator.traces.table import TableJob, read_jobs
 from dovetail.spec.job import BatchSize, Job
 from dovetail.spec.workload import NodeGroup, Workload
->>>>>>> daemon
+from testbed.pictures import draw_knob
+from testbed.schedules import OnlyInRounds, elastic_workload
 
 Make = Callable[[int], Workload]
 MIXED = "v100:4x2,p100:4x4,k80:4x6"
