@@ -7,6 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+import dovetail
 from dovetail.cli.main import app
 from dovetail.spec import read_problem
 
@@ -40,16 +41,8 @@ def test_a_profile_becomes_a_problem_and_then_a_plan(tmp_path: Path) -> None:
 def test_types_elsewhere_are_estimated_and_marked_so(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     result = run(
-        "profile",
-        "ctr-dnn",
-        *SMALL,
-        *LAYERS,
-        "--out",
-        path,
-        "--resources",
-        "lambda:gpu_1x_a100",
-        "--network-gb-per-s",
-        "1",
+        *("profile", "ctr-dnn", *SMALL, *LAYERS, "--out", path, "--resources", "lambda:gpu_1x_a100"),
+        *("--network-gb-per-s", "1", "--price", "cpu=0.04"),
     )
     assert result.exit_code == 0, result.stderr
     written = json.loads(path.read_text())
@@ -61,6 +54,38 @@ def test_types_elsewhere_are_estimated_and_marked_so(tmp_path: Path) -> None:
     assert layer["on"]["gpu_1x_a100"]["source"] == "estimated"
     assert layer["on"]["gpu_1x_a100"]["error"] > 0
     assert layer["on"]["cpu"]["source"] == "measured"
+
+
+def test_a_plan_for_the_cloud_rents_nothing_that_stands_here(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    profiled = run(
+        *("profile", "ctr-dnn", *SMALL, "--out", path, "--network-gb-per-s", "1"),
+        *("--resources", "lambda:gpu_1x_a100", "--resources", "aws:c7i.large"),
+    )
+    assert profiled.exit_code == 0, profiled.stderr
+    planned = run("plan", path, "--json")
+
+    assert "what this machine has itself is left out: --price cpu=USD" in profiled.stderr
+    assert "estimated for one unit of gpu_1x_a100" in profiled.stdout
+    assert {each.name for each in dovetail.read_problem(str(path)).resources} == {"gpu_1x_a100", "c7i.large"}
+    assert planned.exit_code == 0, planned.stderr
+    stages = json.loads(planned.stdout.splitlines()[-1])["stages"]
+    assert {stage["resource"] for stage in stages} <= {"gpu_1x_a100", "c7i.large"}
+
+
+def test_training_sees_as_many_samples_as_the_data_have(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("label,x\n" + "".join(f"{at % 2},{at}.5\n" for at in range(300)))
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))\n"
+    )
+    words = ["profile", f"{tmp_path}/net.py:build", "--data", tmp_path / "rows.csv", "--batch", "16"]
+
+    found = run(*words, "--network-gb-per-s", "1", "--json")
+    said = run(*words, "--network-gb-per-s", "1", "--json", "--samples", "5000")
+
+    assert found.exit_code == 0, found.stderr
+    assert json.loads(found.stdout.splitlines()[-1])["training"]["samples"] == 300
+    assert json.loads(said.stdout.splitlines()[-1])["training"]["samples"] == 5000
 
 
 @pytest.mark.parametrize("model", ["2emb", "dlrm", "matchnet", "nce"])
@@ -104,7 +129,6 @@ def test_a_table_larger_than_a_gpu_is_profiled_planned_and_checked(tmp_path: Pat
     problem = json.loads(path.read_text())
     embedding = problem["layer"][0]
     embedding["weight_bytes"] = 1e12  # as if the table had many rows more
-    embedding["on"].pop("cpu")
     path.write_text(json.dumps(problem))
 
     planned = run("plan", path, "--memory", "--out", plan)

@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from dovetail.cli.options import AsJson
 from dovetail.cli.output import print_line, say
 from dovetail.errors import DovetailError
 from dovetail.version import __version__
@@ -42,7 +43,7 @@ class Finding:
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what this machine offers and what is missing; exit 1 if something is broken that Dovetail needs."""
     findings = []

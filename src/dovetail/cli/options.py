@@ -1,4 +1,4 @@
-"""Options that several commands have: the machines to run on, a model, its data and prices."""
+"""Options that several commands have: the machines to run on, a model, its data, prices, what is printed."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ def opened(on: str | None) -> Iterator[Fleet | None]:
         yield fleet
 
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run code that the folder names even if others can write the folder.")
+]
+OwnModel = Annotated[str | None, typer.Option(help="package.module:Class of a run that began with a module object.")]
 ModelName = Annotated[str, typer.Argument(help="ctr-dnn, 2emb, dlrm, matchnet, nce, or package.module:function.")]
 ModelOptions = Annotated[
     list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the model.")

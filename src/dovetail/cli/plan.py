@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dovetail.cli.catalogue import FinishIn, MinSamplesPerS, OwnCatalogues, ProblemFile, Spot, problem_from
+from dovetail.cli.options import AsJson
 from dovetail.cli.output import errors_shown, print_json, say, write_file
 from dovetail.errors import DovetailError, NoPlanError, PlanError
 
@@ -75,7 +76,7 @@ def plan(
     plot: Annotated[Path | None, typer.Option(help="Draw the result: FILE.png, FILE.svg or FILE.html.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to a JSON file.")] = None,
     seed: Annotated[int, typer.Option(help="For methods that draw random numbers.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find which layers to run on which type, on how many units, for the least money at the speed you need."""
     if (max_cost_per_hour is not None) + pareto + compare + (method != "exact") > 1:

@@ -10,6 +10,7 @@ import typer
 
 from dovetail.cli.data import parse_options
 from dovetail.cli.options import (
+    AsJson,
     DataName,
     DataOptions,
     ModelName,
@@ -61,7 +62,7 @@ def run(
     short_runs_s: ShortRuns = 30.0,
     seed: Annotated[int, typer.Option(help="Of initial values, and of the order of the data.")] = 0,
     on: OnHosts = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Profile a model on this machine, plan it, train it as planned, and compare what was predicted with what was.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dovetail.spec.workload import Workload
 
 SAMPLES = 45_840_617
-"""Of the public click log, which `profile` takes where nobody says how many training will see."""
+"""Of the public click log: how many training will see where nobody says, and the data have no end."""
 
 
 def _quietly(_: str) -> None:
@@ -96,7 +96,7 @@ def profile(
     resources: Sequence[str] = (),
     network_gb_per_s: float | None = None,
     row_cache: int | None = None,
-    samples: int = SAMPLES,
+    samples: int | None = None,
     min_samples_per_s: float = 0.0,
     seed: int = 0,
     short_runs_s: float = 30.0,
@@ -106,8 +106,9 @@ def profile(
 
     Beside the layers, that is what runs beside them, and layouts as a whole, for which short runs have `short_runs_s`.
 
-    `resources` are types of the catalogue, such as "aws:g5.xlarge", that are estimated; `usd_per_hour` says what a unit
-    of this machine costs. The same as `dovetail profile`.
+    `resources` are types of the catalogue, such as "aws:g5.xlarge", that are estimated. Types of this machine stand
+    beside them where `usd_per_hour` says what a unit of theirs costs. `samples` are those of the data unless said
+    otherwise. The same as `dovetail profile`.
     """
     return measured_profile(
         model,
@@ -142,7 +143,7 @@ def measured_profile(
     resources: Sequence[str],
     network_gb_per_s: float | None,
     row_cache: int | None,
-    samples: int,
+    samples: int | None,
     min_samples_per_s: float,
     seed: int,
     short_runs_s: float,
@@ -176,6 +177,12 @@ def measured_profile(
         seed=seed,
     )
     at_hand, elsewhere = types_at_hand(usd_per_hour), types_elsewhere(resources)
+    if elsewhere:  # what is rented; a core that stands here belongs to it where its owner says so
+        left_out = [each.name for each in at_hand if each.name not in (usd_per_hour or {})]
+        at_hand = [each for each in at_hand if each.name not in left_out]
+        if left_out:
+            priced = " ".join(f"--price {name}=USD" for name in left_out)
+            tell(f"what this machine has itself is left out: {priced} takes it in")
     buses = buses_of(resources)
     if row_cache and not buses and not any(resource.kind == "gpu" for resource in at_hand):
         raise SpecError(
@@ -185,7 +192,9 @@ def measured_profile(
     network = network_speed(network_gb_per_s, tell=tell)
     found = measure(
         request,
-        training=Training(samples=samples, batch=batch, min_samples_per_s=min_samples_per_s),
+        training=Training(
+            samples=samples or request.num_samples() or SAMPLES, batch=batch, min_samples_per_s=min_samples_per_s
+        ),
         at_hand=at_hand,
         elsewhere=elsewhere,
         links=links_between(at_hand, elsewhere, network, tell=tell),
@@ -197,7 +206,7 @@ def measured_profile(
     )
     if not short_runs_s:
         return found
-    run, here = run_of_request(request, samples), Machine.this()
+    run, here = run_of_request(request, found.problem.training.samples), Machine.this()
     measurer = BesideMeasurer(run, found.problem, here, seconds=short_runs_s, tell=tell)
     return replace(found, problem=measurer.measure())
 

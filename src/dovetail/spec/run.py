@@ -16,17 +16,18 @@ from dovetail.spec.files import struct_from
 from dovetail.spec.run_sections import (
     Meta,
     RunCompression,
+    RunExchange,
     RunFaults,
     RunLog,
     RunOptimizer,
     RunSaving,
+    RunSite,
     RunStage,
     RunTable,
     RunValidation,
     Section,
     check_worker_name,
 )
-from dovetail.spec.run_sites import RunExchange, RunSite
 
 Mode = Literal["sync", "ssp", "async"]
 Dense = Literal["ring", "ps"]

@@ -76,6 +76,7 @@ def start(
     with ExitStack() as things:
         things.callback(told.close)
         held = lock or things.enter_context(RunLock(folder))
+        opened: list[Source] = []
         blueprint = prepare(
             run,
             folder,
@@ -88,6 +89,7 @@ def start(
             start_from=start_from,
             elsewhere=None if fleet is None else fleet.place(run, folder),
             tell=tell,
+            on_opened=opened.append,
         )
         things.enter_context(json_lines(LAUNCHER, blueprint.id, wanted=blueprint.run.log.format == "json"))
         validator: Validator | None = None
@@ -107,7 +109,8 @@ def start(
                 told.begin(folder, blueprint.run)
                 if run.is_one_process:
                     tell(_in_words(run))
-                processes = _processes(run, folder, model, source, lock=held, fleet=fleet, reads_ahead=not bare)
+                data = opened[0] if run.is_one_process else source  # other processes open their own
+                processes = _processes(run, folder, model, data, lock=held, fleet=fleet, reads_ahead=not bare)
                 running.enter_context(processes)
             except BaseException:
                 if not resumed:

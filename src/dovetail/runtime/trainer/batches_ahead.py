@@ -18,7 +18,7 @@ from dovetail.runtime.trainer.group import Alone, Group
 from dovetail.runtime.trainer.steps import PreparesTogether, Steps
 
 THREAD_NAME = "dovetail-batches"
-READ_SAMPLES = 4096
+READ_SAMPLES = 32_768
 """Small batches are read together, up to so many samples: reading has a price that does not go by their number."""
 
 

@@ -128,6 +128,14 @@ def _stepped(rows, stride, states, slot, g, live, column, settings, width, chang
         total = tl.load(at + width, mask=mask, other=0.0) + g * g
         tl.store(at + width, total, mask=mask)
         change = tl.div_rn(change, tl.sqrt_rn(total) + tl.load(settings + 1))
+    if RULE == 2:  # adam
+        before = tl.load(at + width, mask=mask, other=0.0)
+        square = tl.load(at + 2 * width, mask=mask, other=0.0)
+        first = before + (g - before) * tl.load(settings + 1)
+        second = square + (g * g - square) * tl.load(settings + 2)
+        tl.store(at + width, first, mask=mask)
+        tl.store(at + 2 * width, second, mask=mask)
+        change = tl.load(settings) * tl.div_rn(first, tl.sqrt_rn(second) + tl.load(settings + 3))
     tl.store(at, values - change, mask=mask)
     tl.store(states + slot, tl.zeros_like(slot).to(tl.int8) + changed, mask=live)
 
@@ -223,7 +231,7 @@ def touch(seen: Tensor, counts: Tensor, slots: Tensor, clock: Tensor, num: Tenso
         _touch[_blocks(slots)](seen, counts, slots, clock, _count(num, slots), MOST_COUNTED, BLOCK=KEYS_A_PROGRAM)
 
 
-RULES = {"sgd": 0, "adagrad": 1}
+RULES = {"sgd": 0, "adagrad": 1, "adam": 2}
 """Row optimizers with a kernel of their own; the others take the torch operations, which have the same bits."""
 
 
