@@ -55,7 +55,9 @@ class _Watch:
         self._seconds, self._until_s, self._end_s = seconds, now_s + limit_s, now_s + max(limit_s, most_s)
         self._warm_s: float | None = None
         self._counted: tuple[int, dict[str, float]] | None = None
-        """Samples and processor seconds from which on both are counted: when kernels have been compiled."""
+        """Samples and processor seconds from which on both are counted: after the first step, or the first ones."""
+        self._is_counted = False
+        """Whether that is when the first ones are over, in which kernels compile."""
         self._last: Report | None = None
 
     def report(self, report: Report) -> None:
@@ -65,8 +67,8 @@ class _Watch:
         if self._warm_s is None and self.pace.is_warm:
             self._warm_s = time.monotonic()
         is_over = self._warm_s is not None and time.monotonic() - self._warm_s >= WARM_UP_PART * self._seconds
-        if is_over and self._counted is None:
-            self._counted = (report.samples, processor_seconds())
+        if (is_over and not self._is_counted) or (self._counted is None and report.samples > 0):
+            self._counted, self._is_counted = (report.samples, processor_seconds()), is_over
         self.should_stop()
 
     def should_stop(self) -> bool:
