@@ -100,9 +100,9 @@ def _print(found: Profile) -> None:
             title=f"estimated for one unit of {resource.name}, by its data sheet",
         )
         for layer, sizes in zip(found.problem.layers, found.sizes, strict=True):
-            if (each := layer.on.get(resource.name)) is not None:
+            if (time := layer.on.get(resource.name)) is not None:
                 weights, traffic = format_bytes(sizes.weight_bytes), format_bytes(sizes.traffic_bytes)
-                table.add_row(layer.name, layer.kind, format_duration(each.compute_s), traffic, weights)
+                table.add_row(layer.name, layer.kind, format_duration(time.compute_s), traffic, weights)
         console.print(table)
     for each in found.measured:
         table = make_table(
