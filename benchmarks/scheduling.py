@@ -27,19 +27,20 @@ import itertools
 import math
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = "1"
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import msgspec
 import numpy as np
 
 import clusters
 from dovetail.charts.figure import save_figure
-from dovetail.charts.policies import draw_knob
 from dovetail.scheduler.baselines.max_min import MaxMin
 from dovetail.scheduler.cluster import Cluster
 from dovetail.scheduler.default import values as weighing
@@ -52,14 +53,13 @@ from dovetail.simulator import Outcome, simulate
 from dovetail.simulator.knowledge import KnowledgeName, Truth
 from dovetail.simulator.metrics import Trial
 from dovetail.simulator.progress import VirtualJobs
-from dovetail.simulator.rounds import OnlyInRounds
-from dovetail.simulator.traces.gavel import read_gavel
 from dovetail.simulator.traces.make import CONTENTIONS, arrivals_s, loss_curve, make_workload
-from dovetail.simulator.traces.nodes import parse_nodes
-from dovetail.simulator.traces.philly import elastic_workload
+from dovetail.simulator.traces.read import parse_nodes, read_gavel
 from dovetail.simulator.traces.table import TableJob, read_jobs
 from dovetail.spec.job import BatchSize, Job
 from dovetail.spec.workload import NodeGroup, Workload
+from testbed.pictures import draw_knob
+from testbed.schedules import OnlyInRounds, elastic_workload
 
 Make = Callable[[int], Workload]
 MIXED = "v100:4x2,p100:4x4,k80:4x6"
