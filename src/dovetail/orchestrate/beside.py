@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import torch
@@ -362,11 +363,12 @@ def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
             if there is not None and first + batch > there:
                 first = 0
             last = first + together * batch if there is None else min(there, first + together * batch)
-            begun_s, begun_core_s = time.perf_counter(), time.thread_time()
+            begun_s, begun_core_s, begun_late_s = time.perf_counter(), time.thread_time(), _kept_from_cores_s()
             whole = loader.read(first, last)
             parts: Sequence[Batch] = whole.split(batch) if together > 1 else [whole]
-            core_s, wall_s = time.thread_time() - begun_core_s, time.perf_counter() - begun_s
-            took.append((core_s, max(0.0, wall_s - core_s), max(1, whole.num_samples)))
+            core_s, late_s = time.thread_time() - begun_core_s, _kept_from_cores_s() - begun_late_s
+            waited_s = time.perf_counter() - begun_s - core_s - late_s
+            took.append((core_s, max(0.0, waited_s), max(1, whole.num_samples)))
             first += max(1, len(parts)) * batch
 
     thread = threading.Thread(target=read, name="dovetail-reads")
@@ -376,6 +378,14 @@ def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
         return None
     cores_s = statistics.median(core_s * batch / samples for core_s, _, samples in took[1:])
     return cores_s + min(waited_s * batch / samples for _, waited_s, samples in took[1:])
+
+
+def _kept_from_cores_s() -> float:
+    """Return how long this thread could have run and had no core: others ran, or a quota was used up."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def machine_here(machine: Machine, problem: Problem) -> SharedMachine:
