@@ -31,7 +31,7 @@ from dovetail.planner.stage_kernel import SLACK
 from dovetail.spec import Place, Problem
 from dovetail.spec.resource import UNITS_WITHOUT_LIMIT
 
-EFFORT, LEAST_EFFORT = 4_000_000, 20_000
+EFFORT, LEAST_EFFORT = 200_000_000, 1_000_000
 """Of one search by labels; less where searches before did not get to an end."""
 HURRIES = (0.5, 0.7, 0.85, 0.95, 1.0)
 """Parts of the time that a first legal plan is sought with, for what filling and draining leave."""
@@ -46,7 +46,8 @@ class OverServers:
         self.place: Place | None = None if beside is None else "servers"
         limit = np.array([room.most_units(t, 0) for t in range(arrays.num_types)], dtype=np.int64)
         self._arrays = arrays._replace(limit=np.maximum(limit, 0), price_per_hour=room.price_per_hour)
-        self._room, self._work = room, workspace(arrays, max_stages)
+        self._room, self._work, self._least = room, workspace(arrays, max_stages), workspace(arrays, max_stages)
+        self._scarce = int(np.lexsort((room.caps, -room.beside))[0])  # the fewest cores that all share, most often
         self._read_s = 0.0 if beside is None else beside.read_core_s
         self._step_s = 0.0 if beside is None else beside.step_s
         self._step = Step(
@@ -206,12 +207,16 @@ class OverServers:
         """Return price and route of the cheapest stages and servers below `goal`; None where effort ran out."""
         if self._labels is None:
             self._labels = room_for_step_labels(arrays, len(caps))
+        scarce = self._scarce
+        free = arrays.without_egress()
+        cheapest(free, self._least, self._room.weights[scarce].astype(np.float64), target_s, 1.0)
         ended, price, count, servers = step_label_search(
             arrays,
             self._work,
+            self._least,
             self._labels,
             self._step,
-            Bounds(self._room.weights, self._room.beside, caps),
+            Bounds(self._room.weights, self._room.beside, caps, scarce),
             self._rest_s,
             self._known,
             Search(float(target_s), float(goal), self._effort),

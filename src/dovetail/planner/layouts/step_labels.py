@@ -24,7 +24,7 @@ from dovetail.planner.stage_kernel import SLACK, egress_usd, seconds_on, stage_p
 
 COUNT, EFFORT, BEST = 0, 1, 2
 """Where a search counts: labels, what it has tried, and the best label that reaches the end."""
-MAX_LABELS = 200_000
+MAX_LABELS = 1_000_000
 LABEL = np.dtype(
     [
         ("price", np.float64),
@@ -66,6 +66,7 @@ class Bounds(NamedTuple):
     weights: Ints  # [C, T]
     beside: Ints  # [C]
     caps: Ints  # [C]
+    scarce: int  # the row of which the rest of a route takes no less than the workspace `least` says
 
 
 class Search(NamedTuple):
@@ -150,10 +151,11 @@ def _is_known(known, u, units, servers):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True)
-def step_label_search(arrays, work, labels, step, bounds, rest_s, known, search, types, lasts, units):  # type: ignore[no-untyped-def]
+def step_label_search(arrays, work, least, labels, step, bounds, rest_s, known, search, types, lasts, units):  # type: ignore[no-untyped-def]
     """Return (whether it ended, price, stages, servers) of the cheapest stages below the cutoff within the time.
 
-    `work` holds the cheapest rest at that time, `rest_s` the least that one micro-batch spends from each layer on.
+    `work` holds the cheapest rest at that time, `least` the one that takes the least of what is scarce, `rest_s` the
+    least that one micro-batch spends from each layer on.
     `known` are (type, units, servers) of single stages that were measured as a whole.
     """
     num_layers, num_types = arrays.crossing_bytes.size, arrays.price_per_hour.size
@@ -174,7 +176,10 @@ def step_label_search(arrays, work, labels, step, bounds, rest_s, known, search,
                         if inside and arrays.slot_of[t, u] != slot:
                             continue
                         left = arrays.slot_of[u, t] if inside else 0
-                        _extend(arrays, work, labels, step, bounds, rest_s, known, search, label, u, left, tally, best)
+                        _extend(
+                            arrays, work, least, labels, step, bounds, rest_s, known, search, label, u, left, tally,
+                            best,
+                        )  # fmt: skip
                         if tally[EFFORT] > search.max_effort or tally[COUNT] == records.size:
                             return False, math.inf, 0, 0
                     label = records[label].next
@@ -189,7 +194,7 @@ def step_label_search(arrays, work, labels, step, bounds, rest_s, known, search,
 
 
 @nb.njit(cache=True)
-def _extend(arrays, work, labels, step, bounds, rest_s, known, search, label, u, left, tally, best):  # type: ignore[no-untyped-def]
+def _extend(arrays, work, least, labels, step, bounds, rest_s, known, search, label, u, left, tally, best):  # type: ignore[no-untyped-def]
     """Extend a label by every stage on type `u`, with the class of cut at `left` before it."""
     route, num_layers = labels.records[label], arrays.crossing_bytes.size
     first, rounds = route.last + 1, work.rounds
@@ -213,13 +218,19 @@ def _extend(arrays, work, labels, step, bounds, rest_s, known, search, label, u,
             if route.price + arrays.price_per_hour[u] + rest >= best[0]:
                 continue
             parts = stage_parts(arrays, u, first, last, left_class, right)
-            least = whole_units(parts, spare_s)
-            if least > room:
+            needed = whole_units(parts, spare_s)
+            left_room = room
+            weight = bounds.weights[bounds.scarce, u]
+            if weight > 0:
+                rest_units = 0.0 if final else least.end[r, last, u, d]
+                spare = bounds.caps[bounds.scarce] - labels.used[label, bounds.scarce] - rest_units + 0.5
+                left_room = min(room, int(spare // weight)) if spare > 0 else 0
+            if needed > left_room:
                 continue
             egress = 0.0 if final else egress_usd(arrays, last, right) * 3600 / search.target_s
             stage = Candidate(u, last, d, final, rest, egress, rest_s[last + 1])
             _count_units(
-                labels, step, bounds, known, search, label, stage, parts, arrays.price_per_hour[u], int(least), room,
+                labels, step, bounds, known, search, label, stage, parts, arrays.price_per_hour[u], int(needed), left_room,
                 rounds > 0, tally, best,
             )  # fmt: skip
 
