@@ -25,7 +25,13 @@ from dovetail.data.batch import Batch
 from dovetail.data.loader import Loader
 from dovetail.orchestrate.short_runs import ShortRun, short_run
 from dovetail.runtime.planned.from_plan import Machine, Tell, quietly
-from dovetail.runtime.planned.layouts import in_one_process, over_servers, over_workers, rows_on_gpu
+from dovetail.runtime.planned.layouts import (
+    in_one_process,
+    over_servers,
+    over_workers,
+    rows_on_gpu,
+    with_memory_for_rows,
+)
 from dovetail.runtime.prepare.run_folder import load_source, with_named_data
 from dovetail.runtime.trainer.batches_ahead import READ_SAMPLES
 from dovetail.spec import Beside, Place, Problem, Whole
@@ -130,7 +136,8 @@ class BesideMeasurer:
         self, run: Run, problem: Problem, machine: Machine, *, seconds: float = MOST_S, tell: Tell = quietly
     ) -> None:
         """Get ready to measure for the problem's batch, on those of its types that this machine has."""
-        self._run = msgspec.structs.replace(with_named_data(run), stages=[])
+        run = msgspec.structs.replace(with_named_data(run), stages=[])
+        self._run = with_memory_for_rows(run, problem.layers, machine.memory_bytes)
         self._problem, self._machine, self._tell = problem, machine, tell
         self._batch = problem.training.batch
         here = [resource for resource in problem.resources if resource.name in AT_HAND]
