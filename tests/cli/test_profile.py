@@ -12,6 +12,7 @@ from dovetail.cli.main import app
 from dovetail.spec import read_problem
 
 SMALL = ["-o", "num_rows=50", "-o", "width=4", "-o", "hidden=8,8", "--data-option", "rows_per_slot=50", "--batch", "64"]
+LAYERS = ["--short-runs-s", "0"]
 
 
 def run(*arguments: object) -> Result:
@@ -20,7 +21,9 @@ def run(*arguments: object) -> Result:
 
 def test_a_profile_becomes_a_problem_and_then_a_plan(tmp_path: Path) -> None:
     path = tmp_path / "problem.toml"
-    measured = run("profile", "ctr-dnn", *SMALL, "--out", path, "--price", "cpu=0.05", "--network-gb-per-s", "1")
+    measured = run(
+        "profile", "ctr-dnn", *SMALL, *LAYERS, "--out", path, "--price", "cpu=0.05", "--network-gb-per-s", "1"
+    )
     assert measured.exit_code == 0, measured.stderr
     assert "embedding" in measured.stdout
     problem = read_problem(path)
@@ -29,6 +32,8 @@ def test_a_profile_becomes_a_problem_and_then_a_plan(tmp_path: Path) -> None:
     assert problem.resource("cpu").price_per_hour == 0.05
     assert all(layer.on["cpu"].source == "measured" for layer in problem.layers)
     assert problem.layers[0].optimizer_bytes > 0
+    assert problem.beside is None
+    assert problem.machines == ()
     assert planned.exit_code == 0, planned.stderr
     assert "memory of one unit" in planned.stdout
 
@@ -36,7 +41,7 @@ def test_a_profile_becomes_a_problem_and_then_a_plan(tmp_path: Path) -> None:
 def test_types_elsewhere_are_estimated_and_marked_so(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     result = run(
-        *("profile", "ctr-dnn", *SMALL, "--out", path, "--resources", "lambda:gpu_1x_a100"),
+        *("profile", "ctr-dnn", *SMALL, *LAYERS, "--out", path, "--resources", "lambda:gpu_1x_a100"),
         *("--network-gb-per-s", "1", "--price", "cpu=0.04"),
     )
     assert result.exit_code == 0, result.stderr
@@ -85,7 +90,7 @@ def test_training_sees_as_many_samples_as_the_data_have(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["2emb", "dlrm", "matchnet", "nce"])
 def test_every_model_can_be_profiled(model: str) -> None:
-    result = run("profile", model, "--batch", "16", "--network-gb-per-s", "1", "--json")
+    result = run("profile", model, *LAYERS, "--batch", "16", "--network-gb-per-s", "1", "--json")
 
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout.splitlines()[-1])["layer"]
@@ -116,7 +121,7 @@ def test_what_cannot_be_profiled_is_an_error_with_a_hint(arguments: list[str], n
 def test_a_table_larger_than_a_gpu_is_profiled_planned_and_checked(tmp_path: Path) -> None:
     path, plan = tmp_path / "problem.json", tmp_path / "plan.json"
     profiled = run(
-        *("profile", "ctr-dnn", *SMALL, "--out", path, "--resources", "lambda:gpu_1x_a100"),
+        *("profile", "ctr-dnn", *SMALL, *LAYERS, "--out", path, "--resources", "lambda:gpu_1x_a100"),
         *("--network-gb-per-s", "1", "--row-cache", "20"),
     )
     assert profiled.exit_code == 0, profiled.stderr

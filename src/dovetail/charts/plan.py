@@ -30,7 +30,7 @@ from dovetail.charts.style import (
     type_colour,
     write,
 )
-from dovetail.cost import StageTimes, evaluate, stage_times
+from dovetail.cost import StageTimes, evaluate_plan, stage_times
 from dovetail.spec import Plan, Problem, Stage, Training
 from dovetail.units import format_count, format_duration, format_usd
 
@@ -417,7 +417,7 @@ def draw_plan(problem: Problem, plan: Plan) -> Figure:
 
     Raises PlanError where the plan does not fit the problem.
     """
-    evaluation = evaluate(problem, plan.stages, split_stages=True)
+    evaluation = evaluate_plan(problem, plan, split_stages=True)
     facts = stage_facts(problem, plan.stages, evaluation.bottleneck)
     legend = Legend.fit(problem, plan.stages, _PAGE_WIDTH - _LEFT)
     width = _PAGE_WIDTH - _LEFT - (0.75 + legend.width if legend.is_beside else 0.5)
@@ -444,7 +444,7 @@ def draw_plan(problem: Problem, plan: Plan) -> Figure:
 
 def plan_facts(problem: Problem, plan: Plan) -> FactTable:
     """Return the facts that `draw_plan` draws, one row a stage."""
-    evaluation = evaluate(problem, plan.stages, split_stages=True)
+    evaluation = evaluate_plan(problem, plan, split_stages=True)
     rows = []
     for fact in stage_facts(problem, plan.stages, evaluation.bottleneck):
         first, last = (problem.layers[fact.layers[end]].name for end in (0, -1))

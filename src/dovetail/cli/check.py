@@ -28,20 +28,24 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Price a plan, whoever made it, and list the demands it misses (exit status 1 if any)."""
-    from dovetail.cost import evaluate
+    import msgspec
+
+    from dovetail.cost import evaluate_plan
 
     with errors_shown(as_json=as_json):
         problem = problem_from(
             problem_file, catalogue, spot=spot, min_samples_per_s=min_samples_per_s, finish_in=finish_in
         )
         plan = _one_plan(plan_file)
-        found = evaluate(problem, plan.stages, split_stages=split_stages)
+        found = evaluate_plan(problem, plan, split_stages=split_stages)
     warnings = _warnings(problem, plan)
     for warning in warnings:
         say(f"warning: {plan_file}: {warning}")
     if as_json:
         crosses = ("egress_cost", "egress_bytes") if found.egress_bytes > 0 else ()
         facts = {name: getattr(found, name) for name in ("samples_per_s", "cost_per_hour", "hours", "cost", *crosses)}
+        if found.parts:
+            facts |= {"cores": found.cores, "parts": [msgspec.to_builtins(part) for part in found.parts]}
         print_line(json.dumps({**facts, "violations": list(found.violations), "warnings": warnings}))
     else:
         print_line(
@@ -49,6 +53,9 @@ def check(
             f"{format_duration(found.hours * 3600)}, {format_usd(found.cost)} in all"
             + (f", {format_usd(found.egress_cost)} of it egress" if found.egress_bytes > 0 else "")
         )
+        for part in found.parts:
+            cores = f" on {part.cores} core{'s' * (part.cores != 1)}" if part.cores else ""
+            print_line(f"{part.part}: {format_duration(part.seconds_per_batch)} a batch{cores}")
         for violation in found.violations:
             print_line(f"violates: {violation}")
     if found.violations:
@@ -72,6 +79,11 @@ def _one_plan(path: Path) -> Plan:
 
 def _warnings(problem: Problem, plan: Plan) -> list[str]:
     """Return what is odd about a plan though it is no demand missed."""
-    if plan.problem is None or plan.problem == problem.digest():
-        return []
-    return ["was made for another problem: its floor, prices, times or sizes differ from this one's"]
+    found = []
+    if plan.problem is not None and plan.problem != problem.digest():
+        found.append("was made for another problem: its floor, prices, times or sizes differ from this one's")
+    if problem.beside is not None and plan.place is None:
+        found.append("does not say where rows are kept (`place`), so its stages are priced alone")
+    if problem.beside is None and plan.place is not None:
+        found.append("has parts beside its stages, and the problem has no [beside]: its stages are priced alone")
+    return found

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dovetail.cli.options import AsJson
 from dovetail.cli.output import errors_shown, print_line, say, write_file
 from dovetail.errors import DovetailError, did_you_mean
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from dovetail.spec.run import Run
 
 Folder = Annotated[Path | None, typer.Option(help="The daemon's folder; absent: DOVETAIL_SERVER.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 LOOK_S = 0.5
 OVER = ("done", "failed", "cancelled")

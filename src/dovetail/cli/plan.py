@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dovetail.cli.catalogue import FinishIn, MinSamplesPerS, OwnCatalogues, ProblemFile, Spot, problem_from
+from dovetail.cli.options import AsJson
 from dovetail.cli.output import errors_shown, print_json, say, write_file
 from dovetail.errors import DovetailError, NoPlanError, PlanError
 
@@ -53,6 +54,10 @@ def plan(
     provision: Annotated[
         Literal["exact", "paper"], typer.Option(help="How searching methods choose units: ours, or as HeterPS does.")
     ] = "exact",
+    model: Annotated[
+        Literal["full", "paper"],
+        typer.Option(help="What is priced: all that the problem says, or without machines and what runs beside."),
+    ] = "full",
     spot: Spot = False,
     catalogue: OwnCatalogues = None,
     rounds: Annotated[int | None, typer.Option(min=0, help="How long methods search; 0 = ask a loaded policy.")] = None,
@@ -71,7 +76,7 @@ def plan(
     plot: Annotated[Path | None, typer.Option(help="Draw the result: FILE.png, FILE.svg or FILE.html.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to a JSON file.")] = None,
     seed: Annotated[int, typer.Option(help="For methods that draw random numbers.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find which layers to run on which type, on how many units, for the least money at the speed you need."""
     if (max_cost_per_hour is not None) + pareto + compare + (method != "exact") > 1:
@@ -87,8 +92,9 @@ def plan(
         _check_time_limit(time_limit)
         for picture in (plot, plot_learning):
             _check_picture(picture)
-        problem = problem_from(
-            problem_file, catalogue, spot=spot, min_samples_per_s=min_samples_per_s, finish_in=finish_in
+        problem = _modelled(
+            problem_from(problem_file, catalogue, spot=spot, min_samples_per_s=min_samples_per_s, finish_in=finish_in),
+            model,
         )
         if measured is not None and _is_run(measured):
             from dovetail.orchestrate.measured import limited_to_here
@@ -138,6 +144,11 @@ def plan(
             _print(problem, demands, plans, pareto=pareto, memory=memory)
 
 
+def _modelled(problem: Problem, model: str) -> Problem:
+    """Return what is to be priced of a problem."""
+    return problem.as_in_paper() if model == "paper" else problem
+
+
 def _one_plan(method: str, problem: Problem, demands: Demands, options: Options) -> Plan:
     """Return the cheapest plan at the floor, or the fastest for the money where a cap is given."""
     from dovetail.planner.methods import plan_with
@@ -151,12 +162,14 @@ def _one_plan(method: str, problem: Problem, demands: Demands, options: Options)
 def _print(problem: Problem, demands: Demands, plans: list[Plan], *, pareto: bool, memory: bool) -> None:
     """Print the plan, or the curve, as a table."""
     from dovetail.cli.compare import print_dependence
+    from dovetail.cli.layout import print_layout
     from dovetail.cli.tables import print_memory, print_pareto, print_plan, print_row_budgets
 
     if pareto:
         print_pareto(plans)
         return
     print_plan(problem, demands, plans[0])
+    print_layout(plans[0])
     print_dependence(problem, plans[0], demands, clock=time.perf_counter)
     if memory:
         print_memory(problem, plans[0])

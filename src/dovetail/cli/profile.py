@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.options import DataName, DataOptions, ModelName, ModelOptions, Prices, parsed_prices
+from dovetail.cli.options import DataName, DataOptions, ModelName, ModelOptions, Prices, ShortRuns, parsed_prices
 from dovetail.cli.output import errors_shown, print_json, say
 
 if TYPE_CHECKING:
@@ -46,9 +46,10 @@ def profile(
     ] = None,
     min_samples_per_s: Annotated[float, typer.Option(help="The throughput floor to write down.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the model's initial values and generated data.")] = 0,
+    short_runs_s: ShortRuns = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the problem as one JSON object.")] = False,
 ) -> None:
-    """Measure forward, backward and update of every layer, its traffic and its memory."""
+    """Measure forward, backward and update of every layer, its traffic and its memory, and what runs beside them."""
     with errors_shown(as_json=as_json):
         import msgspec
 
@@ -70,6 +71,7 @@ def profile(
             samples=samples,
             min_samples_per_s=min_samples_per_s,
             seed=seed,
+            short_runs_s=short_runs_s,
             tell=say,
         )
         if out is not None:

@@ -2,7 +2,7 @@
 
 from dovetail.cost.measured import bare_problem, measured_problem, measured_stage, modelled_seconds
 from dovetail.cost.memory import StageMemory, plan_memory, stage_memory
-from dovetail.cost.plan import PlanEvaluation, evaluate, stage_times
+from dovetail.cost.plan import PlanEvaluation, evaluate, evaluate_plan, stage_times
 from dovetail.cost.stage import StageTimes
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "StageTimes",
     "bare_problem",
     "evaluate",
+    "evaluate_plan",
     "measured_problem",
     "measured_stage",
     "modelled_seconds",

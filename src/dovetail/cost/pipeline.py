@@ -116,11 +116,12 @@ def sync_step_seconds(
     meet the workers of every stage, and the servers; whoever is free takes the next. Stage i, with k_i workers, takes
     t_i for all N, so one micro-batch spends k_i t_i / N there:
 
-        step = sum_i k_i t_i / N  +  t_s - k_s t_s / N          s is the slowest stage
+        step = sum_i k_i t_i / N  +  max_i (t_i - k_i t_i / N)
 
-    The first micro-batch goes through all stages, the others follow at the pace of the slowest. Where processes share
+    All of a stage's work has to be done there, one micro-batch has to get to it first, and the last one on from it:
+    the stage where that takes longest sets the pace, most often the slowest. Where processes share
     cores, all of what they compute has to fit there too: step >= (sum of all work) / cores.
     """
     passing = [count * each_s / max(micro_batches, count) for each_s, count in zip(seconds, workers, strict=True)]
-    slowest = max(range(len(seconds)), key=seconds.__getitem__)
-    return max(sum(passing) + seconds[slowest] - passing[slowest], work_s / cores)
+    paced_s = max(each_s - pass_s for each_s, pass_s in zip(seconds, passing, strict=True))
+    return max(sum(passing) + paced_s, work_s / cores)

@@ -5,24 +5,37 @@
     cost  = hours * sum over stages of price_per_hour * k  +  egress
     egress = epochs * samples / B * sum over cuts between sites of bytes * price per byte, there and back
 
-B is the batch, k the units of a stage.
+B is the batch, k the units of a stage. Where a problem says what runs beside the layers, and a plan where its rows are,
+a batch takes what `cost.beside` says, all cores are paid for, and machines must have room for everybody.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from dovetail.cost.beside import (
+    batch_seconds,
+    check_place,
+    core_type,
+    cores_of,
+    machine_violations,
+    parts_of,
+    rows_violations,
+    served,
+    whole_of,
+)
 from dovetail.cost.memory import plan_memory
 from dovetail.cost.row_budget import settled
 from dovetail.cost.stage import StageTimes, add_up
 from dovetail.errors import PlanError, did_you_mean
-from dovetail.spec import Link, Problem, SiteLink, Stage
+from dovetail.spec import Link, Part, Place, Plan, Problem, SiteLink, Stage, Whole
 from dovetail.units import format_bytes, format_plain
 
 ROUNDING = 1e-9
@@ -80,33 +93,108 @@ class PlanEvaluation:
     egress_cost: float = 0.0
     """The part of `cost` that is paid for bytes between sites."""
     egress_bytes: float = 0.0
+    cores: int = 0
+    """All that are taken: units of kind cpu, and where the problem says what runs beside the layers, of that too."""
+    parts: tuple[Part, ...] = ()
+    """What each part takes, where the problem says what runs beside the layers and the plan where its rows are."""
 
 
-def evaluate(problem: Problem, stages: Sequence[Stage], *, split_stages: bool = False) -> PlanEvaluation:
+def evaluate_plan(problem: Problem, plan: Plan, *, split_stages: bool = False) -> PlanEvaluation:
+    """Return what a plan costs, with its place of rows, servers and readers."""
+    servers, readers = plan.servers or 0, plan.readers or 0
+    return evaluate(problem, plan.stages, split_stages=split_stages, place=plan.place, servers=servers, readers=readers)
+
+
+def evaluate(
+    problem: Problem,
+    stages: Sequence[Stage],
+    *,
+    split_stages: bool = False,
+    place: Place | None = None,
+    servers: int = 0,
+    readers: int = 0,
+) -> PlanEvaluation:
     """Return what `stages` cost on `problem`, with the demands they miss.
 
     Raises PlanError where they cannot be priced at all: unknown types, layers left out or placed twice, a layer on a
     type it cannot run on, neighbours without a link. Neighbours of one type are one stage unless `split_stages`.
+    Without `place`, or where the problem has no [beside], the stages alone are priced.
     """
     _check_structure(problem, stages, split_stages=split_stages)
+    beside = None if place is None else problem.beside
+    if beside is None or place is None:
+        return _stages_alone(problem, stages)
+    check_place(problem, stages, place, servers, readers)
+    whole = whole_of(beside, place, stages, servers)
+    if whole is not None:
+        return _measured_whole(problem, stages, whole)
     problem = settled(problem, stages)
     stages = [msgspec.structs.replace(stage, row_budgets=None) for stage in stages]  # they are in the problem now
-    seconds = tuple(stage_times(problem, stages, position).seconds for position in range(len(stages)))
-    slowest = max(seconds)
-    samples_per_s = problem.training.batch / slowest if slowest > 0 else math.inf
-    hours = problem.training.total_samples / problem.training.batch * slowest / 3600
+    rows_missing = rows_violations(problem, stages, place=place)
+    if place == "servers":
+        problem = served(problem)
+        rows_missing += _memory_violations(problem, stages)
+    stage_s = _stage_seconds(problem, stages)
+    beside_them = {"servers": servers, "readers": readers}
+    batch_s = batch_seconds(problem, stages, stage_s, place=place, **beside_them)
+    cores = sum(cores_of(problem, stages, fed=True)) + servers + readers
+    found = _priced(problem, stages, stage_s, batch_s=batch_s, cores=cores, place=place)
+    parts = parts_of(problem, stages, stage_s, place=place, batch_s=batch_s, **beside_them)
+    return dataclasses.replace(found, parts=parts, violations=(*found.violations, *rows_missing))
+
+
+def _stages_alone(problem: Problem, stages: Sequence[Stage]) -> PlanEvaluation:
+    """Return what stages cost with nothing beside them."""
+    problem = settled(problem, stages)
+    stages = [msgspec.structs.replace(stage, row_budgets=None) for stage in stages]
+    stage_s = _stage_seconds(problem, stages)
+    cores = sum(cores_of(problem, stages, fed=False))
+    found = _priced(problem, stages, stage_s, batch_s=max(stage_s), cores=cores, place=None)
+    return dataclasses.replace(found, violations=(*found.violations, *_memory_violations(problem, stages)))
+
+
+def _measured_whole(problem: Problem, stages: Sequence[Stage], whole: Whole) -> PlanEvaluation:
+    """Return what a layout costs that was measured as a whole; it ran, so its memory is not asked about."""
+    batch_s = whole.seconds_per_batch
+    found = _priced(problem, stages, (batch_s,), batch_s=batch_s, cores=whole.cores, place=whole.place)
+    return dataclasses.replace(found, parts=(Part(part="whole", seconds_per_batch=batch_s, cores=whole.cores),))
+
+
+def _stage_seconds(problem: Problem, stages: Sequence[Stage]) -> tuple[float, ...]:
+    return tuple(stage_times(problem, stages, position).seconds for position in range(len(stages)))
+
+
+def _priced(
+    problem: Problem,
+    stages: Sequence[Stage],
+    stage_s: tuple[float, ...],
+    *,
+    batch_s: float,
+    cores: int,
+    place: Place | None,
+) -> PlanEvaluation:
+    """Return what stages cost where a batch takes `batch_s`; what they miss but for memory."""
+    batch = problem.training.batch
+    samples_per_s = batch / batch_s if batch_s > 0 else math.inf
+    hours = problem.training.total_samples / batch * batch_s / 3600
+    paid_as, more_cores = core_type(problem), cores - sum(cores_of(problem, stages, fed=False))
     cost_per_hour = sum(problem.resource(stage.resource).price_per_hour * stage.units for stage in stages)
+    if paid_as is not None:
+        cost_per_hour += paid_as.price_per_hour * more_cores
     egress_cost, egress_bytes = _egress(problem, stages)
+    missed = _violations(problem, stages, samples_per_s, {paid_as.name: more_cores} if paid_as is not None else {})
+    missed += machine_violations(problem, stages, cores, place=place)
     return PlanEvaluation(
         samples_per_s=samples_per_s,
         cost_per_hour=cost_per_hour,
         hours=hours,
         cost=hours * cost_per_hour + egress_cost,
-        stage_seconds=seconds,
-        bottleneck=seconds.index(slowest),
-        violations=tuple(_violations(problem, stages, samples_per_s)),
+        stage_seconds=stage_s,
+        bottleneck=stage_s.index(max(stage_s)),
+        violations=tuple(missed),
         egress_cost=egress_cost,
         egress_bytes=egress_bytes,
+        cores=cores,
     )
 
 
@@ -194,8 +282,10 @@ def _check_neighbours(problem: Problem, upstream: Stage, stage: Stage, key: str,
         )
 
 
-def _violations(problem: Problem, stages: Sequence[Stage], samples_per_s: float) -> list[str]:
-    """Return the demands a priced plan misses, each as a sentence."""
+def _violations(
+    problem: Problem, stages: Sequence[Stage], samples_per_s: float, more_units: Mapping[str, int]
+) -> list[str]:
+    """Return the floor and the limits that a priced plan misses, each as a sentence; `more_units` are in no stage."""
     found = []
     floor = problem.training.min_samples_per_s
     if samples_per_s < floor * (1 - ROUNDING):
@@ -203,10 +293,19 @@ def _violations(problem: Problem, stages: Sequence[Stage], samples_per_s: float)
     used: Counter[str] = Counter()
     for stage in stages:
         used[stage.resource] += stage.units
+    for name, units in more_units.items():
+        if units:
+            used[name] += units
     for name, units in used.items():
         limit = problem.resource(name).units_to_be_had
         if units > limit:
             found.append(f"{units} units of `{name}` are more than its limit of {limit}")
+    return found
+
+
+def _memory_violations(problem: Problem, stages: Sequence[Stage]) -> list[str]:
+    """Return the stages that do not fit into the memory of their units, each as a sentence."""
+    found = []
     for stage, memory in zip(stages, plan_memory(problem, stages), strict=True):
         room_bytes = problem.resource(stage.resource).memory_bytes
         if room_bytes is not None and memory.total_bytes > room_bytes * (1 + ROUNDING):

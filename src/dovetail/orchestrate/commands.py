@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -39,13 +40,15 @@ def plan(
     max_stages: int | None = None,
     split_stages: bool = False,
     spot: bool = False,
+    model: Literal["full", "paper"] = "full",
     time_limit_s: float = 30.0,
     seed: int = 0,
 ) -> Plan:
     """Return which layers to run on which type, on how many units, for the least money at the speed you need.
 
     `problem` is what `profile` returned, or a file: TOML or JSON. With `max_cost_per_hour` it is the fastest plan for
-    so many USD/h. `finish_in` ("6h") is another way to say `min_samples_per_s`. The same as `dovetail plan`.
+    so many USD/h. `finish_in` ("6h") is another way to say `min_samples_per_s`. With `model="paper"` machines and what
+    runs beside the layers are left out. The same as `dovetail plan`.
     """
     from dovetail.catalogue import read_problem_with, users_catalogue  # noqa: PLC0415 - compilers, when it is called
     from dovetail.planner.compile import compile_kernels  # noqa: PLC0415
@@ -60,6 +63,8 @@ def plan(
         )
     if isinstance(problem, str | Path):
         problem = read_problem_with(users_catalogue(()), Path(problem), spot=spot)
+    if model == "paper":
+        problem = problem.as_in_paper()
     if finish_in is not None:
         min_samples_per_s = problem.training.total_samples / parse_duration_s(finish_in)
     if min_samples_per_s is not None:
@@ -94,9 +99,12 @@ def profile(
     samples: int | None = None,
     min_samples_per_s: float = 0.0,
     seed: int = 0,
+    short_runs_s: float = 30.0,
     tell: Tell = _quietly,
 ) -> Problem:
-    """Measure a model's layers on this machine, and return the problem that `plan` takes.
+    """Measure a model on this machine, and return the problem that `plan` takes.
+
+    Beside the layers, that is what runs beside them, and layouts as a whole, for which short runs have `short_runs_s`.
 
     `resources` are types of the catalogue, such as "aws:g5.xlarge", that are estimated. Types of this machine stand
     beside them where `usd_per_hour` says what a unit of theirs costs. `samples` are those of the data unless said
@@ -117,6 +125,7 @@ def profile(
         samples=samples,
         min_samples_per_s=min_samples_per_s,
         seed=seed,
+        short_runs_s=short_runs_s,
         tell=tell,
     ).problem
 
@@ -137,20 +146,27 @@ def measured_profile(
     samples: int | None,
     min_samples_per_s: float,
     seed: int,
+    short_runs_s: float,
     tell: Tell,
 ) -> Profile:
     """Return what `profile` measures, layer by layer, with the problem that follows."""
+    from dovetail.orchestrate.beside import BesideMeasurer  # noqa: PLC0415
     from dovetail.orchestrate.profiling import (  # noqa: PLC0415 - torch, when it is called
         buses_of,
         links_between,
         network_speed,
+        run_of_request,
         types_at_hand,
         types_elsewhere,
     )
     from dovetail.profiler.profile import profile as measure  # noqa: PLC0415
     from dovetail.profiler.request import ProfileRequest  # noqa: PLC0415
+    from dovetail.runtime.planned.from_plan import Machine  # noqa: PLC0415
+    from dovetail.runtime.prepare.main_guard import leave_when_imported  # noqa: PLC0415
     from dovetail.spec.problem import Training  # noqa: PLC0415
 
+    if short_runs_s:
+        leave_when_imported()  # short runs start processes
     request = ProfileRequest(
         model=model,
         batch=batch,
@@ -174,7 +190,7 @@ def measured_profile(
             hint="leave it away, profile where there is one, or name a GPU type, e.g. --resources aws:g5.xlarge",
         )
     network = network_speed(network_gb_per_s, tell=tell)
-    return measure(
+    found = measure(
         request,
         training=Training(
             samples=samples or request.num_samples() or SAMPLES, batch=batch, min_samples_per_s=min_samples_per_s
@@ -188,6 +204,11 @@ def measured_profile(
         buses=buses,
         say=lambda message: tell(f"{message} ..."),
     )
+    if not short_runs_s:
+        return found
+    run, here = run_of_request(request, found.problem.training.samples), Machine.this()
+    measurer = BesideMeasurer(run, found.problem, here, seconds=short_runs_s, tell=tell)
+    return replace(found, problem=measurer.measure())
 
 
 def simulate(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
+
 from dovetail.errors import NoPlanError
 from dovetail.planner.arrays import as_arrays
 from dovetail.planner.baselines.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import Clock
-from dovetail.planner.plan import cheapest_plan
-from dovetail.spec import Layer, LayerTime, Problem, ResourceType, Training
+from dovetail.planner.plan import cheapest_plan, fastest_plan
+from dovetail.spec import Beside, Layer, LayerTime, Machine, Problem, ResourceType, Training
 
 
 def compile_kernels(*, clock: Clock) -> None:
@@ -31,4 +33,12 @@ def compile_kernels(*, clock: Clock) -> None:
     with contextlib.suppress(NoPlanError):  # the remedies need every kernel
         cheapest_plan(problem, Demands(), clock=clock)
     cheapest_plan(problem.with_floor(0.5), Demands(), clock=clock)
+    machine = Machine(name="c", cores=8, units={"b": 2})
+    beside = Beside(
+        read_core_s=0.1, micro_batch=1, server_core_s=0.1, host_cores={"b": 1}, client_s={"a": 0.1, "b": 0.1}
+    )
+    on_machine = msgspec.structs.replace(problem, machines=(machine,), beside=beside)
+    with contextlib.suppress(NoPlanError):
+        fastest_plan(on_machine, Demands(), clock=clock)
+    cheapest_plan(on_machine.with_floor(0.2), Demands(), clock=clock)
     cheapest_of_all(as_arrays(problem), min_samples_per_s=0.0, max_stages=None, split_stages=False)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from dovetail.errors import PlanError
 from dovetail.planner.cheapest_route import Route
-from dovetail.planner.hourly import Hourly, HourlyCost
+from dovetail.planner.hourly import HourlyCost, HourlyPrices
 from dovetail.planner.stage_kernel import STEP
 
 GROWTH = 1.4
@@ -73,7 +73,7 @@ class CheapestRoute:
 class CheapestSearch:
     """One search for the cheapest plan of a problem at no less than a floor."""
 
-    def __init__(self, hourly: Hourly, *, min_samples_per_s: float, clock: Clock, deadline_s: float) -> None:
+    def __init__(self, hourly: HourlyPrices, *, min_samples_per_s: float, clock: Clock, deadline_s: float) -> None:
         """Set up; `deadline_s` is a reading of `clock` at which the search returns what it has."""
         self.hourly = hourly
         self.floor = min_samples_per_s
@@ -126,7 +126,7 @@ class CheapestSearch:
         if low == 0.0:  # below the pace of the cheapest plan per hour, that plan is the cheapest of all
             known = answer.route if answer.exact else None
             low = self.hourly.slowest_pace() if known is None else self.hourly.pace(known)
-            if self.hourly.arrays.has_egress:  # which a slower plan may save
+            if self.hourly.has_egress:  # which a slower plan may save
                 low = self.hourly.slowest_pace()
                 answer = self._ask(low)
         intervals: list[Interval] = []
@@ -171,7 +171,7 @@ class CheapestSearch:
             middle, is_asked = math.sqrt(start * interval.high), width < NARROW
         else:
             asked, start = start, max(start, self._settled_up_to(start, hourly, interval.high))
-            if self.hourly.arrays.has_egress and start < interval.high:
+            if self.hourly.has_egress and start < interval.high:
                 start = max(start, self._settled_by_egress(asked, hourly, interval.high))
             if start >= interval.high:
                 return []
@@ -276,7 +276,7 @@ class Fastest:
 
 
 def fastest_within(
-    hourly: Hourly, *, max_cost_per_hour: float, at_least: float, clock: Clock, deadline_s: float
+    hourly: HourlyPrices, *, max_cost_per_hour: float, at_least: float, clock: Clock, deadline_s: float
 ) -> Fastest | None:
     """Return the fastest plan of at most `max_cost_per_hour`, or None where not even `at_least` samples/s can be had.
 
@@ -302,7 +302,7 @@ def fastest_within(
     return Fastest(route=route, samples_per_s=low, proven=False)
 
 
-def _affordable(hourly: Hourly, samples_per_s: float, cap: float) -> tuple[Route | None, bool]:
+def _affordable(hourly: HourlyPrices, samples_per_s: float, cap: float) -> tuple[Route | None, bool]:
     """Return a plan at this throughput within the cap, or None and whether that is proven."""
     answer = hourly.at(samples_per_s, cutoff=cap * (1 + STEP))
     if answer.route is not None and hourly.price(answer.route) <= cap:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -38,6 +39,62 @@ class HourlyCost:
     lower_bound: float
     route: Route | None
     exact: bool
+
+
+class HourlyPrices(Protocol):
+    """What the searches ask: the cheapest hourly price at a throughput, and bounds on it."""
+
+    needs_plan: bool
+    is_late: Callable[[], bool]
+
+    @property
+    def limits_bind(self) -> bool:
+        """Whether limits bound the last answer."""
+        ...
+
+    @property
+    def least_egress_rate(self) -> float:
+        """What all plans pay for bytes between sites, left out of answers, as USD per hour over samples/s."""
+        ...
+
+    @property
+    def has_egress(self) -> bool:
+        """Whether some plans pay for bytes."""
+        ...
+
+    def at(
+        self, samples_per_s: float, *, cutoff: float = math.inf, egress_at: float | None = None, within: float = 0.0
+    ) -> HourlyCost:
+        """Return the cheapest plan that reaches `samples_per_s`; above `cutoff` a bound is all that is asked for."""
+        ...
+
+    def relaxed(self, samples_per_s: float) -> float:
+        """Return a bound on what any plan costs per hour and sample/s at this throughput or at any higher one."""
+        ...
+
+    def bound_between(self, low: float, high: float) -> float:
+        """Return a bound on what any plan costs per hour and sample/s that runs at `low` up to `high` samples/s."""
+        ...
+
+    def provisioned(self, route: Route, min_samples_per_s: float) -> tuple[float, Route | None]:
+        """Return the least USD per hour over samples/s of the route's stages, and the route with those units."""
+        ...
+
+    def price(self, route: Route) -> float:
+        """Return what a route costs per hour, bytes left out."""
+        ...
+
+    def rate(self, route: Route) -> float:
+        """Return the USD per hour over samples/s of a route."""
+        ...
+
+    def pace(self, route: Route) -> float:
+        """Return the samples/s of a route."""
+        ...
+
+    def slowest_pace(self) -> float:
+        """Return samples/s that any plan reaches."""
+        ...
 
 
 class Hourly:
@@ -89,6 +146,11 @@ class Hourly:
                 return HourlyCost(lower_bound=value - paid_by_all, route=None, exact=True)
         answer = self._within_limits(arrays, target_s, value, cutoff + paid_by_all, within)
         return replace(answer, lower_bound=answer.lower_bound - paid_by_all)
+
+    @property
+    def has_egress(self) -> bool:
+        """Whether some cut pays for its bytes."""
+        return self.arrays.has_egress
 
     def relaxed(self, samples_per_s: float) -> float:
         """Return a bound on what any plan costs per hour and sample/s at this throughput or at any higher one."""

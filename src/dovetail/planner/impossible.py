@@ -12,7 +12,9 @@ from dovetail.errors import NoPlanError
 from dovetail.planner.arrays import ProblemArrays, as_arrays
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import Clock, fastest_within
-from dovetail.planner.hourly import Hourly
+from dovetail.planner.hourly import Hourly, HourlyPrices
+from dovetail.planner.layouts.families import is_plain
+from dovetail.planner.layouts.impossible import no_layout
 from dovetail.planner.result import round_down, round_up, to_stages
 from dovetail.spec import Problem
 from dovetail.spec.resource import UNITS_WITHOUT_LIMIT
@@ -24,6 +26,8 @@ REMEDIES_WITHIN_S = 10.0
 
 def no_plan(problem: Problem, demands: Demands, *, clock: Clock) -> NoPlanError:
     """Return the error for a problem proven to have no plan at its floor: what is wrong, and the ways out."""
+    if not is_plain(problem):
+        return no_layout(problem, demands, clock=clock)
     deadline_s = clock() + min(REMEDIES_WITHIN_S, max(demands.time_limit_s, 1.0))
     arrays = as_arrays(problem, split_stages=demands.split_stages).without_egress()  # speed is asked for, not money
     floor = problem.min_samples_per_s
@@ -52,7 +56,7 @@ def no_plan(problem: Problem, demands: Demands, *, clock: Clock) -> NoPlanError:
     return NoPlanError(message, hint=", or ".join(remedies))
 
 
-def too_dear(hourly: Hourly, min_samples_per_s: float, *, max_cost_per_hour: float) -> NoPlanError:
+def too_dear(hourly: HourlyPrices, min_samples_per_s: float, *, max_cost_per_hour: float) -> NoPlanError:
     """Return the error for a cap below what the cheapest plan at the floor costs per hour."""
     answer = hourly.at(min_samples_per_s)
     least = answer.lower_bound if answer.route is None else hourly.price(answer.route)

@@ -23,8 +23,10 @@ from dovetail.planner.baselines.score import Provisioning, Scorer
 from dovetail.planner.baselines.search import Learner, Progress, Proposer, search
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import CheapestSearch, Clock
-from dovetail.planner.hourly import Hourly
 from dovetail.planner.impossible import no_plan
+from dovetail.planner.layouts.compared import compared_with
+from dovetail.planner.layouts.families import hourly_prices, is_plain
+from dovetail.planner.layouts.score import LayoutScorer, cheapest_layout_of_all
 from dovetail.planner.plan import cheapest_plan
 from dovetail.planner.result import refuse_timeless, to_plan
 from dovetail.planner.row_budgets.best import best_of_budgets, over_budgets
@@ -134,6 +136,8 @@ def plan_with(method: str, problem: Problem, demands: Demands, *, clock: Clock, 
     refuse_timeless(problem)
     if method == "exact":
         return cheapest_plan(problem, demands, clock=clock)
+    if not is_plain(problem):
+        return _planned_on_machines(method, problem, demands, options, clock=clock)
     if method != "brute-force" and demands.split_stages:
         raise PlanError(f"`{method}` cannot split stages", hint="use --method exact or brute-force with --split-stages")
 
@@ -149,6 +153,23 @@ def plan_with(method: str, problem: Problem, demands: Demands, *, clock: Clock, 
         return cheapest_plan(problem, demands, clock=clock).lower_bound
 
     return over_budgets(problem, demands, plan_one, lower_bound, clock=clock)
+
+
+def _planned_on_machines(method: str, problem: Problem, demands: Demands, options: Options, *, clock: Clock) -> Plan:
+    """Return the plan of a method that chooses where layers run; what runs beside them is then the cheapest."""
+    if demands.split_stages:
+        raise PlanError(f"`{method}` cannot split stages on machines", hint="use --method exact with --split-stages")
+    if method == "brute-force":
+        started_s = clock()
+        route, rate = cheapest_layout_of_all(problem, demands, clock=clock)
+        if route is None:
+            raise no_plan(problem, demands, clock=clock)
+        plan = to_plan(problem, route, demands, method=method, rate_bound=rate, seconds=clock() - started_s)
+    else:
+        plan = _searched_plan(method, problem, demands, options, clock=clock)
+    if problem.beside is None:
+        return plan
+    return msgspec.structs.replace(plan, compared=compared_with(problem, demands, fastest=False, clock=clock))
 
 
 def _brute_force_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
@@ -178,6 +199,8 @@ def _searched_plan(method: str, problem: Problem, demands: Demands, options: Opt
         max_stages=demands.max_stages,
         provisioning=options.provisioning,
     )
+    if not is_plain(problem):
+        scorer = LayoutScorer(problem, arrays, demands, clock=clock)
     deadline_s = started_s + demands.time_limit_s
     found = search(proposer, scorer, clock=clock, deadline_s=deadline_s, progress=options.progress)
     measured = None
@@ -188,7 +211,7 @@ def _searched_plan(method: str, problem: Problem, demands: Demands, options: Opt
     if isinstance(proposer, Learner) and options.save_policy is not None:
         proposer.save(options.save_policy)
     seconds = clock() - started_s
-    rate_bound = _rate_bound(problem, arrays, demands, clock=clock)
+    rate_bound = _rate_bound(problem, demands, clock=clock)
     if found.route is None:
         raise _nothing_found(method, problem, measured)
     plan = to_plan(problem, found.route, demands, method=method, rate_bound=rate_bound, seconds=seconds)
@@ -197,9 +220,9 @@ def _searched_plan(method: str, problem: Problem, demands: Demands, options: Opt
     return msgspec.structs.replace(plan, measured_samples_per_s=measured.reached(found.route))
 
 
-def _rate_bound(problem: Problem, arrays: ProblemArrays, demands: Demands, *, clock: Clock) -> float:
+def _rate_bound(problem: Problem, demands: Demands, *, clock: Clock) -> float:
     """Return the least USD per hour over samples/s of any plan; raise NoPlanError where there is provably none."""
-    hourly = Hourly(arrays, max_stages=demands.max_stages)
+    hourly = hourly_prices(problem, demands)
     floor = problem.min_samples_per_s
     deadline_s = clock() + demands.time_limit_s
     try:

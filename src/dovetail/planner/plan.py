@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from dovetail.cost.row_budget import settled
-from dovetail.planner.arrays import as_arrays
 from dovetail.planner.cheapest_route import Route
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import CheapestSearch, Clock, Fastest, fastest_within
-from dovetail.planner.hourly import Hourly
+from dovetail.planner.hourly import HourlyPrices
 from dovetail.planner.impossible import no_plan, too_dear
+from dovetail.planner.layouts.compared import compared_with
+from dovetail.planner.layouts.families import hourly_prices
 from dovetail.planner.result import refuse_timeless, to_plan
 from dovetail.planner.row_budgets.best import best_of_budgets
 from dovetail.planner.stage_kernel import STEP
@@ -26,6 +29,9 @@ def cheapest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     def plan_one(given: Problem, within: Demands) -> Plan:
         return _cheapest_plan(given, within, clock=clock)
 
+    if problem.beside is not None:  # then budgets are chosen with the layout
+        plan = plan_one(problem, demands)
+        return msgspec.structs.replace(plan, compared=compared_with(problem, demands, fastest=False, clock=clock))
     return best_of_budgets(problem, demands, plan_one, clock=clock)
 
 
@@ -33,7 +39,7 @@ def _cheapest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     """Return the cheapest plan of a problem that leaves no budget open."""
     refuse_timeless(problem)
     started_s = clock()
-    hourly = Hourly(as_arrays(problem, split_stages=demands.split_stages), max_stages=demands.max_stages)
+    hourly = hourly_prices(problem, demands)
     deadline_s = started_s + demands.time_limit_s
     search = CheapestSearch(hourly, min_samples_per_s=problem.min_samples_per_s, clock=clock, deadline_s=deadline_s)
     found = search.run()
@@ -53,6 +59,9 @@ def fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     def plan_one(given: Problem, within: Demands) -> Plan:
         return _fastest_plan(given, within, clock=clock)
 
+    if problem.beside is not None:
+        plan = plan_one(problem, demands)
+        return msgspec.structs.replace(plan, compared=compared_with(problem, demands, fastest=True, clock=clock))
     return best_of_budgets(problem, demands, plan_one, fastest=True, clock=clock)
 
 
@@ -61,8 +70,7 @@ def _fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     refuse_timeless(problem)
     cap = math.inf if demands.max_cost_per_hour is None else demands.max_cost_per_hour
     started_s = clock()
-    arrays = as_arrays(problem, split_stages=demands.split_stages)
-    of_units = Hourly(arrays.without_egress(), max_stages=demands.max_stages)
+    of_units = hourly_prices(problem, demands, pays_egress=False)
     found = fastest_within(
         of_units,
         max_cost_per_hour=cap,
@@ -74,7 +82,7 @@ def _fastest_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
         if of_units.at(problem.min_samples_per_s).route is None:
             raise no_plan(problem, demands, clock=clock)
         raise too_dear(of_units, problem.min_samples_per_s, max_cost_per_hour=cap)
-    hourly = Hourly(arrays, max_stages=demands.max_stages) if arrays.has_egress else of_units
+    hourly = hourly_prices(problem, demands) if problem.site_links else of_units
     route, rate_bound = _cheapest_as_fast(hourly, found, max_cost_per_hour=cap)
     return to_plan(problem, route, demands, method="exact", rate_bound=rate_bound, seconds=clock() - started_s)
 
@@ -102,9 +110,8 @@ def _fastest_at_cost(problem: Problem, demands: Demands, first: Plan, *, clock: 
     Where budgets are open, those of the cheapest plan stand for all.
     """
     problem = settled(problem, first.stages)
-    arrays = as_arrays(problem, split_stages=demands.split_stages)
-    hourly = Hourly(arrays, max_stages=demands.max_stages)
-    of_units = Hourly(arrays.without_egress(), max_stages=demands.max_stages) if arrays.has_egress else hourly
+    hourly = hourly_prices(problem, demands)
+    of_units = hourly_prices(problem, demands, pays_egress=False) if hourly.has_egress else hourly
     deadline_s = clock() + demands.time_limit_s
     quickest = fastest_within(of_units, max_cost_per_hour=math.inf, at_least=0.0, clock=clock, deadline_s=deadline_s)
     low = first.samples_per_s
@@ -118,7 +125,7 @@ def _fastest_at_cost(problem: Problem, demands: Demands, first: Plan, *, clock: 
     return low
 
 
-def _cheapest_as_fast(hourly: Hourly, found: Fastest, *, max_cost_per_hour: float) -> tuple[Route, float]:
+def _cheapest_as_fast(hourly: HourlyPrices, found: Fastest, *, max_cost_per_hour: float) -> tuple[Route, float]:
     """Return the cheapest route that is as fast and within the cap, and the least USD per hour over samples/s of such.
 
     The bound is zero where nothing is proven.

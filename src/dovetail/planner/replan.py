@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from dovetail.cost import PlanEvaluation, evaluate, modelled_seconds
 from dovetail.errors import NoPlanError, PlanError
 from dovetail.planner.demands import Demands
@@ -79,8 +81,9 @@ def better_plan(problem: Problem, stages: Sequence[Stage], *, clock: Clock, time
     """Return the fastest plan that costs no more an hour than `stages`, or None where that is hardly faster.
 
     Where even that misses the problem's floor, the cheapest plan that keeps it, where there is one. Cuts inside one
-    type are allowed where `stages` have some.
+    type are allowed where `stages` have some. A move changes stages, not what runs beside them.
     """
+    asked, problem = problem, msgspec.structs.replace(problem, beside=None)
     now = evaluate(problem, stages, split_stages=True)
     split = any(one.resource == other.resource for one, other in itertools.pairwise(stages))
     cap = now.cost_per_hour * (1 + ROUNDING)
@@ -93,6 +96,7 @@ def better_plan(problem: Problem, stages: Sequence[Stage], *, clock: Clock, time
         return None
     if plan.samples_per_s < LEAST_GAIN * now.samples_per_s or _is_dearer(plan, now):
         return None
+    plan = msgspec.structs.replace(plan, problem=asked.digest())
     return Move(plan=plan, before_samples_per_s=now.samples_per_s, after_samples_per_s=plan.samples_per_s)
 
 

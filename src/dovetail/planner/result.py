@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from dovetail.cost import evaluate
+from dovetail.cost import PlanEvaluation, evaluate
+from dovetail.cost.row_budget import hits_of
 from dovetail.errors import PlanError
 from dovetail.planner.cheapest_route import Route
 from dovetail.planner.demands import Demands
@@ -22,7 +23,16 @@ def to_stages(problem: Problem, route: Route) -> tuple[Stage, ...]:
     for t, last, units in zip(route.types.tolist(), route.lasts.tolist(), route.units.tolist(), strict=True):
         layers, resource = problem.layers[first : last + 1], problem.resources[t].name
         names = tuple(layer.name for layer in layers)
-        stages.append(Stage(resource=resource, first_layer=first, last_layer=last, units=units, layers=names))
+        stages.append(
+            Stage(
+                resource=resource,
+                first_layer=first,
+                last_layer=last,
+                units=units,
+                layers=names,
+                row_budgets=route.row_budgets,
+            )
+        )
         first = last + 1
     return tuple(stages)
 
@@ -34,15 +44,21 @@ def to_plan(
 
     The evaluator prices it from the problem alone. A plan that misses a demand by its reckoning never gets out.
     """
-    stages = to_stages(problem, route)
-    priced = evaluate(problem, stages, split_stages=demands.split_stages)
+    stages, priced = to_stages(problem, route), priced_route(problem, route, demands)
     if priced.violations:
         raise AssertionError(f"{method} made an illegal plan: {priced.violations}")
+    is_plain = not problem.machines and problem.beside is None
+    is_whole = any(part.part == "whole" for part in priced.parts)
     lower_bound = min(rate_bound * problem.training.total_samples / 3600, priced.cost)
     return Plan(
         method=method,
         stages=tuple(
-            msgspec.structs.replace(stage, seconds_per_batch=stage_s, kind=problem.resource(stage.resource).kind)
+            msgspec.structs.replace(
+                stage,
+                seconds_per_batch=stage_s,
+                kind=problem.resource(stage.resource).kind,
+                row_hits=hits_of(problem, stage) or None,
+            )
             for stage, stage_s in zip(stages, priced.stage_seconds, strict=True)
         ),
         samples_per_s=priced.samples_per_s,
@@ -56,6 +72,23 @@ def to_plan(
         egress_cost=priced.egress_cost if priced.egress_bytes > 0 else None,
         egress_bytes=priced.egress_bytes if priced.egress_bytes > 0 else None,
         problem=problem.digest(),
+        place=route.place,
+        servers=route.servers if route.place == "servers" else None,
+        readers=None if route.place is None or is_whole else route.readers,
+        cores=None if is_plain else priced.cores,
+        parts=priced.parts,
+    )
+
+
+def priced_route(problem: Problem, route: Route, demands: Demands) -> PlanEvaluation:
+    """Return what a route costs by the evaluator's reckoning."""
+    return evaluate(
+        problem,
+        to_stages(problem, route),
+        split_stages=demands.split_stages,
+        place=route.place,
+        servers=route.servers,
+        readers=route.readers,
     )
 
 

@@ -194,6 +194,7 @@ class WorkerWindow:
     total_busy_s: float = 0.0
     total_idle_s: float = 0.0
     total_data_s: float = 0.0
+    total_read_s: float = 0.0
     num_rows: int = 0
     """Where it keeps rows: how many it looked up ahead, how many of them did not travel, and their bytes."""
     num_kept: int = 0
@@ -208,6 +209,7 @@ class WorkerWindow:
         self.idle_s[-1] += wait_s
         self.data_s[-1] += done.data_s
         self.total_data_s += done.data_s
+        self.total_read_s += done.read_s
         self.total_samples += done.samples
         self.total_busy_s += done.compute_s + done.fixed_s
         self.total_idle_s += wait_s
@@ -505,6 +507,7 @@ class RunFigures:
                 idle_s=round(window.total_idle_s, 3),
                 idle=round(window.total_idle_s / max(1e-9, window.total_busy_s + window.total_idle_s), 4),
                 data_s=round(window.total_data_s, 3),
+                read_s=round(window.total_read_s, 3),
                 looked_up_rows=window.num_rows,
                 kept_rows=window.num_kept,
                 kept_bytes=window.kept_bytes,

@@ -257,6 +257,8 @@ def write_problem(problem: Problem, path: Path, *, types: Mapping[str, str] | No
     read, spot prices too.
     """
     table = _without_nulls(msgspec.to_builtins(problem))
+    if not problem.machines:
+        del table["machine"]
     table["resource"] = [_of_catalogue(each, (types or {}).get(each["name"])) for each in table["resource"]]
     write_table(table, path)
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from dovetail.spec.beside import Place
 from dovetail.spec.checks import check_name, check_whole_number
 from dovetail.spec.resource import Kind
 from dovetail.units import format_usd
@@ -45,6 +46,29 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
         check_whole_number(self, "units", at_least=1)
 
 
+class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What one part of a plan takes: all work at once, but for the step, which comes on top of the slowest."""
+
+    part: Annotated[
+        str,
+        Meta(
+            description='"read", "servers", "stage 0" and so on, "step" (what is fixed, filling and draining), "whole" '
+            '(everything, as measured), and "rows": what its stage spends on rows that servers keep, counted there'
+        ),
+    ]
+    seconds_per_batch: Annotated[float, Meta(description="the modelled seconds of the part for one batch")]
+    cores: Annotated[int, Meta(description="the cores that it takes, those that feed accelerators too")] = 0
+
+
+class Compared(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A plain layout that is always compared with the chosen one."""
+
+    layout: Annotated[str, Meta(description='"one process on gpu", "plain data parallel on cpu", ...')]
+    samples_per_s: Annotated[float, Meta(description="its pace")]
+    cost_per_hour: Annotated[float, Meta(description="USD per hour")]
+    cost: Annotated[float, Meta(description="USD for the whole training")]
+
+
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A plan with what it costs and how far that is proven: no plan costs less than `lower_bound`."""
 
@@ -68,6 +92,24 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         float | None, Meta(description="the pace that a run of the plan was seen to reach, where one was made")
     ] = None
     problem: Annotated[str | None, Meta(description="a hash of the problem the plan was made for")] = None
+    place: Annotated[
+        Place | None,
+        Meta(
+            description='where rows are kept: "local" (with the one process that trains), "servers" or "sharded" (over '
+            "the workers); absent where the problem has no [beside]"
+        ),
+    ] = None
+    servers: Annotated[int | None, Meta(description="how many servers, one core each")] = None
+    readers: Annotated[
+        int | None, Meta(description="how many cores read; absent where the layout was measured as a whole")
+    ] = None
+    cores: Annotated[int | None, Meta(description="all cores taken: units of kind cpu, readers, servers, feeding")] = (
+        None
+    )
+    parts: Annotated[tuple[Part, ...], Meta(description="what each part takes for one batch")] = ()
+    compared: Annotated[
+        tuple[Compared, ...], Meta(description="plain layouts that were compared with the chosen one")
+    ] = ()
 
     def __repr__(self) -> str:
         """Return the stages in words, what they cost, and what may be done next."""

@@ -11,10 +11,14 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from dovetail.errors import MOST_LISTED, SpecError, did_you_mean
+from dovetail.spec.beside import Beside, check_beside
 from dovetail.spec.checks import check_number, check_whole_number
 from dovetail.spec.layer import Layer
 from dovetail.spec.link import Link, SiteLink, check_site_links, link_between
+from dovetail.spec.machine import Machine, check_machines
 from dovetail.spec.resource import Kind, ResourceType
+
+_CAME_LATER = ("site_links", "machines", "beside")
 
 
 class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,6 +60,13 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     site_links: Annotated[
         tuple[SiteLink, ...], Meta(description="one table [[site_link]] for each pair of sites that can work together")
     ] = field(name="site_link", default=())
+    machines: Annotated[
+        tuple[Machine, ...],
+        Meta(description="one table [[machine]] for each machine, or kind of machine, that units share"),
+    ] = field(name="machine", default=())
+    beside: Annotated[
+        Beside | None, Meta(description="the table [beside]: what runs beside the layers; absent: not priced")
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together, then put the layers into planning order."""
@@ -68,6 +79,12 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _check_layers(self.layers, self.resources)
         _check_links(self.links, self.resources)
         _check_sites(self.site_links, self.resources)
+        _check_unique("machine", [machine.name for machine in self.machines])
+        types, cpu_types = [resource.name for resource in self.resources], self.cpu_types
+        check_machines(self.machines, types=types, cpu_types=cpu_types)
+        if self.beside is not None:
+            has_embeddings = any(layer.kind == "embedding" for layer in self.layers)
+            check_beside(self.beside, types=types, cpu_types=cpu_types, has_embeddings=has_embeddings)
         msgspec.structs.force_setattr(self, "layers", _in_reading_order(self.layers))
 
     @property
@@ -95,6 +112,15 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return resource.kind or "other"
         cheapest = min(self.resources, key=lambda other: other.price_per_hour)
         return "cpu" if resource.name == cheapest.name else "gpu"
+
+    @property
+    def cpu_types(self) -> list[str]:
+        """The types whose units are cores."""
+        return [resource.name for resource in self.resources if self.kind_of(resource) == "cpu"]
+
+    def as_in_paper(self) -> Problem:
+        """Return the problem as HeterPS has it: units share no machine, and nothing runs beside the layers."""
+        return msgspec.structs.replace(self, machines=(), beside=None)
 
     def edges(self) -> Iterator[tuple[int, int]]:
         """Yield (producer, consumer) as positions in `layers`."""
@@ -132,7 +158,7 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         parts = {
             part.encode_name: msgspec.Raw(msgspec.json.encode(getattr(same_numbers, part.name), order="deterministic"))
             for part in msgspec.structs.fields(Problem)
-            if part.name != "site_links" or self.site_links  # came later: plans made before carry a hash without
+            if part.name not in _CAME_LATER or getattr(self, part.name)  # plans made before carry a hash without
         }
         canonical = msgspec.json.encode(parts)
         return hashlib.sha256(canonical).hexdigest()[:16]

@@ -79,7 +79,7 @@ def knobs_by_type(problem: Problem) -> tuple[Knob, ...]:
     knobs = []
     for resource in dict.fromkeys(name for _, name in places):
         caches = {place: cache for place, cache in places.items() if place[1] == resource}
-        rising = [(place, *line) for place, cache in caches.items() for line in _hull(cache)]
+        rising = [(place, *line) for place, cache in caches.items() for line in hull(cache)]
         rising.sort(key=lambda each: -each[2])  # stable: each embedding's own lines stay in their order
         knobs.append(Knob(resource, caches, tuple((place, held) for place, held, _ in rising)))
     return tuple(knobs)
@@ -97,7 +97,7 @@ def one_knob_loses_nothing(knob: Knob, demands: Demands) -> bool:
     in_one_stage = demands.max_stages is not None and demands.max_stages <= 2
     in_one_stage = in_one_stage or others == [one + 1]
     is_bent = all(
-        len(_hull(cache)) == sum(held > least_of(cache) for held, _ in cache.hits) for cache in knob.caches.values()
+        len(hull(cache)) == sum(held > least_of(cache) for held, _ in cache.hits) for cache in knob.caches.values()
     )
     return in_one_stage and is_bent and not demands.split_stages
 
@@ -112,7 +112,7 @@ def places_with_choice(problem: Problem) -> dict[Place, RowCacheCurve]:
     }
 
 
-def _hull(cache: RowCacheCurve) -> list[tuple[float, float]]:
+def hull(cache: RowCacheCurve) -> list[tuple[float, float]]:
     """Return the lines of the least curve above an embedding's that never gets steeper: (bytes, worth of a byte)."""
     least = least_of(cache)
     points = [(least, cache.hit_ratio(least)), *(each for each in cache.hits if each[0] > least)]

@@ -106,6 +106,7 @@ def prepare(
     start_from: FirstValues | None = None,
     elsewhere: Elsewhere | None = None,
     tell: Tell = lambda _: None,
+    on_opened: Callable[[Source], None] = lambda _: None,
 ) -> Blueprint:
     """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint.
 
@@ -114,7 +115,8 @@ def prepare(
     A new run begins with the parameters in `start_from` where that is given, else with the model's own.
 
     The blueprint is written last: a folder without one is no run, and what a start that was cut short left in it is in
-    nobody's way. Without a `lock` the folder is locked until this returns. `tell` hears what differs from before.
+    nobody's way. Without a `lock` the folder is locked until this returns. `tell` hears what differs from before, and
+    `on_opened` is given the data, which may take long to open.
 
     The model answers a few samples first. With `bare`, an exception of its own comes out as it is.
     """
@@ -131,6 +133,7 @@ def prepare(
                 check_device(worker.device, f'device = "{worker.device}" of worker `{name}`')
             check_address(run)
             data = load_source(run, source)
+            on_opened(data)
             run = run if source is not None else with_chosen_data(run, data)
             shown = data if source is None else copied(data)
             run = _with_window(run, data.schema, folder if resume else None)
