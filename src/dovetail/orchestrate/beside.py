@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import torch
@@ -24,7 +25,13 @@ from dovetail.data.batch import Batch
 from dovetail.data.loader import Loader
 from dovetail.orchestrate.short_runs import ShortRun, short_run
 from dovetail.runtime.planned.from_plan import Machine, Tell, quietly
-from dovetail.runtime.planned.layouts import in_one_process, over_servers, over_workers, rows_on_gpu
+from dovetail.runtime.planned.layouts import (
+    in_one_process,
+    over_servers,
+    over_workers,
+    rows_on_gpu,
+    with_memory_for_rows,
+)
 from dovetail.runtime.prepare.run_folder import load_source, with_named_data
 from dovetail.runtime.trainer.batches_ahead import READ_SAMPLES
 from dovetail.spec import Beside, Place, Problem, Whole
@@ -129,7 +136,8 @@ class BesideMeasurer:
         self, run: Run, problem: Problem, machine: Machine, *, seconds: float = MOST_S, tell: Tell = quietly
     ) -> None:
         """Get ready to measure for the problem's batch, on those of its types that this machine has."""
-        self._run = msgspec.structs.replace(with_named_data(run), stages=[])
+        run = msgspec.structs.replace(with_named_data(run), stages=[])
+        self._run = with_memory_for_rows(run, problem.layers, machine.memory_bytes)
         self._problem, self._machine, self._tell = problem, machine, tell
         self._batch = problem.training.batch
         here = [resource for resource in problem.resources if resource.name in AT_HAND]
@@ -362,11 +370,12 @@ def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
             if there is not None and first + batch > there:
                 first = 0
             last = first + together * batch if there is None else min(there, first + together * batch)
-            begun_s, begun_core_s = time.perf_counter(), time.thread_time()
+            begun_s, begun_core_s, begun_late_s = time.perf_counter(), time.thread_time(), _kept_from_cores_s()
             whole = loader.read(first, last)
             parts: Sequence[Batch] = whole.split(batch) if together > 1 else [whole]
-            core_s, wall_s = time.thread_time() - begun_core_s, time.perf_counter() - begun_s
-            took.append((core_s, max(0.0, wall_s - core_s), max(1, whole.num_samples)))
+            core_s, late_s = time.thread_time() - begun_core_s, _kept_from_cores_s() - begun_late_s
+            waited_s = time.perf_counter() - begun_s - core_s - late_s
+            took.append((core_s, max(0.0, waited_s), max(1, whole.num_samples)))
             first += max(1, len(parts)) * batch
 
     thread = threading.Thread(target=read, name="dovetail-reads")
@@ -376,6 +385,14 @@ def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
         return None
     cores_s = statistics.median(core_s * batch / samples for core_s, _, samples in took[1:])
     return cores_s + min(waited_s * batch / samples for _, waited_s, samples in took[1:])
+
+
+def _kept_from_cores_s() -> float:
+    """Return how long this thread could have run and had no core: others ran, or a quota was used up."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def machine_here(machine: Machine, problem: Problem) -> SharedMachine:
