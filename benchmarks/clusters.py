@@ -21,7 +21,7 @@ from typing import Literal
 
 from dovetail.cost.speed import SpeedModel
 from dovetail.simulator.traces.make import KINDS, Pattern, arrivals_s, loss_curve, make_job
-from dovetail.simulator.traces.nodes import parse_nodes
+from dovetail.simulator.traces.read import parse_nodes
 from dovetail.spec.job import Job
 from dovetail.spec.workload import Failure, Workload
 

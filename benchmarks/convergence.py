@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +22,10 @@ from typing import Any
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = "1"
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
-from dovetail.charts.convergence import draw_convergence
 from dovetail.charts.figure import save_figure
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.finished.evaluate import evaluate_run
@@ -33,6 +34,7 @@ from dovetail.runtime.worker.links.compression import LinkCompression
 from dovetail.spec.run import Run, RunData, RunModel, RunTraining
 from dovetail.spec.run_sections import RunCompression, RunOptimizer
 from testbed.direct_servers import DirectServers
+from testbed.pictures import draw_convergence
 
 BYTES_PER_S, COMPUTE_S = 12.5e6, 0.06
 """Of the made-up link, and how long a worker computes beside it for a task."""

@@ -1,15 +1,17 @@
 """Ten public architectures: each trained by `dovetail.runtime.train` with its defaults, and by plain PyTorch.
 
-    python benchmarks/models.py [--samples 100000] [--only DLRM] [--processes]
+    python benchmarks/models.py [--samples 100000] [--only DLRM] [--threads 1] [--processes]
 
-Both sides have all cores of this machine, all samples in memory, the same batches in the same order, and Adagrad.
-Plain PyTorch is a loop over tensors that picks each batch by its numbers. Of sparse and dense gradients of tables, and
-of the optimizer's usual and its fused form, it has what is fastest in a trial of a few steps, model by model. Dovetail
-is one process, with what a run does beside: figures, a learnt read-ahead, checkpoints. The sides take turns, three
-times with three seeds; speeds are medians, while they train. Dovetail must end within the noise of PyTorch's seeds:
-three standard deviations, and one hundredth of the loss.
+Both sides have all cores of this machine, all samples in memory as tensors (ours as a `TensorDataset`), the same
+batches in the same order, and Adagrad. Plain PyTorch is a loop over tensors that picks each batch by its numbers. Of
+sparse and dense gradients of tables, and of the optimizer's usual and its fused form, it has what is fastest in a trial
+of a few steps, model by model. Dovetail is one process, with what a run does beside: figures, a learnt read-ahead,
+checkpoints. The sides take turns, three times with three seeds; speeds are medians, while they train. Dovetail must end
+within the noise of PyTorch's seeds: three standard deviations, and one hundredth of the loss.
 
-With `--processes`, Dovetail is one worker and one server instead.
+Threads that compute together meet many times a step: where others use the cores too, one waits for the other, and that
+is what is measured. With `--threads 1` each side computes in one thread, which is steadier then. With `--processes`,
+Dovetail is one worker and one server instead.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from architectures import Architecture, architectures
-from dovetail.data import Batch, Loader, Schema
+from dovetail.data import Batch
+from dovetail.data.order import Order
 from dovetail.models import WholeModel
 from dovetail.runtime import train
 
@@ -38,20 +42,21 @@ WARM_STEPS = 10
 
 
 @dataclass(frozen=True)
-class InMemory:
-    """Samples that were made before anybody trains."""
+class Samples:
+    """Samples that were made before anybody trains, as tensors: those that are read, by their names, and the labels."""
 
-    schema: Schema
-    samples: Batch
+    inputs: dict[str, Tensor]
+    labels: Tensor
 
-    @property
-    def num_samples(self) -> int:
-        """How many there are."""
-        return self.samples.num_samples
+    @classmethod
+    def of(cls, batch: Batch) -> Samples:
+        """Take the ids, one a slot, and the numbers of a batch, where it has any."""
+        inputs = {"ids": batch.ids.view(batch.num_samples, -1), "dense": batch.dense}
+        return cls({name: tensor for name, tensor in inputs.items() if tensor.numel()}, batch.labels)
 
-    def read(self, first: int, last: int) -> Batch:
-        """Return some of them."""
-        return self.samples.slice(first, last)
+    def dataset(self) -> TensorDataset:
+        """Return them as users of PyTorch have them."""
+        return TensorDataset(*self.inputs.values(), self.labels)
 
 
 def main() -> int:
@@ -60,9 +65,13 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--only", help="the name of one architecture")
     parser.add_argument("--processes", action="store_true", help="one worker and one server")
+    parser.add_argument("--threads", type=int, help="that compute, of either side; absent: as each has by default")
     given = parser.parse_args()
+    if given.threads:
+        torch.set_num_threads(given.threads)
     how = "one worker and one server" if given.processes else "one process"
-    print(f"{given.samples:,} samples, batches of {BATCH}, Adagrad, {os.cpu_count()} cores; Dovetail: {how}\n")
+    cores = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    print(f"{given.samples:,} samples, batches of {BATCH}, Adagrad, {cores}; Dovetail: {how}\n")
     headings = (
         ("PyTorch, 3 seeds", 20),
         ("Dovetail", 9),
@@ -86,7 +95,7 @@ def main() -> int:
 
 def compare(each: Architecture, samples: int, *, processes: bool) -> tuple[float, bool]:
     """Train by both; print a line; return the ratio of speeds, and whether both end in one place."""
-    source = InMemory(each.source.schema, each.source.read(0, samples))
+    source = Samples.of(each.source.read(0, samples))
     held_out = each.source.read(samples, samples + HELD_OUT)
     is_sparse, is_fused = fastest(each, source)
     theirs, ours = [], []
@@ -107,7 +116,7 @@ def compare(each: Architecture, samples: int, *, processes: bool) -> tuple[float
     return our_speed / speed, is_within
 
 
-def fastest(each: Architecture, source: InMemory) -> tuple[bool, bool]:
+def fastest(each: Architecture, source: Samples) -> tuple[bool, bool]:
     """Return whether sparse gradients, and whether a fused optimizer, are fastest for plain PyTorch here."""
     speeds = {}
     for is_sparse, is_fused in product((True, False), (False, True)):
@@ -130,7 +139,7 @@ def built(each: Architecture, seed: int, *, is_sparse: bool) -> nn.Module:
 
 
 def by_pytorch(
-    each: Architecture, source: InMemory, held_out: Batch, seed: int, *, is_sparse: bool, is_fused: bool
+    each: Architecture, source: Samples, held_out: Batch, seed: int, *, is_sparse: bool, is_fused: bool
 ) -> tuple[float, float]:
     """Return the loss on held-out samples and the samples/s of a plain loop."""
     module = built(each, seed, is_sparse=is_sparse)
@@ -142,7 +151,7 @@ def by_pytorch(
 def loop(
     module: nn.Module,
     each: Architecture,
-    source: InMemory,
+    source: Samples,
     seed: int,
     *,
     is_fused: bool,
@@ -150,34 +159,31 @@ def loop(
 ) -> tuple[float, int]:
     """Train as plain PyTorch programs do; return when the clock began, and the steps."""
     optimizer = torch.optim.Adagrad(module.parameters(), lr=each.learning_rate, fused=is_fused or None)
-    samples = source.samples
-    dense, labels = samples.dense, samples.labels
-    ids = samples.ids.view(samples.num_samples, -1)
-    names = WholeModel(module).reads_of()
-    loader = Loader(source, batch_size=source.num_samples, seed=seed, prefetch=0, pin=False, block_samples=512)
-    order = next(iter(loader)).sample_ids
-    batches = order.split(BATCH)[:last_step]
+    labels = source.labels
+    tensors = [source.inputs[name] for name in WholeModel(module).reads_of()]
+    order = Order(num_samples=len(labels), seed=seed, block_samples=512).sample_ids(0, len(labels))
+    batches = torch.from_numpy(order).split(BATCH)[:last_step]
     begun_s = time.perf_counter()
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
         for step, chosen in enumerate(batches):
             if step == WARM_STEPS:
                 begun_s = time.perf_counter()
-            inputs = [ids[chosen] if name == "ids" else dense[chosen] for name in names]
             optimizer.zero_grad()
-            loss_of(module(*inputs), labels[chosen]).backward()
+            loss_of(module(*[tensor[chosen] for tensor in tensors]), labels[chosen]).backward()
             optimizer.step()
     return begun_s, len(batches)
 
 
 def by_dovetail(
-    each: Architecture, source: InMemory, held_out: Batch, seed: int, *, processes: bool
+    each: Architecture, source: Samples, held_out: Batch, seed: int, *, processes: bool
 ) -> tuple[float, float]:
     """Return the same of a run."""
     torch.manual_seed(seed)
     with tempfile.TemporaryDirectory() as folder:
         result = train(
             each.build(),
-            source,
+            source.dataset(),
+            data_options={"names": list(source.inputs)},
             folder=Path(folder) / "run",
             workers=1 if processes else None,
             seed=seed,

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from dovetail.data import Batch, load_data
+from dovetail.machine import cores
 from dovetail.models import LayerGraph, load_model, make_optimizer, train_step
 from dovetail.profiler.layers import measure_layers
-from dovetail.profiler.machine import cores
 from dovetail.profiler.profile import fit_amdahl
 
 ROWS, WIDTH = 26 * 100_000, 16

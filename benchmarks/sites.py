@@ -47,8 +47,7 @@ from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.prepare.sites import make_site_keys
 from dovetail.runtime.sites.figures import read_facts
 from dovetail.spec.run import Run, RunData, RunFaults, RunModel, RunNetwork, RunTraining, RunWorker
-from dovetail.spec.run_sections import RunOptimizer, RunSaving
-from dovetail.spec.run_sites import RunExchange, RunSite
+from dovetail.spec.run_sections import RunExchange, RunOptimizer, RunSaving, RunSite
 from testbed import Hosts, enter
 from testbed.hosts import inside
 

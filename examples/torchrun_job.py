@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import torch
+import torch.distributed.nn  # what is loaded while there is a group may hold it to the end, and its threads with it
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,6 +22,12 @@ STEPS, BATCH = int(os.environ.get("STEPS", "300")), 512
 def main() -> None:
     stop_asked()  # from now on SIGTERM is heard
     distributed.init_process_group("gloo")
+    train()
+    distributed.barrier()  # nobody leaves while another still has to be answered
+    distributed.destroy_process_group()  # its threads end here: one that lasts may abort an interpreter that ends
+
+
+def train() -> None:
     rank, world = distributed.get_rank(), distributed.get_world_size()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -50,8 +57,6 @@ def main() -> None:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, f"{kept}.new")
         Path(f"{kept}.new").replace(kept)
         report(work=step, total=STEPS)
-    distributed.barrier()  # nobody leaves while another still has to be answered
-    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ from dovetail.runtime.worker.links.compression import LinkCompression
 from dovetail.runtime.worker.links.servers import ServerConnections
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.rows.keys import look_up
-from dovetail.transport import DirectCaller, Envelope
+from dovetail.transport import Envelope
+from testbed.direct_caller import DirectCaller
 
 OnStep = Callable[[int, float], None]
 

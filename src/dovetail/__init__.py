@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         simulator,
         spec,
     )
+    from dovetail.catalogue.resolve import read_problem
     from dovetail.embedding.table import Table
     from dovetail.errors import DovetailError
     from dovetail.orchestrate.commands import plan, profile, simulate
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from dovetail.runtime.launch.join import join
     from dovetail.runtime.monitor.callbacks import Callback
     from dovetail.serve.here import serve_here as serve
-    from dovetail.spec.files import read_plan, read_problem, write_problem
+    from dovetail.spec.files import read_plan, write_problem
 
 __all__ = [
     "Callback",

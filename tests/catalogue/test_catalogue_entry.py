@@ -51,12 +51,6 @@ def test_a_spot_price_that_is_not_there_is_an_error_with_a_way_out():
     assert "spot_usd_per_hour" in caught.value.hint
 
 
-def test_the_price_of_a_vcpu_is_the_units_price_shared_by_its_vcpus():
-    assert make_gpu().price_per_vcpu_hour() == pytest.approx(0.25)
-    assert make_gpu().price_per_vcpu_hour(spot=True) == pytest.approx(1 / 12)
-    assert make_cpu().price_per_vcpu_hour() is None
-
-
 def test_a_gpu_becomes_a_resource_with_the_memory_of_all_its_accelerators():
     resource = make_gpu().to_resource(limit=4)
 

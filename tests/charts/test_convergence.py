@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from dovetail.charts.chrome import run_trace
-from dovetail.charts.convergence import draw_convergence
 from dovetail.charts.timeline import TimelineSpan, Width, draw_timeline, read_widths
 from dovetail.errors import DovetailError
 from dovetail.runtime.figures import LinkWidths
 from dovetail.runtime.messages import Tuned
+from testbed.pictures import draw_convergence
 
 SPANS = [TimelineSpan("w", "compute", 10.0, 11.0, 0), TimelineSpan("w", "compute", 12.0, 13.0, 1)]
 WIDTHS = [Width(11.5, "w", "to server-0", 32, 4, 1.0), Width(12.5, "w", "to server-0", 4, 4, 7.9)]

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import __version__
 from dovetail.cli.doctor import examine_torch
-from dovetail.profiler.machine import Cores
+from dovetail.machine import Cores
 
 DOVETAIL = Path(sys.executable).parent / "dovetail"
 BROKEN_TORCH = 'raise OSError("libcudart.so.12: cannot open shared object file")\n'

@@ -36,6 +36,21 @@ def test_a_folder_gets_the_manifest_the_plan_and_the_run_file(plan: Path, target
     assert json.loads((out / "plan.json").read_text())["stages"] == json.loads(plan.read_text())["stages"]
 
 
+def test_the_users_own_module_goes_along(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = plan.parent
+    (folder / "net.py").write_text("from torch import nn\ndef build():\n    return nn.Linear(1, 1)\n")
+    (folder / "run.toml").write_text('[model]\nname = "net.py:build"\n[data]\nname = "clicks.parquet"\n')
+    monkeypatch.chdir(folder)
+
+    result = CliRunner().invoke(app, ["launch", "--to", "compose", "plan.json", "--out", "job"])
+
+    assert result.exit_code == 0, result.output
+    assert (folder / "job" / "net.py").read_bytes() == (folder / "net.py").read_bytes()
+    assert "Your own code goes along: net.py." in result.stderr
+    assert "put clicks.parquet beside this file" in result.stderr
+    assert "Costs " in result.stderr
+
+
 def test_without_a_folder_the_manifest_is_printed_and_without_a_run_file_it_says_where_it_goes(plan: Path) -> None:
     result = CliRunner().invoke(app, ["launch", "--to", "kuberay", str(plan), "--claim", "runs"])
 

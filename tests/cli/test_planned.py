@@ -36,6 +36,8 @@ from tests.makers import make_layer, make_layer_time, make_problem, make_resourc
 
 SMALL = ["--set", "model.options.hidden=[8]", "--set", "model.options.width=4", "--set", "model.options.num_rows=26000"]
 
+LAYERS = ["--short-runs-s", "0"]
+
 
 def make_plan(*stages: tuple[str, int, int, int]) -> Plan:
     return Plan(
@@ -276,8 +278,31 @@ def test_a_plan_is_trained_as_planned(tmp_path):
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(
+    ("place", "units", "workers"), [("local", 1, ["worker"]), ("sharded", 2, ["stage-0-cpu-0", "stage-0-cpu-1"])]
+)
+def test_a_plan_that_says_where_rows_lie_is_trained_so(tmp_path, place, units, workers):
+    plan = tmp_path / "plan.json"
+    said = msgspec.structs.replace(make_plan(("cpu", 0, 5, units)), place=place, cores=units)
+    plan.write_bytes(msgspec.json.encode(said))
+    arguments = ["train", "ctr-dnn", "--plan", str(plan), "--scale", "--samples", "2000", *SMALL]
+
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run"), "--json"])
+
+    assert result.exit_code == 0, result.output
+    summary = RunSummary.read(tmp_path / "run")
+    assert sorted(summary.workers) == workers
+    assert sum(worker.samples for worker in summary.workers.values()) == 2000
+    assert not summary.servers
+    blueprint = json.loads((tmp_path / "run" / "blueprint.json").read_text())
+    assert blueprint["run"]["table"]["place"] == place
+    measured = read_problem(tmp_path / "run" / "measured-problem.json")
+    assert len(measured.layers) == 6
+
+
+@pytest.mark.processes
 def test_one_command_goes_from_a_model_to_a_comparison(tmp_path):
-    arguments = ["run", "ctr-dnn", "--samples", "4000", "--batch", "512", "-o", "hidden=8,4", "-o", "width=4"]
+    arguments = ["run", "ctr-dnn", "--samples", "4000", "--batch", "512", "-o", "hidden=8,4", "-o", "width=4", *LAYERS]
 
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run"), "--json"])
 
@@ -296,7 +321,19 @@ def test_one_command_goes_from_a_model_to_a_comparison(tmp_path):
 
 
 def test_a_speed_that_nothing_here_reaches_is_said(tmp_path):
-    arguments = ["run", "ctr-dnn", "--min-samples-per-s", "1e12", "--batch", "64", "-o", "hidden=8,4", "-o", "width=4"]
+    arguments = [
+        "run",
+        "ctr-dnn",
+        "--min-samples-per-s",
+        "1e12",
+        "--batch",
+        "64",
+        "-o",
+        "hidden=8,4",
+        "-o",
+        "width=4",
+        *LAYERS,
+    ]
 
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run")])
 
@@ -308,7 +345,7 @@ def test_a_speed_that_nothing_here_reaches_is_said(tmp_path):
 
 @pytest.mark.processes
 def test_a_policy_learns_from_runs_of_its_plans_on_what_a_run_measured(tmp_path):
-    arguments = ["run", "ctr-dnn", "--samples", "4000", "--batch", "512", "-o", "hidden=8,4", "-o", "width=4"]
+    arguments = ["run", "ctr-dnn", "--samples", "4000", "--batch", "512", "-o", "hidden=8,4", "-o", "width=4", *LAYERS]
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run"), "--json"])
     assert result.exit_code == 0, result.output
     file = tmp_path / "run.toml"
@@ -359,7 +396,7 @@ def test_a_plan_of_one_gpu_that_keeps_some_rows_is_a_run_in_one_process():
     both = [stage, Stage(resource="cpu", kind="cpu", first_layer=10, last_layer=11, units=1)]
     with_servers = planned_run(Run(model=RunModel(name="ctr-dnn")), place(both, machine), machine, 500)
 
-    assert (run.table.place, run.table.device_bytes) == ("device", 300_000_000)
+    assert (run.table.place, run.table.device, run.table.device_bytes) == ("local", "cuda", 300_000_000)
     assert run.table.layer_bytes == {"embedding": 300_000_000}
     assert run.training.batch == 500
     assert not run.stages

@@ -7,10 +7,12 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+import dovetail
 from dovetail.cli.main import app
 from dovetail.spec import read_problem
 
 SMALL = ["-o", "num_rows=50", "-o", "width=4", "-o", "hidden=8,8", "--data-option", "rows_per_slot=50", "--batch", "64"]
+LAYERS = ["--short-runs-s", "0"]
 
 
 def run(*arguments: object) -> Result:
@@ -19,7 +21,9 @@ def run(*arguments: object) -> Result:
 
 def test_a_profile_becomes_a_problem_and_then_a_plan(tmp_path: Path) -> None:
     path = tmp_path / "problem.toml"
-    measured = run("profile", "ctr-dnn", *SMALL, "--out", path, "--price", "cpu=0.05", "--network-gb-per-s", "1")
+    measured = run(
+        "profile", "ctr-dnn", *SMALL, *LAYERS, "--out", path, "--price", "cpu=0.05", "--network-gb-per-s", "1"
+    )
     assert measured.exit_code == 0, measured.stderr
     assert "embedding" in measured.stdout
     problem = read_problem(path)
@@ -28,6 +32,8 @@ def test_a_profile_becomes_a_problem_and_then_a_plan(tmp_path: Path) -> None:
     assert problem.resource("cpu").price_per_hour == 0.05
     assert all(layer.on["cpu"].source == "measured" for layer in problem.layers)
     assert problem.layers[0].optimizer_bytes > 0
+    assert problem.beside is None
+    assert problem.machines == ()
     assert planned.exit_code == 0, planned.stderr
     assert "memory of one unit" in planned.stdout
 
@@ -35,7 +41,8 @@ def test_a_profile_becomes_a_problem_and_then_a_plan(tmp_path: Path) -> None:
 def test_types_elsewhere_are_estimated_and_marked_so(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     result = run(
-        "profile", "ctr-dnn", *SMALL, "--out", path, "--resources", "lambda:gpu_1x_a100", "--network-gb-per-s", "1"
+        *("profile", "ctr-dnn", *SMALL, *LAYERS, "--out", path, "--resources", "lambda:gpu_1x_a100"),
+        *("--network-gb-per-s", "1", "--price", "cpu=0.04"),
     )
     assert result.exit_code == 0, result.stderr
     written = json.loads(path.read_text())
@@ -49,9 +56,41 @@ def test_types_elsewhere_are_estimated_and_marked_so(tmp_path: Path) -> None:
     assert layer["on"]["cpu"]["source"] == "measured"
 
 
+def test_a_plan_for_the_cloud_rents_nothing_that_stands_here(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    profiled = run(
+        *("profile", "ctr-dnn", *SMALL, "--out", path, "--network-gb-per-s", "1"),
+        *("--resources", "lambda:gpu_1x_a100", "--resources", "aws:c7i.large"),
+    )
+    assert profiled.exit_code == 0, profiled.stderr
+    planned = run("plan", path, "--json")
+
+    assert "what this machine has itself is left out: --price cpu=USD" in profiled.stderr
+    assert "estimated for one unit of gpu_1x_a100" in profiled.stdout
+    assert {each.name for each in dovetail.read_problem(str(path)).resources} == {"gpu_1x_a100", "c7i.large"}
+    assert planned.exit_code == 0, planned.stderr
+    stages = json.loads(planned.stdout.splitlines()[-1])["stages"]
+    assert {stage["resource"] for stage in stages} <= {"gpu_1x_a100", "c7i.large"}
+
+
+def test_training_sees_as_many_samples_as_the_data_have(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("label,x\n" + "".join(f"{at % 2},{at}.5\n" for at in range(300)))
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))\n"
+    )
+    words = ["profile", f"{tmp_path}/net.py:build", "--data", tmp_path / "rows.csv", "--batch", "16"]
+
+    found = run(*words, "--network-gb-per-s", "1", "--json")
+    said = run(*words, "--network-gb-per-s", "1", "--json", "--samples", "5000")
+
+    assert found.exit_code == 0, found.stderr
+    assert json.loads(found.stdout.splitlines()[-1])["training"]["samples"] == 300
+    assert json.loads(said.stdout.splitlines()[-1])["training"]["samples"] == 5000
+
+
 @pytest.mark.parametrize("model", ["2emb", "dlrm", "matchnet", "nce"])
 def test_every_model_can_be_profiled(model: str) -> None:
-    result = run("profile", model, "--batch", "16", "--network-gb-per-s", "1", "--json")
+    result = run("profile", model, *LAYERS, "--batch", "16", "--network-gb-per-s", "1", "--json")
 
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout.splitlines()[-1])["layer"]
@@ -82,7 +121,7 @@ def test_what_cannot_be_profiled_is_an_error_with_a_hint(arguments: list[str], n
 def test_a_table_larger_than_a_gpu_is_profiled_planned_and_checked(tmp_path: Path) -> None:
     path, plan = tmp_path / "problem.json", tmp_path / "plan.json"
     profiled = run(
-        *("profile", "ctr-dnn", *SMALL, "--out", path, "--resources", "lambda:gpu_1x_a100"),
+        *("profile", "ctr-dnn", *SMALL, *LAYERS, "--out", path, "--resources", "lambda:gpu_1x_a100"),
         *("--network-gb-per-s", "1", "--row-cache", "20"),
     )
     assert profiled.exit_code == 0, profiled.stderr
@@ -90,7 +129,6 @@ def test_a_table_larger_than_a_gpu_is_profiled_planned_and_checked(tmp_path: Pat
     problem = json.loads(path.read_text())
     embedding = problem["layer"][0]
     embedding["weight_bytes"] = 1e12  # as if the table had many rows more
-    embedding["on"].pop("cpu")
     path.write_text(json.dumps(problem))
 
     planned = run("plan", path, "--memory", "--out", plan)

@@ -59,6 +59,20 @@ def test_a_row_of_numbers_a_sample_is_dense_unless_it_has_another_name():
     assert source.read(1, 3).labels.tolist() == [1.5, 2.5]
 
 
+def test_tensors_lie_where_they_are_and_have_one_id_a_slot():
+    ids, numbers, labels = torch.arange(12).reshape(4, 3), torch.rand(4, 2), torch.tensor([0.0, 1.0, 1.0, 0.0])
+
+    source = as_source(TensorDataset(ids, numbers, labels), names=["ids", "dense"])
+    batch = source.gather(np.array([2, 0]))
+
+    assert source.read(1, 3).dense.data_ptr() == numbers[1:].data_ptr()
+    assert (source.schema.num_slots, source.schema.num_dense) == (3, 2)
+    assert batch.ids.tolist() == [6, 7, 8, 0, 1, 2]
+    assert batch.offsets.tolist() == list(range(7))
+    assert torch.equal(batch.dense, numbers[[2, 0]])
+    assert batch.labels.tolist() == [1.0, 0.0]
+
+
 def test_an_iterable_dataset_is_gone_through_once():
     source = as_source(Counting())
 

@@ -2,11 +2,14 @@
 
 import gzip
 import hashlib
+import io
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import fsspec
+import fsspec.implementations.memory
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
@@ -79,6 +82,67 @@ def test_an_address_of_another_file_system_is_read_in_place(tmp_path):
         assert same(source.read(0, 30), load_data("criteo", path=str(plain), cache=False).read(0, 30))
     finally:
         remote.rm("/bucket", recursive=True)
+
+
+class Shaky(fsspec.implementations.memory.MemoryFileSystem):
+    """Another machine whose connection breaks with every third thing that is asked of it, or with all."""
+
+    protocol = "shaky"
+    store: dict[str, object] = {}  # noqa: RUF012 - of one test
+    asked, breaks_each = 0, 3
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.replace("shaky://", "memory://"))
+
+    def _open(self, path, *arguments, **options):
+        type(self).asked += 1
+        if not self.asked % self.breaks_each:
+            raise ConnectionResetError("connection reset by peer")
+        stream = super()._open(path, *arguments, **options)
+        content = io.BytesIO(stream.getvalue())
+        content.read = partial(self._read, content.read)
+        return content
+
+    def _read(self, read, *arguments):
+        type(self).asked += 1
+        if not self.asked % self.breaks_each:
+            raise TimeoutError("no answer")
+        return read(*arguments)
+
+
+@pytest.fixture
+def shaky(monkeypatch):
+    """Return the file system, asked again without pauses."""
+    fsspec.register_implementation("shaky", Shaky, clobber=True)
+    monkeypatch.setattr("dovetail.data.files.opening.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(Shaky, "asked", 0)
+    yield fsspec.filesystem("shaky")
+    Shaky.store.clear()
+
+
+@pytest.mark.parametrize("kind", ["plain", "packed", "csv", "parquet"])
+def test_a_file_whose_connection_breaks_again_and_again_is_read_whole(tmp_path, kind, shaky, monkeypatch):
+    path, decoder = make_file(tmp_path, kind)
+    content = Path(path).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Shaky, "breaks_each", 1 << 60)
+        shaky.pipe(f"/{Path(path).name}", content)
+
+    source = FileSource(f"shaky://{Path(path).name}", decoder, max_bad_rows=100)
+
+    whole = FileSource(str(path), decoder, max_bad_rows=100)
+    assert same(source.read(0, source.num_samples), whole.read(0, whole.num_samples))
+    assert Shaky.asked > 3
+
+
+def test_a_connection_that_always_breaks_is_an_error_that_says_how_often_it_was_tried(tmp_path, shaky, monkeypatch):
+    content = write_criteo(tmp_path / "day.tsv", 30).read_bytes()
+    shaky.pipe("/day.tsv", content)
+    monkeypatch.setattr(Shaky, "breaks_each", 1)
+
+    with pytest.raises(DataError, match=r"cannot be read: connection reset by peer \(5 times\)"):
+        load_data("criteo", path="shaky://day.tsv", cache=False)
 
 
 def test_the_last_line_may_lack_its_newline_and_lines_may_end_as_on_windows(tmp_path):

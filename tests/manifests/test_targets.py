@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from dovetail.errors import SpecError
 from dovetail.manifests.target import TARGETS
+from dovetail.spec.run import Run, RunData, RunModel, RunValidation
 from tests.manifests.makers import RUN_TEXT, make_planned
 from tests.test_docs import parse
 
@@ -47,6 +49,59 @@ def test_what_kuberay_hands_to_a_shell_is_one_word_of_json() -> None:
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
     assert head == {"num-cpus": "0", "num-gpus": "0"}  # or workers of type `cpu` would go there
     assert all(isinstance(value, str) for value in gpu["rayStartParams"].values())
+
+
+def test_a_cluster_on_kubernetes_ends_with_its_job_and_later_where_the_results_would_go_with_it() -> None:
+    _, kept = kuberay_documents(claim="runs")
+    _, lost = kuberay_documents()
+
+    assert (kept["spec"]["shutdownAfterJobFinishes"], lost["spec"]["shutdownAfterJobFinishes"]) == (True, True)
+    assert kept["spec"]["ttlSecondsAfterFinished"] < lost["spec"]["ttlSecondsAfterFinished"]
+    assert "kubectl cp" in TARGETS["kuberay"].write(make_planned())
+
+
+CODE = {"my_model.py": b"WIDTH = 3\n", "mine/layers.py": b"DEPTH = 2\n"}
+
+
+def test_own_code_and_data_reach_the_pods() -> None:
+    config, job = kuberay_documents(code=CODE, data_claim="clicks")
+    cluster = job["spec"]["rayClusterSpec"]
+    head = cluster["headGroupSpec"]["template"]["spec"]
+    laid = {item["path"]: config["data"].get(item["key"]) for item in head["volumes"][0]["configMap"]["items"]}
+
+    assert laid["my_model.py"] == "WIDTH = 3\n"
+    assert laid["mine/layers.py"] == "DEPTH = 2\n"
+    assert all(re.fullmatch("[-._a-zA-Z0-9]+", key) for key in config["data"])
+    assert job["spec"]["entrypoint"].startswith("cd /dovetail-job && dovetail train run.toml ")
+    for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
+        pod = group["template"]["spec"]
+        assert {"name": "data", "mountPath": "/dovetail-data"} in pod["containers"][0]["volumeMounts"]
+        assert {"claimName": "clicks", "readOnly": True} in [
+            volume.get("persistentVolumeClaim") for volume in pod["volumes"]
+        ]
+
+
+def test_code_that_a_config_map_cannot_hold_is_refused() -> None:
+    with pytest.raises(SpecError, match="a ConfigMap holds 1,048,576") as caught:
+        kuberay_documents(code={"large.py": b"#" * (1 << 20)})
+
+    assert "image" in caught.value.hint
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_manifest_says_how_data_get_there(target: str) -> None:
+    run = Run(
+        model=RunModel(name="my_model:build"),
+        data=RunData(name="/data/clicks.parquet"),
+        validation=RunValidation(name="csv", options={"path": ["late.csv", "s3://bucket/later.csv"]}),
+    )
+
+    text = TARGETS[target].write(make_planned(run=run, code=CODE))
+
+    assert "every node needs /data/clicks.parquet, at that path" in text
+    assert "put late.csv " in text
+    assert "later.csv" not in text
+    assert "Your own code goes along: my_model.py, mine/layers.py." in text
 
 
 @pytest.mark.parametrize("claim", [None, "runs"])

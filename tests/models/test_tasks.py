@@ -46,6 +46,7 @@ def test_labels_and_answers_tell_the_loss(scores, labels, loss, metrics):
 @pytest.mark.parametrize(
     ("scores", "labels", "complaint"),
     [
+        (torch.zeros(4, 3), torch.tensor([0.0, 1.0, 1.0, 0.0]), "answers 3 numbers a sample, and all labels .* 0 or 1"),
         (torch.zeros(4, 10), NUMBERS, r"no loss fits labels of shape \[n\], such as -3, 0.5, 7"),
         (torch.zeros(4, 3), torch.ones(4, 2), r"answers of shape \[n, 3\]"),
         ((torch.zeros(4), torch.zeros(4)), CLICKS, "answers 2 parts"),

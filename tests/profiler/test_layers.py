@@ -46,6 +46,19 @@ def test_every_layer_has_its_times_and_only_layers_with_parameters_have_updates(
         assert (layer.update_s > 0) == has_parameters
 
 
+def test_a_step_that_takes_longer_than_there_is_time_is_measured_once(clicks) -> None:
+    graph = load_model("ctr-dnn", schema=clicks.schema, **SMALL)
+    batches, passes = [clicks.read(0, 32)], []
+
+    layers = measure_layers(
+        graph, batches, optimizer="adam", seconds=0.0, progress=lambda number, _: passes.append(number)
+    )
+
+    assert passes == [1]
+    assert len(layers) == len(graph)
+    assert all(layer.forward_s > 0 for layer in layers)
+
+
 def test_layers_are_scaled_so_that_each_phase_adds_up_to_the_whole_step() -> None:
     layers = _scaled([(1.0, 2.0, 0.0), (3.0, 2.0, 0.0)], (2.0, 8.0, 0.0))
 

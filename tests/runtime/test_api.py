@@ -154,6 +154,43 @@ def test_a_script_without_the_guard_ends_with_a_hint_instead_of_starting_runs_fo
     assert ended.stderr.count("Traceback") == 1
 
 
+FAILING = """
+import sys
+from pathlib import Path
+from torch import nn
+from dovetail.data import Clicks
+from dovetail.runtime import train
+
+Path(sys.argv[1] + ".once").touch(exist_ok=False)
+
+class Typed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(1, 1)
+
+    def forward(self, dense):
+        return self.out(dense)
+
+if __name__ == "__main__":
+    data = Clicks(truth="logistic", num_slots=2, num_multi_valued=0, num_dense=1, rows_per_slot=10)
+    train(Typed(), data, folder=sys.argv[1], workers=1, samples=1000, batch=100)
+"""
+
+
+def test_what_a_script_does_above_its_guard_and_can_do_but_once_is_named(tmp_path):
+    script = tmp_path / "once.py"
+    script.write_text(FAILING)
+
+    ended = subprocess.run(
+        [sys.executable, script, tmp_path / "run"], capture_output=True, text=True, timeout=250, check=False
+    )
+
+    assert ended.returncode == 1
+    assert "a worker could not import the script that started it: FileExistsError: " in ended.stderr
+    assert f"({script}, line 8)" in ended.stderr
+    assert 'what is to be done once stands under `if __name__ == "__main__":`' in ended.stderr
+
+
 def test_the_example_of_an_own_model_trains_over_workers_to_within_a_hundredth_of_the_best(tmp_path):
     ended = subprocess.run(
         [sys.executable, EXAMPLE, tmp_path / "run"], capture_output=True, text=True, timeout=250, check=True

@@ -96,6 +96,61 @@ def test_a_model_that_reads_what_the_data_lack_is_refused_before_anything_starts
     assert not (tmp_path / "run" / "blueprint.json").exists()
 
 
+class Half(nn.Module):
+    """Every other row."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(1, 1)
+
+    def forward(self, dense):
+        return self.out(dense)[::2].squeeze(1)
+
+
+def test_an_answer_to_half_of_the_rows_is_refused(tmp_path):
+    table = pa.table({"label": [0.0, 1.0] * 4, "size": [1.0, 2.0] * 4})
+
+    with pytest.raises(ModelError, match=r"the model's answer has 4 rows for 8 samples: its shape is \[4\]"):
+        train(Half(), table, folder=tmp_path / "run", **SMALL)
+
+
+class Wanting(Half):
+    """A keyword, with a default, for what may be a field."""
+
+    def forward(self, dense, colour=None):
+        return self.out(dense).squeeze(1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({}, "forward's `colour` keeps its default: no field of the data is called `colour`"),
+        (
+            {"colour": ["red", "blue"] * 4},
+            "`colour` is a slot, whose ids are among `ids` and `offsets`; make it",
+        ),
+        ({"colour": [1.0, 2.0] * 4}, "`colour` is a number, `dense[:, 1]`; make it a field of its own"),
+    ],
+)
+def test_a_keyword_of_forward_that_no_field_has_is_said(tmp_path, capsys, columns, said):
+    table = pa.table({"label": [0.0, 1.0] * 4, "size": [1.0, 2.0] * 4, **columns})
+    model = Wanting()
+    model.out = nn.Linear(2 if "dense[:, 1]" in said else 1, 1)
+
+    train(model, table, folder=tmp_path / "run", batch=4)
+
+    assert said in capsys.readouterr().err
+
+
+def test_a_column_that_is_no_field_of_its_own_is_found_for_whoever_asks(tmp_path):
+    table = pa.table({"label": [0.0, 1.0], "image": ["a", "b"]})
+
+    with pytest.raises(ModelError, match="`image`, which no batch of these data has: it is a slot") as caught:
+        train(Captioned(), table, folder=tmp_path / "run", **SMALL)
+
+    assert 'fields=["image"], with ignore=[]' in caught.value.hint
+
+
 class Heads(nn.Module):
     """Two answers: one of three classes, and a click."""
 

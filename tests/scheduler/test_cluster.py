@@ -1,5 +1,7 @@
 """Who holds what, as any driver of a policy tells it: by hand, without a simulator."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -46,8 +48,24 @@ def test_what_was_held_is_counted_in_worker_seconds_over_all_starts():
 
 
 def test_more_workers_than_there_are_is_refused():
-    with pytest.raises(DovetailError, match=r"gave out \[16\] of \[8\] workers"):
+    with pytest.raises(DovetailError, match="gave out 16 of the 8 workers of `v100`"):
         two_jobs().changes(wanted((0, 0, 8), (1, 0, 8)))
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ((0, 7, 1), "names a type that there is not: types are 0 (v100)"),
+        ((0, -1, 1), "names a type that there is not"),
+        ((9, 0, 1), "rows are those of `view.rows`"),
+        ((0, 0, 0), "gave 0 workers of `v100` to job `"),
+    ],
+)
+def test_what_a_policy_did_wrong_is_said_in_names(given, complaint):
+    with pytest.raises(DovetailError, match=re.escape(complaint)) as caught:
+        two_jobs().changes(wanted(given))
+
+    assert "a mistake in the policy" in caught.value.hint
 
 
 def test_a_driver_without_virtual_time_can_ask_a_policy():

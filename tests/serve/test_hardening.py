@@ -15,7 +15,7 @@ import pytest
 
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import make_run
-from tests.serve.daemons import ROOT, Daemon, python, refused, table_of
+from tests.serve.daemons import PATHS, ROOT, Daemon, python, refused, table_of
 
 FILLS = """
 import os, sys
@@ -170,23 +170,73 @@ def test_quotas_priorities_and_types_hold_from_the_command_line_on(tmp_path):
 
 # -- programs ----------------------------------------------------------------------------------------------------------
 
+EXAMPLE = ROOT / "examples" / "torchrun_job.py"
+PAUSES = """
+import runpy, sys, time
+from dovetail import job
+stop_asked_of_any, steps = job.stop_asked_of_any, 0
+def waits_at_60():
+    global steps
+    if distributed.get_world_size() == 1 and steps == 60:
+        while not job.stop_asked():
+            time.sleep(0.01)
+    steps += 1
+    return stop_asked_of_any()
+job.stop_asked_of_any = waits_at_60
+from torch import distributed
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+"""The example, which goes no further on one worker than to step 60, however late it is told to stop."""
+THREADS = """
+import os, runpy, sys
+from torch import distributed
+def threads():
+    return sorted(open(f"/proc/self/task/{each}/comm").read().strip() for each in os.listdir("/proc/self/task"))
+leave = distributed.destroy_process_group
+def leaves():
+    print(*threads())
+    leave()
+distributed.destroy_process_group = leaves
+runpy.run_path(sys.argv[1], run_name="__main__")
+print(*threads())
+"""
+
 
 def test_a_torchrun_script_is_resized_from_one_worker_to_two_and_does_every_step_once(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{workers}"]
-    with Daemon(tmp_path / "daemon", "--nodes", "cpu:2x1", "--grace-s", "20") as daemon:
+    script = tmp_path / "pauses.py"
+    script.write_text(PAUSES)
+    with Daemon(tmp_path / "daemon", "--nodes", "cpu:2x1", "--grace-s", "120") as daemon:
         job = daemon.submit(
             name="ddp",
-            command=[*torchrun, str(ROOT / "examples" / "torchrun_job.py")],
+            command=[*torchrun, str(script), str(EXAMPLE)],
             max_workers=1,
-            environment={"PYTHONPATH": str(ROOT / "src"), "STEPS": "3500", "OMP_NUM_THREADS": "1"},
+            environment={"PYTHONPATH": PATHS, "STEPS": "150", "OMP_NUM_THREADS": "1"},
         )["id"]
         daemon.wait(job, lambda facts: (facts["done"] or 0) >= 40)
         daemon.client.ask("POST", f"/v1/jobs/{job}/resize", {"workers": 2})
 
         done = daemon.wait_over(job)
 
-        assert (done["state"], done["attempt"], done["done"]) == ("done", 2, 3500), daemon.say("logs", job)
+        assert (done["state"], done["attempt"], done["done"]) == ("done", 2, 150), daemon.say("logs", job)
         begun = [(Path(done["folder"]) / f"out-{attempt}").read_text().splitlines()[0] for attempt in (1, 2)]
-        assert begun[0] == "from step 0 on 1 workers"
-        assert begun[1].endswith("on 2 workers")
-        assert int(begun[1].split()[2]) >= 40, "it went on where it was"
+        assert begun == ["from step 0 on 1 workers", "from step 60 on 2 workers"], "it went on where it was"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are listed by Linux")
+def test_no_thread_of_its_group_outlasts_a_torchrun_script(tmp_path):
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "STEPS": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS, str(EXAMPLE)],
+        env={**os.environ, **alone, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    _, within, after = done.stdout.splitlines()
+    assert "gloo" in within
+    assert "gloo" not in after, "it may ask for an interpreter that has ended, and abort the process"

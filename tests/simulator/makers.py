@@ -2,11 +2,12 @@
 
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
-from dovetail.spec.job import Job, interpolate
+from dovetail.spec.job import Job
 from dovetail.spec.workload import Failure, NodeGroup, Workload
 
 CURVE = {"1": 1.0, "2": 1.9, "4": 3.4, "8": 5.9}
@@ -100,3 +101,19 @@ def check_replay(workload, trial):
             assert done[outcome.id] == pytest.approx(jobs[outcome.id].work, rel=1e-6)
         else:
             assert done[outcome.id] >= jobs[outcome.id].work * (1 - 1e-6)
+
+
+def interpolate(curve: Mapping[str, float], workers: int) -> float:
+    """Return the speed with `workers` from a table: linear between two given counts, 0 beyond them."""
+    before: tuple[int, float] | None = None
+    for count_text, speed in curve.items():
+        count = int(count_text)
+        if count == workers:
+            return speed
+        if count > workers:
+            if before is None:
+                return 0.0
+            share = (workers - before[0]) / (count - before[0])
+            return before[1] + share * (speed - before[1])
+        before = (count, speed)
+    return 0.0

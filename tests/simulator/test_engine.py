@@ -7,9 +7,9 @@ from dovetail.errors import DovetailError
 from dovetail.scheduler.registry import make_policy
 from dovetail.scheduler.view import Allocation
 from dovetail.simulator import simulate
-from dovetail.simulator.rounds import OnlyInRounds
 from dovetail.spec.job import BatchSize
 from dovetail.spec.workload import Failure
+from testbed.schedules import OnlyInRounds
 from tests.simulator.makers import CURVE, check_replay, make_job, make_workload
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from dovetail.scheduler.baselines.max_min import MaxMin
 from dovetail.simulator import simulate
-from dovetail.simulator.rounds import OnlyInRounds
-from dovetail.simulator.traces.gavel import read_gavel
-from dovetail.simulator.traces.nodes import parse_nodes
+from dovetail.simulator.traces.read import parse_nodes, read_gavel
+from testbed.schedules import OnlyInRounds
 
 DATA = os.environ.get("DOVETAIL_DATA")
 ROUND_S = 360.0

@@ -40,6 +40,21 @@ def test_a_policy_of_ones_own_decides(workload):
     assert found["missed_deadlines"] == 2  # 200 > 150 and 90 > 50
 
 
+def test_a_policy_of_ones_own_is_asked_about_the_workload_alone(workload, tmp_path):
+    (tmp_path / "greedy.py").write_text(
+        "import numpy as np\n"
+        "from dovetail.scheduler.view import allocation\n"
+        "class Greedy:\n"
+        "    def decide(self, view, now_s):\n"
+        "        return allocation(view.rows, np.zeros_like(view.rows), np.full(len(view.rows), 33))\n"
+    )
+
+    said = simulate(workload, "--policy", f"{tmp_path}/greedy.py:Greedy")
+
+    assert said.exit_code == 1
+    assert "the policy gave out 99 of the 1 workers of `v100`" in said.stderr
+
+
 def test_missed_deadlines_are_a_column_where_there_are_deadlines(workload, tmp_path):
     without = tmp_path / "without.json"
     plain = {**WORKLOAD, "jobs": [{k: v for k, v in job.items() if k != "deadline_s"} for job in WORKLOAD["jobs"]]}

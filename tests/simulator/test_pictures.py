@@ -5,12 +5,13 @@ from collections import defaultdict
 
 import pytest
 
-from dovetail.charts.policies import draw_knob, draw_policies, policy_facts
+from dovetail.charts.policies import draw_policies, policy_facts
 from dovetail.charts.schedule import bands, draw_schedule, schedule_facts
 from dovetail.scheduler.registry import make_policy
 from dovetail.simulator import simulate
 from dovetail.simulator.traces.make import make_workload
-from dovetail.simulator.traces.nodes import parse_nodes
+from dovetail.simulator.traces.read import parse_nodes
+from testbed.pictures import draw_knob
 
 
 @pytest.fixture(scope="module")

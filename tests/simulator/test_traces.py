@@ -8,11 +8,10 @@ import pytest
 
 from dovetail.errors import SpecError
 from dovetail.simulator.traces.make import CONTENTIONS, MEAN_GAP_S, PATTERNS, arrivals_s, make_workload
-from dovetail.simulator.traces.nodes import parse_nodes
-from dovetail.simulator.traces.philly import elastic_workload
-from dovetail.simulator.traces.read import read_any
+from dovetail.simulator.traces.read import parse_nodes, read_any
 from dovetail.simulator.traces.table import TableJob
 from dovetail.spec.workload import read_workload, write_workload
+from testbed.schedules import elastic_workload
 
 SPEEDS = {
     "v100": {"('LM (batch size 5)', 1)": 20.0, "('LM (batch size 5)', 2)": {"null": 35.0}},

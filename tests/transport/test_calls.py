@@ -14,7 +14,6 @@ import zmq
 
 from dovetail.transport import (
     Caller,
-    DirectCaller,
     Envelope,
     KeyRing,
     Listener,
@@ -22,6 +21,7 @@ from dovetail.transport import (
     PeerLost,
     WireError,
 )
+from testbed.direct_caller import DirectCaller
 from tests.transport.makers import Ask, Site, Told, answer_to, echo, make_codec, serving
 
 

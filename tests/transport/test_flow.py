@@ -7,7 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from dovetail.transport.flow import Flow, carried, flow_seconds
+from dovetail.transport.caller import Flow, carried, flow_seconds
 from tests.transport.makers import Ask, Told
 
 BYTES = 2_000_000

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.transport import Channel, DirectCaller
+from dovetail.transport import Channel
+from testbed.direct_caller import DirectCaller
 from tests.transport.makers import Ask, Site, Told, answer_to, echo, serving
 
 ARRAYS: list[Any] = [

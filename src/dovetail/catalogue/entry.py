@@ -143,10 +143,6 @@ class CatalogueEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         return self.spot_usd_per_hour
 
-    def price_per_vcpu_hour(self, spot: bool = False) -> float | None:
-        """Return USD for one virtual CPU and hour, to compare CPUs by; None where their number is not known."""
-        return None if self.vcpus is None else self.price_per_hour(spot) / self.vcpus
-
     def to_resource(self, name: str | None = None, spot: bool = False, limit: int | None = None) -> ResourceType:
         """Return the type as problems have it, by the name of the instance unless another is given."""
         return ResourceType(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.catalogue.catalogue import Catalogue
+from dovetail.catalogue.catalogue import Catalogue, users_catalogue
 from dovetail.errors import SpecError
 from dovetail.spec import Problem
 from dovetail.spec.checks import show
@@ -67,3 +67,8 @@ def read_problem_with(catalogue: Catalogue, path: Path, *, spot: bool = False) -
             file=str(path),
         )
     return struct_from(table, Problem, file=str(path))
+
+
+def read_problem(path: Path | str, *, spot: bool = False) -> Problem:
+    """Return the problem in a file; types of the catalogue are looked up, with `spot` by their spot prices."""
+    return read_problem_with(users_catalogue(), Path(path), spot=spot)

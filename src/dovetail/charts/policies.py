@@ -1,4 +1,4 @@
-"""Policies side by side, and what the knob of the default trades."""
+"""Policies side by side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from dovetail.charts.figure import axes_in_inches, new_figure, write_title
 from dovetail.charts.page import FactTable
@@ -17,10 +16,7 @@ from dovetail.charts.style import (
     INK,
     MUTED,
     shorten,
-    show_scales,
-    spread_apart,
     text_width_inches,
-    type_colour,
 )
 from dovetail.simulator.metrics import Trial
 from dovetail.spec.workload import Workload
@@ -82,39 +78,6 @@ def policy_facts(trials: Sequence[Trial]) -> FactTable:
             for trial in ranked
         ),
     )
-
-
-def draw_knob(knobs: Sequence[float], figures: dict[str, Sequence[float]], *, against: str, chosen: float) -> Figure:
-    """Return what the knob trades: each figure over that of another policy, from one end of the knob to the other."""
-    figure = new_figure(10.0, 5.6)
-    axes = axes_in_inches(figure, left=1.0, bottom=0.8, width=7.0, height=3.6)
-    show_scales(axes, grid="y")
-    axes.axhline(1.0, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-    ends = []
-    for position, (name, values) in enumerate(figures.items()):
-        axes.plot(knobs, values, "o-", color=type_colour(position), linewidth=1.8, markersize=4.5)
-        ends.append((values[-1], name, type_colour(position)))
-    axes.axvline(chosen, color=FAINT, linewidth=1.2, zorder=0.5)
-    axes.set_xlabel("knob: 0 = mean completion time, 1 = makespan", color=MUTED, fontsize=10, labelpad=8)
-    axes.set_ylim(0, max(1.2, 1.08 * max(max(values) for values in figures.values())))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.1f}x"))
-    axes.annotate("default", (chosen, axes.get_ylim()[1]), (4, -3), textcoords="offset points", va="top", color=MUTED)
-    top = axes.get_ylim()[1]
-    ends.sort()
-    places = spread_apart([value for value, _, _ in ends], [0.065 * top] * len(ends), low=0.0, high=top)
-    for place, (_, name, colour) in zip(places, ends, strict=True):
-        axes.annotate(
-            name,
-            (knobs[-1], place),
-            (10, 0),
-            textcoords="offset points",
-            va="center",
-            color=colour,
-            fontsize=10,
-            annotation_clip=False,
-        )
-    write_title(figure, "One knob", f"dovetail over {against}: below 1 is better", left=0.4)
-    return figure
 
 
 def _draw_bars(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dovetail.cli.options import AsJson
 from dovetail.cli.output import errors_shown, print_json
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def catalogue(
     spot: Annotated[bool, typer.Option("--spot", help="By spot prices.")] = False,
     sort: Annotated[Literal["price", "memory", "flops", "name"], typer.Option(help="Sort by.")] = "price",
     own: Annotated[list[Path] | None, typer.Option(help="Your own catalogue file, beside ours.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List resource types that can be named in a problem file: type = "aws:g5.xlarge"."""
     with errors_shown(as_json=as_json):

@@ -9,16 +9,17 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from dovetail.cli.options import AsJson
 from dovetail.cli.output import print_line, say
 from dovetail.errors import DovetailError
 from dovetail.version import __version__
 
 if TYPE_CHECKING:
-    from dovetail.profiler.machine import Cores
+    from dovetail.machine import Cores
 
 FEW_BYTES = 1 << 30
 """Less free memory or disk than this is worth a warning: one decoded data cache or a small model takes as much."""
@@ -42,7 +43,7 @@ class Finding:
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what this machine offers and what is missing; exit 1 if something is broken that Dovetail needs."""
     findings = []
@@ -70,7 +71,7 @@ def _print(finding: Finding) -> None:
 
 def _examine() -> Iterator[Finding]:
     """Look at one thing after the other."""
-    from dovetail.profiler.machine import cores, cpu_model
+    from dovetail.machine import cores, cpu_model
 
     usable = cores()
     yield Finding(name="python", state="ok", says=platform.python_version(), required=True)
@@ -92,7 +93,7 @@ def _packages() -> Iterator[Finding]:
     """Look for what Dovetail needs, and for what its extras need."""
     from importlib.metadata import PackageNotFoundError
 
-    from dovetail.profiler.machine import Package, packages
+    from dovetail.machine import Package, packages
 
     try:
         wanted = packages()
@@ -138,7 +139,7 @@ def _cores(cores: Cores) -> Finding:
 
 def _memory() -> Finding:
     """Say how much memory there is, and how much of it is free for this process."""
-    from dovetail.profiler.machine import memory
+    from dovetail.machine import memory
 
     has = memory()
     limit = f", limited to {_gib(has.usable_bytes)}" if has.usable_bytes < has.total_bytes else ""
@@ -176,7 +177,7 @@ def examine_torch(cores: Cores) -> Finding:
 
 def _cuda() -> Iterator[Finding]:
     """Look at each CUDA device, or say why there is none."""
-    from dovetail.profiler.machine import cuda_devices, why_no_cuda
+    from dovetail.machine import cuda_devices, why_no_cuda
 
     devices = cuda_devices()
     for device in devices:
@@ -200,7 +201,7 @@ def _cuda() -> Iterator[Finding]:
 
 def _disk() -> Iterator[Finding]:
     """Say how much room there is for temporary files and for the cache of decoded data."""
-    from dovetail.profiler.machine import free_disk_bytes, is_writable
+    from dovetail.machine import free_disk_bytes, is_writable
 
     folders: dict[str, Path] = {}
     try:
@@ -230,7 +231,7 @@ def _disk() -> Iterator[Finding]:
 def _kernel_cache() -> Finding:
     """Say where compiled kernels are kept, which must be somewhere."""
     import dovetail
-    from dovetail.profiler.machine import is_writable, kernel_cache_folders
+    from dovetail.machine import is_writable, kernel_cache_folders
 
     folders = kernel_cache_folders(Path(dovetail.__file__).parent / "planner")
     writable = [folder for folder in folders if is_writable(folder)]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.options import OnHosts, OtherData, opened
+from dovetail.cli.options import AsJson, OnHosts, OtherData, OwnModel, Trust, opened
 from dovetail.cli.output import errors_shown, print_json, print_line, say
 from dovetail.cli.predict import own_module
 
@@ -30,13 +30,9 @@ def evaluate(
     checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder, instead of the newest.")] = None,
     on: OnHosts = None,
     host: Annotated[str | None, typer.Option(help="With --on: the host that does it; absent: the first.")] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run code that the folder names even if others can write the folder.")
-    ] = False,
-    model: Annotated[
-        str | None, typer.Option(help="package.module:Class of a run that began with a module object.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    trust: Trust = False,
+    model: OwnModel = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a run's model, as its newest checkpoint has it, on held-out data."""
     if host is not None and on is None:

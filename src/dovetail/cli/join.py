@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import OnHosts, opened
+from dovetail.cli.options import OnHosts, Trust, opened
 from dovetail.cli.output import errors_shown, say
 from dovetail.runtime.launch.stopping import Stopping
 
@@ -21,9 +21,7 @@ def join(
         bool, typer.Option("--over-network", help="Use TCP: this is not the machine that the servers are on.")
     ] = False,
     on: OnHosts = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run code that the folder names even if others can write the folder.")
-    ] = False,
+    trust: Trust = False,
 ) -> None:
     """Work for a run until it is over; Ctrl-C ends this worker and others do its tasks.
 

@@ -37,6 +37,10 @@ def launch(
     claim: Annotated[
         str | None, typer.Option(help="For kuberay: a PersistentVolumeClaim that keeps the run's folder.")
     ] = None,
+    data_claim: Annotated[
+        str | None,
+        typer.Option(help="For kuberay: a PersistentVolumeClaim with the data, at /dovetail-data."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
 ) -> None:
     """Write what another system needs to start a plan: machines of each type, and the training on them.
@@ -44,13 +48,15 @@ def launch(
     Nothing is started. The machines form a Ray cluster, and `dovetail train --on` runs on it.
     """
     with errors_shown(as_json=as_json):
-        from dovetail.manifests.nodes import PLAN, RUN
+        from dovetail.manifests.nodes import PLAN, RUN, notes
         from dovetail.manifests.target import target_of
 
         target = target_of(to)
         if run is None and (plan.parent / RUN).is_file():
             run = plan.parent / RUN
-        planned = _planned(plan, run, problem, per_node or [], name=name, image=image, claim=claim)
+        planned = _planned(
+            plan, run, problem, per_node or [], name=name, image=image, claim=claim, data_claim=data_claim
+        )
         text = target.write(planned)
         if out is None and not as_json:
             print_line(text.rstrip("\n"))
@@ -58,10 +64,12 @@ def launch(
         written: list[Path] = []
         if out is not None:
             _make_folder(out)
-            for place, content in ((target.file, text), (PLAN, planned.plan), (RUN, planned.run)):
-                if content is not None:
-                    write_file(out / place, content.encode())
-                    written.append(out / place)
+            files = {target.file: text.encode(), PLAN: planned.plan.encode()}
+            files |= {} if planned.run is None else {RUN: planned.run.encode()}
+            for place, content in (files | dict(planned.code)).items():
+                _make_folder((out / place).parent)
+                write_file(out / place, content)
+                written.append(out / place)
         if as_json:
             print_line(json.dumps(_facts(planned, target.start, text, written)))
             return
@@ -69,6 +77,8 @@ def launch(
             say(f"written: {path}")
         if run is None:
             say(f"put the run file there too: {out}/{RUN}")
+        for line in notes(planned, here=target.here):
+            say(line)
         say(f"start it: cd {out} && {target.start}")
         command = target.start.split()[0]
         if shutil.which(command) is None:
@@ -84,12 +94,14 @@ def _planned(
     name: str | None,
     image: str,
     claim: str | None,
+    data_claim: str | None,
 ) -> PlannedNodes:
     """Return the machines that the files ask for."""
     import msgspec
 
     from dovetail.catalogue import users_catalogue
     from dovetail.manifests.nodes import parse_per_node, planned_nodes
+    from dovetail.runtime.launch.hosts.shipped_files import code_of
     from dovetail.runtime.planned.from_plan import problem_of
     from dovetail.spec import Plan
     from dovetail.spec.files import read_struct
@@ -109,7 +121,9 @@ def _planned(
         per_node=parse_per_node(per_node),
         name=name or plan_file.stem,
         image=image,
+        code={} if run is None else code_of(run),
         claim=claim,
+        data_claim=data_claim,
     )
 
 
@@ -129,6 +143,8 @@ def _facts(planned: PlannedNodes, start: str, text: str, written: list[Path]) ->
         "name": planned.name,
         "nodes": planned.num_nodes,
         "types": groups,
+        "usd_per_hour": planned.prices.total,
+        "head_usd_per_hour": planned.prices.head,
         "start": start,
         "files": list(map(str, written)),
         "manifest": text,

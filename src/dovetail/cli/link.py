@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli.options import OnHosts, opened
+from dovetail.cli.options import AsJson, OnHosts, opened
 from dovetail.cli.output import errors_shown, print_line, say
 from dovetail.errors import SpecError
 from dovetail.units import format_count, format_duration, parse_duration_s
@@ -43,7 +43,7 @@ def measure(
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Measure so often, and take the median.")] = 5,
     timeout: Annotated[str, typer.Option(help="The longest wait for one answer, e.g. 30s.")] = "10s",
     on: OnHosts = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure bandwidth and latency from here to another host, and back; with --on, between all of them."""
     if (place is None) == (on is None):

@@ -1,4 +1,4 @@
-"""Options that several commands have: the machines to run on, a model, its data and prices."""
+"""Options that several commands have: the machines to run on, a model, its data, prices, what is printed."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ def opened(on: str | None) -> Iterator[Fleet | None]:
         yield fleet
 
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run code that the folder names even if others can write the folder.")
+]
+OwnModel = Annotated[str | None, typer.Option(help="package.module:Class of a run that began with a module object.")]
 ModelName = Annotated[str, typer.Argument(help="ctr-dnn, 2emb, dlrm, matchnet, nce, or package.module:function.")]
 ModelOptions = Annotated[
     list[str] | None, typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the model.")
@@ -48,6 +53,14 @@ DataName = Annotated[str, typer.Option(help=DATA_HELP)]
 OtherData = Annotated[str | None, typer.Option(help=DATA_HELP)]
 DataOptions = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the data, e.g. path=day.tsv.gz.")
+]
+ShortRuns = Annotated[
+    float,
+    typer.Option(
+        "--short-runs-s",
+        min=0.0,
+        help="Seconds, in all, for short runs that measure what runs beside layers; 0: layers alone.",
+    ),
 ]
 Prices = Annotated[
     list[str] | None, typer.Option(metavar="NAME=USD", help="USD per hour of `cpu` (one core) or `gpu`.")

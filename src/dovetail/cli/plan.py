@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dovetail.cli.catalogue import FinishIn, MinSamplesPerS, OwnCatalogues, ProblemFile, Spot, problem_from
+from dovetail.cli.options import AsJson
 from dovetail.cli.output import errors_shown, print_json, say, write_file
 from dovetail.errors import DovetailError, NoPlanError, PlanError
 
@@ -75,7 +76,7 @@ def plan(
     plot: Annotated[Path | None, typer.Option(help="Draw the result: FILE.png, FILE.svg or FILE.html.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to a JSON file.")] = None,
     seed: Annotated[int, typer.Option(help="For methods that draw random numbers.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find which layers to run on which type, on how many units, for the least money at the speed you need."""
     if (max_cost_per_hour is not None) + pareto + compare + (method != "exact") > 1:
@@ -117,7 +118,7 @@ def plan(
         )
         if not compare:
             check_method(method, options)
-        with _told_if_slow("compiling the planner for this machine, once"):
+        with _told_if_slow(_getting_ready()):
             compile_kernels(clock=time.perf_counter)
         if compare:
             from dovetail.cli.compare import compare_methods
@@ -239,6 +240,16 @@ def _told_if_slow(what: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def _getting_ready() -> str:
+    """Return what a planner does before it plans: it is compiled once on a machine, and loaded from then on."""
+    from dovetail.planner import cheapest_route
+
+    dispatcher: Any = cheapest_route.cheapest
+    kept = Path(dispatcher._cache.cache_path)  # where numba, which compiles it, keeps what it has compiled
+    is_compiled = any(kept.glob("cheapest_route.*.nbi"))
+    return "loading the planner" if is_compiled else "compiling the planner for this machine, once"
 
 
 def _is_run(name: str) -> bool:

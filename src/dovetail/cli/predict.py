@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli.data import parse_options
+from dovetail.cli.options import OwnModel, Trust
 from dovetail.cli.output import errors_shown, print_line, say
 from dovetail.errors import SpecError
 from dovetail.units import format_count
@@ -36,12 +37,8 @@ def predict(
     checkpoint: Annotated[
         Path | None, typer.Option(help="A checkpoint's folder; absent: the best of the run, else its newest.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="package.module:Class of a run that began with a module object.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run code that the folder names even if others can write the folder.")
-    ] = False,
+    model: OwnModel = None,
+    trust: Trust = False,
 ) -> None:
     """Score samples with a run's model: raw rows in, scores out; labels are not needed."""
     with errors_shown():

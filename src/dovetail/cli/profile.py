@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.options import DataName, DataOptions, ModelName, ModelOptions, Prices, parsed_prices
+from dovetail.cli.options import DataName, DataOptions, ModelName, ModelOptions, Prices, ShortRuns, parsed_prices
 from dovetail.cli.output import errors_shown, print_json, say
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def profile(
     workers: Annotated[int, typer.Option(min=1, help="CPU workers that measure side by side.")] = 1,
     price: Prices = None,
     resources: Annotated[
-        list[str] | None, typer.Option("--resources", help="Catalogue types to estimate, e.g. aws:g5.xlarge.")
+        list[str] | None,
+        typer.Option("--resources", help="Catalogue types to rent, estimated, e.g. aws:g5.xlarge."),
     ] = None,
     network_gb_per_s: Annotated[
         float | None, typer.Option(help="Bandwidth between units; absent: measured over loopback.")
@@ -39,12 +40,16 @@ def profile(
             "absent: asked for tables that do not fit.",
         ),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="How many samples training will see.")] = 45_840_617,
+    samples: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many samples training will see; absent: those of the data, or 45,840,617."),
+    ] = None,
     min_samples_per_s: Annotated[float, typer.Option(help="The throughput floor to write down.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the model's initial values and generated data.")] = 0,
+    short_runs_s: ShortRuns = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the problem as one JSON object.")] = False,
 ) -> None:
-    """Measure forward, backward and update of every layer, its traffic and its memory."""
+    """Measure forward, backward and update of every layer, its traffic and its memory, and what runs beside them."""
     with errors_shown(as_json=as_json):
         import msgspec
 
@@ -66,6 +71,7 @@ def profile(
             samples=samples,
             min_samples_per_s=min_samples_per_s,
             seed=seed,
+            short_runs_s=short_runs_s,
             tell=say,
         )
         if out is not None:
@@ -86,6 +92,20 @@ def _print(found: Profile) -> None:
     from dovetail.units import format_bytes, format_duration
 
     console = wide_console()
+    here = {each.resource.name for each in found.measured}
+    for resource in found.problem.resources:
+        if resource.name in here:
+            continue
+        table = make_table(
+            ("layer", "kind", "compute", "traffic", "weights"),
+            text=("layer", "kind"),
+            title=f"estimated for one unit of {resource.name}, by its data sheet",
+        )
+        for layer, sizes in zip(found.problem.layers, found.sizes, strict=True):
+            if (time := layer.on.get(resource.name)) is not None:
+                weights, traffic = format_bytes(sizes.weight_bytes), format_bytes(sizes.traffic_bytes)
+                table.add_row(layer.name, layer.kind, format_duration(time.compute_s), traffic, weights)
+        console.print(table)
     for each in found.measured:
         table = make_table(
             ("layer", "kind", "forward", "backward", "update", "spread", "parallel", "weights", "traffic"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from dovetail.cli.data import parse_options
 from dovetail.cli.options import (
+    AsJson,
     DataName,
     DataOptions,
     ModelName,
@@ -18,6 +19,7 @@ from dovetail.cli.options import (
     Prices,
     ReplanAbove,
     ReplanSteps,
+    ShortRuns,
     opened,
     parsed_prices,
 )
@@ -32,7 +34,10 @@ if TYPE_CHECKING:
 
 def run(
     model: ModelName,
-    min_samples_per_s: Annotated[float, typer.Option(help="The speed that the plan has to reach.")] = 0.0,
+    min_samples_per_s: Annotated[
+        float, typer.Option(help="The cheapest plan of this speed; absent: the fastest plan that this machine can run.")
+    ] = 0.0,
+    max_cost_per_hour: Annotated[float | None, typer.Option(help="The fastest plan for so many USD/h.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="How many samples to train on.")] = 200_000,
     batch: Annotated[int, typer.Option(help="Samples of one step over all workers.")] = 4096,
     out: Annotated[Path | None, typer.Option(help="The folder of all that comes of it; absent: runs/MODEL-N.")] = None,
@@ -54,16 +59,17 @@ def run(
     ] = False,
     replan_above: ReplanAbove = 0.2,
     replan_steps: ReplanSteps = 20,
+    short_runs_s: ShortRuns = 30.0,
     seed: Annotated[int, typer.Option(help="Of initial values, and of the order of the data.")] = 0,
     on: OnHosts = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Profile a model on this machine, plan it, train it as planned, and compare what was predicted with what was.
 
     With --on, it is measured on one machine of each type, and planned for and trained on all of them.
     """
     with errors_shown(as_json=as_json), opened(on) as fleet:
-        from dovetail.cli.tables import show_places
+        from dovetail.cli.tables import print_comparison, show_places
         from dovetail.cli.train import draw_timeline, train_watched
         from dovetail.orchestrate.pipeline import run as run_all
         from dovetail.orchestrate.replanning import ReplanRule
@@ -84,6 +90,8 @@ def run(
             batch=batch,
             seed=seed,
             min_samples_per_s=min_samples_per_s,
+            max_cost_per_hour=max_cost_per_hour,
+            short_runs_s=short_runs_s,
             usd_per_hour=parsed_prices(price),
             max_stages=max_stages,
             split_stages=split_stages,
@@ -101,40 +109,4 @@ def run(
 
             print_json(msgspec.json.encode(found.facts()))
         else:
-            _print(found.facts())
-
-
-def _print(compared: dict[str, Any]) -> None:
-    """Print the comparison, stage by stage."""
-    from dovetail.cli.tables import make_table, wide_console
-    from dovetail.units import format_duration
-
-    table = make_table(("stage", "layers", "on", "predicted a batch", "computed a batch"), text=("layers", "on"))
-    for number, stage in enumerate(compared["stages"]):
-        seconds = [stage[f"{kind}_seconds_per_batch"] for kind in ("predicted", "measured")]
-        table.add_row(
-            str(number),
-            f"{stage['first_layer']} to {stage['last_layer']}",
-            f"{stage['units']} x {stage['resource']}",
-            *("-" if each is None else format_duration(each) for each in seconds),
-        )
-    whole = [compared[f"{kind}_seconds_per_batch"] for kind in ("predicted", "measured")]
-    table.add_row("all", "", "", *("-" if each is None else format_duration(each) for each in whole))
-    console = wide_console()
-    console.print(table)
-    computed = [stage["measured_seconds_per_batch"] for stage in compared["stages"]]
-    if whole[1] is not None and computed and None not in computed:
-        console.print(
-            f"of the {format_duration(whole[1])} that a batch took, its slowest stage computed for "
-            f"{format_duration(max(computed))}; the rest is reading, rows, sums and waiting for others",
-            highlight=False,
-            soft_wrap=True,
-        )
-    predicted, measured = compared["predicted_samples_per_s"], compared["measured_samples_per_s"]
-    console.print(
-        f"predicted {predicted:,.0f} samples/s, measured {measured:,.0f} ({measured / predicted:.2f}x); "
-        f"{compared['cost_per_hour']:.3f} USD/h\n"
-        f"problem.json, plan.json, measured-problem.json and the run are in {compared['folder']}",
-        highlight=False,
-        soft_wrap=True,
-    )
+            print_comparison(found.facts())

@@ -47,7 +47,7 @@ def serve(
     with errors_shown():
         from dovetail.serve.daemon import serve as run
         from dovetail.serve.settings import DaemonSettings, nodes_of, parse_quotas
-        from dovetail.simulator.traces.nodes import parse_nodes
+        from dovetail.simulator.traces.read import parse_nodes
 
         if on is not None and nodes is not None:
             raise typer.BadParameter("--on says what there is to share: leave --nodes away")

@@ -6,7 +6,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.box import SIMPLE_HEAD
@@ -216,8 +216,21 @@ def show_places(planned: PlannedRun) -> None:
         )
     console = Console(file=sys.stderr, width=200)
     console.print(table)
-    for line in [*_predicted(planned), *_in_sync(planned)]:
+    for line in [*_chosen(planned), *_predicted(planned), *_in_sync(planned)]:
         console.print(line, highlight=False)
+
+
+def _chosen(planned: PlannedRun) -> list[str]:
+    """Return in words where rows lie, who trains, and what plain layouts would be; of a plan that says so."""
+    from dovetail.orchestrate.pipeline import compared
+    from dovetail.runtime.planned.from_plan import layout_in_words
+
+    plan = planned.plan
+    if plan.place is None:
+        return []
+    taken = [] if plan.cores is None else [f"{plan.cores} cores in all"]
+    taken += [] if plan.readers is None else [f"{plan.readers} of them reading"]
+    return [f"{chosen_in_words(layout_in_words(planned), compared(plan))} ({', '.join(taken)})"]
 
 
 def _predicted(planned: PlannedRun) -> list[str]:
@@ -242,6 +255,53 @@ def _in_sync(planned: PlannedRun) -> list[str]:
     if samples_per_s is None:
         return []
     return [f"in sync, where each step fills the stages and drains them: {format_plain(samples_per_s)} samples/s"]
+
+
+def print_comparison(facts: Mapping[str, Any]) -> None:
+    """Print what was predicted of a run beside what it took, part by part, and what other layouts would have been."""
+    console = wide_console()
+    table = make_table(("part", "cores", "predicted a batch", "measured a batch", ""), text=("part",))
+    for part in facts["parts"]:
+        seconds = [part[f"{kind}_seconds_per_batch"] for kind in ("predicted", "measured")]
+        ratio = f"{seconds[1] / seconds[0]:.2f}x" if seconds[0] and seconds[1] is not None else ""
+        cores = "" if part["cores"] is None else str(part["cores"])
+        name = _stage_words(part["part"], facts["stages"])
+        table.add_row(name, cores, *("-" if each is None else format_duration(each) for each in seconds), ratio)
+    console.print(table)
+    predicted, measured = facts["predicted_samples_per_s"], facts["measured_samples_per_s"]
+    from_start = facts["samples_per_s_from_the_start"]
+    console.print(
+        f"{chosen_in_words(facts['layout'], facts['compared'])}\n"
+        f"predicted {predicted:,.0f} samples/s, measured {measured:,.0f} ({measured / predicted:.2f}x), "
+        f"{from_start:,.0f} with its first steps; {facts['cost_per_hour']:.3f} USD/h\n"
+        f"problem.json, plan.json, measured-problem.json and the run are in {facts['folder']}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def chosen_in_words(layout: str, compared: Sequence[Mapping[str, Any]]) -> str:
+    """Return which layout a plan chose, and what plain ones would be: `one process on gpu would be 0.93x ...`."""
+    others = [
+        f"{each['layout']} would be {each['speed']:.2f}x at {each['price']:.2g}x the price"
+        for each in compared
+        if each["speed"] is not None and each["price"] is not None and not _is_same(each)
+    ]
+    return f"chosen: {'; '.join([layout, *others])}"
+
+
+def _is_same(other: Mapping[str, Any]) -> bool:
+    """Say whether another layout is as fast and as dear: then it is the one that was chosen."""
+    return bool(abs(other["speed"] - 1) < 1e-9 and abs(other["price"] - 1) < 1e-9)
+
+
+def _stage_words(part: str, stages: Sequence[Mapping[str, Any]]) -> str:
+    """Return a part's name; of a stage also its layers and units."""
+    number = part.removeprefix("stage ")
+    if number == part:
+        return part
+    stage = stages[int(number)]
+    return f"{part}: layers {stage['first_layer']} to {stage['last_layer']} on {stage['units']} x {stage['resource']}"
 
 
 def print_row_budgets(problem: Problem, plan: Plan) -> None:

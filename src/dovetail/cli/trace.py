@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from dovetail.cli.options import AsJson
 from dovetail.cli.output import errors_shown, print_json, say
 
 trace = typer.Typer(help="Make and convert workloads.", no_args_is_help=True)
@@ -30,12 +31,12 @@ def make(
     round_s: Annotated[float | None, typer.Option(help="Decide this often too, in seconds.")] = None,
     loss: Annotated[bool, typer.Option("--loss/--no-loss", help="Give every job a noisy loss curve.")] = True,
     seed: Annotated[int, typer.Option(help="Another seed, another workload.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a workload up: arrivals at a level of contention, sizes that spread far, speed curves of rings."""
     with errors_shown(as_json=as_json):
         from dovetail.simulator.traces.make import make_workload
-        from dovetail.simulator.traces.nodes import parse_nodes
+        from dovetail.simulator.traces.read import parse_nodes
         from dovetail.spec.workload import write_workload
 
         workload = make_workload(
@@ -61,7 +62,7 @@ def convert(
     elastic: Annotated[bool, typer.Option("--elastic", help="For a .trace: sizes may change, as measured.")] = False,
     restart_s: Annotated[float, typer.Option(min=0, help="What a start takes, in seconds.")] = 10.0,
     round_s: Annotated[float | None, typer.Option(help="Decide this often too, in seconds.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Convert another simulator's trace to a workload."""
     with errors_shown(as_json=as_json):

@@ -35,6 +35,10 @@ def train(
     samples: Annotated[int | None, typer.Option(help="Samples of one epoch.")] = None,
     data: OtherData = None,
     data_option: DataOptions = None,
+    validation: Annotated[
+        str | None,
+        typer.Option(help="Other data to try the model on, as --data names them; their columns are those of the data."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; absent: runs/MODEL-N.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     plan: Annotated[
@@ -183,6 +187,7 @@ def train(
         "data.samples": samples,
         "optimizer.name": optimizer,
         "optimizer.learning_rate": learning_rate,
+        "validation.name": validation,
         "validation.every_steps": validate_every,
         "validation.patience": patience,
         "data.options.max_bad_rows": max_bad_rows,

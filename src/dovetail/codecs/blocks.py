@@ -9,7 +9,8 @@ Kernels see arrays of one row a block: a fixed number of columns lets loops run 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 from numba import njit
@@ -19,6 +20,7 @@ from dovetail.codecs.codec import NOTHING_KEPT, Bytes, Floats
 from dovetail.splitmix import GOLDEN, mix
 from dovetail.transport import WireError
 
+Scales = NDArray[np.uint16]
 BLOCK = 64
 """Numbers that share a scale, where nobody says otherwise."""
 NOT_A_NUMBER = np.uint16(0x7FC0)
@@ -32,26 +34,22 @@ _PART = np.float32(1.0 / 65536.0)
 _HALF_PART = np.float32(0.5 / 65536.0)
 
 
-class BlockCodec(ABC):
+class BlockCodec:
     """A codec of so many bits with a scale for every `block` numbers: all scales first, then the codes."""
 
-    bits: int
-    number: int
-    name: str
+    bits: ClassVar[int]
+    number: ClassVar[int]
+    name: ClassVar[str]
+    encode_blocks: Callable[[Floats, Floats, Scales, Bytes, int, int], None]
+    """Writes scales and codes of whole blocks, the first of which has that number; a residual may have no rows."""
+    decode_blocks: Callable[[Scales, Bytes, Floats], int]
+    """Writes the numbers of whole blocks; returns the highest code that there was."""
+    highest_code: ClassVar[int]
+    """Of those that stand for something."""
 
     def __init__(self, *, block: int = BLOCK) -> None:
         """Choose how many numbers share a scale."""
         self.block = block
-
-    @abstractmethod
-    def encode_blocks(
-        self, values: Floats, residual: Floats, scales: NDArray[np.uint16], codes: Bytes, seed: int, first: int
-    ) -> None:
-        """Write scales and codes of whole blocks, the first of which has that number; a residual may have no rows."""
-
-    @abstractmethod
-    def decode_blocks(self, scales: NDArray[np.uint16], codes: Bytes, values: Floats) -> bool:
-        """Write the numbers of whole blocks; return False where a code stands for none."""
 
     def encoded_bytes(self, count: int) -> int:
         """Return how many bytes numbers become."""
@@ -80,15 +78,15 @@ class BlockCodec(ABC):
         """Write the numbers that the codes of all blocks stand for."""
         scales, rows = self._parts(codes, len(values))
         whole, end = len(values) // self.block, len(values) // self.block * self.block
-        is_sound = self.decode_blocks(scales[:whole], rows[:whole], values[:end].reshape(-1, self.block))
+        highest = self.decode_blocks(scales[:whole], rows[:whole], values[:end].reshape(-1, self.block))
         if len(values) - end:
             filled = np.empty((1, self.block), dtype=np.float32)
-            is_sound &= self.decode_blocks(scales[whole:], rows[whole:], filled)
+            highest = max(highest, self.decode_blocks(scales[whole:], rows[whole:], filled))
             values[end:] = filled[0, : len(values) - end]
-        if not is_sound:
+        if highest > self.highest_code:
             raise WireError(f"a payload of {self.name} has a code that stands for nothing")
 
-    def _parts(self, codes: Bytes, count: int) -> tuple[NDArray[np.uint16], Bytes]:
+    def _parts(self, codes: Bytes, count: int) -> tuple[Scales, Bytes]:
         """Return scales, and codes by block."""
         blocks = -(-count // self.block)
         return codes[: 2 * blocks].view(np.uint16), codes[2 * blocks :].reshape(blocks, self.block * self.bits // 8)

@@ -1,15 +1,15 @@
 """How many bits a link needs: decided from what is measured on it, while a run goes on.
 
 Of the widths that are allowed, the widest for which transfers hide behind computing is taken; where none hides, the
-narrowest. With 32 bits there is no codec at all, so a link that is fast enough never has one. Nor is a width
-taken that needs longer to code than its fewer bytes save.
+narrowest. With 32 bits there is no codec at all, so a link that is fast enough never has one. Nor is a width taken that
+needs longer to code than its fewer bytes save.
 
 A narrower width is kept only where bytes are measured to be what takes the time: where less than half of the time is
 saved that fewer bytes promise, coding taken off, or where steps take longer than all did before, the link goes back,
 and tries again later, each time twice as late. That steps take as long as before proves nothing: in `sync` they wait
-for other workers, whose links may be the slower ones. A wider width that turns out slower, and does not hide, goes
-back too. Where computing takes longer than transfers, a narrower width is taken only when they are too long twice in a
-row: once may have been something else.
+for other workers, whose links may be the slower ones. A wider width that turns out slower, and does not hide, goes back
+too. Where computing takes longer than transfers, a narrower width is taken only when they are too long twice in a row:
+once may have been something else.
 
 The first transfers of a run may have been slow for other reasons, so a link that stays narrow has the next wider width
 now and then, and keeps it where that is no slower or hides. Where codes add more noise to gradients than `MOST_NOISE`,
@@ -18,14 +18,43 @@ the width goes up and stays there.
 Of several transfers the fastest counts: bytes take no longer than that, and what made the others slower (a busy server,
 another process) no codec makes faster.
 
-No clock and no link: observations in, decisions out.
+The chooser knows no clock and no link: observations in, decisions out. `coding_s` measures what a width costs in
+processor time on this machine, once, when somebody first thinks of using it.
 """
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from dovetail.codecs.payload import pack, unpack
+from dovetail.codecs.registry import codec_of
+
+NUMBERS = 1 << 16
+REPEATS = 4
+"""The first compiles; of the others the fastest counts."""
+
+
+@cache
+def coding_s(bits: int) -> float:
+    """Return the seconds that one byte of float32 numbers takes to be coded, something kept back, and read again."""
+    codec = codec_of(bits)
+    if codec is None:
+        return 0.0
+    numbers = np.random.default_rng(0).standard_normal(NUMBERS).astype(np.float32)
+    kept = np.zeros_like(numbers)
+    took_s = []
+    for _ in range(REPEATS):
+        begun_s = time.thread_time()
+        unpack(pack(numbers, codec, seed=0, residual=kept), numbers.shape)
+        took_s.append(time.thread_time() - begun_s)
+    return min(took_s[1:]) / numbers.nbytes
+
 
 WINDOW = 6
 """Tasks from one decision to the next, the first of which does not count."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from dovetail.codecs.blocks import (
     BlockCodec,
@@ -22,27 +21,10 @@ from dovetail.codecs.blocks import (
     scale_above,
     take_block,
 )
-from dovetail.codecs.codec import Bytes, Floats
 
 _ZERO, _HALF = np.float32(0), np.float32(0.5)
 _TOP = 127
 _MIDDLE, _MOST = np.float32(_TOP), np.int32(2 * _TOP)
-
-
-class Levels(BlockCodec):
-    """The codec of 8 bits."""
-
-    bits, number, name = 8, 2, "8 bits"
-
-    def encode_blocks(
-        self, values: Floats, residual: Floats, scales: NDArray[np.uint16], codes: Bytes, seed: int, first: int
-    ) -> None:
-        """Write scales and levels."""
-        encode_levels(values, residual, scales, codes, seed, first)
-
-    def decode_blocks(self, scales: NDArray[np.uint16], codes: Bytes, values: Floats) -> bool:
-        """Write levels times scales."""
-        return bool(decode_levels(scales, codes, values) <= 2 * _TOP)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -92,3 +74,10 @@ def decode_levels(scales, codes, values):  # type: ignore[no-untyped-def]  # pra
             highest = code if code > highest else highest
             values[b, j] = (np.float32(code) - _MIDDLE) * step
     return highest
+
+
+class Levels(BlockCodec):
+    """The codec of 8 bits."""
+
+    bits, number, name = 8, 2, "8 bits"
+    encode_blocks, decode_blocks, highest_code = staticmethod(encode_levels), staticmethod(decode_levels), 2 * _TOP

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from dovetail.codecs.blocks import (
     NOT_A_NUMBER,
@@ -21,27 +20,9 @@ from dovetail.codecs.blocks import (
     scale_above,
     take_block,
 )
-from dovetail.codecs.codec import Bytes, Floats
 
 _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
 _BIT = np.uint8(1)
-
-
-class OneBit(BlockCodec):
-    """The codec of one bit."""
-
-    bits, number, name = 1, 5, "1 bit"
-
-    def encode_blocks(
-        self, values: Floats, residual: Floats, scales: NDArray[np.uint16], codes: Bytes, seed: int, first: int
-    ) -> None:
-        """Write scales and signs."""
-        encode_signs(values, residual, scales, codes, seed, first)
-
-    def decode_blocks(self, scales: NDArray[np.uint16], codes: Bytes, values: Floats) -> bool:
-        """Write minus or plus the scale; every bit stands for one of them."""
-        decode_signs(scales, codes, values)
-        return True
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz"})
@@ -92,7 +73,7 @@ def encode_signs(values, residual, scales, codes, seed, before):  # type: ignore
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def decode_signs(scales, codes, values):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Write the numbers of every block."""
+    """Write the numbers of every block; return the highest code that a bit can be."""
     size = values.shape[1]
     eighth = size // 8
     signs, word = np.empty(size, np.uint8), np.empty(1, np.uint32)
@@ -105,3 +86,11 @@ def decode_signs(scales, codes, values):  # type: ignore[no-untyped-def]  # prag
                 signs[j + k * eighth] = np.uint8(codes[b, j] >> np.uint8(k)) & _BIT
         for j in range(size):
             values[b, j] = (_TWO * np.float32(signs[j]) - _ONE) * scale
+    return _BIT
+
+
+class OneBit(BlockCodec):
+    """The codec of one bit."""
+
+    bits, number, name = 1, 5, "1 bit"
+    encode_blocks, decode_blocks, highest_code = staticmethod(encode_signs), staticmethod(decode_signs), 1

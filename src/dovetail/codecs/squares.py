@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from dovetail.codecs.blocks import (
     BlockCodec,
@@ -26,7 +25,6 @@ from dovetail.codecs.blocks import (
     scale_above,
     take_block,
 )
-from dovetail.codecs.codec import Bytes, Floats
 
 _ZERO, _ONE, _HALF, _QUARTER = np.float32(0), np.float32(1), np.float32(0.5), np.float32(0.25)
 _TOP = 7
@@ -34,22 +32,6 @@ _MOST = np.float32(_TOP)
 _SQUARE = np.float32(_TOP * _TOP)
 _4 = np.uint8(4)
 _LOW = np.uint8(15)
-
-
-class Squares(BlockCodec):
-    """The codec of 4 bits."""
-
-    bits, number, name = 4, 7, "4 bits"
-
-    def encode_blocks(
-        self, values: Floats, residual: Floats, scales: NDArray[np.uint16], codes: Bytes, seed: int, first: int
-    ) -> None:
-        """Write scales and levels."""
-        encode_squares(values, residual, scales, codes, seed, first)
-
-    def decode_blocks(self, scales: NDArray[np.uint16], codes: Bytes, values: Floats) -> bool:
-        """Write squares of levels times scales."""
-        return bool(decode_squares(scales, codes, values) <= 2 * _TOP)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -112,3 +94,10 @@ def decode_squares(scales, codes, values):  # type: ignore[no-untyped-def]  # pr
             level = np.float32(levels[j]) - _MOST
             values[b, j] = level * abs(level) * step
     return highest
+
+
+class Squares(BlockCodec):
+    """The codec of 4 bits."""
+
+    bits, number, name = 4, 7, "4 bits"
+    encode_blocks, decode_blocks, highest_code = staticmethod(encode_squares), staticmethod(decode_squares), 2 * _TOP

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from dovetail.codecs.blocks import (
     NOT_A_NUMBER,
@@ -22,27 +21,10 @@ from dovetail.codecs.blocks import (
     scale_above,
     take_block,
 )
-from dovetail.codecs.codec import Bytes, Floats
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _THRESHOLD = np.float32(0.7)
 _2, _4, _6, _LOW = np.uint8(2), np.uint8(4), np.uint8(6), np.uint8(3)
-
-
-class TwoBits(BlockCodec):
-    """The codec of two bits."""
-
-    bits, number, name = 2, 4, "2 bits"
-
-    def encode_blocks(
-        self, values: Floats, residual: Floats, scales: NDArray[np.uint16], codes: Bytes, seed: int, first: int
-    ) -> None:
-        """Write scales, and which of -1, 0 and 1."""
-        encode_two(values, residual, scales, codes, seed, first)
-
-    def decode_blocks(self, scales: NDArray[np.uint16], codes: Bytes, values: Floats) -> bool:
-        """Write -1, 0 or 1 times the scale."""
-        return bool(decode_two(scales, codes, values) <= 2)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz"})
@@ -120,3 +102,10 @@ def decode_two(scales, codes, values):  # type: ignore[no-untyped-def]  # pragma
             highest = signs[j] if signs[j] > highest else highest
             values[b, j] = (np.float32(signs[j]) - _ONE) * scale
     return highest
+
+
+class TwoBits(BlockCodec):
+    """The codec of two bits."""
+
+    bits, number, name = 2, 4, "2 bits"
+    encode_blocks, decode_blocks, highest_code = staticmethod(encode_two), staticmethod(decode_two), 2

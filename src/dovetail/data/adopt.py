@@ -57,18 +57,26 @@ class DatasetSource:
         last = min(last, self.num_samples)
         if not 0 <= first < last:
             return self.read(0, 1).slice(0, 0)
-        if type(self._dataset) is TensorDataset and self._collate is default_collate:
-            put_together: Any = [tensor[first:last] for tensor in self._dataset.tensors]
-        elif callable(getattr(self._dataset, "__getitems__", None)):
-            put_together = self._collate(list(self._dataset.__getitems__(list(range(first, last)))))
+        if callable(getattr(self._dataset, "__getitems__", None)):
+            put_together: Any = self._collate(list(self._dataset.__getitems__(list(range(first, last)))))
         else:
             put_together = self._collate([self._dataset[number] for number in range(first, last)])
         return batch_of(put_together, first, last - first, self._names)
 
-    @property
-    def reads_serially(self) -> bool:
-        """Say whether one thread reads: a data set of someone's own need not stand several."""
-        return type(self._dataset) is not TensorDataset
+    reads_serially = True
+    """One thread reads: a data set of someone's own need not stand several."""
+
+
+class TensorSource(InMemory):
+    """The tensors of a `TensorDataset`, where they lie."""
+
+    def __init__(self, tensors: Sequence[Tensor], *, names: Sequence[str] | None = None) -> None:
+        """Keep them; those of other types than batches have are copied once."""
+        total = len(tensors[0])
+        if not total:
+            raise DataError("the TensorDataset is empty", hint="give it at least one sample")
+        batch = batch_of(list(tensors), 0, total, None if names is None else tuple(names))
+        super().__init__(batch, schema_of(batch), total)
 
 
 class IterableSource(InMemory):
@@ -109,7 +117,7 @@ class IterableSource(InMemory):
 
 def dataset_source(
     data: Any, *, collate: Collate | None = None, names: Sequence[str] | None = None
-) -> DatasetSource | IterableSource:
+) -> DatasetSource | TensorSource | IterableSource:
     """Return a `DataLoader`, `Dataset`, `IterableDataset`, or anything alike as samples.
 
     Of a `DataLoader` the data set and the `collate_fn` count: batch size and order are the run's.
@@ -117,6 +125,8 @@ def dataset_source(
     if isinstance(data, DataLoader):
         collate = data.collate_fn if collate is None else collate
         data = data.dataset
+    if type(data) is TensorDataset and collate in (None, default_collate):
+        return TensorSource(data.tensors, names=names)
     if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return IterableSource(data, collate=collate, names=names)
     return DatasetSource(data, collate=collate, names=names)
@@ -141,9 +151,7 @@ def batch_of(put_together: Any, first: int, num_samples: int, names: tuple[str, 
         sample_ids=torch.arange(first, first + num_samples),
         dense=dense.float(),
         ids=ids.long().reshape(-1),
-        offsets=torch.arange(0, ids.numel() + 1, max(1, ids.shape[1]))[: num_samples * ids.shape[1] + 1]
-        if ids.shape[1]
-        else torch.zeros(1, dtype=torch.int64),
+        offsets=torch.arange(ids.numel() + 1),
         labels=target.float(),
         weights=None if weights is None else weights.float(),
         extra={name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in fields.items()},

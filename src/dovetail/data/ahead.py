@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 Job = TypeVar("Job")
 Made = TypeVar("Made")
 
-NOTABLE = 0.03
-"""The part of the time from which on waiting is worth another thread."""
+SPARE = 0.03
+"""Threads that had nothing to do for less than this part of their time are too few."""
 PERIOD_S = 0.1
 """How long is looked at before a thread is added, or one that brought nothing is given up."""
 GAIN = 1.05
@@ -28,9 +28,10 @@ def num_cores() -> int:
 class MadeAhead(Generic[Job, Made]):
     """What `make` makes of jobs, in their order, `ahead` of whoever iterates.
 
-    With `readers` None the number of threads is found by measuring: it begins with one, and as long as whoever takes
-    has to wait, one is added, up to `most` or the number of cores; one that makes nothing faster goes again. What a job
-    raises is raised where its result is taken. Leaving the loop, or `close`, ends the threads.
+    With `readers` None the number of threads is found by measuring: it begins with one, and as long as there is always
+    room for what they make, so that none of them ever rests, one is added, up to `most` or the number of cores. One
+    that makes nothing faster goes again, and is tried again later, each time after twice as long. What a job raises is
+    raised where its result is taken. Leaving the loop, or `close`, ends the threads.
     """
 
     def __init__(
@@ -50,13 +51,17 @@ class MadeAhead(Generic[Job, Made]):
         self._most = self.readers if readers is not None else most or num_cores()
         self.waited_s = 0.0
         """How long whoever takes results has waited."""
-        self._condition = threading.Condition()
+        lock = threading.Lock()
+        self._news, self._room = threading.Condition(lock), threading.Condition(lock)
+        """For whoever takes: the next result is made. For the threads: there is room for another one."""
         self._made: dict[int, tuple[Made | None, BaseException | None]] = {}
         self._given, self._taken, self._end = 0, 0, -1
         self._threads: list[threading.Thread] = []
         self._is_closed = False
-        self._period = (0.0, 0.0, 0)  # when it began, waited before, taken before
-        self._rate = 0.0
+        self._rested_s = 0.0
+        """How long threads had nothing to do, all together."""
+        self._period = (0.0, 0.0, 0)  # when it began, rested before, taken before
+        self._rate, self._pause, self._resumes_s = 0.0, 1, 0.0
 
     def __iter__(self) -> Iterator[Made]:
         """Yield results."""
@@ -76,10 +81,10 @@ class MadeAhead(Generic[Job, Made]):
         if not self._threads:
             self._period = (time.perf_counter(), 0.0, 0)
             self._start(self.readers)
-        with self._condition:
+        with self._news:
             begin_s = time.perf_counter()
             while self._taken not in self._made and self._taken != self._end:
-                self._condition.wait(LOOK_S)
+                self._news.wait(LOOK_S)
             waited_s = time.perf_counter() - begin_s
             if self._taken == self._end:
                 return None
@@ -87,7 +92,7 @@ class MadeAhead(Generic[Job, Made]):
                 self.waited_s += waited_s
             made, problem = self._made.pop(self._taken)
             self._taken += 1
-            self._condition.notify_all()
+            self._room.notify()
         if problem is not None:
             self.close()
             raise problem
@@ -96,25 +101,27 @@ class MadeAhead(Generic[Job, Made]):
 
     def close(self) -> None:
         """End the threads, once they have made what they are at."""
-        with self._condition:
+        with self._news:
             self._is_closed = True
-            self._condition.notify_all()
+            self._room.notify_all()
+            self._news.notify_all()
         for thread in self._threads:
             thread.join()
 
     def _look(self) -> None:
-        """Add a thread where whoever takes waits; give up the last where it made nothing faster."""
-        began_s, waited_before_s, taken_before = self._period
+        """Add a thread where none ever rests; give up the last where it made nothing faster."""
+        began_s, rested_before_s, taken_before = self._period
         now_s = time.perf_counter()
-        taken = self._taken - taken_before
-        if now_s - began_s < PERIOD_S or taken < 2 * self.readers or self.readers > self._most:
+        taken, span_s = self._taken - taken_before, now_s - began_s
+        if span_s < PERIOD_S or taken < 2 * self.readers:
             return
-        rate = taken / (now_s - began_s)
-        waits = (self.waited_s - waited_before_s) / (now_s - began_s)
-        self._period = (now_s, self.waited_s, self._taken)
-        if self._rate and rate < GAIN * self._rate and self.readers > 1 and self._most > 1:
-            self._most = self.readers = self.readers - 1  # the last one of them ends
-        elif waits > NOTABLE and self.readers < self._most:
+        rate, rested = taken / span_s, (self._rested_s - rested_before_s) / (span_s * self.readers)
+        self._period = (now_s, self._rested_s, self._taken)
+        if self._rate and rate < GAIN * self._rate and self.readers > 1:
+            self.readers -= 1  # the last one of them ends
+            self._pause *= 2
+            self._resumes_s = now_s + self._pause * PERIOD_S
+        elif rested < SPARE and self.readers < self._most and now_s >= self._resumes_s:
             self._rate = rate
             self.readers += 1
             self._start(1)
@@ -122,10 +129,10 @@ class MadeAhead(Generic[Job, Made]):
         self._rate = 0.0
 
     def _start(self, count: int) -> None:
-        for _ in range(count):
-            thread = threading.Thread(
-                target=self._run, args=(len(self._threads),), name=f"{self._name}-{len(self._threads)}", daemon=True
-            )
+        first = self.readers - count
+        for number in range(first, self.readers):
+            name = f"{self._name}-{len(self._threads)}"
+            thread = threading.Thread(target=self._run, args=(number,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -137,22 +144,26 @@ class MadeAhead(Generic[Job, Made]):
                 made = self._make(job[1])
             except BaseException as error:  # whoever takes it says so
                 problem = error
-            with self._condition:
+            with self._news:
                 self._made[job[0]] = (made, problem)
-                self._condition.notify_all()
+                if job[0] == self._taken:
+                    self._news.notify()
 
     def _next(self, number: int) -> tuple[int, Job] | None:
         """Return the next job and its number, once there is room for its result; None at the end."""
-        with self._condition:
+        with self._room:
             while not self._is_closed and number < self.readers and self._end < 0:
                 if self._given - self._taken < max(self._ahead, self.readers):
                     try:
                         job = next(self._jobs)
                     except StopIteration:
                         self._end = self._given
-                        self._condition.notify_all()
-                        return None
+                        self._news.notify()
+                        break
                     self._given += 1
                     return self._given - 1, job
-                self._condition.wait(LOOK_S)
+                begin_s = time.perf_counter()
+                self._room.wait(LOOK_S)
+                self._rested_s += time.perf_counter() - begin_s
+            self._room.notify()  # who ends has heard what was another's
             return None

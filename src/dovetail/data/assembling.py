@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numba import carray, njit  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dovetail.data.batch import Batch
+from dovetail.data.batch import Batch, even_offsets
 from dovetail.data.errors import DataError
 from dovetail.data.packed import PackedSamples
 from dovetail.data.pointers import FAR, pointer
@@ -80,27 +80,26 @@ def measure(
     return good, num_ids
 
 
-@njit(cache=True, nogil=True)
-def _copy_ids(
-    address: int, width: int, begin: int, count: int, ids: NDArray[np.int64], end: int
-) -> None:  # pragma: no cover
+@njit(cache=True, nogil=True, inline="always")
+def _copy_ids(address, width, begin, count, ids, end):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Copy a run of ids of any type to `ids[end:]`."""
+    source, last = np.uintp(address) + np.uintp(begin * width), np.uintp(end)
     if width == 4:
-        narrow = carray(pointer(address), (FAR,), np.int32)
+        narrow = carray(pointer(source), (FAR,), np.int32)
         for k in range(count):
-            ids[end + k] = narrow[begin + k]
+            ids[last + np.uintp(k)] = narrow[np.uintp(k)]
     elif width == 8:
-        wide = carray(pointer(address), (FAR,), np.int64)
+        wide = carray(pointer(source), (FAR,), np.int64)
         for k in range(count):
-            ids[end + k] = wide[begin + k]
+            ids[last + np.uintp(k)] = wide[np.uintp(k)]
     elif width == 2:
-        short = carray(pointer(address), (FAR,), np.uint16)
+        short = carray(pointer(source), (FAR,), np.uint16)
         for k in range(count):
-            ids[end + k] = short[begin + k]
+            ids[last + np.uintp(k)] = short[np.uintp(k)]
     else:
-        tiny = carray(pointer(address), (FAR,), np.uint8)
+        tiny = carray(pointer(source), (FAR,), np.uint8)
         for k in range(count):
-            ids[end + k] = tiny[begin + k]
+            ids[last + np.uintp(k)] = tiny[np.uintp(k)]
 
 
 @njit(cache=True, nogil=True)
@@ -120,17 +119,18 @@ def _copy_offsets(
     return wide[bag], wide[bag + num_slots] - wide[bag]
 
 
-@njit(cache=True, nogil=True)
-def _copy_numbers(address: int, width: int, begin: int, numbers: NDArray[np.float32]) -> None:  # pragma: no cover
-    """Copy numbers that are kept as bytes or as they are."""
+@njit(cache=True, nogil=True, inline="always")
+def _copy_numbers(address, width, begin, count, numbers, end):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Copy numbers that are kept as bytes or as they are to `numbers[end:]`."""
+    source, last = np.uintp(address) + np.uintp(begin * width), np.uintp(end)
     if width == 1:
-        tiny = carray(pointer(address), (FAR,), np.uint8)
-        for k in range(numbers.size):
-            numbers[k] = tiny[begin + k]
+        tiny = carray(pointer(source), (FAR,), np.uint8)
+        for k in range(count):
+            numbers[last + np.uintp(k)] = tiny[np.uintp(k)]
     else:
-        real = carray(pointer(address), (FAR,), np.float32)
-        for k in range(numbers.size):
-            numbers[k] = real[begin + k]
+        real = carray(pointer(source), (FAR,), np.float32)
+        for k in range(count):
+            numbers[last + np.uintp(k)] = real[np.uintp(k)]
 
 
 @njit(cache=True, nogil=True)
@@ -144,34 +144,38 @@ def fill(
     sample_ids: NDArray[np.int64],
     ids: NDArray[np.int64],
     offsets: NDArray[np.int64],
+    num_dense: int,
     dense: NDArray[np.float32],
+    num_labels: int,
     labels: NDArray[np.float32],
     weights: NDArray[np.float32],
 ) -> None:  # pragma: no cover
-    """Write samples one after the other; broken ones are left out. `offsets` and `weights` may be empty: not wanted."""
+    """Write samples one after the other; broken ones are left out. `offsets` and `weights` may be empty: not wanted.
+
+    `dense` and `labels` are flat, so many numbers a sample.
+    """
     end, row = 0, 0
-    num_dense, num_labels = dense.shape[1], labels.shape[1]
     for i in range(samples.size):
-        own, place = table[part_of[i]], places[i]
+        part, place = part_of[i], places[i]
         if place < 0:
             continue
         sample_ids[row] = samples[i] + shift
-        if own[_SAMPLE_IDS]:
-            sample_ids[row] = carray(pointer(own[_SAMPLE_IDS]), (FAR,), np.int64)[place] + shift
+        if table[part, _SAMPLE_IDS]:
+            sample_ids[row] = carray(pointer(table[part, _SAMPLE_IDS]), (FAR,), np.int64)[place] + shift
         begin, count = place * num_slots, num_slots
-        if own[_OFFSETS]:
-            begin, count = _copy_offsets(
-                own[_OFFSETS], own[_OFFSETS + 1], begin, num_slots, offsets, row * num_slots, end
-            )
+        if table[part, _OFFSETS]:
+            address, width = table[part, _OFFSETS], table[part, _OFFSETS + 1]
+            begin, count = _copy_offsets(address, width, begin, num_slots, offsets, row * num_slots, end)
         elif offsets.size:
             for slot in range(num_slots):
                 offsets[row * num_slots + slot] = end + slot
-        _copy_ids(own[_IDS], own[_IDS + 1], begin, count, ids, end)
+        _copy_ids(table[part, _IDS], table[part, _IDS + 1], begin, count, ids, end)
         end += count
-        _copy_numbers(own[_DENSE], 4, place * num_dense, dense[row])
-        _copy_numbers(own[_LABELS], own[_LABELS + 1], place * num_labels, labels[row])
+        _copy_numbers(table[part, _DENSE], 4, place * num_dense, num_dense, dense, row * num_dense)
+        address, width = table[part, _LABELS], table[part, _LABELS + 1]
+        _copy_numbers(address, width, place * num_labels, num_labels, labels, row * num_labels)
         if weights.size:
-            weights[row] = carray(pointer(own[_WEIGHTS]), (FAR,), np.float32)[place]
+            weights[row] = carray(pointer(table[part, _WEIGHTS]), (FAR,), np.float32)[place]
         row += 1
     if offsets.size:
         offsets[row * num_slots] = end
@@ -216,10 +220,8 @@ def assemble(
     labels = _room(good, *model.labels.shape[1:], kind=torch.float32, pin=pin)
     weights = _room(good if has_weights else 0, kind=torch.float32, pin=pin)
     slots = model.num_slots
-    if has_offsets:
-        offsets = _room(good * slots + 1, kind=torch.int64, pin=pin)
-    else:
-        offsets = _even_offsets(good * slots + 1, pin)
+    bags = good * slots + 1
+    offsets = _room(bags, kind=torch.int64, pin=pin) if has_offsets else even_offsets(bags, pin)
     fill(
         samples,
         part_of,
@@ -230,8 +232,10 @@ def assemble(
         sample_ids.numpy(),
         ids.numpy(),
         offsets.numpy() if has_offsets else _NOTHING,
-        dense.numpy(),
-        labels.numpy().reshape(good, int(np.prod(labels.shape[1:]))),
+        dense.shape[1],
+        dense.numpy().reshape(-1),
+        math.prod(labels.shape[1:]),
+        labels.numpy().reshape(-1),
         weights.numpy(),
     )
     return Batch(
@@ -251,13 +255,6 @@ _NOTHING = np.empty(0, dtype=np.int64)
 def _room(*shape: int, kind: torch.dtype, pin: bool) -> Tensor:
     """Return a tensor that is not written yet."""
     return torch.empty(shape, dtype=kind, pin_memory=pin)
-
-
-@lru_cache(maxsize=4)
-def _even_offsets(count: int, pin: bool) -> Tensor:
-    """Return the offsets of slots of one id each, which all batches of a size have in common."""
-    offsets = torch.arange(count)
-    return offsets.pin_memory() if pin else offsets
 
 
 def _further(

@@ -152,23 +152,27 @@ class Batch:
 
     def split(self, size: int) -> list[Batch]:
         """Return the samples as batches of a size, the last maybe smaller, without copying; cheaper than slices."""
-        slots, total, dense, labels, ids = self.num_slots, self.num_samples, self.dense, self.labels, self.ids
-        if self.weights is not None or self.extra or len(ids) != total * slots or not _is_count(self.offsets):
+        slots, total = self.num_slots, self.num_samples
+        if self.weights is not None or self.extra or len(self.ids) != total * slots or not self._has_even_offsets():
             return [self.slice(first, min(first + size, total)) for first in range(0, total, size)]
-        numbers, whole, found = self.sample_ids, self.offsets[: size * slots + 1], []
-        for first in range(0, total, size):
-            last = min(first + size, total)
+        columns = [each.split(size) for each in (self.sample_ids, self.dense, self.labels)]  # type: ignore[no-untyped-call]
+        ids = self.ids.split(size * slots) if slots else [self.ids] * len(columns[0])  # type: ignore[no-untyped-call]
+        whole, found, set_field = self.offsets[: size * slots + 1], [], object.__setattr__
+        for numbers, dense, labels, own in zip(*columns, ids, strict=True):
             batch = object.__new__(Batch)  # a part of what was checked needs no checks
-            set_field = object.__setattr__
-            set_field(batch, "sample_ids", numbers[first:last])
-            set_field(batch, "dense", dense[first:last])
-            set_field(batch, "ids", ids[first * slots : last * slots])
-            set_field(batch, "offsets", whole if last - first == size else whole[: (last - first) * slots + 1])
-            set_field(batch, "labels", labels[first:last])
+            set_field(batch, "sample_ids", numbers)
+            set_field(batch, "dense", dense)
+            set_field(batch, "ids", own)
+            set_field(batch, "offsets", whole if len(numbers) == size else whole[: len(numbers) * slots + 1])
+            set_field(batch, "labels", labels)
             set_field(batch, "weights", None)
             set_field(batch, "extra", {})
             found.append(batch)
         return found
+
+    def _has_even_offsets(self) -> bool:
+        """Say whether every bag has one id."""
+        return any(self.offsets is each for each in _EVEN.values()) or bool((self.offsets.diff() == 1).all())
 
     def take(self, positions: Tensor) -> Batch:
         """Return the samples at `positions` (int64), in that order; the batch is in host memory."""
@@ -208,9 +212,19 @@ class Batch:
         return replace(self, sample_ids=sample_ids)
 
 
-def _is_count(offsets: Tensor) -> bool:
-    """Say whether offsets are 0, 1, 2, ...: every bag has one id."""
-    return bool((offsets.diff() == 1).all())
+_EVEN: dict[tuple[int, bool], Tensor] = {}
+_MOST_EVEN = 4
+
+
+def even_offsets(count: int, pin: bool) -> Tensor:
+    """Return the offsets of slots of one id each, which all batches of a size have in common."""
+    global _EVEN  # noqa: PLW0603 - replaced as a whole: several threads read
+    found = _EVEN.get((count, pin))
+    if found is None:
+        found = torch.arange(count)
+        found = found.pin_memory() if pin else found
+        _EVEN = {**dict(list(_EVEN.items())[1 - _MOST_EVEN :]), (count, pin): found}
+    return found
 
 
 def concatenate(batches: Sequence[Batch]) -> Batch:

@@ -63,6 +63,8 @@ class Loader:
                 hint="batch_size and readers are at least 1, start and prefetch at least 0",
             )
         self._source = source
+        self._gathers = source if isinstance(source, Gathers) else None
+        self._expects = source if isinstance(source, ExpectsReads) else None
         self._schema: Schema | None = None
         limits = [limit for limit in (num_samples, source.num_samples) if limit is not None]
         self._order = Order(
@@ -141,13 +143,14 @@ class Loader:
         """Return the samples at several ranges of positions as one batch, which may be empty."""
         if all(first >= last for first, last in places):
             return self.read(0, 1).slice(0, 0)  # what a batch of these data is like
-        order, source = self._order, self._source
+        order = self._order
         shift = order.epoch * order.num_samples if order.num_samples else 0
         for first, _ in places[:1]:
             self._expect(first)
-        if isinstance(source, Gathers):
-            samples = np.concatenate([order.sample_ids(first, last) for first, last in places])
-            return self._checked(source.gather(samples, shift=shift, pin=self._pin))
+        if self._gathers is not None:
+            samples = [order.sample_ids(first, last) for first, last in places]
+            whole = samples[0] if len(samples) == 1 else np.concatenate(samples)
+            return self._checked(self._gathers.gather(whole, shift=shift, pin=self._pin))
         if not order.shuffle and len(places) == 1:  # blocks make no difference then
             first, last = places[0]
             batch = self._read(first, last if order.num_samples is None else max(first, min(last, order.num_samples)))
@@ -168,11 +171,11 @@ class Loader:
 
     def _expect(self, position: int) -> None:
         """Tell a source that decodes what comes next: this window's parts, and more and more of the next one's."""
-        if not isinstance(self._source, ExpectsReads):
+        if self._expects is None:
             return
         ranges = self._coming(position)
         if ranges is not None:
-            self._source.expect(ranges)
+            self._expects.expect(ranges)
 
     def _coming(self, position: int) -> NDArray[np.int64] | None:
         """Return the samples that come next, as ranges of parts; None where that was told before."""

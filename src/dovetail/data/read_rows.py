@@ -2,8 +2,9 @@
 
 A row has every column that the model reads, by name, as pandas (`frame.to_dict("records")`), Polars
 (`frame.rows(named=True)`), Arrow (`table.to_pylist()`, or scalars) or JSON give it. None, NaN, NaT and NA are all
-missing: a missing number is 0, a missing category has an id of its own, a list may be empty. What cannot be read as it
-was in training is refused with the name of its column. `model.json`, beside this file, says what the columns are.
+missing: a missing number is 0, a missing category has an id of its own, a list may be empty. Lists shorter than others
+get zeros behind. What cannot be read as it was in training is refused with the name of its column. `model.json`, beside
+this file, says what the columns are.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ def tensors(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | None =
         bags.append([[key(text) for text in row] for row in texts])
     in_order = [bag[row] for row in range(len(rows)) for bag in bags]
     tensors_by_name = {
+        field["name"]: _field(_column(rows, made, field["name"]), field, columns)
+        for field in schema.get("fields", ())
+        if field["name"] in facts["inputs"]
+    }
+    tensors_by_name |= {
         "dense": torch.stack(numbers, dim=1).float() if numbers else torch.zeros(len(rows), 0),
         "ids": torch.tensor([key for bag in in_order for key in bag], dtype=torch.int64),
         "offsets": torch.tensor([0, *(len(bag) for bag in in_order)]).cumsum(0),
@@ -239,6 +245,73 @@ def _text(value: Any, columns: Mapping[str, Any]) -> bytes:
     if isinstance(value, str | bytes):
         return value.encode() if isinstance(value, str) else value
     raise ValueError(f"is {value!r}, and categories are text or whole numbers")
+
+
+# -- sequences, images, any tensor -------------------------------------------------------------------------------------
+
+
+def _field(values: list[Any], field: Mapping[str, Any], columns: Mapping[str, Any]) -> Tensor:
+    """Return a further field of all rows: a number each, or lists, which get zeros behind up to the longest."""
+    shape, found = field["shape"], []
+    for row, value in enumerate(values):
+        try:
+            found.append(_array(value, field, columns))
+        except (ValueError, OverflowError) as problem:
+            raise ValueError(f"row {row}: `{field['name']}` {problem}") from None
+    sizes = [max((each.shape[d] for each in found), default=0) for d in range(len(shape))]
+    at_least = [field.get("length") or 0 if size is None else size for size in shape]
+    whole = torch.zeros(len(found), *map(max, sizes, at_least), dtype=_kind(field))
+    for place, each in enumerate(found):
+        whole[place][tuple(slice(size) for size in each.shape)] = each
+    return whole
+
+
+def _array(value: Any, field: Mapping[str, Any], columns: Mapping[str, Any]) -> Tensor:
+    """Return a row's value of a field as a tensor of the field's dimensions."""
+    shape, length = field["shape"], field.get("length")
+    if not shape:
+        if value is None:
+            raise ValueError("is missing")
+        return torch.tensor(_leaf(value, field), dtype=_kind(field))
+    if isinstance(value, str | bytes):
+        text = value.decode() if isinstance(value, bytes) else value
+        value = text.split(columns["separator"]) if text else []
+    if value is not None and not isinstance(value, list):
+        raise ValueError(f"is {value!r}, not a list")
+    found = torch.tensor(_leaves(value or [], field), dtype=_kind(field))
+    if None not in shape:
+        if found.numel() != math.prod(shape):
+            raise ValueError(f"has {found.numel()} numbers, not {' x '.join(map(str, shape))}")
+        return found.reshape(shape)
+    if not found.numel():
+        return found.reshape([0] * len(shape))
+    if found.dim() != len(shape):
+        raise ValueError(f"has {found.dim()} dimensions, and had {len(shape)} in training")
+    if length is not None and found.shape[0] > length:
+        raise ValueError(f"has {found.shape[0]} values, and the program takes {length}: cut it as training would")
+    return found
+
+
+def _leaves(value: Any, field: Mapping[str, Any]) -> Any:
+    """Return nested lists of numbers; what is missing is 0."""
+    return [_leaves(each, field) for each in value] if isinstance(value, list) else _leaf(value, field)
+
+
+def _leaf(value: Any, field: Mapping[str, Any]) -> float | int:
+    """Return a number of a field."""
+    if field["dtype"] != "int64":
+        return _number(value) or 0.0
+    if isinstance(value, int):
+        return int(value)
+    number = _number(value) or 0.0
+    if number != int(number) or abs(number) >= WHOLE_BELOW:
+        raise ValueError(f"is {value!r}, and was a whole number in training")
+    return int(number)
+
+
+def _kind(field: Mapping[str, Any]) -> torch.dtype:
+    """Return the type of a field's numbers."""
+    return torch.int64 if field["dtype"] == "int64" else torch.float32
 
 
 # -- columns that are made of others -----------------------------------------------------------------------------------

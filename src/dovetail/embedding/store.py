@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.eviction import Clock, Eviction, KeyLog
 from dovetail.embedding.hashing import fill_first_values, first_values
-from dovetail.embedding.index import Index, size_for
+from dovetail.embedding.index import ENTRY_BYTES, FULLEST, Index, size_for
 from dovetail.embedding.kernels import batches, metadata, moves
 from dovetail.embedding.places import (
     MOST_SLOTS,
@@ -95,6 +95,11 @@ class Whereabouts(NamedTuple):
 
     slots: Slots
     as_of: tuple[int, int]
+
+
+def rows_that_fit(host_bytes: int, row_width: int) -> int:
+    """Return how many rows of so many numbers, with what the index has of each, fit into so much memory."""
+    return int(host_bytes / (row_width * 4 + SLOT_BYTES + ENTRY_BYTES / FULLEST))
 
 
 class TieredStore:

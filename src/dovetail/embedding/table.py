@@ -101,6 +101,7 @@ class Table:
             device=tier,
         )
         self._lock = threading.RLock()
+        self._alone = _Alone(self._store, self._lock)
         self._background = Background(self._store, self._lock)
         self._saver = Saver(self._store, self._lock)
         self._lookup = Lookup(self._store, self._lock, ageing_lookups)
@@ -418,17 +419,36 @@ class Table:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[None]:
+    def _open(self) -> contextlib.AbstractContextManager[None]:
         """Have the table to oneself; one that is closed is refused."""
-        still = contextlib.nullcontext() if self.on_device is None else self.on_device.paused()  # no rows on their way
-        with still, self._lock:
-            self._store.must_be_open()
+        return self._alone if self.on_device is None else self._with_no_rows_on_their_way()
+
+    @contextlib.contextmanager
+    def _with_no_rows_on_their_way(self) -> Iterator[None]:
+        with contextlib.nullcontext() if self.on_device is None else self.on_device.paused(), self._alone:
             yield
 
     def _own(self, keys: ArrayLike) -> NDArray[np.int64]:
         """Return keys as a vector; those of other shards are refused."""
         return own_keys(as_keys(keys), self.shard, self.num_shards)
+
+
+class _Alone:
+    """Has a table's store to itself while it is entered; any thread may enter it again."""
+
+    def __init__(self, store: TieredStore, lock: threading.RLock) -> None:
+        self._store, self._lock = store, lock
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        try:
+            self._store.must_be_open()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class Background:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from dovetail.manifests.nodes import NodePool, PlannedNodes, train_line
+from dovetail.manifests.nodes import NodePool, PlannedNodes, notes, train_line
 from dovetail.manifests.ray import head_words, node_words
 from dovetail.manifests.yaml import yaml_of
 
@@ -18,6 +18,7 @@ class Compose:
 
     file = "compose.yaml"
     start = "docker compose up --abort-on-container-exit"
+    here = "beside this file: every container has its folder as /job"
 
     def write(self, planned: PlannedNodes) -> str:
         """Return the compose file."""
@@ -25,7 +26,9 @@ class Compose:
         for group in planned.groups:
             services[group.name] = _nodes(planned, group)
         text = yaml_of({"name": planned.name, "services": services})
-        return f"# Start it in the folder that holds plan.json and run.toml: {self.start}\n{text}"
+        how = f"Start it in the folder that holds plan.json and run.toml: {self.start}"
+        said = [how, *notes(planned, here=self.here)]
+        return "".join(f"# {line}\n" for line in said) + text
 
 
 def _head(planned: PlannedNodes) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dovetail.catalogue import Catalogue
 from dovetail.errors import SpecError, did_you_mean
+from dovetail.manifests.prices import NodePrices, prices_of
+from dovetail.runtime.launch.hosts.shipped_files import data_of
 from dovetail.runtime.planned.units import units_of
 from dovetail.spec.plan import Plan
 from dovetail.spec.problem import Problem
@@ -59,8 +61,15 @@ class PlannedNodes:
     run: str | None
     """The run file's text; None where it is put beside the manifest later."""
     image: str
+    prices: NodePrices
+    code: Mapping[str, bytes] = field(default_factory=dict)
+    """Files of the user's own code, by the path under which the run file's folder has them."""
+    data: tuple[str, ...] = ()
+    """Where the run reads its data, on a disk."""
     claim: str | None = None
     """On Kubernetes: where the run's folder is kept."""
+    data_claim: str | None = None
+    """On Kubernetes: a volume that holds the data."""
 
     @property
     def cloud(self) -> str | None:
@@ -85,7 +94,9 @@ def planned_nodes(
     per_node: Mapping[str, int] | None = None,
     name: str = "dovetail",
     image: str = "dovetail",
+    code: Mapping[str, bytes] | None = None,
     claim: str | None = None,
+    data_claim: str | None = None,
 ) -> PlannedNodes:
     """Return the nodes for a plan's units; `per_node` says how many units of a type one node has, else it is one."""
     wanted: dict[str, int] = {}
@@ -115,16 +126,37 @@ def planned_nodes(
         )
     servers = run.servers.count if run is not None else 1
     host_bytes = run.servers.host_bytes if run is not None else 1 << 30
+    head_cores, head_bytes = ROLES + servers, BASE_BYTES + servers * host_bytes
     return PlannedNodes(
         name=name_of(name),
         groups=tuple(groups),
-        head_cores=ROLES + servers,
-        head_bytes=BASE_BYTES + servers * host_bytes,
+        head_cores=head_cores,
+        head_bytes=head_bytes,
+        prices=prices_of(plan.cost_per_hour, groups, head_cores, head_bytes, problem=problem, entries=entries),
+        code=dict(code or {}),
+        data=() if run is None else data_of(run),
+        data_claim=data_claim,
         plan=plan_text,
         run=run_text,
         image=image,
         claim=claim,
     )
+
+
+def notes(planned: PlannedNodes, *, here: str) -> list[str]:
+    """Return what whoever starts it should know: the price, and how code and data get there.
+
+    `here` says what becomes of the manifest's folder.
+    """
+    lines = [f"Costs {planned.prices}"]
+    if planned.code:
+        lines.append(f"Your own code goes along: {', '.join(planned.code)}.")
+    for path in planned.data:
+        if path.startswith("/"):
+            lines.append(f"Data: every node needs {path}, at that path; an address such as s3://... needs no copy.")
+        else:
+            lines.append(f"Data: put {path} {here}; an address such as s3://... needs no copy.")
+    return lines
 
 
 def name_of(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from dovetail.manifests.nodes import NodePool, PlannedNodes, train_line
+from dovetail.manifests.nodes import NodePool, PlannedNodes, notes, train_line
 from dovetail.manifests.ray import PORT, head_words, node_words
 from dovetail.manifests.yaml import yaml_of
 
@@ -18,12 +18,17 @@ class SkyPilot:
 
     file = "sky.yaml"
     start = "sky jobs launch sky.yaml"
+    here = "beside this file: its folder is copied to every node (workdir)"
 
     def write(self, planned: PlannedNodes) -> str:
         """Return the job group."""
         header = {"name": planned.name, "execution": "parallel", "primary_tasks": [HEAD]}
         tasks = [_head(planned), *(_nodes(planned, group) for group in planned.groups)]
-        return f"# Start it in the folder that holds plan.json and run.toml: {self.start}\n" + yaml_of(header, *tasks)
+        said = [
+            f"Start it in the folder that holds plan.json and run.toml: {self.start}",
+            *notes(planned, here=self.here),
+        ]
+        return "".join(f"# {line}\n" for line in said) + yaml_of(header, *tasks)
 
 
 def _head(planned: PlannedNodes) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from dovetail.manifests.nodes import NodePool, PlannedNodes, train_line
+from dovetail.manifests.nodes import NodePool, PlannedNodes, notes, train_line
 from dovetail.manifests.ray import PORT, head_words, node_words
 
 
@@ -13,6 +13,7 @@ class Slurm:
 
     file = "job.sbatch"
     start = "sbatch job.sbatch"
+    here = "beside this file, in a folder that all nodes see"
 
     def write(self, planned: PlannedNodes) -> str:
         """Return the script."""
@@ -25,6 +26,7 @@ def _components(planned: PlannedNodes) -> list[str]:
     lines = [
         "#!/bin/bash",
         "# Start it in the folder that holds plan.json and run.toml, which all nodes see: sbatch job.sbatch",
+        *(f"# {line}" for line in notes(planned, here=Slurm.here)),
         f"#SBATCH --job-name={planned.name}",
         f"#SBATCH --nodes=1 --ntasks-per-node=1 --cpus-per-task={planned.head_cores} --mem-per-cpu={memory_mib}M",
     ]

@@ -19,6 +19,8 @@ class Target(Protocol):
     """What the file is called."""
     start: str
     """The command that starts what the file says."""
+    here: str
+    """Where data that the run file names from its own folder are put."""
 
     def write(self, planned: PlannedNodes) -> str:
         """Return the file's text."""

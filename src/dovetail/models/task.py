@@ -41,6 +41,12 @@ def infer_loss(scores: Scores, labels: Tensor, own: Mapping[str, str] | None = N
     if scores.numel() == labels.numel():
         return "logistic" if bool(((labels == 0) | (labels == 1)).all()) else "squared"
     if scores.dim() >= 2 and scores.numel() == labels.numel() * scores.shape[-1] and _are_whole(labels):
+        if labels.dim() == 1 and len(labels) and scores.shape[-1] > 2 and float(labels.max()) < 2:
+            raise ModelError(
+                f"the model answers {scores.shape[-1]} numbers a sample, and all labels that were looked at are 0 or 1",
+                hint="answer one number a sample, or two, one for each class; where there are "
+                f'{scores.shape[-1]} classes, and some are rare: loss = "cross-entropy"',
+            )
         return "cross-entropy"
     raise ModelError(
         f"no loss fits labels of shape {_shape(labels)}, such as {_some(labels)}, and answers of shape "

@@ -78,6 +78,10 @@ class WholeModel(nn.Module):
         """Return what the module reads of batches that have these further fields."""
         return self._answer.reads(fields)
 
+    def not_given(self, fields: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the arguments of the module's forward that keep their defaults with batches of these fields."""
+        return self._answer.not_given(fields)
+
     @property
     def owner(self) -> nn.Module:
         """The module whose names the parameters go by."""
@@ -139,6 +143,10 @@ class _Called:
             return ((self.alone if self.alone in fields else DENSE), *self.needed)
         return (*self.needed, *(name for name in self.optional if name in FIELDS or name in fields))
 
+    def not_given(self, fields: Collection[str]) -> tuple[str, ...]:
+        """Return the arguments that keep their defaults with these further fields."""
+        return tuple(name for name in self.optional if name not in FIELDS and name not in fields)
+
     def __call__(self, batch: Batch) -> Scores:
         """Return the module's answer."""
         named = {name: suited(getattr(batch, name), self._module, name) for name in self.reads(batch.extra)}
@@ -172,6 +180,10 @@ class _Steps:
     def reads(self, fields: Collection[str]) -> tuple[str, ...]:
         """Return what is read of batches with these further fields."""
         return tuple(dict.fromkeys([*self._first(fields), *(name for names in self._read[1:] for name in names)]))
+
+    def not_given(self, fields: Collection[str]) -> tuple[str, ...]:
+        """Return nothing: layers of a sequence have no defaults that a batch could fill."""
+        return ()
 
     def _first(self, fields: Collection[str]) -> tuple[str, ...]:
         """Return what the first layer reads: the one input of samples that have no numbers, where there is one."""

@@ -77,7 +77,14 @@ def _profiled(
     """Return what a host measures of a model, on all that it has."""
     tell(f"measuring {run.model.name} on {remote.name}, a host of type {remote.line.host.type} ...")
     remote.call(Bring(files=code_of(run)))
-    words = ["profile", run.model.name, "--json", f"--batch={run.training.batch}", f"--seed={run.training.seed}"]
+    words = [
+        "profile",
+        run.model.name,
+        "--json",
+        "--short-runs-s=0",
+        f"--batch={run.training.batch}",
+        f"--seed={run.training.seed}",
+    ]
     words += [f"--data={run.data.name}", f"--samples={run.data.samples}"]
     words += [f"--min-samples-per-s={min_samples_per_s}", f"--network-gb-per-s={network_bytes_per_s / 1e9}"]
     words += [f"--option={key}={_said(value)}" for key, value in run.model.options.items()]

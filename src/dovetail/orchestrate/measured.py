@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 
 from dovetail.catalogue import users_catalogue
-from dovetail.cost import bare_problem, measured_problem, measured_stage
+from dovetail.cost import bare_problem, measured_stage
 from dovetail.errors import SpecError
+from dovetail.orchestrate.parts import corrected, measured_parts
 from dovetail.orchestrate.profiling import CORE_USD_PER_HOUR, DEFAULT_BATCH, GPU_USD_PER_HOUR
-from dovetail.runtime.errors import TrainingError, cannot_write
+from dovetail.runtime.errors import cannot_write
+from dovetail.runtime.finished.result import TrainingResult
 from dovetail.runtime.folder import MEASURED_PROBLEM, RunSummary
 from dovetail.runtime.launch.start import start
 from dovetail.runtime.planned.from_plan import Machine, PlacedStage, PlannedRun, Tell, place, planned_run, quietly
@@ -51,17 +53,10 @@ def base_problem(planned: PlannedRun) -> Problem:
     return bare_problem(planned.plan, list(resources.values()), training)
 
 
-def keep_measured(planned: PlannedRun, problem: Problem, folder: Path) -> Problem:
-    """Write what the stages took into the run's folder as a problem, and return it."""
-    try:
-        stages = RunSummary.read(folder).stages
-    except TrainingError:  # a full disk left none
-        return problem
-    samples, stages_s = stages[0].samples if stages else 0, [stage.busy_s for stage in stages]
-    found = measured_problem(
-        problem, measured_stages(planned.stages, stages_s, samples=samples, batch=problem.training.batch)
-    )
-    write_problem(found, folder / MEASURED_PROBLEM)
+def keep_measured(planned: PlannedRun, problem: Problem, result: TrainingResult) -> Problem:
+    """Write what each part took into the run's folder as a problem, and return it."""
+    found = corrected(problem, planned, measured_parts(planned, result, problem.training.batch))
+    write_problem(found, result.folder / MEASURED_PROBLEM)
     return found
 
 

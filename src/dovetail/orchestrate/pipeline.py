@@ -9,23 +9,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dovetail.orchestrate.beside import MOST_S, said_to_go_on
 from dovetail.orchestrate.hosts import profiled_on
-from dovetail.orchestrate.measured import keep_plan, measured_stages
+from dovetail.orchestrate.measured import keep_plan
+from dovetail.orchestrate.parts import measured_parts, part_table
 from dovetail.orchestrate.profiling import profiled_here
 from dovetail.orchestrate.replanning import Replanner, ReplanRule, train_planned
 from dovetail.orchestrate.run_files import lock_free_folder, model_run
+from dovetail.planner.compile import compile_kernels
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import plan_with
+from dovetail.planner.plan import fastest_plan
 from dovetail.runtime.finished.result import TrainingResult
-from dovetail.runtime.folder import RunSummary
 from dovetail.runtime.launch.hosts.fleet import Fleet, fleet_of
 from dovetail.runtime.launch.start import start
 from dovetail.runtime.monitor.callbacks import Callback
-from dovetail.runtime.planned.from_plan import Machine, PlannedRun, Tell, placed, quietly
+from dovetail.runtime.planned.from_plan import Machine, PlannedRun, Tell, layout_in_words, placed, quietly
 from dovetail.runtime.prepare.lock import RunLock
 from dovetail.runtime.prepare.main_guard import leave_when_imported
-from dovetail.spec import Problem
+from dovetail.spec import Plan, Problem
 from dovetail.spec.run import Dense, Run
+
+PLANNING_S = 10.0
+"""For the plan of a run: the best one by then is run, proven or not."""
 
 TrainOnce = Callable[[Run, RunLock, bool, Replanner | None], TrainingResult]
 """Takes a run to its end in a locked folder, given whether it goes on and who may stop it."""
@@ -42,9 +48,14 @@ class RunComparison:
     result: TrainingResult
     replans: Sequence[dict[str, Any]]
 
+    @property
+    def measured_samples_per_s(self) -> float:
+        """How fast it went once it went steadily; over all of it where it was too short to know."""
+        return self.result.steady_samples_per_s or self.result.samples_per_s
+
     def __repr__(self) -> str:
         """Return what was predicted beside what came of it, and what may be done next."""
-        predicted, measured = self.planned.plan.samples_per_s, self.result.samples_per_s
+        predicted, measured = self.planned.plan.samples_per_s, self.measured_samples_per_s
         return (
             f"<RunComparison of {self.result.folder}: {predicted:,.0f} samples/s predicted, {measured:,.0f} measured "
             f"({measured / predicted:.2f}x)\n next: .result, .planned.plan, .facts()>"
@@ -52,11 +63,8 @@ class RunComparison:
 
     def facts(self) -> dict[str, Any]:
         """Return what was predicted beside what was measured, of the plan that the run ended with, in plain values."""
-        measured = RunSummary.read(self.result.folder).stages
-        samples = measured[0].samples if measured else 0
-        stages_s, batch = [stage.busy_s for stage in measured], self.problem.training.batch
-        found = measured_stages(self.planned.stages, stages_s, samples=samples, batch=batch)
-        seconds = [stage.seconds_per_batch for stage in found]
+        plan, batch = self.planned.plan, self.problem.training.batch
+        measured = measured_parts(self.planned, self.result, batch)
         stages = [
             {
                 "resource": stage.planned.resource,
@@ -64,23 +72,55 @@ class RunComparison:
                 "last_layer": stage.planned.last_layer,
                 "units": stage.units,
                 "predicted_seconds_per_batch": stage.planned.seconds_per_batch,
-                "measured_seconds_per_batch": seconds[number] if number < len(seconds) else None,
+                "measured_seconds_per_batch": seconds,
             }
-            for number, stage in enumerate(self.planned.stages)
+            for stage, seconds in zip(self.planned.stages, measured.stages, strict=True)
         ]
-        batch = self.problem.training.batch
         return {
             "folder": str(self.result.folder),
-            "predicted_seconds_per_batch": batch / self.planned.plan.samples_per_s,
-            "measured_seconds_per_batch": batch / self.result.samples_per_s if self.result.samples_per_s else None,
-            "predicted_samples_per_s": self.planned.plan.samples_per_s,
-            "measured_samples_per_s": self.result.samples_per_s,
-            "cost_per_hour": self.planned.plan.cost_per_hour,
+            "layout": layout_in_words(self.planned),
+            "predicted_seconds_per_batch": batch / plan.samples_per_s,
+            "measured_seconds_per_batch": batch / self.measured_samples_per_s if self.measured_samples_per_s else None,
+            "predicted_samples_per_s": plan.samples_per_s,
+            "measured_samples_per_s": self.measured_samples_per_s,
+            "samples_per_s_from_the_start": self.result.samples_per_s,
+            "cost_per_hour": plan.cost_per_hour,
             "samples": self.result.samples,
             "loss": self.result.loss,
+            "place": plan.place,
+            "servers": plan.servers,
+            "readers": plan.readers,
+            "cores": plan.cores,
             "stages": stages,
+            "parts": part_table(self.planned, measured),
+            "compared": compared(plan),
             "replans": self.replans,
         }
+
+
+def compared(plan: Plan) -> list[dict[str, Any]]:
+    """Return the plain layouts that were compared with a plan, and how fast and dear they would be beside it."""
+    return [
+        {
+            "layout": each.layout,
+            "samples_per_s": each.samples_per_s,
+            "cost_per_hour": each.cost_per_hour,
+            "speed": each.samples_per_s / plan.samples_per_s if plan.samples_per_s > 0 else None,
+            "price": each.cost_per_hour / plan.cost_per_hour if plan.cost_per_hour > 0 else None,
+        }
+        for each in plan.compared
+    ]
+
+
+def planned_for(problem: Problem, demands: Demands, *, tell: Tell = quietly) -> Plan:
+    """Return the cheapest plan of a speed that was asked for, or else the fastest: what is here is paid for already."""
+    with said_to_go_on("compiling the planner's kernels, once on a machine", tell):
+        compile_kernels(clock=time.perf_counter)
+    tell("planning ...")
+    with said_to_go_on("planning", tell):
+        if problem.min_samples_per_s > 0 and demands.max_cost_per_hour is None:
+            return plan_with("exact", problem, demands, clock=time.perf_counter)
+        return fastest_plan(problem, demands, clock=time.perf_counter)
 
 
 def run(
@@ -94,7 +134,9 @@ def run(
     batch: int = 4096,
     seed: int = 0,
     min_samples_per_s: float = 0.0,
+    max_cost_per_hour: float | None = None,
     usd_per_hour: Mapping[str, float] | None = None,
+    short_runs_s: float = MOST_S,
     max_stages: int | None = None,
     split_stages: bool = False,
     dense: Dense | None = None,
@@ -109,9 +151,11 @@ def run(
     """Measure a model on this machine, plan it, train it as planned, and compare what was predicted with what was.
 
     The same as `dovetail run`. With `on`, what `--on` takes, the model is measured on one host of each type, and
-    planned for and trained on all of them. `usd_per_hour` says what a unit of a type costs, `replan` when the run moves
-    to another plan. Problem, plan and the run are kept in `folder` (absent: runs/MODEL-N). `show` is given each plan
-    before it runs, `tell` what is done in words, and `train` may take the place of how a run is taken to its end.
+    planned for and trained on all of them. The plan is the fastest that this machine can run, or the cheapest of
+    `min_samples_per_s`, or the fastest for `max_cost_per_hour`; `usd_per_hour` says what a unit of a type costs.
+    `short_runs_s` is how long short runs may measure what runs beside layers; 0: not at all. `replan` says when the run
+    moves to another plan. Problem, plan and the run are kept in `folder` (absent: runs/MODEL-N). `show` is given each
+    plan before it runs, `tell` what is done in words, and `train` may take the place of how a run is taken to its end.
     """
     leave_when_imported()
     with ExitStack() as things:
@@ -128,16 +172,25 @@ def run(
         )
         if fleet is None:
             problem = profiled_here(
-                chosen, machine, usd_per_hour=usd_per_hour, min_samples_per_s=min_samples_per_s, tell=tell
+                chosen,
+                machine,
+                usd_per_hour=usd_per_hour,
+                min_samples_per_s=min_samples_per_s,
+                short_runs_s=short_runs_s,
+                tell=tell,
             )
         else:
             chosen = fleet.settled(chosen)
             problem = profiled_on(
                 fleet, chosen, usd_per_hour=usd_per_hour, min_samples_per_s=min_samples_per_s, tell=tell
             )
-        tell("planning ...")
-        demands = Demands(max_stages=max_stages, split_stages=split_stages)
-        plan = plan_with("exact", problem, demands, clock=time.perf_counter)
+        demands = Demands(
+            max_cost_per_hour=max_cost_per_hour,
+            max_stages=max_stages,
+            split_stages=split_stages,
+            time_limit_s=PLANNING_S,
+        )
+        plan = planned_for(problem, demands, tell=tell)
         planned = placed(chosen, plan, problem, machine, dense=dense, tell=tell)
         show(planned)
         lock = things.enter_context(RunLock(Path(folder)) if folder is not None else lock_free_folder(chosen))

@@ -10,13 +10,17 @@ import torch
 
 from dovetail.catalogue import users_catalogue
 from dovetail.errors import DovetailError
+from dovetail.machine import cores, memory
+from dovetail.models.recipe import RECIPES
+from dovetail.orchestrate.beside import MOST_S, BesideMeasurer
 from dovetail.profiler.links import LinkSpeed, measure_device_copies, measure_loopback
-from dovetail.profiler.machine import cores, memory
 from dovetail.profiler.profile import profile
 from dovetail.profiler.request import ProfileRequest
 from dovetail.runtime.planned.from_plan import Machine, Tell, quietly
+from dovetail.runtime.prepare.run_folder import load_source, with_named_data
 from dovetail.spec import Link, Problem, ResourceType, Training
-from dovetail.spec.run import Run
+from dovetail.spec.run import Run, RunData, RunModel, RunTraining
+from dovetail.spec.run_sections import RunOptimizer
 
 CORE_USD_PER_HOUR = 0.04
 GPU_USD_PER_HOUR = 2.42
@@ -32,6 +36,7 @@ def profiled_here(
     *,
     usd_per_hour: Mapping[str, float] | None = None,
     min_samples_per_s: float = 0.0,
+    short_runs_s: float = MOST_S,
     tell: Tell = quietly,
 ) -> Problem:
     """Return the problem of a run's model on what this machine has, measured."""
@@ -56,7 +61,25 @@ def profiled_here(
         network_bytes_per_s=network.bytes_per_s,
         say=lambda message: tell(f"{message} ..."),
     )
-    return found.problem
+    if not short_runs_s:
+        return found.problem
+    return BesideMeasurer(run, found.problem, machine, seconds=short_runs_s, tell=tell).measure()
+
+
+def run_of_request(request: ProfileRequest, samples: int) -> Run:
+    """Return the run of a model that is profiled: so many samples, or all that its data have."""
+    options = dict(request.data_options)
+    if request.data == "clicks" and request.model in RECIPES:
+        options.setdefault("truth", RECIPES[request.model].truth)
+    run = Run(
+        model=RunModel(name=request.model, options=dict(request.model_options)),
+        data=RunData(name=request.data, options=options),
+        training=RunTraining(batch=request.batch, seed=request.seed),
+        optimizer=RunOptimizer(name=request.optimizer),
+    )
+    if load_source(with_named_data(run)).num_samples is None:
+        run = msgspec.structs.replace(run, data=msgspec.structs.replace(run.data, samples=samples))
+    return run
 
 
 def checked_prices(usd_per_hour: Mapping[str, float] | None, known: Container[str], *, hint: str) -> dict[str, float]:

@@ -177,6 +177,9 @@ def train_planned(
     run moves to.
     """
     problem, restart_s, came_back = base_problem(planned), 0.0, False
+    if rule is not None and planned.plan.place in ("local", "sharded"):
+        rule = None
+        tell("--replan watches stages over servers, and this plan has none: it runs to its end as it is")
     replans: list[dict[str, Any]] = []
     earlier: list[Ran] = []
     if rule is not None:
@@ -187,7 +190,7 @@ def train_planned(
             watching = Replanner(planned, problem, rule, restart_s=restart_s, earlier=earlier, came_back=came_back)
             watching.tell = tell
         result = train(planned.run, resumed, watching)
-        problem = keep_measured(planned, problem, folder)
+        problem = keep_measured(planned, problem, result)
         if watching is None or watching.move is None or result.is_complete:
             return PlannedResult(result=result, planned=planned, replans=replans)
         move, restart_s, came_back = watching.move, watching.restart_s, watching.move.is_seen

@@ -82,12 +82,13 @@ def as_arrays(problem: Problem, *, split_stages: bool = False) -> ProblemArrays:
     none = (0.0, 0.0, 0.0, 0.0)
     times = [
         [
-            none if (on := layer.on.get(resource.name)) is None
+            none
+            if (on := layer.on.get(resource.name)) is None
             else (on.compute_s, on.compute_parallel, on.comm_s, on.comm_parallel)
             for layer in problem.layers
         ]
         for resource in problem.resources
-    ]  # fmt: skip
+    ]
     compute_s, compute_parallel, comm_s, comm_parallel = (
         np.array(times).reshape(num_types, num_layers, 4).transpose(2, 0, 1)
     )

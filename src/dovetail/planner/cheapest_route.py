@@ -114,10 +114,33 @@ def cheapest(arrays, work, weight, target_s, share):  # type: ignore[no-untyped-
                 stop = end_of_run[t, i]
                 if stop > i and not (final and stop < num_layers):
                     _starts(
-                        through, fixed_bytes, shared_bytes, facts, classes_of, cuts, crossing, start, start_last,
-                        start_slot, end, best_end, best_slot, block_end, guess, ends, least, room, weight[t],
-                        target_s, share, final, stop, r, i, t,
-                    )  # fmt: skip
+                        through,
+                        fixed_bytes,
+                        shared_bytes,
+                        facts,
+                        classes_of,
+                        cuts,
+                        crossing,
+                        start,
+                        start_last,
+                        start_slot,
+                        end,
+                        best_end,
+                        best_slot,
+                        block_end,
+                        guess,
+                        ends,
+                        least,
+                        room,
+                        weight[t],
+                        target_s,
+                        share,
+                        final,
+                        stop,
+                        r,
+                        i,
+                        t,
+                    )
                 else:
                     for slot in range(start.shape[3]):
                         start[r, i, t, slot] = math.inf
@@ -127,9 +150,21 @@ def cheapest(arrays, work, weight, target_s, share):  # type: ignore[no-untyped-
                     _ends_free(start, end, best_end, best_slot, block_end, r, into, i - 1)
                 else:
                     _ends(
-                        neighbours, slot_of, cut_class, usd_per_byte, end_of_run, start, end, best_end, best_slot,
-                        block_end, crossing[i - 1] * 3600 / target_s, r, into, i - 1,
-                    )  # fmt: skip
+                        neighbours,
+                        slot_of,
+                        cut_class,
+                        usd_per_byte,
+                        end_of_run,
+                        start,
+                        end,
+                        best_end,
+                        best_slot,
+                        block_end,
+                        crossing[i - 1] * 3600 / target_s,
+                        r,
+                        into,
+                        i - 1,
+                    )
     best = math.inf
     for t in range(num_types):
         best = min(best, start[num_rounds - 1, 0, t, 0])
@@ -138,9 +173,33 @@ def cheapest(arrays, work, weight, target_s, share):  # type: ignore[no-untyped-
 
 @nb.njit(cache=True, forceinline=True)
 def _starts(  # type: ignore[no-untyped-def]
-    through, fixed_bytes, shared_bytes, facts, classes_of, cuts, crossing, start, start_last, start_slot, end, best_end,
-    best_slot, block_end, guesses, ends, least, room, weight, target_s, share, final, stop, r, i, t,
-):  # fmt: skip
+    through,
+    fixed_bytes,
+    shared_bytes,
+    facts,
+    classes_of,
+    cuts,
+    crossing,
+    start,
+    start_last,
+    start_slot,
+    end,
+    best_end,
+    best_slot,
+    block_end,
+    guesses,
+    ends,
+    least,
+    room,
+    weight,
+    target_s,
+    share,
+    final,
+    stop,
+    r,
+    i,
+    t,
+):
     """Fill start[r, i, t, .]: the best end of a stage that starts at i, for each class of cut on its left."""
     cut_bytes = crossing[i - 1] if i > 0 else 0.0
     low_shared, low_serial, high_shared, high_serial = 0.0, 0.0, 0.0, 0.0
@@ -149,31 +208,104 @@ def _starts(  # type: ignore[no-untyped-def]
         high_shared, high_serial = cut_bytes * facts[t, 5], cut_bytes * facts[t, 6] + facts[t, 7]
     guess = stop - 1 if final else min(max(guesses[r, t], i), stop - 1)
     value, slot = _value(
-        through, fixed_bytes, shared_bytes, facts, classes_of, cuts, crossing, end, best_slot, weight,
-        target_s, share, r, i, t, guess, high_shared, high_serial,
-    )  # fmt: skip
-    lead, lead_least = guess, _least(
-        through, fixed_bytes, shared_bytes, facts, best_end, weight, target_s, share, r, i, t, guess, low_shared,
-        low_serial,
-    )  # fmt: skip
+        through,
+        fixed_bytes,
+        shared_bytes,
+        facts,
+        classes_of,
+        cuts,
+        crossing,
+        end,
+        best_slot,
+        weight,
+        target_s,
+        share,
+        r,
+        i,
+        t,
+        guess,
+        high_shared,
+        high_serial,
+    )
+    lead, lead_least = (
+        guess,
+        _least(
+            through,
+            fixed_bytes,
+            shared_bytes,
+            facts,
+            best_end,
+            weight,
+            target_s,
+            share,
+            r,
+            i,
+            t,
+            guess,
+            low_shared,
+            low_serial,
+        ),
+    )
     count = 0
     if not final:
         count = candidates(
-            through, facts, best_end, block_end, ends, room, value, weight, target_s, share, stop, r, i, t,
-            low_shared, low_serial,
-        )  # fmt: skip
+            through,
+            facts,
+            best_end,
+            block_end,
+            ends,
+            room,
+            value,
+            weight,
+            target_s,
+            share,
+            stop,
+            r,
+            i,
+            t,
+            low_shared,
+            low_serial,
+        )
     for k in range(count):
         least[k] = _least(
-            through, fixed_bytes, shared_bytes, facts, best_end, weight, target_s, share, r, i, t, ends[k], low_shared,
+            through,
+            fixed_bytes,
+            shared_bytes,
+            facts,
+            best_end,
+            weight,
+            target_s,
+            share,
+            r,
+            i,
+            t,
+            ends[k],
+            low_shared,
             low_serial,
-        )  # fmt: skip
+        )
         if least[k] < lead_least:
             lead, lead_least = ends[k], least[k]
     if lead != guess:
         value, slot = _value(
-            through, fixed_bytes, shared_bytes, facts, classes_of, cuts, crossing, end, best_slot, weight,
-            target_s, share, r, i, t, lead, high_shared, high_serial,
-        )  # fmt: skip
+            through,
+            fixed_bytes,
+            shared_bytes,
+            facts,
+            classes_of,
+            cuts,
+            crossing,
+            end,
+            best_slot,
+            weight,
+            target_s,
+            share,
+            r,
+            i,
+            t,
+            lead,
+            high_shared,
+            high_serial,
+        )
     guesses[r, t] = lead
     if value <= lead_least:  # no class on the left makes a difference
         for c in range(classes_of.shape[1]):
@@ -182,16 +314,60 @@ def _starts(  # type: ignore[no-untyped-def]
             start_slot[r, i, t, c] = slot
         return
     _starts_by_class(
-        through, fixed_bytes, shared_bytes, facts, classes_of, cuts, crossing, start, start_last, start_slot, end,
-        best_slot, ends, least, count, weight, target_s, share, r, i, t, lead, lead_least, cut_bytes,
-    )  # fmt: skip
+        through,
+        fixed_bytes,
+        shared_bytes,
+        facts,
+        classes_of,
+        cuts,
+        crossing,
+        start,
+        start_last,
+        start_slot,
+        end,
+        best_slot,
+        ends,
+        least,
+        count,
+        weight,
+        target_s,
+        share,
+        r,
+        i,
+        t,
+        lead,
+        lead_least,
+        cut_bytes,
+    )
 
 
 @nb.njit(cache=True, forceinline=True)
 def _starts_by_class(  # type: ignore[no-untyped-def]
-    through, fixed_bytes, shared_bytes, facts, classes_of, cuts, crossing, start, start_last, start_slot, end,
-    best_slot, ends, least, count, weight, target_s, share, r, i, t, lead, lead_least, cut_bytes,
-):  # fmt: skip
+    through,
+    fixed_bytes,
+    shared_bytes,
+    facts,
+    classes_of,
+    cuts,
+    crossing,
+    start,
+    start_last,
+    start_slot,
+    end,
+    best_slot,
+    ends,
+    least,
+    count,
+    weight,
+    target_s,
+    share,
+    r,
+    i,
+    t,
+    lead,
+    lead_least,
+    cut_bytes,
+):
     """Fill start[r, i, t, .] class by class, from the `count` ends there may be; `lead` has the least bound of them."""
     for c in range(classes_of.shape[1]):
         d = classes_of[t, c]
@@ -205,9 +381,25 @@ def _starts_by_class(  # type: ignore[no-untyped-def]
             j, at_least = (lead, lead_least) if k < 0 else (ends[k], least[k])
             if at_least < best and not (k >= 0 and j == lead):
                 value, slot = _value(
-                    through, fixed_bytes, shared_bytes, facts, classes_of, cuts, crossing, end, best_slot,
-                    weight, target_s, share, r, i, t, j, left_shared, left_serial,
-                )  # fmt: skip
+                    through,
+                    fixed_bytes,
+                    shared_bytes,
+                    facts,
+                    classes_of,
+                    cuts,
+                    crossing,
+                    end,
+                    best_slot,
+                    weight,
+                    target_s,
+                    share,
+                    r,
+                    i,
+                    t,
+                    j,
+                    left_shared,
+                    left_serial,
+                )
                 if value < best:
                     best, best_last = value, j
                     start_slot[r, i, t, c] = slot
@@ -217,9 +409,23 @@ def _starts_by_class(  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, forceinline=True)
 def candidates(  # type: ignore[no-untyped-def]
-    through, facts, best_end, block_end, ends, room, threshold, weight, target_s, share, stop, r, i, t, left_shared,
+    through,
+    facts,
+    best_end,
+    block_end,
+    ends,
+    room,
+    threshold,
+    weight,
+    target_s,
+    share,
+    stop,
+    r,
+    i,
+    t,
+    left_shared,
     left_serial,
-):  # fmt: skip
+):
     """Write all ends into `ends` where a stage from i may come to less than `threshold`; return how many.
 
     units(i..j) <= k = (threshold - rest) / weight means `shared <= k * (target_s - serial)`, for computation and for
@@ -299,9 +505,25 @@ def stage_sums(through, fixed_bytes, shared_bytes, facts, t, i, j):  # type: ign
 
 @nb.njit(cache=True, forceinline=True)
 def _value(  # type: ignore[no-untyped-def]
-    through, fixed_bytes, shared_bytes, facts, classes_of, cuts, crossing, end, best_slots, weight, target_s,
-    share, r, i, t, j, left_shared, left_serial,
-):  # fmt: skip
+    through,
+    fixed_bytes,
+    shared_bytes,
+    facts,
+    classes_of,
+    cuts,
+    crossing,
+    end,
+    best_slots,
+    weight,
+    target_s,
+    share,
+    r,
+    i,
+    t,
+    j,
+    left_shared,
+    left_serial,
+):
     """Return what a stage i..j and all behind it cost, with this cut on the left, and the slot of the one behind it."""
     limit = facts[t, 1]
     parts = stage_sums(through, fixed_bytes, shared_bytes, facts, t, i, j)
@@ -372,9 +594,21 @@ def _ends_free(start, end, best_end, best_slot, block_end, r, into, j):  # type:
 
 @nb.njit(cache=True, forceinline=True)
 def _ends(  # type: ignore[no-untyped-def]
-    neighbours, slot_of, cut_class, usd_per_byte, end_of_run, start, end, best_end, best_slot, block_end,
-    bytes_per_hour, r, into, j,
-):  # fmt: skip
+    neighbours,
+    slot_of,
+    cut_class,
+    usd_per_byte,
+    end_of_run,
+    start,
+    end,
+    best_end,
+    best_slot,
+    block_end,
+    bytes_per_hour,
+    r,
+    into,
+    j,
+):
     """Fill end[., j, ., .] where the cut between two types decides what it costs and whether it may be."""
     for t in range(start.shape[2]):
         for slot in range(start.shape[3]):

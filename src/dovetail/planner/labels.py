@@ -67,11 +67,17 @@ def label_search(  # type: ignore[no-untyped-def]  # noqa: C901
     num_layers, num_types, num_slots = arrays.crossing_bytes.size, price.size, arrays.classes_of.shape[1]
     records, used, heads = borrowed(labels.records), borrowed(labels.used), borrowed(labels.heads)
     through, facts, start, end = (
-        borrowed(arrays.through_s), borrowed(work.facts), borrowed(work.start), borrowed(work.end)
-    )  # fmt: skip
+        borrowed(arrays.through_s),
+        borrowed(work.facts),
+        borrowed(work.start),
+        borrowed(work.end),
+    )
     best_end, block_end, ends, room = (
-        borrowed(work.best_end), borrowed(work.block_end), borrowed(work.ends), borrowed(work.room)
-    )  # fmt: skip
+        borrowed(work.best_end),
+        borrowed(work.block_end),
+        borrowed(work.ends),
+        borrowed(work.room),
+    )
     crossing, cuts = borrowed(arrays.crossing_bytes), borrowed(arrays.class_cut)
     classes_of, slot_of = borrowed(arrays.classes_of), borrowed(arrays.slot_of)
     fixed_bytes, shared_bytes = borrowed(arrays.memory_fixed_bytes), borrowed(arrays.memory_shared_bytes)
@@ -105,11 +111,37 @@ def label_search(  # type: ignore[no-untyped-def]  # noqa: C901
                         if scarce_number[u] >= 0:
                             room_of_type -= used[label, scarce_number[u]]
                         num_labels, best, best_label, tried = _extend(
-                            through, fixed_bytes, shared_bytes, facts, classes_of, cuts, crossing, usd_per_byte, end,
-                            best_end, block_end, ends, room, records, used, heads, scarce_number[u], room_of_type,
-                            price[u], surcharge[u], target_s, end_of_run[u, ended_at + 1], work.rounds > 0, r, label, u,
-                            left, num_labels, best, best_label,
-                        )  # fmt: skip
+                            through,
+                            fixed_bytes,
+                            shared_bytes,
+                            facts,
+                            classes_of,
+                            cuts,
+                            crossing,
+                            usd_per_byte,
+                            end,
+                            best_end,
+                            block_end,
+                            ends,
+                            room,
+                            records,
+                            used,
+                            heads,
+                            scarce_number[u],
+                            room_of_type,
+                            price[u],
+                            surcharge[u],
+                            target_s,
+                            end_of_run[u, ended_at + 1],
+                            work.rounds > 0,
+                            r,
+                            label,
+                            u,
+                            left,
+                            num_labels,
+                            best,
+                            best_label,
+                        )
                         effort += tried
                         if num_labels >= records.size or effort > max_effort:
                             return OUT_OF_WORK, math.inf, 0
@@ -125,10 +157,37 @@ def label_search(  # type: ignore[no-untyped-def]  # noqa: C901
 
 @nb.njit(cache=True, forceinline=True)
 def _extend(  # type: ignore[no-untyped-def]  # noqa: C901
-    through, fixed_bytes, shared_bytes, facts, classes_of, cuts, crossing, usd_per_byte, end, best_end, block_end, ends,
-    room, records, used, heads, scarce_number, room_of_type, price, surcharge, target_s, stop, count_stages, r, parent,
-    u, left, num_labels, best, best_label,
-):  # fmt: skip
+    through,
+    fixed_bytes,
+    shared_bytes,
+    facts,
+    classes_of,
+    cuts,
+    crossing,
+    usd_per_byte,
+    end,
+    best_end,
+    block_end,
+    ends,
+    room,
+    records,
+    used,
+    heads,
+    scarce_number,
+    room_of_type,
+    price,
+    surcharge,
+    target_s,
+    stop,
+    count_stages,
+    r,
+    parent,
+    u,
+    left,
+    num_labels,
+    best,
+    best_label,
+):
     """Extend one label by every stage on type `u`; return the new count, the best, its label, and the effort."""
     num_layers, num_slots = crossing.size, classes_of.shape[1]
     route = records[parent]
@@ -142,9 +201,23 @@ def _extend(  # type: ignore[no-untyped-def]  # noqa: C901
         ends[0] = num_layers - 1
     else:
         count = candidates(
-            through, facts, best_end, block_end, ends, room, best - paid, weight, target_s, 1.0, stop, r, first, u,
-            left_shared, left_serial,
-        )  # fmt: skip
+            through,
+            facts,
+            best_end,
+            block_end,
+            ends,
+            room,
+            best - paid,
+            weight,
+            target_s,
+            1.0,
+            stop,
+            r,
+            first,
+            u,
+            left_shared,
+            left_serial,
+        )
     tried = count
     for n in range(count):
         last = ends[n]

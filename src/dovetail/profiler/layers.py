@@ -8,6 +8,7 @@ only the shares are taken from there, and the layers add up to the whole step.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -92,26 +93,33 @@ def measure_layers(
     optimizer: str,
     learning_rate: float = 1e-3,
     repeats: int = REPEATS,
+    seconds: float = math.inf,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[LayerSeconds, ...]:
     """Return the seconds of every block for one batch, on the device that the graph and the batches are on.
 
     The batches take turns, as fresh data does: embedding rows of the last batch are not the rows of this one.
+    After so many `seconds` no other repeat is begun; where the first took as long already, it counts.
     """
     stopwatch = stopwatch_for(batches[0].labels.device)
     whole_optimizer = make_optimizer(graph, optimizer, learning_rate)
     optimizers = [_optimizer_of(block, optimizer, learning_rate) for block in graph.blocks]
     wholes: list[Phases] = []
     passes: list[list[Phases]] = []
+    begun_s = time.perf_counter()
     for repeat in range(WARM_UP + repeats):
         batch = batches[repeat % len(batches)]
         whole = _whole_step(graph, batch, whole_optimizer, stopwatch)
         times = _block_by_block(graph, batch, optimizers, stopwatch)
-        if repeat >= WARM_UP:
+        gone_s = time.perf_counter() - begun_s
+        is_last = gone_s * (repeat + 2) / (repeat + 1) > seconds  # the next would end after that
+        if repeat >= WARM_UP or is_last:
             wholes.append(whole)
             passes.append(times)
         if progress is not None:
             progress(repeat + 1, WARM_UP + repeats)
+        if is_last:
+            break
     layers = [_middle([times[position] for times in passes]) for position in range(len(graph))]
     spreads = [_spread([sum(times[position]) for times in passes]) for position in range(len(graph))]
     return tuple(

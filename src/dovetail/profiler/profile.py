@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -38,6 +39,8 @@ CPU_ESTIMATE_ERROR = 1.0
 """A guess, twice either way: threads, caches and neighbours decide as much as peaks do, and no CPU type was checked."""
 UNIT_COUNTS = (1, 2, 4)
 """The law of each layer is fitted to a batch, half of it and a quarter: what each of so many units would get."""
+LAYERS_S = 30.0
+"""For the layers of a model, over all types and batch sizes: a step that takes seconds is not repeated for minutes."""
 ENOUGH_BATCHES = 64
 """Whose keys are counted where nobody says how many."""
 Say = Callable[[str], None]
@@ -135,6 +138,7 @@ def profile(
     num_workers: int = 1,
     row_cache_batches: int | None = None,
     buses: Mapping[str, float] | None = None,
+    seconds: float = LAYERS_S,
     say: Say = lambda _: None,
 ) -> Profile:
     """Measure every layer on the types at hand (kind `cpu`: one thread; `gpu`: the CUDA device), and write it up.
@@ -142,7 +146,8 @@ def profile(
     Up to `num_workers` processes measure side by side on the CPU. Types elsewhere are estimated from their data sheets.
     `links` are the ways between types, and go into the problem as they are. What keeping only some rows of embeddings
     on a GPU costs is measured by the keys of `row_cache_batches`, and estimated for types elsewhere by their `buses`
-    (bytes a second, by name); absent, it is asked for tables that do not fit there.
+    (bytes a second, by name); absent, it is asked for tables that do not fit there. `seconds` are shared by types and
+    batch sizes: where a step takes long, it is repeated less often, and once at least.
     """
     say("building the model and its data")
     graph, batches = request.build()
@@ -151,12 +156,17 @@ def profile(
         units: measure_sizes(graph, first_samples(batches, request.batch // units)[0], optimizer=optimizer)
         for units in UNIT_COUNTS
     }
-    measured = []
+    measured, until_s = [], time.monotonic() + seconds
+    parts_left = len(at_hand) * len(UNIT_COUNTS)
     for resource in at_hand:
         by_units = {}
         for units in UNIT_COUNTS:
-            say(f"measuring on {resource.name}: {request.batch // units} samples")
-            by_units[units] = _measure(request, graph, batches, resource, units=units, num_workers=num_workers)
+            share_s = max(0.0, until_s - time.monotonic()) / parts_left
+            parts_left -= 1
+            say(f"measuring layers on {resource.name}: {request.batch // units} samples, {share_s:.0f} s at most")
+            by_units[units] = _measure(
+                request, graph, batches, resource, units=units, num_workers=num_workers, seconds=share_s
+            )
         measured.append(MeasuredType(resource=resource, seconds_by_units=by_units))
     layers = tuple(
         _layer(graph, position, sizes_by_units, measured, elsewhere, network_bytes_per_s)
@@ -225,6 +235,7 @@ def _measure(
     *,
     units: int,
     num_workers: int,
+    seconds: float,
 ) -> tuple[LayerSeconds, ...]:
     """Return the seconds of every layer for one unit's share of the batch."""
     share = request.batch // units
@@ -233,16 +244,16 @@ def _measure(
         device = torch.device("cuda")
         on_device = [batch.to(device) for batch in first_samples(batches, share)]
         try:
-            return measure_layers(graph.to(device), on_device, optimizer=optimizer)
+            return measure_layers(graph.to(device), on_device, optimizer=optimizer, seconds=seconds)
         finally:
             graph.to("cpu")
     side_by_side = min(units, num_workers, os.cpu_count() or 1)
     if side_by_side > 1:
-        return measure_side_by_side(request, num_workers=side_by_side, batch=share)
+        return measure_side_by_side(request, num_workers=side_by_side, batch=share, seconds=seconds)
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # a unit is one core and one thread
     try:
-        return measure_layers(graph, first_samples(batches, share), optimizer=optimizer)
+        return measure_layers(graph, first_samples(batches, share), optimizer=optimizer, seconds=seconds)
     finally:
         torch.set_num_threads(before)
 

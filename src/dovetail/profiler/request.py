@@ -58,6 +58,10 @@ class ProfileRequest:
             data_options.setdefault("truth", RECIPES[self.model].truth)
         return load_data(self.data, **data_options)
 
+    def num_samples(self) -> int | None:
+        """Return how many samples the data have; None where they have no end."""
+        return self._source().num_samples
+
     def batches(self, count: int) -> Iterator[Batch]:
         """Yield the first batches of the data, as many of `count` as there are."""
         source = self._source()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import queue
 import statistics
@@ -19,13 +20,15 @@ LOOK_EVERY_S = 0.5
 """How long a worker that died can go unnoticed."""
 
 
-def measure_side_by_side(request: ProfileRequest, *, num_workers: int, batch: int) -> tuple[LayerSeconds, ...]:
+def measure_side_by_side(
+    request: ProfileRequest, *, num_workers: int, batch: int, seconds: float = math.inf
+) -> tuple[LayerSeconds, ...]:
     """Return the seconds of every layer for `batch` samples while `num_workers` processes of one thread do the same."""
     context = multiprocessing.get_context("spawn")  # a forked torch may hang
     results: Any = context.Queue()
     start = context.Barrier(num_workers)
     workers = [
-        context.Process(target=_work, args=(request, batch, start, results), name=f"profile-worker-{number}")
+        context.Process(target=_work, args=(request, batch, seconds, start, results), name=f"profile-worker-{number}")
         for number in range(num_workers)
     ]
     for worker in workers:
@@ -39,14 +42,14 @@ def measure_side_by_side(request: ProfileRequest, *, num_workers: int, batch: in
     return tuple(_middle(list(layer)) for layer in zip(*measured, strict=True))
 
 
-def _work(request: ProfileRequest, batch: int, start: Barrier, results: Any) -> None:
+def _work(request: ProfileRequest, batch: int, seconds: float, start: Barrier, results: Any) -> None:
     """Measure in one worker, beginning together with the others."""
     torch.set_num_threads(1)
     try:
         graph, batches = request.build()
         start.wait(DEADLINE_S)
         optimizer = request.optimizer_for(graph)
-        results.put(measure_layers(graph, first_samples(batches, batch), optimizer=optimizer))
+        results.put(measure_layers(graph, first_samples(batches, batch), optimizer=optimizer, seconds=seconds))
         start.wait(DEADLINE_S)  # go on loading the machine until all are done
     except Exception as problem:
         results.put(f"{type(problem).__name__}: {problem}")

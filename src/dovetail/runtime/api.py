@@ -309,6 +309,10 @@ ANSWERS = {
     "betas": 'they are settings of the optimizer: optimizer={"name": "adam", "settings": {"beta1": 0.9, "beta2": 0.9}}',
 }
 """What they say that is none, and what to say instead."""
+OF_THE_DATA = (
+    "label", "weight", "slots", "fields", "multi_valued", "ignore", "transforms", "hash_into", "shapes", "separator"
+)  # fmt: skip
+"""Options that say how data are read, which stand together."""
 
 
 def in_our_words(settings: Mapping[str, Any], *, has_workers: bool = False) -> dict[str, Any]:
@@ -317,6 +321,9 @@ def in_our_words(settings: Mapping[str, Any], *, has_workers: bool = False) -> d
     for name, value in settings.items():
         if name in ANSWERS:
             raise SpecError("is not a setting of a run", key=name, hint=ANSWERS[name])
+        if name in OF_THE_DATA:
+            hint = f'it is an option of the data: data_options={{"{name}": {value!r}}}'
+            raise SpecError("is not a setting of a run", key=name, hint=hint)
         if name == "device" and has_workers:
             raise SpecError(
                 "is that of one process, and there are workers",

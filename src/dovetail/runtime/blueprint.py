@@ -11,7 +11,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT
 from dovetail.runtime.sealed import read_sealed, write_sealed
 from dovetail.spec.run import Run
-from dovetail.spec.run_sites import RunSite, portions
+from dovetail.spec.run_sections import RunSite, portions
 
 
 class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +52,9 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     local_address: str
 
 
-class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks `first` to `last` (inclusive) of the model, and the workers that hold them, which others call."""
+class StageWorkers(msgspec.Struct, frozen=True, kw_only=True):
+    """The workers that hold a stage of the run, which others call; its layers are in `run.stages`."""
 
-    first: int
-    last: int
     workers: tuple[ServerSpec, ...] = ()
     """None of the first stage, which nobody calls."""
     has_dense: bool = True
@@ -172,6 +170,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[ServerSpec, ...]
     own_loss: str = ""
     """What the loss is called where it is an object of a Python program."""
+    flops: float | None = None
+    """Of a forward pass, a sample; None where nobody knows."""
     timeline: bool = False
     """Whether every worker's spans are kept."""
     fixed: str = ""
@@ -180,7 +180,7 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of shared memory; None where there is none."""
     first_seed: int | None = None
     """Of first values, where a run goes on with another order than it began with."""
-    stages: tuple[StageSpec, ...] = ()
+    stages: tuple[StageWorkers, ...] = ()
     """Where the model is cut; none where every worker holds all of it."""
     looks: SourceFingerprint = SourceFingerprint()
     """Of the data and the code that the run began with."""

@@ -14,9 +14,11 @@ checkpoint is passed over. Where a run goes on that differs from what made a che
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -334,6 +336,10 @@ def _read_slice(path: Path, checksum: str) -> tuple[int, dict[str, Floats]]:
     return offset, vectors
 
 
+HASHERS = 4
+"""Threads that read files for their checksums."""
+
+
 def checksum_of(path: Path) -> str:
     """Return a checksum of a file's content."""
     with path.open("rb") as file:
@@ -341,5 +347,8 @@ def checksum_of(path: Path) -> str:
 
 
 def checksums_in(folder: Path, *, only: str) -> dict[str, str]:
-    """Return the checksums of the files in a folder whose path matches the pattern `only`."""
-    return {str(path.relative_to(folder)): checksum_of(path) for path in sorted(folder.glob(only)) if path.is_file()}
+    """Return the checksums of the files in a folder whose path matches the pattern `only`; several are read at once."""
+    files = [path for path in sorted(folder.glob(only)) if path.is_file()]
+    names = [str(path.relative_to(folder)) for path in files]
+    with ThreadPoolExecutor(min(HASHERS, os.cpu_count() or 1)) as hashers:
+        return dict(zip(names, hashers.map(checksum_of, files), strict=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from dovetail.models.ratios import live_ratios, ratio_value
 from dovetail.models.schedules import make_schedule
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.folder import (
+    EVENTS,
     METRICS,
     STEPS,
     TENSORBOARD,
@@ -43,12 +45,15 @@ END_S = 10.0
 
 
 class TensorBoardFile:
-    """A file of scalars, written by the caller's own thread; a full disk leaves gaps and is no error."""
+    """A run's one file of scalars, to which all its processes add; a full disk leaves gaps and is no error.
+
+    TensorBoard follows the newest file of a folder alone, so several would hide each other's figures.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Begin a file of this process's own; what writes it is loaded meanwhile, since that takes a second."""
-        self._path = folder / "events"
-        self._writer: Any = None
+        """Begin the file, or go on with it; what writes it is loaded meanwhile, since that takes a second."""
+        self._path = folder / EVENTS
+        self._file: int | None = None
         self._waiting: list[tuple[float, int, dict[str, float]]] = []
         folder.mkdir(exist_ok=True)
         self._loading = threading.Thread(target=self._load, name="dovetail-board", daemon=True)
@@ -57,34 +62,57 @@ class TensorBoardFile:
     def write(self, figures: Mapping[str, float], step: int) -> None:
         """Write figures of one moment."""
         self._waiting = [*self._waiting, (time.time(), step, dict(figures))][-MOST_WAITING:]
-        if self._writer is not None:
-            self._write_waiting(self._writer)
+        if self._file is not None:
+            self._write_waiting(self._file)
 
     def close(self) -> None:
         """Close the file."""
         self._loading.join(END_S)
-        if self._writer is not None:
-            with suppress(OSError):
-                self._write_waiting(self._writer)
-                self._writer.close()
+        if self._file is not None:
+            self._write_waiting(self._file)
+            os.close(self._file)
+            self._file = None
 
     def _load(self) -> None:
-        # Its SummaryWriter has a thread that a full disk ends, and then waits for that thread for ever.
-        from tensorboardX.event_file_writer import EventsWriter  # noqa: PLC0415 - slow, and only a coordinator needs it
+        import tensorboardX.proto.event_pb2  # noqa: PLC0415 - slow, and only who writes figures needs it
+        import tensorboardX.record_writer  # noqa: F401, PLC0415
 
+        how = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
         with suppress(OSError):
-            self._writer = EventsWriter(str(self._path), f".{os.getpid()}")
+            try:
+                file = os.open(self._path, how | os.O_CREAT | os.O_EXCL, 0o644)
+                _append(file, _record(time.time(), file_version="brain.Event:2"))
+            except FileExistsError:
+                file = os.open(self._path, how)
+            self._file = file
 
-    def _write_waiting(self, writer: Any) -> None:
-        from tensorboardX.proto.event_pb2 import Event  # noqa: PLC0415
+    def _write_waiting(self, file: int) -> None:
         from tensorboardX.proto.summary_pb2 import Summary  # noqa: PLC0415
 
         waiting, self._waiting = self._waiting, []
+        records = b""
+        for moment_s, step, figures in waiting:
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()]
+            records += _record(moment_s, step=step, summary=Summary(value=values))
         with suppress(OSError):
-            for moment_s, step, figures in waiting:
-                values = [Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()]
-                writer.write_event(Event(wall_time=moment_s, step=step, summary=Summary(value=values)))
-            writer.flush()
+            _append(file, records)
+
+
+def _record(moment_s: float, **what: Any) -> bytes:
+    """Return an event as the file has it: its length and itself, each with a checksum."""
+    from tensorboardX.proto.event_pb2 import Event  # noqa: PLC0415
+    from tensorboardX.record_writer import masked_crc32c  # noqa: PLC0415
+
+    event = Event(wall_time=moment_s, **what).SerializeToString()
+    length = struct.pack("<Q", len(event))
+    return b"".join((length, struct.pack("<I", masked_crc32c(length)), event, struct.pack("<I", masked_crc32c(event))))
+
+
+def _append(file: int, records: bytes) -> None:
+    """Write at the end of a file, in one piece or, on a full disk, not at all."""
+    written = os.write(file, records)
+    if written < len(records):
+        os.ftruncate(file, os.lseek(file, 0, os.SEEK_CUR) - written)
 
 
 class LinkWidths:
@@ -166,6 +194,7 @@ class WorkerWindow:
     total_busy_s: float = 0.0
     total_idle_s: float = 0.0
     total_data_s: float = 0.0
+    total_read_s: float = 0.0
     num_rows: int = 0
     """Where it keeps rows: how many it looked up ahead, how many of them did not travel, and their bytes."""
     num_kept: int = 0
@@ -180,6 +209,7 @@ class WorkerWindow:
         self.idle_s[-1] += wait_s
         self.data_s[-1] += done.data_s
         self.total_data_s += done.data_s
+        self.total_read_s += done.read_s
         self.total_samples += done.samples
         self.total_busy_s += done.compute_s + done.fixed_s
         self.total_idle_s += wait_s
@@ -477,6 +507,7 @@ class RunFigures:
                 idle_s=round(window.total_idle_s, 3),
                 idle=round(window.total_idle_s / max(1e-9, window.total_busy_s + window.total_idle_s), 4),
                 data_s=round(window.total_data_s, 3),
+                read_s=round(window.total_read_s, 3),
                 looked_up_rows=window.num_rows,
                 kept_rows=window.num_kept,
                 kept_bytes=window.kept_bytes,

@@ -48,6 +48,7 @@ MEASURED_PROBLEM = "measured-problem.json"
 REPLANS = "replans.jsonl"
 FIXED = "fixed.safetensors"
 TENSORBOARD = "tensorboard"
+EVENTS = "events.out.tfevents.dovetail"
 LOGS = "logs"
 KEYS = "keys"
 ROWS = "rows"
@@ -69,6 +70,8 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
     idle: float
     data_s: float = 0.0
     """How long it waited for samples that were still being read."""
+    read_s: float = 0.0
+    """How long cores were busy reading samples for it, whoever waited."""
     looked_up_rows: int = 0
     """Where it keeps rows of servers: how many it looked up ahead, how many of them did not travel, and their bytes."""
     kept_rows: int = 0

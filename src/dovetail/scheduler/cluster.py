@@ -154,20 +154,36 @@ class Cluster:
 
     def _check(self, wanted: Allocation, batches: IntArray) -> None:
         """Refuse an allocation that no cluster could carry out: it is the policy's mistake, so say which."""
+        reason = self._mistake(wanted, batches)
+        if reason:
+            raise DovetailError(f"the policy {reason}", hint="this is a mistake in the policy, not in the workload")
+
+    def _mistake(self, wanted: Allocation, batches: IntArray) -> str:
+        """Return what is wrong with an allocation in words; nothing where it can be carried out."""
         rows, types, workers = wanted.rows, wanted.types, wanted.workers
-        used = np.bincount(types, weights=workers, minlength=len(self.capacity)) if len(rows) else np.zeros(1)
-        fits = bool((used <= self.capacity[: len(used)]).all())
-        arrived = not len(rows) or self.is_active(rows)
-        twice = len(np.unique(rows)) < len(rows)
-        in_table = bool((workers > 0).all()) and bool((workers < self.table.speed.shape[2]).all())
-        if fits and arrived and not twice and in_table and (self.speeds(rows, types, workers, batches) > 0).all():
-            return
-        reason = (
-            f"gave out {used.astype(int).tolist()} of {self.capacity.tolist()} workers"
-            if not fits
-            else "gave workers to a job that cannot use them"
-        )
-        raise DovetailError(f"the policy {reason}", hint="this is a mistake in the policy, not in the workload")
+        if not bool(((types >= 0) & (types < len(self.capacity))).all()):
+            known = ", ".join(f"{number} ({name})" for number, name in enumerate(self.table.types))
+            return f"names a type that there is not: types are {known}"
+        used = np.bincount(types, weights=workers, minlength=len(self.capacity)).astype(int)
+        if bool((used > self.capacity).any()):
+            each = zip(self.table.types, used.tolist(), self.capacity.tolist(), strict=True)
+            return "gave out " + ", ".join(f"{count} of the {there} workers of `{name}`" for name, count, there in each)
+        if len(np.unique(rows)) < len(rows) or (len(rows) and not self.is_active(rows)):
+            return "names a job twice, or one that is not there: rows are those of `view.rows`"
+        return self._useless(wanted, batches)
+
+    def _useless(self, wanted: Allocation, batches: IntArray) -> str:
+        """Return which job was given workers that it cannot use; nothing where all can."""
+        rows, types, workers = wanted.rows, wanted.types, wanted.workers
+        can_use = (workers > 0) & (workers < self.table.speed.shape[2])
+        can_use[can_use] = self.speeds(rows[can_use], types[can_use], workers[can_use], batches[can_use]) > 0
+        if bool(can_use.all()):
+            return ""
+        place = int(np.argmin(can_use))
+        job, name = self.table.jobs[int(rows[place])], self.table.types[int(types[place])]
+        span = job.workers_on(name)
+        runs = f"runs on {span[0]} to {span[-1]} of them" if len(span) else "does not run there"
+        return f"gave {int(workers[place])} workers of `{name}` to job `{job.id}`, which cannot use them: it {runs}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dovetail.serve.daemon import serve
 from dovetail.serve.settings import DaemonSettings
-from dovetail.simulator.traces.nodes import parse_nodes
+from dovetail.simulator.traces.read import parse_nodes
 
 
 def serve_here(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -137,22 +136,6 @@ def allowed_workers(speed: SpeedTable, type_name: str, min_workers: int, max_wor
     counts = [int(count) for count in curve]
     last = counts[-1] if max_workers is None else min(counts[-1], max_workers)
     return range(max(counts[0], min_workers), last + 1)
-
-
-def interpolate(curve: Mapping[str, float], workers: int) -> float:
-    """Return the speed with `workers` from a table: linear between two given counts, 0 beyond them."""
-    before: tuple[int, float] | None = None
-    for count_text, speed in curve.items():
-        count = int(count_text)
-        if count == workers:
-            return speed
-        if count > workers:
-            if before is None:
-                return 0.0
-            share = (workers - before[0]) / (count - before[0])
-            return before[1] + share * (speed - before[1])
-        before = (count, speed)
-    return 0.0
 
 
 def checked_speed(table: SpeedTable) -> SpeedTable:

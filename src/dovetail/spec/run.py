@@ -16,17 +16,18 @@ from dovetail.spec.files import struct_from
 from dovetail.spec.run_sections import (
     Meta,
     RunCompression,
+    RunExchange,
     RunFaults,
     RunLog,
     RunOptimizer,
     RunSaving,
+    RunSite,
     RunStage,
     RunTable,
     RunValidation,
     Section,
     check_worker_name,
 )
-from dovetail.spec.run_sites import RunExchange, RunSite
 
 Mode = Literal["sync", "ssp", "async"]
 Dense = Literal["ring", "ps"]
@@ -98,15 +99,21 @@ class RunData(Section, frozen=True):
             "as many as 256 MiB hold"
         ),
     ] = None
+    readers: Annotated[
+        int | None,
+        Meta(
+            description="threads of each process that trains which read ahead; absent: in one process as many as keep "
+            "it from waiting, beside servers one"
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse numbers below one."""
         check_name(self)
         check_whole_number(self, "block_samples", at_least=1)
-        if self.window_samples is not None:
-            check_whole_number(self, "window_samples", at_least=1)
-        if self.samples is not None:
-            check_whole_number(self, "samples", at_least=1)
+        for name in ("window_samples", "samples", "readers"):
+            if getattr(self, name) is not None:
+                check_whole_number(self, name, at_least=1)
 
 
 class RunTraining(Section, frozen=True):

@@ -1,14 +1,12 @@
 """Messages between processes: typed headers, raw arrays, keys for everyone, shared memory on one host.
 
-A `Listener` is called by any number of `Caller`s; a `DirectCaller` is the same line inside one process.
+A `Listener` is called by any number of `Caller`s.
 """
 
 from dovetail.transport.arrays import Sendable, Unwritten
-from dovetail.transport.caller import Caller
-from dovetail.transport.channel import Channel, DirectCaller
+from dovetail.transport.caller import LOOK_EVERY_S, Caller, Channel, Flow
 from dovetail.transport.envelope import PROTOCOL_VERSION, Envelope, EnvelopeCodec, Refused
 from dovetail.transport.errors import KeyRingError, ListenError, PeerLost, WireError
-from dovetail.transport.flow import LOOK_EVERY_S, Flow
 from dovetail.transport.keys import KeyRing, drop_keys, make_keys
 from dovetail.transport.listener import Listener
 from dovetail.transport.shared_memory import SharedMemoryFile, sweep
@@ -19,7 +17,6 @@ __all__ = [
     "PROTOCOL_VERSION",
     "Caller",
     "Channel",
-    "DirectCaller",
     "Envelope",
     "EnvelopeCodec",
     "Flow",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.runtime.blueprint import Blueprint, ServerSpec, StageSpec
+from dovetail.runtime.blueprint import Blueprint, ServerSpec, StageWorkers
 from dovetail.spec.run import Run, RunFaults, RunModel, RunTraining, RunWorker
 from dovetail.spec.run_sections import RunCompression, RunOptimizer, RunSaving, RunStage
 
@@ -34,14 +34,12 @@ def make_blueprint(
     )  # fmt: skip
 
 
-def _stage_specs(stages: tuple[int, ...], sparse: tuple[int, ...]) -> tuple[StageSpec, ...]:
+def _stage_specs(stages: tuple[int, ...], sparse: tuple[int, ...]) -> tuple[StageWorkers, ...]:
     """Return the stages, with so many workers in each after the first."""
     if not stages:
         return ()
     later = (
-        StageSpec(
-            first=stage,
-            last=stage,
+        StageWorkers(
             has_dense=stage not in sparse,
             workers=tuple(
                 ServerSpec(name=f"stage-{stage}-{n}" if count > 1 else f"stage-{stage}", address="", local_address="")
@@ -50,4 +48,4 @@ def _stage_specs(stages: tuple[int, ...], sparse: tuple[int, ...]) -> tuple[Stag
         )
         for stage, count in enumerate(stages, 1)
     )
-    return (StageSpec(first=0, last=0, has_dense=0 not in sparse), *later)
+    return (StageWorkers(has_dense=0 not in sparse), *later)

@@ -39,9 +39,11 @@ def test_twenty_steps_are_those_of_the_kernels(name, clip_value, alike):
     state_there = to_device({key: each.copy() for key, each in state.items()}, CPU)
     for number in range(1, 21):
         gradient = vector(number)
-        how = {"step_number": number, "scale": 0.5, "factor": 1 / (1 + number / 10), "clip_value": clip_value}
-        optimizer.step(values, gradient.copy(), state, **how)
-        optimizer.step_on_device(there, torch.from_numpy(gradient), state_there, **how)
+        when = {"step_number": number, "factor": 1 / (1 + number / 10)}
+        how = {"scale": 0.5, "clip_value": clip_value}
+        optimizer.step(values, gradient.copy(), state, **when, **how)
+        numbers = optimizer.numbers(**when)
+        optimizer.step_on_device(there, torch.from_numpy(gradient), state_there, numbers=numbers, **how)
 
     np.testing.assert_allclose(there.numpy(), values, rtol=1e-5, atol=1e-6)
     back = from_device(state_there)
@@ -53,6 +55,6 @@ def test_twenty_steps_are_those_of_the_kernels(name, clip_value, alike):
 def test_a_clipped_step_is_another_and_what_is_not_of_a_part_stays():
     part = GroupedOptimizer([ParameterGroup(2, 4, make_dense_optimizer("sgd", learning_rate=1.0))])
     values, gradients = torch.zeros(6), torch.tensor([5.0, 5.0, 5.0, -0.1, 5.0, 5.0])
-    part.step_on_device(values, gradients, {}, step_number=1, scale=2.0, factor=1.0, clip_value=1.0)
+    part.step_on_device(values, gradients, {}, numbers=[(1.0,)], scale=2.0, clip_value=1.0)
 
     torch.testing.assert_close(values, torch.tensor([0.0, 0.0, -1.0, 0.2, 0.0, 0.0]))

@@ -1,13 +1,17 @@
 """Figures reach other programs: packages that stand in for those, with the same few functions, note what they get."""
 
 import json
+import struct
 import sys
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.record_writer import masked_crc32c
 
-from dovetail.runtime import MLflow, TrainingError, WandB
-from dovetail.runtime.finished.result import Validated
-from dovetail.runtime.monitor.loggers import Logging, TensorBoard, flat
+from dovetail.runtime import MLflow, TrainingError, WandB, resume, train
+from dovetail.runtime.figures import TensorBoardFile
+from dovetail.runtime.finished.result import Validated, read_validated
+from dovetail.runtime.monitor.loggers import Logging, flat
 from dovetail.spec.run import Run, RunModel
 
 WANDB = """
@@ -63,16 +67,52 @@ def test_mlflow_gets_settings_and_figures(tmp_path, monkeypatch):
     assert noted == [["start_run", "my-run"], ["epochs", "1"], ["log", {"validation/loss": 0.5}, 7], ["end_run"]]
 
 
-def test_tensorboard_gets_a_file_of_its_own(tmp_path):
-    logging = Logging(TensorBoard())
-    (tmp_path / "run").mkdir()
+def events(folder):
+    """Return the figures in the one file of a folder, by tag, as (step, value)."""
+    (file,) = folder.iterdir()
+    data, found = file.read_bytes(), {}
+    while data:
+        (length,), data = struct.unpack("<Q", data[:8]), data[8:]
+        assert struct.unpack("<I", data[:4])[0] == masked_crc32c(struct.pack("<Q", length))
+        event = Event.FromString(data[4 : 4 + length])
+        assert struct.unpack("<I", data[4 + length : 8 + length])[0] == masked_crc32c(data[4 : 4 + length])
+        data = data[8 + length :]
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return found
 
-    logging.begin(tmp_path / "run", RUN)
-    logging.validated(FOUND)
-    logging.close()
 
-    (file,) = (tmp_path / "run" / "tensorboard").iterdir()
-    assert b"validation/loss" in file.read_bytes()
+@pytest.mark.processes
+@pytest.mark.parametrize("workers", [None, 1])
+def test_a_run_has_one_file_for_tensorboard_with_the_validation_in_it(tmp_path, workers):
+    how = {
+        "samples": 400, "batch": 100,
+        "data_options": {"num_slots": 4, "num_dense": 3, "num_multi_valued": 1, "rows_per_slot": 60},
+        "model_options": {"num_rows": 240, "width": 4, "hidden": [16, 8]},
+    }  # fmt: skip
+
+    result = train(
+        "ctr-dnn", folder=tmp_path / "run", workers=workers, validate_every=2, loggers=["tensorboard"], **how
+    )
+    resume(tmp_path / "run", epochs=2)
+
+    found = events(tmp_path / "run" / "tensorboard")
+    trials = {each.samples: each.figures["loss"] for each in read_validated(result.folder)}
+    assert dict(found["validation/loss"]) == pytest.approx(trials)
+    assert max(trials) == 800
+    assert [step for step, _ in found["loss"]][-1] == 800
+
+
+def test_processes_that_write_at_once_leave_whole_records(tmp_path):
+    folder = tmp_path / "board"
+    boards = [TensorBoardFile(folder) for _ in range(3)]
+    for step in range(50):
+        for name, board in zip("abc", boards, strict=True):
+            board.write({name: float(step)}, step)
+    for board in boards:
+        board.close()
+
+    assert events(folder) == {name: [(step, float(step)) for step in range(50)] for name in "abc"}
 
 
 def test_a_package_that_is_not_installed_is_said_so(monkeypatch):

@@ -18,7 +18,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import PROMETHEUS
 from dovetail.runtime.messages import Report
-from dovetail.runtime.messages.watching import WorkerStatus
+from dovetail.runtime.messages.membership import WorkerStatus
 from dovetail.runtime.monitor.metrics_page import MetricsPage
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.private_folder import remove_private_folder

@@ -11,7 +11,8 @@ from dovetail.runtime.messages import Copied, Copy, ReadCopy
 from dovetail.runtime.server.redo import copies
 from dovetail.runtime.server.redo.copies import CopyKeeper, CopySender, fetch_copy
 from dovetail.runtime.server.redo.ring import RING, put_back
-from dovetail.transport import DirectCaller, Envelope, Refused
+from dovetail.transport import Envelope, Refused
+from testbed.direct_caller import DirectCaller
 from tests.runtime.server.kept import ERA
 
 NAME = "e000003-v0000000000.redo"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dovetail.errors import SpecError
 from dovetail.runtime.blueprint import portions_of
 from dovetail.spec.run import Run, RunModel, with_settings
-from dovetail.spec.run_sites import RunExchange, RunSite, portions
+from dovetail.spec.run_sections import RunExchange, RunSite, portions
 
 
 def sites(*shares: int) -> list[RunSite]:

@@ -20,7 +20,7 @@ from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.prepare.sites import make_site_keys
 from dovetail.spec.run import Run
-from dovetail.spec.run_sites import RunExchange, RunSite
+from dovetail.spec.run_sections import RunExchange, RunSite
 from tests.runtime.runs import NUM_ROWS, assert_same_state, last_state
 
 DEADLINE_S = 300.0

@@ -49,9 +49,9 @@ def finish(run, folder, *, resume=False, last_step=None, model=None, source=None
         return alone.wait(stop=stop)
 
 
-def finish_with_servers(run, folder, *, resume=False):
-    prepare(run, folder, resume=resume)
-    alone = DirectServers(folder)
+def finish_with_servers(run, folder, *, resume=False, model=None, source=None):
+    prepare(run, folder, resume=resume, model=model, source=source)
+    alone = DirectServers(folder, model=model, source=source)
     alone.run()
     alone.close()
 
@@ -168,3 +168,13 @@ def test_a_local_run_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["kills"] == 3
     assert found["is_equal"]
+
+
+def test_how_a_run_multiplies_is_its_own_affair(tmp_path):
+    before = torch.get_float32_matmul_precision()
+    run = local_run(workers=[RunWorker(precision="tf32")])
+    prepare(msgspec.structs.replace(run, workers=(RunWorker(precision="tf32"),)), tmp_path / "run")
+    with Trainer(tmp_path / "run"):
+        assert torch.get_float32_matmul_precision() == "high"
+
+    assert torch.get_float32_matmul_precision() == before == "highest"

@@ -23,7 +23,7 @@ from dovetail.runtime.worker.compute.served_model import ServedModel
 from dovetail.runtime.worker.links.servers import ServerConnections
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.tasks.task import MicroBatch, Task
-from dovetail.transport import DirectCaller
+from testbed.direct_caller import DirectCaller
 from testbed.direct_servers import answer_as
 from tests.runtime.runs import cut, make_run
 

@@ -15,7 +15,8 @@ from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.rows.incoming import CachedIncoming
 from dovetail.runtime.worker.rows.keys import look_up
 from dovetail.runtime.worker.rows.row_cache import RowCache
-from dovetail.transport import DirectCaller, Envelope
+from dovetail.transport import Envelope
+from testbed.direct_caller import DirectCaller
 from testbed.direct_servers import answer_as
 from tests.runtime.runs import NUM_ROWS
 from tests.runtime.worker.makers import assign

@@ -103,6 +103,23 @@ def test_a_nudge_is_never_waited_for(make_bench):
     assert [fetcher.ready.get_nowait() for _ in range(AHEAD)] == [None] * AHEAD
 
 
+def test_samples_that_several_threads_read_come_in_their_order_without_those_that_nobody_wants(make_bench):
+    bench = make_bench()
+    fetcher = make_fetcher(bench, wanted=lambda task: task is not unwanted)
+    fetcher._readers = 3
+    wanted = [micro_batch(10 * number, 10 * number + 10) for number in range(9)]
+    other = micro_batch(0, 10)
+    unwanted = other.task
+    for each in (*wanted[:4], other, *wanted[4:], None):
+        fetcher.micro_batches.put(each)
+
+    with running(fetcher.run):
+        fetched = [fetcher.ready.get(timeout=60) for _ in wanted]
+
+    assert [each.micro_batch for each in fetched] == wanted
+    assert all(each.core_s > 0 for each in fetched)
+
+
 def test_samples_that_are_read_ahead_come_in_their_order_and_an_error_comes_too(make_bench):
     bench = make_bench()
     fetcher = make_fetcher(bench)

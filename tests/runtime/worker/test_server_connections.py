@@ -7,7 +7,8 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import Forgotten, Pull, Pulled, Push, Pushed, Refresh, Refreshed, Stale
 from dovetail.runtime.worker.links.servers import Abandoned, ServerConnections
 from dovetail.runtime.worker.rows.keys import look_up
-from dovetail.transport import DirectCaller, Envelope, Refused
+from dovetail.transport import Envelope, Refused
+from testbed.direct_caller import DirectCaller
 from tests.runtime.worker.makers import Bench
 
 

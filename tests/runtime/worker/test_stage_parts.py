@@ -19,7 +19,7 @@ from dovetail.runtime.worker.control import Waker
 from dovetail.runtime.worker.dense.ring import RingSync
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.stages.batches import StageBatch, StageBatches, concatenated
-from dovetail.runtime.worker.stages.dense import StageRing, TaskSums
+from dovetail.runtime.worker.stages.compute import StageRing, TaskSums
 from dovetail.runtime.worker.stages.requests import StageRequests, is_stale
 from dovetail.spec.run_sections import RunOptimizer
 from dovetail.transport import Envelope

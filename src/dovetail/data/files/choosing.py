@@ -142,7 +142,7 @@ def chosen_columns(
             f"`{where}`: what columns are for is not clear from their types: "
             + ", ".join(f"`{name}` ({_shown(kind)})" for name, kind in unclear.items()),
             hint=f"leave them out: ignore={','.join(unclear)}; name them among dense, slots or fields; "
-            'or make something of them: transforms=["hour(time)"]',
+            f'or make something of them: transforms=["hour({next(iter(unclear))})"]',
         )
     several = [name for name in listed(said.multi_valued) if name not in listed(said.slots)]
     slots = {*listed(said.slots), *several, *kinds["slots"], *kinds["many"]}

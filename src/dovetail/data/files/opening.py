@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from functools import partial
+from typing import IO, Any, TypeVar, cast
 from urllib.parse import unquote
 
 import fsspec
+import fsspec.compression
 import fsspec.utils
 import numpy as np
 import pyarrow as pa
@@ -63,17 +66,20 @@ def find_files(paths: str | Sequence[str]) -> tuple[DataFile, ...]:
     for path in [paths] if isinstance(paths, str) else paths:
         with file_errors(path):
             system, inside = fsspec.core.url_to_fs(path)
-            names = _names(system, inside)
+            names = asked_again(partial(_names, system, inside))
             if not names:
                 raise DataError(f"there is no file `{path}`", hint="check the path, or the pattern in it")
             for name in names:
-                info = system.info(name)
-                found.append(
-                    DataFile(system=system, path=name, num_bytes=int(info["size"] or 0), version=str(system.ukey(name)))
-                )
+                found.append(asked_again(partial(_known, system, name)))
     if not found:
         raise DataError("no files were named", hint="give at least one path")
     return tuple(found)
+
+
+def _known(system: Any, name: str) -> DataFile:
+    """Return what a file system says of a file."""
+    num_bytes = int(system.info(name)["size"] or 0)
+    return DataFile(system=system, path=name, num_bytes=num_bytes, version=str(system.ukey(name)))
 
 
 def partitions_between(paths: str | Sequence[str], files: Sequence[DataFile]) -> tuple[str, ...]:
@@ -86,7 +92,7 @@ def partitions_between(paths: str | Sequence[str], files: Sequence[DataFile]) ->
 def version_of(file: DataFile) -> str:
     """Return the version that a file has now."""
     with file_errors(str(file)):
-        return str(file.system.ukey(file.path))
+        return asked_again(lambda: str(file.system.ukey(file.path)))
 
 
 def is_packed(file: DataFile) -> bool:
@@ -101,10 +107,101 @@ def opened(file: DataFile, *, unpack: bool = True) -> Iterator[IO[bytes]]:
     packing = fsspec.utils.infer_compression(file.path) if unpack and not is_zstd else None
     with file_errors(str(file)), contextlib.ExitStack() as stack:
         try:
-            stream = stack.enter_context(fsspec.core.OpenFile(file.system, file.path, "rb", compression=packing))
-        except ValueError as problem:
+            raw: Any = file.system.open(file.path, "rb") if file.is_local else in_ranges(file)
+            stream = stack.enter_context(raw)
+            if packing is not None:
+                stream = stack.enter_context(fsspec.compression.compr[packing](stream, mode="r"))
+        except (KeyError, ValueError) as problem:
             raise DataError(f"`{file}`: {problem}", hint="install what unpacks it, or unpack it yourself") from None
         yield cast("IO[bytes]", io.BufferedReader(Unpacked(stream), CHUNK_BYTES) if is_zstd else stream)
+
+
+T = TypeVar("T")
+ATTEMPTS, FIRST_PAUSE_S = 5, 0.2
+"""How often a file of another machine is asked for, and how long the first pause is; each is twice the one before."""
+FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError, TypeError, ImportError)
+"""What asking again does not mend."""
+
+
+def asked_again(ask: Callable[[], T]) -> T:
+    """Return what a file system of another machine answers; where a connection fails it is asked again, a few times."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return ask()
+        except FINAL:
+            raise
+        except Exception as problem:  # whatever a file system's package raises
+            if attempt == ATTEMPTS - 1:
+                raise OSError(f"{problem or type(problem).__name__} ({ATTEMPTS} times)") from problem
+            time.sleep(FIRST_PAUSE_S * 2**attempt)
+    raise OSError("not asked")
+
+
+def in_ranges(file: DataFile) -> IO[bytes]:
+    """Open a file of another machine; it is read in large ranges."""
+    return cast("IO[bytes]", io.BufferedReader(Fetched(file), CHUNK_BYTES))
+
+
+class Fetched(io.RawIOBase):
+    """A file of another machine, opened again where its connection breaks."""
+
+    def __init__(self, file: DataFile) -> None:
+        """Open it."""
+        self._file, self._place = file, 0
+        self._stream: Any = None
+        asked_again(self._opened)
+
+    def _opened(self) -> Any:
+        """Return the open file, at the byte that is next."""
+        if self._stream is None:
+            self._stream = self._file.system.open(self._file.path, "rb", block_size=CHUNK_BYTES)
+            self._stream.seek(self._place)
+        return self._stream
+
+    def _asked(self, ask: Callable[[Any], T]) -> T:
+        def once() -> T:
+            try:
+                return ask(self._opened())
+            except BaseException:
+                self._close_stream()
+                raise
+
+        return asked_again(once)
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that it can be read from anywhere."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, as far as there is something."""
+        read: bytes = self._asked(lambda stream: stream.read(len(buffer)))
+        buffer[: len(read)] = read
+        self._place += len(read)
+        return len(read)
+
+    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte, counted from the first one, from here or from the end."""
+        self._place = self._asked(lambda stream: int(stream.seek(place, whence)))
+        return self._place
+
+    def tell(self) -> int:
+        """Return which byte is next."""
+        return self._place
+
+    def close(self) -> None:
+        """Close it."""
+        self._close_stream()
+        super().close()
+
+    def _close_stream(self) -> None:
+        if self._stream is not None:
+            with contextlib.suppress(Exception):
+                self._stream.close()
+            self._stream = None
 
 
 class Unpacked(io.RawIOBase):

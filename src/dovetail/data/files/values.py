@@ -129,7 +129,10 @@ def numbers_or_none(
         or pa.types.is_boolean(values.type)
         or pa.types.is_null(values.type)
     ):
-        raise DataError(f"column `{name}` holds {values.type}, not numbers", hint="name it among the slots instead")
+        hint = "name it among the slots instead"
+        if pa.types.is_temporal(values.type):
+            hint = f'make something of it: transforms=["hour({name})", "weekday({name})"]'
+        raise DataError(f"column `{name}` holds {values.type}, not numbers", hint=hint)
     numbers = np.array(pc.fill_null(values.cast(pa.float64(), safe=False), 0.0).to_numpy(zero_copy_only=False))
     with np.errstate(over="ignore"):
         finite = np.isfinite(numbers.astype(np.float32))
@@ -155,20 +158,23 @@ def tensor_of(
     values = plain(column)
     kind = values.type
     if is_text(kind):
-        words = pc.split_pattern(pc.fill_null(values.cast(pa.string()), ""), separator)
+        text = values.cast(pa.string())
+        text = pc.if_else(
+            pc.equal(pc.binary_length(text), 0), pa.scalar(None, pa.string()), text
+        )  # no numbers, not one
         try:
-            values = words.cast(pa.list_(pa.int64() if whole else pa.float64()))
+            values = pc.split_pattern(text, separator).cast(pa.list_(pa.int64() if whole else pa.float64()))
         except pa.ArrowInvalid as problem:
             kind = "whole numbers" if whole else "numbers"
             raise DataError(
                 f"field `{name}` is not {kind} with `{separator}` between: {problem}", hint="give its `separator`"
             ) from None
-    if is_list(values.type):
-        rows = [_nested(row) for row in values.to_pylist()]
-    else:
+    if not is_list(values.type):
         numbers = numbers_of(column, bad, name, may_lack=False)
         is_whole = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
         return torch.from_numpy(numbers.astype(np.int64 if is_whole else np.float32))
+    is_whole = whole or _is_whole(_innermost(values.type), name)
+    rows = _lists_of(values, name, np.int64 if is_whole else np.float64)
     dims = max((row.ndim for row in rows), default=1)
     for number, row in enumerate(rows):
         if row.ndim != dims and row.size:
@@ -181,7 +187,6 @@ def tensor_of(
     longest = [max((row.shape[d] for row in good if row.ndim == dims), default=0) for d in range(dims)]
     if shape is not None:
         longest = [int(np.prod(shape))] if dims == 1 else longest
-    is_whole = whole or all(np.issubdtype(row.dtype, np.integer) for row in rows if row.size)
     packed = np.zeros((len(rows), *longest), dtype=np.int64 if is_whole else np.float32)
     for number, row in enumerate(good):
         if row.ndim == dims:
@@ -190,14 +195,49 @@ def tensor_of(
     return tensor.reshape(len(rows), *shape) if shape is not None else tensor
 
 
-def _nested(row: object) -> NDArray[np.generic]:
-    """Return a list of numbers, or of such lists, as an array."""
-    if row is None:
-        return np.zeros(0)
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values of lists, or of lists of lists."""
+    return _innermost(kind.value_type) if is_list(kind) else kind
+
+
+def _is_whole(kind: pa.DataType, name: str) -> bool:
+    """Say whether the numbers of a field are whole; refuse values that are no numbers."""
+    if pa.types.is_integer(kind) or pa.types.is_null(kind):
+        return True
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind):
+        return False
+    raise DataError(
+        f"field `{name}` holds lists of {kind}, and a field is of numbers",
+        hint=f"name it among the slots, which take text: slots=[{name!r}, ...], multi_valued=[{name!r}]; or number its "
+        "values before",
+    )
+
+
+def _lists_of(values: pa.Array, name: str, kind: type[np.generic]) -> list[NDArray[np.generic]]:
+    """Return lists of numbers, or lists of such lists, as an array each; a number that lacks is 0."""
+    if is_list(values.type.value_type):
+        return [_nested(row, kind) for row in values.to_pylist()]
+    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+    numbers = pc.list_flatten(values)
     try:
-        return np.asarray(row)
-    except ValueError:
+        flat = pc.fill_null(numbers.cast(pa.int64() if kind is np.int64 else pa.float64()), 0)
+    except pa.ArrowInvalid as problem:
+        raise DataError(f"field `{name}`: {problem}", hint="whole numbers are below 2**63") from None
+    pieces = np.split(flat.to_numpy(zero_copy_only=False).astype(kind), np.cumsum(lengths))
+    return pieces[: len(values)]
+
+
+def _nested(row: object, kind: type[np.generic]) -> NDArray[np.generic]:
+    """Return lists within a list as an array."""
+    try:
+        return np.asarray(_filled(row or []), dtype=kind)
+    except (ValueError, OverflowError):
         raise DataError("a field's lists within lists are of unlike lengths", hint="make them alike") from None
+
+
+def _filled(value: object) -> object:
+    """Return nested lists with 0 for what lacks."""
+    return [_filled(each) for each in value] if isinstance(value, list) else 0 if value is None else value
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -7,9 +7,11 @@ delete a marked row hands it over first. So each is written once, as it was at t
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
-from concurrent.futures import Future
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +34,8 @@ from dovetail.embedding.store import TieredStore
 
 PART_ROWS = 65_536
 """Rows of one file; as many may wait in memory before whoever adds more has to write them."""
+WRITERS = 4
+"""Threads that write rows of a device, all of which come at once; more than the disk keeps up with bring nothing."""
 
 
 @dataclass(slots=True)
@@ -51,8 +55,12 @@ class Snapshot:
     _waiting: list[CheckpointPart] = field(default_factory=list)
     _num_waiting: int = 0
     _sums: dict[str, str] = field(default_factory=dict)
+    _num_files: int = 0
     _num_rows: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _writers: ThreadPoolExecutor | None = None
+    _under_way: deque[tuple[str, Future[str]]] = field(default_factory=deque)
+    """Parts that writers are at."""
 
     @classmethod
     def begin(
@@ -102,13 +110,31 @@ class Snapshot:
                 *(np.concatenate(pieces) for pieces in zip(*(p[:4] for p in self._waiting), strict=True))
             )
             self._waiting, self._num_waiting = [], 0
-            name = f"part-{len(self._sums):05d}.safetensors"
-            self._sums[name] = write_part(self.temporary / name, part)
+            name = f"part-{self._num_files:05d}.safetensors"
+            self._num_files += 1
             self._num_rows += len(part.keys)
+            if self._writers is None:
+                self._sums[name] = write_part(self.temporary / name, part)
+                return
+            self._under_way.append((name, self._writers.submit(write_part, self.temporary / name, part)))
+            while len(self._under_way) > 2 * WRITERS:  # each is held in memory until it is written
+                self._settle_one()
+
+    def write_beside(self) -> None:
+        """Have what comes from now on written by several threads, while more is taken."""
+        self._writers = ThreadPoolExecutor(min(WRITERS, os.cpu_count() or 1), thread_name_prefix="dovetail-writing")
+
+    def _settle_one(self) -> None:
+        name, written = self._under_way.popleft()
+        self._sums[name] = written.result()
 
     def commit(self) -> Checkpoint:
         """Write the rest and the manifest, and give the checkpoint its name: from then on it is whole."""
         self.flush(at_least=1)
+        while self._under_way:
+            self._settle_one()
+        if self._writers is not None:
+            self._writers.shutdown()
         if len(self.tombstones):
             none = CheckpointPart.empty(self.settings.row_width)
             self._sums["tombstones.safetensors"] = write_part(
@@ -137,6 +163,8 @@ class Snapshot:
 
     def abandon(self) -> None:
         """Delete what was written."""
+        if self._writers is not None:
+            self._writers.shutdown(cancel_futures=True)
         with contextlib.suppress(OSError):
             shutil.rmtree(self.temporary)
 
@@ -211,6 +239,7 @@ class Saver:
         device = self._store.device
         if device is None or not device.num_rows:
             return
+        snapshot.write_beside()
         known = device.metadata_at(device.taken())
         wanted = np.flatnonzero(np.ones(len(known.keys), dtype=np.bool_) if everything else known.states == CHANGED)
         for start in range(0, len(wanted), PART_ROWS):

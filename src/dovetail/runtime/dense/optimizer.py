@@ -88,13 +88,6 @@ class DenseOptimizer(ABC):
         numbers = map(np.float32, self.numbers(self.learning_rate * factor, step_number))
         type(self).kernel(values, read_only, *parts, np.float32(scale), limit, *numbers)
 
-    def change_on_device(
-        self, values: Tensor, gradients: Tensor, state: Mapping[str, Tensor], *, step_number: int, factor: float
-    ) -> None:
-        """Do what `step` does with vectors on a device, and gradients that are scaled and clipped."""
-        parts = [state[name] for name in self.vectors]
-        self.on_device(values, gradients, *parts, *self.numbers(self.learning_rate * factor, step_number))
-
     @abstractmethod
     def numbers(self, rate: float, step_number: int) -> tuple[float, ...]:
         """Return what the kernel takes last: the rate, then its settings."""
@@ -102,7 +95,10 @@ class DenseOptimizer(ABC):
     @staticmethod
     @abstractmethod
     def on_device(values: Tensor, gradient: Tensor, *rest: Any) -> None:
-        """Change `values` and the vectors of state, which come next, by the formula of the kernel and its numbers."""
+        """Change `values` and the vectors of state, which come next, by the formula of the kernel and its numbers.
+
+        Numbers may lie on the device: then the same launches serve a later step, whose numbers are others.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +116,7 @@ class DenseSGD(DenseOptimizer):
     def on_device(values: Tensor, gradient: Tensor, *rest: Any) -> None:
         """Step by the gradient."""
         (rate,) = rest
-        values.add_(gradient, alpha=-rate)
+        values.sub_(gradient * rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +137,7 @@ class DenseMomentum(DenseOptimizer):
         """Step by the velocity."""
         velocity, rate, kept = rest
         velocity.mul_(kept).add_(gradient)
-        values.add_(velocity, alpha=-rate)
+        values.sub_(velocity * rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +163,7 @@ class DenseAdagrad(DenseOptimizer):
         """Step by the gradient over the root of all squares."""
         squares, rate, epsilon = rest
         squares.addcmul_(gradient, gradient)
-        values.addcdiv_(gradient, squares.sqrt().add_(epsilon), value=-rate)
+        values.sub_((gradient * rate).div_(squares.sqrt().add_(epsilon)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +205,8 @@ class DenseAdam(DenseOptimizer):
         """Step by the moments."""
         first, second, rate, left1, left2, epsilon, root, kept = rest
         first.lerp_(gradient, left1)
-        second.mul_(1 - left2).addcmul_(gradient, gradient, value=left2)
-        values.mul_(kept).addcdiv_(first, second.sqrt().mul_(root).add_(epsilon), value=-rate)
+        second.mul_(1 - left2).addcmul_(gradient, gradient * left2)
+        values.mul_(kept).sub_((first * rate).div_(second.sqrt().mul_(root).add_(epsilon)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,22 +295,27 @@ class GroupedOptimizer:
             mine = {name: vector[here] for name, vector in state.items()}
             part.optimizer.step(values[here], gradients[here], mine, **how)
 
+    def numbers(self, *, step_number: int, factor: float) -> list[tuple[float, ...]]:
+        """Return the numbers of each part's step; `step_on_device` takes them."""
+        rates = [part.optimizer.learning_rate * factor for part in self.parts]
+        return [part.optimizer.numbers(rate, step_number) for part, rate in zip(self.parts, rates, strict=True)]
+
     def step_on_device(
         self,
         values: Tensor,
         gradients: Tensor,
         state: Mapping[str, Tensor],
         *,
-        scale: float,
+        numbers: Sequence[Sequence[float | Tensor]],
+        scale: float | Tensor,
         clip_value: float | None,
-        **how: Any,
     ) -> None:
         """Do what `step` does with vectors on a device; changes `gradients` too."""
         scale_and_clip(gradients, scale, clip_value)
-        for part in self.parts:
+        for part, own in zip(self.parts, numbers, strict=True):
             here = slice(part.first, part.last)
-            mine = {name: vector[here] for name, vector in state.items()}
-            part.optimizer.change_on_device(values[here], gradients[here], mine, **how)
+            mine = [state[name][here] for name in part.optimizer.vectors]
+            part.optimizer.on_device(values[here], gradients[here], *mine, *own)
 
 
 def optimizer_of(blueprint: Blueprint, part: slice | None = None) -> GroupedOptimizer:
@@ -366,14 +367,14 @@ def clipped_scale(scale: float, square: float, limit: float) -> float:
     return scale * min(1.0, limit / (math.sqrt(square) * scale + 1e-6))
 
 
-def scale_and_clip(gradients: Tensor, scale: float, clip_value: float | None) -> None:
+def scale_and_clip(gradients: Tensor, scale: float | Tensor, clip_value: float | None) -> None:
     """Multiply a gradient by `scale`, and clip its numbers."""
     gradients.mul_(scale)
     if clip_value is not None:
         gradients.clamp_(-clip_value, clip_value)
 
 
-def scale_to_norm(gradients: Tensor, scale: float, limit: float) -> None:
+def scale_to_norm(gradients: Tensor, scale: float | Tensor, limit: float) -> None:
     """Multiply a gradient by `scale`, and by less where its norm were above `limit`; nobody waits for the device."""
     norm = gradients.double().square().sum().sqrt() * scale
     gradients.mul_((scale * (limit / (norm + 1e-6)).clamp(max=1.0)).to(gradients.dtype))

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from dovetail.data import read_rows
 from dovetail.data.adopt import as_source
@@ -69,7 +71,8 @@ def reader_facts(source: Source) -> dict[str, Any]:
 def write_reader(out: Path, source: Source, inputs: tuple[str, ...]) -> tuple[str, ...]:
     """Write the reader beside a model whose inputs it can make; return the files written."""
     (out / READER).unlink(missing_ok=True)
-    if getattr(source, "columns", None) is None or not set(inputs) <= {"dense", "ids", "offsets"}:
+    made = {"dense", "ids", "offsets", *(field.name for field in source.schema.fields)}
+    if getattr(source, "columns", None) is None or not set(inputs) <= made:
         return ()
     (out / READER).write_text(READER_PROGRAM, encoding="utf-8")
     return (READER,)
@@ -78,6 +81,10 @@ def write_reader(out: Path, source: Source, inputs: tuple[str, ...]) -> tuple[st
 WEIGHTS, PROGRAM, FACTS, README = "model.safetensors", "model.pt2", "model.json", "README.txt"
 CHECKED_SIZES = (5, 1, 2)
 """Batch sizes on which the program must answer as the model does; the first is the one it is made from."""
+LOOKED_AT = 4096
+"""Samples whose longest sequence says how long those are that a program of one length takes."""
+LONGER = 3
+"""By so many zeros sequences are made longer to see that a program takes any length."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +94,10 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     inputs: tuple[str, ...]
     parameters: int
+    least_samples: int = 1
+    """The fewest samples that the program takes at once: torch.export cannot do without two for some layers."""
+    lengths: dict[str, int] = {}
+    """How long sequences are that the program takes, where it does not take any length."""
     why_no_program: str = ""
     """Where torch.export gave up: what it said."""
 
@@ -183,55 +194,127 @@ def export_model(model: Model, source: Source, out: Path, *, facts: dict[str, An
         raise TrainingError(f"{out} cannot be made: {error.strerror}", hint="give another --out") from None
     model.eval()
     scoring = (ScoringGraph(model) if isinstance(model, LayerGraph) else ScoringWhole(model, source.schema)).eval()
-    why = _write_program(scoring, source, out)
+    program = _write_program(scoring, source, out)
     tensors = {name: value.detach().clone().contiguous() for name, value in model.owner.state_dict().items()}
-    details = {**(facts or {}), "inputs": scoring.inputs, "schema": asdict(source.schema), **reader_facts(source)}
+    schema = asdict(source.schema) | {"fields": _fields(source, program.lengths)}
+    details = {**(facts or {}), "inputs": scoring.inputs, "schema": schema, **reader_facts(source)}
     try:
         save_file(tensors, out / WEIGHTS)
         (out / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(details), indent=1))
-        (out / README).write_text(_readme(scoring.inputs, model, has_program=not why), encoding="utf-8")
         readers = write_reader(out, source, scoring.inputs)
+        (out / README).write_text(_readme(scoring.inputs, model, program, readers), encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise cannot_write(out, error) from None
-    files = (WEIGHTS, *(() if why else (PROGRAM,)), FACTS, *readers, README)
+    files = (WEIGHTS, *(() if program.why_not else (PROGRAM,)), FACTS, *readers, README)
     total = sum(value.numel() for value in tensors.values())
-    return Exported(folder=str(out), files=files, inputs=scoring.inputs, parameters=total, why_no_program=why)
+    return Exported(
+        folder=str(out),
+        files=files,
+        inputs=scoring.inputs,
+        parameters=total,
+        least_samples=program.least_samples,
+        lengths=program.lengths,
+        why_no_program=program.why_not,
+    )
 
 
-def _write_program(scoring: Scoring, source: Source, out: Path) -> str:
-    """Write the scoring path by torch.export; return why that cannot be, or nothing."""
+def _fields(source: Source, lengths: dict[str, int]) -> list[dict[str, Any]]:
+    """Return further fields as they really are: how many dimensions, whole numbers or not, and of which length."""
+    batch, found = source.read(0, 1), []
+    for field in source.schema.fields:
+        tensor = batch.extra[field.name]
+        dims = tensor.dim() - 1
+        shape = field.shape if len(field.shape) == dims and None not in field.shape else (None,) * dims
+        kind = str(tensor.dtype).removeprefix("torch.")
+        length = {"length": lengths[field.name]} if field.name in lengths else {}
+        found.append({"name": field.name, "shape": shape, "dtype": kind, **length})
+    return found
+
+
+class Program(msgspec.Struct, frozen=True):
+    """What torch.export made of a model."""
+
+    least_samples: int = 1
+    lengths: dict[str, int] = {}
+    """Of sequences, where only one length can be taken."""
+    why_not: str = ""
+    """Where it gave up: what it said."""
+
+
+def _write_program(scoring: Scoring, source: Source, out: Path) -> Program:
+    """Write the scoring path by torch.export, as free as can be; else say why that cannot be.
+
+    Recurrent layers are unrolled, so a program of theirs has one length, and may want two samples at least.
+    """
     batches = [source.read(0, size) for size in CHECKED_SIZES]
-    try:
-        with _any_batch_size(), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of how PyTorch's own layers are written
-            made = torch.export.export(
-                scoring, scoring.arguments(batches[0]), dynamic_shapes=_shapes(scoring.inputs, source.schema.num_slots)
-            )
-            saved = io.BytesIO()
-            torch.export.save(made, saved)  # to memory: on a full disk it would take the process with it
-            (out / PROGRAM).write_bytes(saved.getvalue())
-            del saved
-            loaded = torch.export.load(out / PROGRAM).module()
-            for batch in batches:
-                arguments = scoring.arguments(batch)
-                if not _same(loaded(*arguments), scoring(*arguments)):
-                    raise TrainingError(f"it answers otherwise for {batch.num_samples} samples", hint="")
-    except OSError as error:
-        with suppress(OSError):
+    longest = _longest(scoring.inputs, source)
+    of_lengths: list[dict[str, int]] = [{}, longest] if longest else [{}]
+    why = ""
+    for least, lengths in product((1, 2), of_lengths):
+        try:
+            checked = [batch for batch in batches if batch.num_samples >= least]
+            arguments = [_arguments(scoring, batch, lengths) for batch in checked]
+            if longest and not lengths:
+                arguments += [_arguments(scoring, batches[0], longest | {n: m + LONGER for n, m in longest.items()})]
+            _export(scoring, arguments, _shapes(scoring.inputs, source, least, lengths), out / PROGRAM)
+        except OSError as error:
+            with suppress(OSError):
+                (out / PROGRAM).unlink(missing_ok=True)
+            raise cannot_write(out / PROGRAM, error) from None
+        except Exception as problem:  # torch.export fails in as many ways as there are models
             (out / PROGRAM).unlink(missing_ok=True)
-        raise cannot_write(out / PROGRAM, error) from None
-    except Exception as problem:  # torch.export fails in as many ways as there are models
-        (out / PROGRAM).unlink(missing_ok=True)
-        first_line = next(iter(str(problem).strip().splitlines()), "")
-        return f"{type(problem).__name__}: {first_line}"
-    return ""
+            first_line = next(iter(str(problem).strip().splitlines()), "")
+            why = why or f"{type(problem).__name__}: {first_line}"
+        else:
+            return Program(least, lengths)
+    return Program(why_not=why)
 
 
-def _shapes(inputs: tuple[str, ...], num_slots: int) -> tuple[dict[str, Any], ...] | tuple[Any, ...]:
-    """Return which sizes may change: the samples, the ids, and with the samples the bags of ids."""
-    samples = torch.export.Dim("samples", min=1, max=1 << 24)
+def _export(scoring: Scoring, arguments: list[tuple[Tensor, ...]], shapes: Any, path: Path) -> None:
+    """Write a program made from the first arguments, once it answers all of them as the model does."""
+    with _any_batch_size(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of how PyTorch's own layers are written
+        made = torch.export.export(scoring, arguments[0], dynamic_shapes=shapes)
+        saved = io.BytesIO()
+        torch.export.save(made, saved)  # to memory: on a full disk it would take the process with it
+        path.write_bytes(saved.getvalue())
+        del saved
+        loaded = torch.export.load(path).module()
+        for each in arguments:
+            if not _same(loaded(*each), scoring(*each)):
+                raise TrainingError(f"it answers otherwise for inputs of {[list(one.shape) for one in each]}", hint="")
+
+
+def _longest(inputs: tuple[str, ...], source: Source) -> dict[str, int]:
+    """Return the longest of each sequence that a model reads, over samples from the first on."""
+    free = [field.name for field in source.schema.fields if field.name in inputs and None in field.shape]
+    if not free:
+        return {}
+    count = LOOKED_AT if source.num_samples is None else min(LOOKED_AT, source.num_samples)
+    batch = source.read(0, count)
+    return {name: batch.extra[name].shape[1] for name in free if batch.extra[name].dim() == 2}
+
+
+def _arguments(scoring: Scoring, batch: Batch, lengths: dict[str, int]) -> tuple[Tensor, ...]:
+    """Return what a batch passes to `forward`, sequences with zeros behind up to a length."""
+    named = zip(scoring.inputs, scoring.arguments(batch), strict=True)
+    return tuple(
+        functional.pad(tensor, (0, lengths[name] - tensor.shape[1])) if name in lengths else tensor
+        for name, tensor in named
+    )
+
+
+def _shapes(inputs: tuple[str, ...], source: Source, least_samples: int, lengths: dict[str, int]) -> tuple[Any, ...]:
+    """Return which sizes may change: the samples, the ids, with the samples the bags of ids, and free lengths."""
+    num_slots, batch = source.schema.num_slots, source.read(0, 1)
+    samples = torch.export.Dim("samples", min=least_samples, max=1 << 24)
     num_ids = torch.export.Dim("ids", min=0, max=1 << 40)
     sizes: dict[str, Any] = {"ids": {0: num_ids}, "offsets": {0: num_slots * samples + 1} if num_slots else None}
+    for at, field in enumerate(source.schema.fields):
+        free = None in field.shape and field.name not in lengths
+        dims = range(1, batch.extra[field.name].dim()) if free else ()
+        named = {dim: torch.export.Dim(f"length_{at}_{dim}", min=0, max=1 << 24) for dim in dims}
+        sizes[field.name] = {0: samples, **named}
     return (tuple(sizes.get(name, {0: samples}) for name in inputs),)
 
 
@@ -255,18 +338,31 @@ def _any_batch_size() -> Iterator[None]:
         yield
 
 
-def _readme(inputs: tuple[str, ...], model: Model, *, has_program: bool) -> str:
+def _readme(inputs: tuple[str, ...], model: Model, program: Program, readers: tuple[str, ...]) -> str:
     """Return how to load what lies in the folder."""
-    program = f"""
+    limits = ""
+    if program.least_samples > 1:
+        limits += (
+            f"\nIt takes {program.least_samples} samples at least, as torch.export cannot do without for one of the "
+            "layers: to score one, give it twice.\n"
+        )
+    for name, length in program.lengths.items():
+        limits += f"\n`{name}` has {length} values a sample, zeros behind: a layer is unrolled to that length.\n"
+    run = f"""
 The program needs PyTorch alone:
 
     import torch
     model = torch.export.load("{PROGRAM}").module()
     scores = model({", ".join(inputs)})
-
+{limits}"""
+    shapes = f"""
 `dense` is float32 [samples, numbers]; `ids` is int64, the ids of all samples and slots one after the other; `offsets`
-is int64 [samples * slots + 1]: where each slot of each sample begins in `ids`, and the number of ids last.
-{FACTS} names the numbers and slots in their order. Where there is a read_rows.py, it makes these tensors of raw rows:
+is int64 [samples * slots + 1]: where each slot of each sample begins in `ids`, and the number of ids last. Further
+fields have one row a sample, with zeros behind those that are shorter. {FACTS} names the numbers, slots and fields in
+their order.
+"""
+    read = f"""
+{READER} makes these tensors of raw rows, also for a module with the parameters below:
 
     from read_rows import tensors
     scores = model(*tensors([{{"price": 3.5, "colour": "red"}}, {{"price": None, "colour": None}}]))
@@ -286,5 +382,7 @@ The parameters and buffers, under the names that the module itself has for them 
     from safetensors.torch import load_file
     {make}
     model.load_state_dict(load_file("{WEIGHTS}"))
+    model.eval()
 """
-    return "A model that was trained by Dovetail.\n" + (program if has_program else "") + weights
+    parts = ("" if program.why_not else run, shapes, read if readers else "", weights)
+    return "A model that was trained by Dovetail.\n" + "".join(parts)

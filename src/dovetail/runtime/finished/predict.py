@@ -29,6 +29,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import restore_model
 from dovetail.runtime.folder import BEST
 from dovetail.runtime.model.build import Model
+from dovetail.runtime.model.dry_run import check_rows
 from dovetail.runtime.trust import check_trusted
 
 BATCH = 2048
@@ -40,6 +41,7 @@ def answers(model: Model, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Sco
     for batch in batches:
         with torch.no_grad():
             answer = model.predict(batch)
+        check_rows(answer, batch)
         yield batch, answer
 
 

@@ -75,10 +75,23 @@ def check_by_name(run: Run, *, model: nn.Module | None, source: Source | None) -
         if given is None and "." in name and ":" not in name:
             raise TrainingError(
                 f"the {what} of this run is an object of a Python program, `{name}`",
-                hint="give them there: model= and source= of evaluate_run, export_run and predict_run, resume(folder, "
-                "model=..., data=...) or restore_into(model, folder); "
-                "or train by the name package.module:function",
+                hint=_how_to_give(what, name),
             )
+
+
+def _how_to_give(what: str, name: str) -> str:
+    """Return where a model or data that were objects are given."""
+    if what == "data":
+        return (
+            "say which others to look at: --data FILE; in a program source= of evaluate and export, data= of resume; "
+            "or train on data by their path"
+        )
+    module, _, kind = name.rpartition(".")
+    place = "FILE.py" if module == "__main__" else module
+    return (
+        f"say what makes it: --model {place}:{kind} of evaluate, predict and export (a class, or a function without "
+        f"arguments); in a program model={kind}(...), which resume takes too; or train it by that name from the start"
+    )
 
 
 def fill_model(model: Model, blueprint: Blueprint, run_folder: Path, folder: Path) -> None:
@@ -89,8 +102,9 @@ def fill_model(model: Model, blueprint: Blueprint, run_folder: Path, folder: Pat
     sparse = sparse_modules(model)
     if tuple(each.spec() for each in sparse) != blueprint.tables or dense_entries(model) != blueprint.dense:
         raise TrainingError(
-            f"{folder} was trained with another model than this",
-            hint="give the model that the run began with, built with the same options",
+            f"{folder} was trained with another model than this: {_what_differs(model, blueprint)}",
+            hint="give the model that the run began with, built with the same options: --model package.module:function "
+            "of a function that does",
         )
     with torch.no_grad():
         values, _ = checkpoints.load_dense(folder, manifest)
@@ -108,6 +122,19 @@ def fill_model(model: Model, blueprint: Blueprint, run_folder: Path, folder: Pat
                 each.module.weight.copy_(rows)
         read_fixed(model, run_folder, blueprint.fixed)
         read_statistics(model, folder, manifest)
+
+
+def _what_differs(model: Model, blueprint: Blueprint) -> str:
+    """Return the first parameter that is not as it was, in words."""
+    there = {each.name: list(each.shape) for each in blueprint.dense}
+    there |= {each.name: [each.num_rows, each.width] for each in blueprint.tables}
+    here = {each.name: list(each.shape) for each in dense_entries(model)}
+    here |= {spec.name: [spec.num_rows, spec.width] for spec in (each.spec() for each in sparse_modules(model))}
+    for name in [*there, *here]:
+        if there.get(name) != here.get(name):
+            was, now = (f"of shape {each[name]}" if name in each else "not there" for each in (there, here))
+            return f"`{name}` was {was}, and is {now}"
+    return "its parameters come in another order, or are stored otherwise"
 
 
 def _check_of_this_run(manifest: RunManifest, blueprint: Blueprint, folder: Path) -> None:

@@ -105,6 +105,10 @@ class TrainingResult:
     """From the first process to the last checkpoint."""
     samples_per_s: float
     """While it trained."""
+    steady_samples_per_s: float | None = None
+    """Once it went steadily: its first steps, in which kernels compile and rows are new, are left out."""
+    steady_spread: float | None = None
+    """How much that went up and down, relative."""
     loss: float
     auc: float
     """Of the last samples that were trained on, as they were seen; NaN where the model has no such score."""
@@ -200,6 +204,7 @@ class TrainingResult:
             "interrupted": self.interrupted,
             "seconds": self.seconds,
             "samples_per_s": round(self.samples_per_s, 1),
+            "steady_samples_per_s": None if self.steady_samples_per_s is None else round(self.steady_samples_per_s, 1),
             "loss": None if math.isnan(self.loss) else self.loss,
             "auc": None if math.isnan(self.auc) else self.auc,
             "metrics": {name: None if math.isnan(value) else value for name, value in self.metrics.items()},

@@ -331,10 +331,13 @@ def _be(files: list[int]) -> int:
 
 def _things(order: BinaryIO, preparation: dict[str, Any]) -> tuple[Any, ...]:
     """Return the objects of an order, with the launcher's main script imported."""
+    from dovetail.runtime.prepare.main_guard import importing  # noqa: PLC0415 - in the child: the server stays small
+
     current = multiprocessing.current_process()
     current._inheriting = True  # type: ignore[attr-defined]  # by which a script that is imported knows that it is
     try:
-        spawn.prepare(preparation)
+        with importing(preparation.get("init_main_from_path")):
+            spawn.prepare(preparation)
         found = pickle.load(order)  # noqa: S301 - of the launcher, which is this user's
     finally:
         del current._inheriting  # type: ignore[attr-defined]

@@ -2,50 +2,39 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from torch import nn
 
 from dovetail.data.source import Source
-from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.clocks import AwakeClock
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import REDO, ROWS, ask_for
-from dovetail.runtime.launch.child import Child, FalseStarts, Starter
+from dovetail.runtime.launch.child import Child, FalseStarts
 from dovetail.runtime.launch.elastic_workers import ElasticWorkers
 from dovetail.runtime.launch.hosts.protocol import HERE, Handle
-from dovetail.runtime.launch.sandbox import Quotas, Sandbox, check_ring
+from dovetail.runtime.launch.sandbox import Sandbox, check_ring
+from dovetail.runtime.launch.watched_run import LOOK_S, WatchedRun
 from dovetail.runtime.messages import Died, Report, SaveNow, Status
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.prepare.lock import RunLock
-from dovetail.runtime.prepare.main_guard import check_guarded
 from dovetail.runtime.prepare.resolve import COORDINATOR
-from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.process import Process
 from dovetail.transport import Caller, sweep
 
 if TYPE_CHECKING:
     from dovetail.runtime.launch.hosts.fleet import Fleet
 
-LOOK_S = 0.1
-"""How often a watched run is asked how it goes, and its processes are seen to."""
 ASK_AGAIN_S = 2.0
 """When a question to a coordinator that ended in the same moment is put again."""
 ANSWER_S = 45.0
 """How long the coordinator may take to answer before it is started again; then twice as long."""
-STOP_AGAIN_S = 10.0
-"""When the wish to stop is told again: a coordinator that came back has forgotten it."""
 
 
-class LocalRun:
-    """A run whose processes are children of this one.
+class LocalRun(WatchedRun):
+    """A run with coordinator and servers.
 
     with LocalRun(folder) as run:
         run.wait()
@@ -61,55 +50,33 @@ class LocalRun:
         lock: RunLock | None = None,
         fleet: Fleet | None = None,
     ) -> None:
-        """Get ready to start what `prepare` made; without a `sandbox`, the run file's quotas hold.
+        """Get ready to start what `prepare` made.
 
         With a `fleet`, workers are on its hosts; coordinator and servers are children of this process all the same.
-        Without a `lock` the run is locked from the first process to the last.
         """
-        self.folder, self._lock, self._fleet = folder, lock, fleet
-        self.blueprint = Blueprint.read(folder)
-        self.sandbox: Sandbox = Quotas(self.blueprint) if sandbox is None else sandbox
-        self._starter = Starter(folder, self.sandbox, model, source)
+        super().__init__(folder, model=model, source=source, sandbox=sandbox, lock=lock)
+        self._fleet = fleet
         self._process = Process(folder, LAUNCHER)
         self._roles = [COORDINATOR, *(spec.name for spec in self.blueprint.servers)]
-        self.children: dict[str, Child] = {}
         self._elastic = ElasticWorkers(folder, self.blueprint, self.children, self._start)
         self._starter.environment_of = self._elastic.environment_of
-        self._things = ExitStack()
+        self._false_starts = FalseStarts(folder, self.children)
         self._line: Caller | None = None
-        self._clock = AwakeClock()
         self._answer_s = ANSWER_S
         self._answered_s = self._clock.now()
         self._request: int | None = None
         self._asked_s = 0.0
-        self.report: Report | None = None
-        self.events: list[str] = []
         self._next_event = 0
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> LocalRun:
-        """Start every process."""
-        try:
-            if self._lock is None:
-                self._lock = self._things.enter_context(RunLock(self.folder))
-            check_ring(self.blueprint.run, self.sandbox)
-            self._starter.inherited = (self._lock.descriptor,)
-            self._things.enter_context(self.sandbox)
-            for name in [*self._roles, *(name for name, _ in self.blueprint.run.each_worker())]:
-                self._start(name)
-            self._line = self._process.call_coordinator()
-            self._answered_s = self._clock.now()
-        except OSError as error:
-            self._end()
-            raise TrainingError(
-                f"{self.folder}: a process cannot be started: {error}",
-                hint="see what this machine allows: `ulimit -a`, its memory, its disks",
-            ) from None
-        except BaseException:
-            self._end()
-            raise
-        return self
+    def _start_all(self, lock: RunLock) -> None:
+        check_ring(self.blueprint.run, self.sandbox)
+        self._starter.inherited = (lock.descriptor,)
+        for name in [*self._roles, *(name for name, _ in self.blueprint.run.each_worker())]:
+            self._start(name)
+        self._line = self._process.call_coordinator()
+        self._answered_s = self._clock.now()
 
     def _start(self, name: str) -> None:
         """Start a process, for the first time or again."""
@@ -131,35 +98,10 @@ class LocalRun:
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
-    def wait(
-        self,
-        on_report: Callable[[Report], None] | None = None,
-        *,
-        stop: Callable[[], bool] = lambda: False,
-        timeout_s: float = math.inf,
-    ) -> Report:
-        """Wait until the run is over, handing on its reports; raise what went wrong.
-
-        Once `stop` says so, the run keeps its state and ends.
-        """
-        begun_s, asked_s = time.monotonic(), -math.inf
-        false_starts = FalseStarts(self.folder, self.children)
-        while True:
-            report = self.look()
-            check_guarded()
-            false_starts.check(report)
-            if report is not None:
-                if on_report is not None:
-                    on_report(report)
-                if report.state == "done":
-                    return report
-                if report.state == "failed":
-                    raise TrainingError(report.error, hint=report.hint)
-            if stop() and time.monotonic() - asked_s >= STOP_AGAIN_S:
-                asked_s = time.monotonic()
-                self.ask_to_stop()
-            if time.monotonic() - begun_s > timeout_s:
-                raise TrainingError(f"the run was not over after {timeout_s:.0f} s", hint="give it more time")
+    def _news(self) -> list[Report]:
+        report = self.look()
+        self._false_starts.check(report)
+        return [] if report is None else [report]
 
     def look(self, timeout_s: float = LOOK_S) -> Report | None:
         """See to the processes, and return news of the run where there are any."""
@@ -249,24 +191,14 @@ class LocalRun:
         """Have a checkpoint kept as soon as one can be cut, and the run end then: `wait` returns."""
         self._need_line().send(SaveNow(stop=True))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End every process."""
-        self._end(grace_s=5.0 if error is None else 0.5)
-
-    def _end(self, grace_s: float = 0.5) -> None:
+    def _end_all(self, *, failed: bool) -> None:
         """End what still runs, kindly first."""
-        deadline_s = time.monotonic() + grace_s
-        while time.monotonic() < deadline_s and any(c.how_it_ended() is None for c in self.children.values()):
-            time.sleep(0.02)
+        self._wait_for_ends(0.5 if failed else 5.0)
         for child in self.children.values():
             child.end()
         if self._line is not None:
             self._line.close()
             self._line = None
         if self._lock is not None:  # else they are another launcher's
-            remove_private_folder(self.blueprint.private_folder)
             for name in (ROWS, REDO):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
-        self._things.close()

@@ -6,15 +6,12 @@ up the newest checkpoint. There is never a mixture of old and new rows.
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -22,18 +19,15 @@ from torch import nn
 
 from dovetail.data.source import Source
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.blueprint import Blueprint
-from dovetail.runtime.clocks import AwakeClock, Deadline, is_stuck
+from dovetail.runtime.clocks import Deadline, is_stuck
 from dovetail.runtime.coordinator.failure_detector import LEAST_S, PATIENCES
 from dovetail.runtime.coordinator.membership import STARTING_S
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import ROWS, log_of
-from dovetail.runtime.launch.child import MOST, Child, Starter
-from dovetail.runtime.launch.sandbox import Quotas, Sandbox
+from dovetail.runtime.launch.child import MOST, Child
+from dovetail.runtime.launch.watched_run import LOOK_S, WatchedRun
 from dovetail.runtime.messages import Report
 from dovetail.runtime.prepare.lock import RunLock
-from dovetail.runtime.prepare.main_guard import check_guarded
-from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.trainer.sharded.line import (
     BEAT_S,
     GroupLost,
@@ -45,15 +39,10 @@ from dovetail.runtime.trainer.sharded.line import (
     word_in,
 )
 
-LOOK_S = 0.1
-STOP_AGAIN_S = 10.0
-"""When the wish to stop is told again: workers that were started again have not heard of it."""
 GRACE_S = 5.0
 """How long it is waited for who died where others say only that somebody did."""
 LOADS_S = 3600.0
 """How long workers may take to load their rows."""
-END_S = 30.0
-"""How long workers may take to end once the run is over."""
 
 ENDED_WELL = "exit status 0"
 
@@ -94,12 +83,14 @@ class Watched:
         return now_s - self._moved_s > limit_s
 
 
-class ShardedRun:
+class ShardedRun(WatchedRun):
     """Workers that are children of this process.
 
     with ShardedRun(folder) as run:
         run.wait()
     """
+
+    _ends_in_s = 30.0
 
     def __init__(
         self,
@@ -109,18 +100,12 @@ class ShardedRun:
         source: Source | None = None,
         lock: RunLock | None = None,
     ) -> None:
-        """Get ready to start what `prepare` made. Without a `lock` the run is locked from the first process on."""
-        self.folder, self._lock = folder, lock
-        self.blueprint = Blueprint.read(folder)
-        self.sandbox: Sandbox = Quotas(self.blueprint)
-        self._starter = Starter(folder, self.sandbox, model, source)
+        """Get ready to start what `prepare` made."""
+        super().__init__(folder, model=model, source=source, lock=lock)
         self._names = [name for name, _ in self.blueprint.run.each_worker()]
-        self._things = ExitStack()
-        self._clock = AwakeClock()
         self.generation = 0
         self._listener: Listener | None = None
         self._lines: dict[Connection[Any, Any], str] = {}
-        self.children: dict[str, Child] = {}
         self._watched: dict[str, Watched] = {}
         self._went_back: Counter[str] = Counter()
         self._in_vain = 0
@@ -129,31 +114,14 @@ class ShardedRun:
         """Where this one began."""
         self._lost: tuple[str, str, float] | None = None
         """Who said first that others are gone, what, and when."""
-        self.report: Report | None = None
-        self.events: list[str] = []
         self._untold: list[str] = []
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> ShardedRun:
-        """Start every process."""
-        try:
-            if self._lock is None:
-                self._lock = self._things.enter_context(RunLock(self.folder))
-            self._things.enter_context(self.sandbox)
-            self._start_all()
-        except OSError as error:
-            self._end()
-            raise TrainingError(
-                f"{self.folder}: a process cannot be started: {error}",
-                hint="see what this machine allows: `ulimit -a`, its memory, its disks",
-            ) from None
-        except BaseException:
-            self._end()
-            raise
-        return self
+    def _start_all(self, lock: RunLock) -> None:
+        self._start_generation()
 
-    def _start_all(self) -> None:
+    def _start_generation(self) -> None:
         """Start a generation: who listens first, then everyone."""
         self._listener = Listener(
             str(socket_of(self.blueprint.private_folder, self.generation)), family="AF_UNIX", backlog=len(self._names)
@@ -167,31 +135,8 @@ class ShardedRun:
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
-    def wait(
-        self,
-        on_report: Callable[[Report], None] | None = None,
-        *,
-        stop: Callable[[], bool] = lambda: False,
-        timeout_s: float = math.inf,
-    ) -> Report:
-        """Wait until the run is over, handing on its reports; raise what went wrong.
-
-        Once `stop` says so, the run keeps its state and ends.
-        """
-        begun_s, asked_s = time.monotonic(), -math.inf
-        while True:
-            for report in self.look():
-                if on_report is not None:
-                    on_report(report)
-                if report.state == "done":
-                    self._wait_for_ends()
-                    return report
-            check_guarded()
-            if stop() and time.monotonic() - asked_s >= STOP_AGAIN_S:
-                asked_s = time.monotonic()
-                self.ask_to_stop()
-            if time.monotonic() - begun_s > timeout_s:
-                raise TrainingError(f"the run was not over after {timeout_s:.0f} s", hint="give it more time")
+    def _news(self) -> list[Report]:
+        return self.look()
 
     def look(self, timeout_s: float = LOOK_S) -> list[Report]:
         """See to the processes, and return news of the run where there are any."""
@@ -273,7 +218,7 @@ class ShardedRun:
         faults = self.blueprint.run.faults
         self._went_back.update(names)
         self._in_vain += 1
-        self._end_children()
+        self._end_all(failed=True)
         most = max(self._went_back.values())
         if not faults.restart_workers or most > faults.restarts:
             raise TrainingError(
@@ -289,7 +234,7 @@ class ShardedRun:
         self.generation += 1
         self._from_step = step
         self._tell(f"{why}: the run goes back to the checkpoint of step {step:,}, {lost:,} steps are done again")
-        self._start_all()
+        self._start_generation()
 
     def _tell(self, event: str) -> None:
         self.events.append(event)
@@ -310,12 +255,7 @@ class ShardedRun:
                 with suppress(OSError):
                     line.send_bytes(order_to_stop())
 
-    def _wait_for_ends(self) -> None:
-        until_s = time.monotonic() + END_S
-        while time.monotonic() < until_s and any(c.how_it_ended() is None for c in self.children.values()):
-            time.sleep(0.02)
-
-    def _end_children(self) -> None:
+    def _end_all(self, *, failed: bool) -> None:
         """End all processes of this generation, and remove what only they needed."""
         for child in self.children.values():
             if child.how_it_ended() is None:
@@ -330,18 +270,6 @@ class ShardedRun:
             self._listener = None
         self._lost = None
         shutil.rmtree(self.folder / ROWS, ignore_errors=True)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End every process."""
-        self._end()
-
-    def _end(self) -> None:
-        self._end_children()
-        if self._lock is not None:  # else they are another launcher's
-            remove_private_folder(self.blueprint.private_folder)
-        self._things.close()
 
 
 def _said(how: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from dovetail.runtime.messages import Report
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.monitor.callbacks import Callback, Callbacks
 from dovetail.runtime.monitor.metrics_page import MetricsPage
+from dovetail.runtime.monitor.steady_pace import SteadyPace
 from dovetail.runtime.prepare.lock import RunLock
 from dovetail.runtime.prepare.main_guard import check_travels, forget
 from dovetail.runtime.prepare.run_folder import prepare, undo, with_named_data
@@ -70,10 +72,11 @@ def start(
     if not run.is_one_process:
         fork_server()  # it loads while the run is made ready
     page = [] if run.log.metrics is None else [MetricsPage(tell)]
-    told, pace = Callbacks([*callbacks, *page]), RunPace()
+    told, pace, steady = Callbacks([*callbacks, *page]), RunPace(), SteadyPace()
     with ExitStack() as things:
         things.callback(told.close)
         held = lock or things.enter_context(RunLock(folder))
+        opened: list[Source] = []
         blueprint = prepare(
             run,
             folder,
@@ -86,6 +89,7 @@ def start(
             start_from=start_from,
             elsewhere=None if fleet is None else fleet.place(run, folder),
             tell=tell,
+            on_opened=opened.append,
         )
         things.enter_context(json_lines(LAUNCHER, blueprint.id, wanted=blueprint.run.log.format == "json"))
         validator: Validator | None = None
@@ -105,7 +109,8 @@ def start(
                 told.begin(folder, blueprint.run)
                 if run.is_one_process:
                     tell(_in_words(run))
-                processes = _processes(run, folder, model, source, lock=held, fleet=fleet, reads_ahead=not bare)
+                data = opened[0] if run.is_one_process else source  # other processes open their own
+                processes = _processes(run, folder, model, data, lock=held, fleet=fleet, reads_ahead=not bare)
                 running.enter_context(processes)
             except BaseException:
                 if not resumed:
@@ -115,6 +120,7 @@ def start(
 
             def handle(report: Report) -> None:
                 pace.add(report)
+                steady.report(report)
                 told.report(report)
                 if on_report is not None:
                     on_report(report)
@@ -129,7 +135,11 @@ def start(
         if validator is not None:
             validator.finish()
         total = blueprint.samples * run.training.epochs
-        result = read_result(folder, pace, total, last=last, model=model, source=source)
+        result = replace(
+            read_result(folder, pace, total, last=last, model=model, source=source),
+            steady_samples_per_s=steady.samples_per_s,
+            steady_spread=steady.spread,
+        )
         told.end(result)
         return result
 

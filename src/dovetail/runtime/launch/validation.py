@@ -7,6 +7,7 @@ left out. A run in one process tries each in its own thread, between two steps.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import threading
@@ -27,10 +28,11 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import RunManifest
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.figures import TensorBoardFile
 from dovetail.runtime.finished.predict import figures_of, without_ranking
 from dovetail.runtime.finished.restore import restore_model
 from dovetail.runtime.finished.result import Validated, is_better, read_validated
-from dovetail.runtime.folder import BEST, VALIDATION
+from dovetail.runtime.folder import BEST, TENSORBOARD, VALIDATION
 from dovetail.runtime.prepare.run_folder import load_source
 
 TRIED = "tried"
@@ -74,6 +76,7 @@ class Validator:
         self._problem: DovetailError | None = None
         self._lock = threading.Lock()
         self._told = 0
+        self._board = TensorBoardFile(folder / TENSORBOARD)
 
     def _find_data(self, data: Source | None) -> tuple[Source, int]:
         """Return the data, and their first sample that counts."""
@@ -172,6 +175,8 @@ class Validator:
             shutil.rmtree(beside, ignore_errors=True)
         with (self._folder / VALIDATION).open("ab") as file:
             file.write(msgspec.json.encode(found) + b"\n")
+        numbers = {f"validation/{name}": value for name, value in figures.items() if math.isfinite(value)}
+        self._board.write(numbers, manifest.position)
         with self._lock:
             self.history.append(found)
 
@@ -201,18 +206,23 @@ class Validator:
 
     def finish(self) -> None:
         """After the run: wait for what is being tried, and try the last checkpoint."""
-        self.close()
+        self._wait()
         self.check()
         folder = checkpoints.newest(self._folder)
         manifest = RunManifest.read(folder)
         if manifest.step > self._seen_step:
             self._begin(folder, manifest)
-            self.close()
+            self._wait()
         shutil.rmtree(self._folder / TRIED, ignore_errors=True)
         self.check()
         self._tell()
 
     def close(self) -> None:
+        """Wait for what is being tried, and close the file of figures."""
+        self._wait()
+        self._board.close()
+
+    def _wait(self) -> None:
         """Wait for what is being tried."""
         if self._thread is not None:
             self._thread.join()

@@ -7,14 +7,18 @@ a ring lost a member. Whoever gets a message of another generation refuses it.
 from __future__ import annotations
 
 from dovetail.runtime.messages.compression import AskResidual, Residual, ResidualTold, Tuned
-from dovetail.runtime.messages.copying import Copied, Copy, CopyIs, CopyPart, CopyWanted, ReadCopy
 from dovetail.runtime.messages.membership import (
     Alive,
+    Died,
     Failed,
     Hello,
     Leaves,
+    Report,
+    SaveNow,
+    Status,
     Stop,
     WhoAreYou,
+    WorkerStatus,
 )
 from dovetail.runtime.messages.parameters import (
     AddedUp,
@@ -45,12 +49,18 @@ from dovetail.runtime.messages.serving import (
     Adopt,
     Commit,
     Committed,
+    Copied,
+    Copy,
+    CopyIs,
+    CopyPart,
+    CopyWanted,
     CutLog,
     Gone,
     Load,
     LogNote,
     Norm,
     NormIs,
+    ReadCopy,
     Ready,
     Save,
     SaveBegun,
@@ -60,13 +70,6 @@ from dovetail.runtime.messages.serving import (
     Waits,
 )
 from dovetail.runtime.messages.staging import Collect, Collected, Forward, Returned, Staff, StageSpans
-from dovetail.runtime.messages.watching import (
-    Died,
-    Report,
-    SaveNow,
-    Status,
-    WorkerStatus,
-)
 from dovetail.runtime.messages.working import (
     Assign,
     Close,

@@ -6,15 +6,17 @@ from collections.abc import Collection
 from typing import Any
 
 from dovetail.runtime.messages.compression import Residual, ResidualTold, Tuned
-from dovetail.runtime.messages.copying import Copy, CopyWanted, ReadCopy
-from dovetail.runtime.messages.membership import Alive, Failed, Hello, Leaves
+from dovetail.runtime.messages.membership import Alive, Died, Failed, Hello, Leaves, SaveNow, Status
 from dovetail.runtime.messages.parameters import AddUp, Pull, Push, Refresh
 from dovetail.runtime.messages.ring import Holds, InRing, Reduced, RingBroken, RingMeets
 from dovetail.runtime.messages.serving import (
     Accepted,
     Committed,
+    Copy,
+    CopyWanted,
     LogNote,
     NormIs,
+    ReadCopy,
     Ready,
     SaveBegun,
     Saved,
@@ -23,7 +25,6 @@ from dovetail.runtime.messages.serving import (
     Waits,
 )
 from dovetail.runtime.messages.staging import Collect, Forward, StageSpans
-from dovetail.runtime.messages.watching import Died, SaveNow, Status
 from dovetail.runtime.messages.working import Done, GaveBack, More, RanOut
 
 LAUNCHER = "launcher"

@@ -153,3 +153,5 @@ class Done(MessageKind, frozen=True):
     kept_bytes: int = 0
     data_s: float = 0.0
     """How long samples were waited for that were still being read."""
+    read_s: float = 0.0
+    """How long cores were busy reading them, whoever waited."""

@@ -76,7 +76,34 @@ def check_reads(reads: Iterable[str], schema: Schema) -> None:
     known = [*FIELDS, *(field.name for field in schema.fields)]
     for name in reads:
         if name not in known:
+            where = place_of(name, schema)
             raise ModelError(
-                f"the model reads `{name}`, which no batch of these data has",
-                hint=f"name arguments of forward after fields of a batch: {', '.join(known)}",
+                f"the model reads `{name}`, which no batch of these data has" + (f": it is {where}" if where else ""),
+                hint=as_field(name)
+                if where
+                else f"name arguments of forward after fields of a batch: {', '.join(known)}",
             )
+
+
+def kept_defaults(model: Model, schema: Schema) -> list[str]:
+    """Return a line for every argument of a user's module that keeps its default, as no field is called so."""
+    if not isinstance(model, WholeModel):
+        return []
+    lines = []
+    for name in model.not_given([field.name for field in schema.fields]):
+        where = place_of(name, schema)
+        why = f"`{name}` is {where}; {as_field(name)}" if where else f"no field of the data is called `{name}`"
+        lines.append(f"forward's `{name}` keeps its default: {why}")
+    return lines
+
+
+def place_of(name: str, schema: Schema) -> str:
+    """Return where in a batch a column is that is no field of its own; nothing where there is no such column."""
+    if name in (slot.name for slot in schema.slots):
+        return "a slot, whose ids are among `ids` and `offsets`"
+    return f"a number, `dense[:, {schema.dense.index(name)}]`" if name in schema.dense else ""
+
+
+def as_field(name: str) -> str:
+    """Return how a column becomes a field of its own."""
+    return f'make it a field of its own: fields=["{name}"], with ignore=[] to leave the other columns as they are'

@@ -7,7 +7,7 @@ checked against the sizes of PyTorch's tables, as PyTorch would, with the column
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from dovetail.models.task import check_task, infer_loss, usual_metrics
 from dovetail.models.whole import WholeModel
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.model.ids import check_ids
+from dovetail.runtime.model.work import Work
 
 PLACES, SAMPLES = 4, 64
 """Samples are looked at in so many places, so many each: data may be sorted by label."""
@@ -33,9 +34,9 @@ PLACES, SAMPLES = 4, 64
 class Objective:
     """What a model is to learn."""
 
-    def __init__(self, loss: LossSpec | None, metrics: tuple[str, ...]) -> None:
-        """Keep the loss, None where the model has its own, and the metrics."""
-        self.loss, self.metrics = loss, metrics
+    def __init__(self, loss: LossSpec | None, metrics: tuple[str, ...], flops: float | None = None) -> None:
+        """Keep the loss, None where the model has its own, the metrics, and what a forward pass of a sample takes."""
+        self.loss, self.metrics, self.flops = loss, metrics, flops
 
 
 def dry_run(
@@ -48,7 +49,11 @@ def dry_run(
     batch = some_samples(source, samples)
     if not batch.num_samples:
         return Objective(loss, () if isinstance(model, WholeModel) else _own_metrics(model))
-    scores = _answer(model, batch, source.schema, bare=bare)
+    work = Work(model)
+    with nullcontext() if _is_compiled(model) else work:
+        scores = _answer(model, batch, source.schema, bare=bare)
+    check_rows(scores, batch)
+    flops = None if _is_compiled(model) else work.of_each(batch.num_samples)
     if isinstance(model, WholeModel):
         if model.loss is None:
             if loss is None:
@@ -59,14 +64,31 @@ def dry_run(
         if loss is not None:
             check_task(loss, scores, batch.labels)
         _check_loss(model, scores, batch, bare=bare)
-        return Objective(loss, usual_metrics(loss, scores) if loss is not None else ())
+        return Objective(loss, usual_metrics(loss, scores) if loss is not None else (), flops)
     check_task(model.recipe.loss, scores, batch.labels)
     if batch.weights is not None and "weights" not in model.blocks[-1].reads:
         raise TrainingError(
             "the data have weights, and the loss of this graph does not read them",
             hint='let its last block have reads=("labels", "weights")',
         )
-    return Objective(loss, _own_metrics(model))
+    return Objective(loss, _own_metrics(model), flops)
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    """Say whether a part of the model was compiled by its user: nobody sees what that computes."""
+    return any(hasattr(module, "_orig_mod") for module in model.modules())
+
+
+def check_rows(scores: Scores, batch: Batch) -> None:
+    """Refuse an answer that has another number of rows than there are samples."""
+    for name, part in ({"": scores} if isinstance(scores, Tensor) else heads_of(scores)).items():
+        if isinstance(part, Tensor) and part.dim() and part.shape[0] != batch.num_samples:
+            called = f"part `{name}` of the model's answer" if name else "the model's answer"
+            raise ModelError(
+                f"{called} has {part.shape[0]} rows for {batch.num_samples} samples: its shape is {list(part.shape)}",
+                hint="answer one row a sample, in their order; ids of all slots come one after the other, with "
+                "`offsets` where each begins",
+            )
 
 
 def _check_loss(model: WholeModel, scores: Scores, batch: Batch, *, bare: bool) -> None:

@@ -39,7 +39,7 @@ class Cut:
 
 def cuts_of(graph: LayerGraph, blueprint: Blueprint) -> list[Cut]:
     """Return the stages of a run."""
-    bounds = [(stage.first, stage.last) for stage in blueprint.stages]
+    bounds = [(stage.first_layer, stage.last_layer) for stage in blueprint.run.stages]
     stage_of = {
         block.name: number for number, (first, last) in enumerate(bounds) for block in graph.blocks[first : last + 1]
     }

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import msgspec
 
 from dovetail.errors import did_you_mean
+from dovetail.logs import tell
 from dovetail.references import import_function
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.figures import TensorBoardFile
 from dovetail.runtime.finished.result import Validated
 from dovetail.runtime.folder import TENSORBOARD
 from dovetail.runtime.messages import Report
@@ -43,25 +43,17 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """Writes into the run's folder `tensorboard`, where the run's own figures are already."""
-
-    def __init__(self) -> None:
-        """Write nothing before a run begins."""
-        self._board: TensorBoardFile | None = None
+    """Says where the run's figures are: every run writes them for TensorBoard, those of the validation data too."""
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Begin a file."""
-        self._board = TensorBoardFile(folder / TENSORBOARD)
+        """Say how to look at them."""
+        tell(f"figures for TensorBoard: tensorboard --logdir {folder / TENSORBOARD}")
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Write figures."""
-        if self._board is not None:
-            self._board.write(figures, step)
+        """Write nothing twice."""
 
     def close(self) -> None:
-        """Close the file."""
-        if self._board is not None:
-            self._board.close()
+        """Leave the file to those who write it."""
 
 
 class WandB:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from dovetail.catalogue import read_problem_with, users_catalogue
 from dovetail.cost import evaluate, stage_memory
 from dovetail.cost.pipeline import sync_step_seconds
+from dovetail.cost.plan import evaluate_plan
 from dovetail.errors import DovetailError, PlanError
+from dovetail.machine import cores as usable_cores
+from dovetail.machine import memory as usable_memory
+from dovetail.runtime.planned.layouts import in_one_process, over_servers, over_workers, rows_on_gpu
 from dovetail.runtime.planned.units import PlanUnit, units_of
 from dovetail.runtime.prepare.devices import gpu_bytes, num_gpus
 from dovetail.spec.files import read_struct
+from dovetail.spec.layer import Layer
 from dovetail.spec.plan import Plan, Stage
 from dovetail.spec.problem import Problem
 from dovetail.spec.run import Dense, Run, RunWorker
@@ -48,11 +51,11 @@ class Machine:
 
     @classmethod
     def this(cls) -> Machine:
-        """Return this one; cores are those that this process may use."""
+        """Return this one; cores and memory are those that this process may use, whatever holds it to them."""
         return cls(
-            cores=len(os.sched_getaffinity(0)),
+            cores=max(1, int(usable_cores().num_usable)),
             gpus=num_gpus(),
-            memory_bytes=float(psutil.virtual_memory().total),
+            memory_bytes=float(usable_memory().usable_bytes),
             gpu_memory_bytes=gpu_bytes(),
         )
 
@@ -170,22 +173,68 @@ def check_memory(problem: Problem, stages: Sequence[PlacedStage], machine: Machi
 
 
 def planned_run(
-    run: Run, stages: Sequence[PlacedStage], machine: Machine, batch: int | None, *, dense: Dense | None = None
+    run: Run,
+    stages: Sequence[PlacedStage],
+    machine: Machine,
+    batch: int | None,
+    *,
+    dense: Dense | None = None,
+    plan: Plan | None = None,
+    layers: Sequence[Layer] = (),
 ) -> Run:
-    """Return a run with a worker for every unit of every stage, and the plan's batch where it has none of its own.
+    """Return a run with what a plan has: who trains, where rows lie, servers, readers; and its batch where it has none.
+
+    A `plan` that says where rows lie is taken at its word: one process with all of them, workers that own them, or
+    servers. Any other has servers, as the run has them, and a worker for every unit of every stage; but one GPU that
+    keeps some rows is one process. `layers` tell what rows take on a GPU.
 
     The GPUs are taken in turn, one for each worker; a CPU worker has a thread for each core of its unit. Without
     `dense`, the workers of each stage keep its dense parameters in a ring where there are several stages and steps are
-    in `sync`: then no gradient of theirs leaves the stage. Otherwise the run's own choice stands. A plan of one GPU
-    that keeps some rows there is a run in one process, with that memory for rows.
+    in `sync`: then no gradient of theirs leaves the stage. Otherwise the run's own choice stands.
     """
-    if keeps_rows_on_gpu(stages):
-        budgets = {name: math.ceil(held_bytes) for name, held_bytes in (stages[0].planned.row_budgets or {}).items()}
-        table = msgspec.structs.replace(
-            run.table, place="device", device_bytes=sum(budgets.values()), layer_bytes=budgets
+    run = msgspec.structs.replace(
+        run, training=msgspec.structs.replace(run.training, plan=None, batch=run.training.batch or batch)
+    )
+    place = None if plan is None else plan.place
+    readers = None if plan is None else plan.readers
+    if place == "local" or keeps_rows_on_gpu(stages):
+        return _one_process(run, stages[0], machine, readers, layers)
+    workers = _workers(stages, machine)
+    if place == "sharded":
+        return over_workers(run, workers, readers=readers)
+    cut = [
+        RunStage(first_layer=each.first_layer, last_layer=each.last_layer, resource=each.resource)
+        for each in (stage.planned for stage in stages)
+    ]
+    if dense is None and len(stages) > 1 and run.training.mode == "sync":
+        dense = "ring"
+    run = over_servers(
+        run.with_servers(),
+        workers,
+        servers=None if plan is None else plan.servers,
+        readers=readers,
+        stages=cut,
+    )
+    return msgspec.structs.replace(
+        run, training=msgspec.structs.replace(run.training, dense=dense or run.training.dense)
+    )
+
+
+def _one_process(run: Run, stage: PlacedStage, machine: Machine, readers: int | None, layers: Sequence[Layer]) -> Run:
+    """Return a run in one process on a stage's unit; on a CPU its units are threads."""
+    if not stage.on_gpu:
+        return in_one_process(run, device="cpu", threads=stage.units * stage.size, readers=readers)
+    if stage.planned.row_budgets:
+        budgets = {name: math.ceil(held_bytes) for name, held_bytes in stage.planned.row_budgets.items()}
+        return in_one_process(
+            run, device="cuda", readers=readers, device_bytes=sum(budgets.values()), layer_bytes=budgets
         )
-        training = msgspec.structs.replace(run.training, plan=None, batch=run.training.batch or batch)
-        return msgspec.structs.replace(run, table=table, training=training)
+    rows_bytes = rows_on_gpu(layers, machine.gpu_memory_bytes, least=run.table.device_bytes)
+    return in_one_process(run, device="cuda", readers=readers, device_bytes=rows_bytes)
+
+
+def _workers(stages: Sequence[PlacedStage], machine: Machine) -> list[RunWorker]:
+    """Return a worker for every unit of every stage."""
     workers, next_gpu = [], 0
     for number, stage in enumerate(stages):
         name = f"stage-{number}-{'gpu' if stage.on_gpu else 'cpu'}"
@@ -196,17 +245,22 @@ def planned_run(
             device = f"cuda:{next_gpu % max(1, machine.gpus)}"
             workers.append(RunWorker(name=f"{name}-{unit}", device=device, stage=number))
             next_gpu += 1
-    cut = [
-        RunStage(first_layer=each.first_layer, last_layer=each.last_layer, resource=each.resource)
-        for each in (stage.planned for stage in stages)
-    ]
-    training = run.training
-    if dense is None and len(stages) > 1 and training.mode == "sync":
-        dense = "ring"
-    training = msgspec.structs.replace(
-        training, plan=None, batch=training.batch or batch, dense=dense or training.dense
+    return workers
+
+
+def layout_in_words(planned: PlannedRun) -> str:
+    """Return who trains and where rows lie: `one process on gpu`, `2 servers; stage 0: 4 x cpu`."""
+    plan, stages = planned.plan, planned.stages
+    if plan.place == "local" or keeps_rows_on_gpu(stages):
+        cores = stages[0].units * stages[0].size
+        return f"one process on {stages[0].planned.resource}" + (f", {cores} threads" if not stages[0].on_gpu else "")
+    if plan.place == "sharded":
+        return f"{stages[0].workers} workers on {stages[0].planned.resource} that own the rows"
+    servers = planned.run.servers.count
+    units = "; ".join(
+        f"stage {number}: {stage.units} x {stage.planned.resource}" for number, stage in enumerate(stages)
     )
-    return msgspec.structs.replace(run.with_servers(), workers=workers, stages=cut, training=training)
+    return f"{servers} server{'s' * (servers != 1)}; {units}"
 
 
 def keeps_rows_on_gpu(stages: Sequence[PlacedStage]) -> bool:
@@ -237,14 +291,22 @@ def predict(plan: Plan, stages: Sequence[PlacedStage], problem: Problem | None) 
     """Return what the cost model says of a plan with these units, or what the plan says where there is no problem."""
     nothing: tuple[float | None, ...] = (None,) * len(stages)
     planned = plan.samples_per_s
+    if plan.place is not None and all(stage.is_as_planned for stage in stages):
+        parts = {part.part: part.seconds_per_batch for part in plan.parts}
+        seconds = [parts.get(f"stage {number}", stage.planned.seconds_per_batch) for number, stage in enumerate(stages)]
+        return Prediction(
+            planned_samples_per_s=planned, samples_per_s=planned, stage_seconds=tuple(seconds), is_modelled=True
+        )
     if any(stage.size != stage.unit.size for stage in stages):  # units smaller than those that were priced
         return Prediction(
             planned_samples_per_s=planned, samples_per_s=None, stage_seconds=nothing, is_modelled=problem is not None
         )
     if problem is not None:
-        here = evaluate(problem, [stage.here for stage in stages], split_stages=True)
+        here = evaluate_plan(
+            problem, msgspec.structs.replace(plan, stages=tuple(stage.here for stage in stages)), split_stages=True
+        )
         return Prediction(
-            planned_samples_per_s=evaluate(problem, plan.stages, split_stages=True).samples_per_s,
+            planned_samples_per_s=evaluate_plan(problem, plan, split_stages=True).samples_per_s,
             samples_per_s=here.samples_per_s,
             stage_seconds=here.stage_seconds,
             is_modelled=True,
@@ -269,11 +331,18 @@ def predict(plan: Plan, stages: Sequence[PlacedStage], problem: Problem | None) 
 def in_sync(prediction: Prediction, plan: Plan, stages: Sequence[PlacedStage], run: Run) -> float | None:
     """Return the samples/s of a run in `sync`, whose steps fill several stages and drain them; None where not known.
 
-    Every worker of the first stage cuts its part of a batch into micro-batches.
+    Every worker of the first stage cuts its part of a batch into micro-batches. A plan that says where rows lie has
+    counted that already.
     """
     seconds = [each for each in prediction.stage_seconds if each is not None]
     batch = run.training.batch or plan.batch
-    if run.training.mode != "sync" or len(stages) < 2 or len(seconds) < len(stages) or batch is None:
+    if (
+        plan.place is not None
+        or run.training.mode != "sync"
+        or len(stages) < 2
+        or len(seconds) < len(stages)
+        or batch is None
+    ):
         return None
     readers = stages[0].workers
     micro_batches = readers * math.ceil(batch / readers / run.training.micro_batch)
@@ -337,13 +406,16 @@ def placed(
     """
     units = units_of(plan.stages, problem, users_catalogue())
     stages = place(plan.stages, machine, scale=scale, units=units)
+    _check_place(plan, stages, machine, scale=scale)
     if problem is not None:
         check_memory(problem, stages, machine)
     if any(stage.planned.row_budgets for stage in stages) and not keeps_rows_on_gpu(stages):
         tell("rows are kept by servers: a plan of several workers has no rows on GPUs yet, and is slower than planned")
     dense = dense or ("ps" if machine.is_elsewhere else dense_of(plan))
     return PlannedRun(
-        run=planned_run(run, stages, machine, plan.batch, dense=dense),
+        run=planned_run(
+            run, stages, machine, plan.batch, dense=dense, plan=plan, layers=() if problem is None else problem.layers
+        ),
         before=run,
         plan=plan,
         problem=problem,
@@ -353,6 +425,30 @@ def placed(
         prediction=predict(plan, stages, problem),
         dense=dense,
     )
+
+
+def _check_place(plan: Plan, stages: Sequence[PlacedStage], machine: Machine, *, scale: bool) -> None:
+    """Refuse a plan whose servers and readers have no cores here, and what one process or sharded workers cannot be."""
+    if plan.place in ("local", "sharded"):
+        if len(stages) != 1:
+            raise PlanError(
+                f'the plan has place = "{plan.place}" and {len(stages)} stages',
+                hint='only servers keep rows for several stages: place = "servers"',
+            )
+        if machine.is_elsewhere:
+            raise PlanError(
+                f'the plan has place = "{plan.place}", and {machine.called} several hosts',
+                hint="leave --on away, or plan for those hosts: dovetail run --on",
+            )
+    if plan.place == "local" and stages[0].workers > 1 and stages[0].on_gpu:
+        raise PlanError(
+            f'the plan has place = "local" and {stages[0].workers} GPUs', hint="one process has one of them: plan again"
+        )
+    if plan.cores is not None and plan.cores > machine.cores and not machine.is_elsewhere and not scale:
+        raise PlanError(
+            f"the plan takes {plan.cores} cores with its servers and readers, and {machine.called} {machine.cores}",
+            hint="plan for what is here: dovetail profile measures it; --scale runs it with fewer workers",
+        )
 
 
 def problem_of(plan: Plan, plan_file: Path, problem_file: Path | None, *, tell: Tell = quietly) -> Problem | None:

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
 import pickle
 import sys
 import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from numba import cloudpickle  # its own copy: numba is needed anyway, and brings it
 
+from dovetail.logs import tell
 from dovetail.runtime.errors import TrainingError
+
+SLOW_S = 3.0
+"""From how long on it is said that a worker's import of the script takes its time."""
 
 
 def leave_when_imported() -> None:
@@ -27,10 +36,33 @@ def leave_when_imported() -> None:
         sys.exit(1)
 
 
+@contextmanager
+def importing(script: str | None) -> Iterator[None]:
+    """Import the script that started a run into one of its processes; say where that fails, or takes long."""
+    begun_s = time.monotonic()
+    try:
+        yield
+    except Exception as problem:  # whatever stands in a user's script
+        frames = traceback.extract_tb(problem.__traceback__)
+        last = next((frame for frame in reversed(frames) if frame.filename == script), frames[-1])
+        draft = _mark().with_suffix(f".{os.getpid()}")
+        draft.write_text(f"{type(problem).__name__}: {problem} ({last.filename}, line {last.lineno})")
+        draft.replace(_mark())
+        raise
+    if (took_s := time.monotonic() - begun_s) > SLOW_S:
+        tell(f"importing {script} took {took_s:.0f} s: what stands above its main guard is done in every worker")
+
+
 def check_guarded() -> None:
-    """Refuse to go on where a worker's process ran the script that started it."""
+    """Refuse to go on where a worker's process ran the script that started it, or could not."""
     if _mark().exists():
+        problem = _mark().read_text()
         forget()
+        if problem:
+            raise TrainingError(
+                f"a worker could not import the script that started it: {problem}",
+                hint='every worker imports it: what is to be done once stands under `if __name__ == "__main__":`',
+            )
         raise TrainingError(
             "every worker runs this script from the top and would start a run of its own",
             hint='put what starts the run under: if __name__ == "__main__":',

@@ -16,7 +16,7 @@ from dovetail.models.metrics import make_metric
 from dovetail.models.recipe import Recipe
 from dovetail.models.schedules import make_schedule
 from dovetail.models.whole import WholeModel
-from dovetail.runtime.blueprint import Blueprint, ServerSpec, StageSpec
+from dovetail.runtime.blueprint import Blueprint, ServerSpec, StageWorkers
 from dovetail.runtime.dense.optimizer import check_groups, described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.model.batch_norm import with_norms
@@ -67,6 +67,7 @@ def resolve(
             dense=dense,
             metrics=metrics,
             own_loss=own_loss,
+            flops=task.flops,
             stages=_stages(run, built, private, elsewhere),
             looks=looks,
         )
@@ -151,7 +152,7 @@ def _with_defaults(run: Run, *, name: str, rate: float, batch: int) -> Run:
     )
 
 
-def _stages(run: Run, built: Model, private: Path, elsewhere: Elsewhere) -> tuple[StageSpec, ...]:
+def _stages(run: Run, built: Model, private: Path, elsewhere: Elsewhere) -> tuple[StageWorkers, ...]:
     """Return the stages with the addresses of their workers; none where there is only one."""
     if len(run.stages) < 2 or not isinstance(built, LayerGraph):
         return ()
@@ -163,9 +164,7 @@ def _stages(run: Run, built: Model, private: Path, elsewhere: Elsewhere) -> tupl
         )
     dense = {entry.name for entry in dense_entries(built)}
     return tuple(
-        StageSpec(
-            first=stage.first_layer,
-            last=stage.last_layer,
+        StageWorkers(
             workers=tuple(
                 _elsewhere_spec(name, elsewhere.addresses[name])
                 if name in elsewhere.addresses

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from torch import nn
 
+from dovetail import logs
 from dovetail.data.load import how_made, load_data, named_data, options_known
 from dovetail.data.order import window_of
 from dovetail.data.schema import Schema
@@ -43,7 +44,7 @@ from dovetail.runtime.folder import (
     TIMELINE,
 )
 from dovetail.runtime.messages.senders import LAUNCHER
-from dovetail.runtime.model.build import Model, build_model
+from dovetail.runtime.model.build import Model, build_model, kept_defaults
 from dovetail.runtime.model.frozen import check_fixed, tensors_in, write_fixed
 from dovetail.runtime.model.parameters import dense_values, statistics_vector
 from dovetail.runtime.prepare.devices import check_device
@@ -105,6 +106,7 @@ def prepare(
     start_from: FirstValues | None = None,
     elsewhere: Elsewhere | None = None,
     tell: Tell = lambda _: None,
+    on_opened: Callable[[Source], None] = lambda _: None,
 ) -> Blueprint:
     """Make a run's folder ready to be started; with `resume`, go on from its newest checkpoint.
 
@@ -113,7 +115,8 @@ def prepare(
     A new run begins with the parameters in `start_from` where that is given, else with the model's own.
 
     The blueprint is written last: a folder without one is no run, and what a start that was cut short left in it is in
-    nobody's way. Without a `lock` the folder is locked until this returns. `tell` hears what differs from before.
+    nobody's way. Without a `lock` the folder is locked until this returns. `tell` hears what differs from before, and
+    `on_opened` is given the data, which may take long to open.
 
     The model answers a few samples first. With `bare`, an exception of its own comes out as it is.
     """
@@ -130,10 +133,13 @@ def prepare(
                 check_device(worker.device, f'device = "{worker.device}" of worker `{name}`')
             check_address(run)
             data = load_source(run, source)
+            on_opened(data)
             run = run if source is not None else with_chosen_data(run, data)
             shown = data if source is None else copied(data)
             run = _with_window(run, data.schema, folder if resume else None)
             built = build_model(run, data.schema, model)
+            for line in kept_defaults(built, data.schema):
+                logs.tell(line)
             blueprint, private = resolve(run, built, shown, timeline=timeline, bare=bare, elsewhere=elsewhere)
             check_caches(blueprint)
             known = None if start_from is None or resume else known_from(start_from)

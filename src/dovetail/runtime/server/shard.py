@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint, Table, Whereabouts, make_row_optimizer
+from dovetail.embedding.store import rows_that_fit
 from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.runtime.checkpoint import (
     RESIDUAL,
@@ -213,6 +214,11 @@ def load_table(
         "device": device,
         "device_bytes": device_bytes,
         "threads": threads,
+        # An index that grows under way has training wait; one for more rows than fit would leave no room for them.
+        "expected_rows": min(
+            -(-spec.num_rows // blueprint.num_servers),
+            rows_that_fit(budget, spec.width + optimizer.state_width(spec.width)),
+        ),
     }
     if not checkpoint.num_servers:
         seed = table_seed(blueprint.values_seed, position)

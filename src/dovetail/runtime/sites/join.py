@@ -24,7 +24,7 @@ from dovetail.runtime.sites.messages import RoundHead, SiteMessage
 from dovetail.runtime.sites.outer_step import OuterStep, SiteParameters, Terms
 from dovetail.runtime.sites.rounds import Shapes, decode, encode
 from dovetail.runtime.sites.site_line import SiteLine
-from dovetail.spec.run_sites import RunSite
+from dovetail.spec.run_sections import RunSite
 from dovetail.transport import Caller, EnvelopeCodec, KeyRing, Listener
 
 ROWS, WIDTH = 64, 4

@@ -18,7 +18,7 @@ from dovetail.runtime.trainer.group import Alone, Group
 from dovetail.runtime.trainer.steps import PreparesTogether, Steps
 
 THREAD_NAME = "dovetail-batches"
-READ_SAMPLES = 4096
+READ_SAMPLES = 32_768
 """Small batches are read together, up to so many samples: reading has a price that does not go by their number."""
 
 
@@ -47,6 +47,7 @@ class BatchesAhead:
         """Begin at a position of the run; nothing is read before the first batch is taken."""
         self._blueprint, self._samples, self._steps, self._group = blueprint, samples, steps, group
         self._depth, self._waited_s = depth, 0.0
+        self._read_s, self._counting = 0.0, threading.Lock()
         self._is_alone = isinstance(group, Alone)
         self._at_once = max(1, min(depth, READ_SAMPLES // blueprint.batch)) if self._is_alone else 1
         self._announced: deque[tuple[Batch, int]] = deque()
@@ -56,13 +57,13 @@ class BatchesAhead:
         self._of_thread = threading.local()
 
     def _begin_reading(self) -> MadeAhead[list[_Place], list[_Prepared]]:
-        """Return what reads ahead: as many threads as keep the loop from waiting; of a group, one."""
+        """Return what reads ahead: as many threads as the run says, or keep it from waiting; of a group, one."""
+        readers = self._blueprint.run.data.readers or (None if self._is_alone else 1)
         return MadeAhead(
             self._places,
             self._read_at,
             ahead=-(-self._depth // self._at_once) + 1,
-            readers=None if self._is_alone else 1,
-            most=1 if self._samples.reads_serially else None,
+            readers=1 if self._samples.reads_serially else readers,
             name=THREAD_NAME,
         )
 
@@ -70,6 +71,12 @@ class BatchesAhead:
         """Return how long batches were waited for since this was last asked."""
         waited_s, self._waited_s = self._waited_s, 0.0
         return waited_s
+
+    def take_read_s(self) -> float:
+        """Return how long cores were busy reading since this was last asked."""
+        with self._counting:
+            read_s, self._read_s = self._read_s, 0.0
+        return read_s
 
     def take(self) -> tuple[Batch, int] | None:
         """Return the next batch and the position after it; None at the end. What reading it raised is raised here."""
@@ -114,7 +121,10 @@ class BatchesAhead:
             self._of_thread.is_alone = True
             _compute_alone()
         epoch, begin, end = places[0][0], places[0][1], places[-1][2]
+        begun_s = time.thread_time()
         whole = self._samples.read(epoch, *self._group.part(begin, end))
+        with self._counting:
+            self._read_s += time.thread_time() - begun_s
         num_before = epoch * self._blueprint.samples
         if len(places) == 1:
             return [(whole, num_before + end, self._steps.prepare(whole))]

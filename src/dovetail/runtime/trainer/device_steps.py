@@ -121,9 +121,38 @@ class KnownSteps:
             keys[look_up.table].append(mine)
             spans.append(slice(begin, begin + len(mine)))
             all_bags.append(bags)
-        read = [*self._read(batch).values(), *(bags for bags in all_bags if bags is not None)]
+        return self._asked_for(batch, tuple(spans), tuple(all_bags), keys)
+
+    def prepare_all(self, whole: Batch, batches: Sequence[Batch]) -> Sequence[_Asked]:
+        """Return the same of each of several batches, whose keys are found in one pass."""
+        found = [look_up.asked(whole) for look_up in self._look_ups]
+        if not whole.num_samples or any(bags is not None for _, bags in found):
+            return [self.prepare(batch) for batch in batches]
+        asked, first = [], 0
+        for batch in batches:
+            last = first + batch.num_samples
+            keys: list[list[NDArray[np.int64]]] = [[] for _ in self._tables]
+            spans = []
+            for look_up, (all_keys, _) in zip(self._look_ups, found, strict=True):
+                each = len(all_keys) // whole.num_samples
+                begin = sum(map(len, keys[look_up.table]))
+                keys[look_up.table].append(all_keys[first * each : last * each])
+                spans.append(slice(begin, begin + batch.num_samples * each))
+            asked.append(self._asked_for(batch, tuple(spans), (None,) * len(spans), keys))
+            first = last
+        return asked
+
+    def _asked_for(
+        self,
+        batch: Batch,
+        spans: tuple[slice, ...],
+        bags: tuple[Tensor | None, ...],
+        keys: Sequence[Sequence[NDArray[np.int64]]],
+    ) -> _Asked:
+        """Return what a batch looks up, given the keys of each table's look-ups, and what the layers read of it."""
+        read = [*self._read(batch).values(), *(each for each in bags if each is not None)]
         joined = tuple(each[0] if len(each) == 1 else np.concatenate(each) for each in keys)
-        return _Asked(tuple(spans), tuple(all_bags), joined, tuple(map(_as_array, read)))
+        return _Asked(spans, bags, joined, tuple(map(_as_array, read)))
 
     def announce(self, prepared: _Asked) -> None:
         """Have the rows of a batch brought to the device, and the rest with those of the first table."""
@@ -137,9 +166,9 @@ class KnownSteps:
         taken = self._captured.take()
         for table in self._tables:
             table.stepper.begin_step(step, factor)
-        inputs = taken[0][0].inputs
+        inputs = taken[0][0].staged_arrays
         may_be_captured = asked.is_flat and batch.num_samples >= 2  # one sample is normalised otherwise
-        size = (*((span.start, span.stop) for span in asked.spans), *(each.shape for each in inputs), scale)
+        size = (*((span.start, span.stop) for span in asked.spans), inputs.layout, scale)
 
         def launch(places: Sequence[BatchPlaces], unique: Sequence[Tensor], inputs: Sequence[Tensor]) -> _Outcome:
             bags = iter(inputs[len(self._read(batch)) :])

@@ -32,7 +32,7 @@ class TrainerFigures:
         self._keeps_spans = blueprint.timeline
         self._spans: list[Span] = []
         self._losses: list[tuple[int, float]] = []
-        self._busy_s = self._wait_s = self._data_s = 0.0
+        self._busy_s = self._wait_s = self._data_s = self._read_s = 0.0
         self._counted = position
         """Samples that were handed on."""
         self._scores = ScoreCounts(blueprint.metrics)
@@ -50,7 +50,14 @@ class TrainerFigures:
             self._scores.add(scores, labels)
 
     def add_step(
-        self, step: int, position: int, *, wait_s: float, data_s: float, losses: Sequence[tuple[int, float]]
+        self,
+        step: int,
+        position: int,
+        *,
+        wait_s: float,
+        data_s: float,
+        losses: Sequence[tuple[int, float]],
+        read_s: float = 0.0,
     ) -> None:
         """Take in a step that was begun, and the (samples, summed loss) of those whose losses have become known."""
         now_s = time.monotonic()
@@ -59,6 +66,7 @@ class TrainerFigures:
         self._busy_s += busy_s
         self._wait_s += wait_s
         self._data_s += data_s
+        self._read_s += read_s
         self._losses.extend(losses)
         if self._keeps_spans:
             end_s = time.time()
@@ -91,9 +99,10 @@ class TrainerFigures:
             fixed_s=0.0,
             wait_s=self._wait_s,
             data_s=self._data_s,
+            read_s=self._read_s,
             spans=tuple(self._spans),
         )
-        self._busy_s = self._wait_s = self._data_s = 0.0
+        self._busy_s = self._wait_s = self._data_s = self._read_s = 0.0
         self._spans = []
         self._figures.add_task(done, self._scores.take())
         self.add_losses(self._losses)

@@ -159,7 +159,7 @@ class HostRows(BatchRows):
             check(keys)
             return self._only_read(table, wanted, begins, mean=mean)
         for place, asked in enumerate(self._asked):
-            if asked.table == table and len(asked.keys) == len(wanted) and np.array_equal(asked.keys, wanted):
+            if asked.table == table and _are_same(asked.keys, wanted):
                 del self._asked[place]
                 rows = self._rows[table]
                 if rows is not None:
@@ -220,12 +220,19 @@ class HostRows(BatchRows):
         self._rows, self._others, self._asked = [], [], []
 
 
+def _are_same(one: Keys, other: Keys) -> bool:
+    """Say whether keys are the same: mostly they lie in the same memory, and nobody has to look at them."""
+    if len(one) != len(other):
+        return False
+    return one.__array_interface__["data"] == other.__array_interface__["data"] or np.array_equal(one, other)
+
+
 def _sums(rows: _Rows) -> Floats | None:
     """Return the gradients of distinct rows, summed; None where the loss depends on none of them."""
     sums = None
     for leaf, numbers, offsets, mean in rows.leaves:
         if leaf.grad is not None:
-            sums = np.zeros_like(rows.values) if sums is None else sums
+            sums = np.zeros(rows.values.shape, dtype=np.float32) if sums is None else sums
             spread(leaf.grad.contiguous().numpy(), numbers, offsets, mean, sums)
     return sums
 

@@ -1,4 +1,4 @@
-"""Losses that are looked at a few steps late, so that nobody waits for a device."""
+"""Losses that are looked at some steps late, so that nobody waits for a device."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from torch import Tensor
 
 from dovetail.runtime.errors import TrainingError
 
-MOST_LATE = 4
-"""Steps that may be under way while no loss of theirs is known."""
+TOGETHER = 8
+"""Steps whose losses are brought from the device with one copy."""
 
 
 class LateLosses:
-    """The losses of steps under way; one that is no number is an error, a few steps late."""
+    """The losses of steps under way; one that is no number is an error, some steps late."""
 
     def __init__(self, device: torch.device) -> None:
         self._is_cuda = device.type == "cuda"
-        self._waiting: deque[tuple[Tensor, Any, int, int]] = deque()
+        self._there = list(torch.zeros(TOGETHER, device=device).unbind()) if self._is_cuda else []
+        self._steps: list[tuple[int, int]] = []
+        """Samples and number of each step whose loss is there."""
+        self._waiting: deque[tuple[Tensor, Any, list[tuple[int, int]]]] = deque()
+        self._free: list[tuple[Tensor, Any]] = []
+        """Room for losses here, and events, that nobody waits for."""
         self._known: list[tuple[int, float]] = []
 
     def take(self) -> list[tuple[int, float]]:
@@ -33,23 +38,35 @@ class LateLosses:
         if not self._is_cuda:
             self._take(float(loss.detach()), samples, step)
             return
-        here = torch.empty((), dtype=torch.float32, pin_memory=True)
-        here.copy_(loss.detach(), non_blocking=True)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record()
-        self._waiting.append((here, arrived, samples, step))
-        while self._waiting and (len(self._waiting) > MOST_LATE or self._waiting[0][1].query()):
-            self._look()
+        self._there[len(self._steps)].copy_(loss.detach())
+        self._steps.append((samples, step))
+        if len(self._steps) == TOGETHER:
+            self._send()
+            while self._waiting and (len(self._waiting) > 1 or self._waiting[0][1].query()):
+                self._look()
 
     def settle(self) -> None:
         """Look at all of them."""
+        if self._steps:
+            self._send()
         while self._waiting:
             self._look()
 
+    def _send(self) -> None:
+        """Have losses copied to host memory."""
+        here, arrived = self._free.pop() if self._free else _room()
+        here.copy_(torch.stack(self._there), non_blocking=True)
+        arrived.record()
+        self._waiting.append((here, arrived, self._steps))
+        self._steps = []
+
     def _look(self) -> None:
-        here, arrived, samples, step = self._waiting.popleft()
+        here, arrived, steps = self._waiting.popleft()
         arrived.synchronize()
-        self._take(float(here), samples, step)
+        totals = here.tolist()
+        self._free.append((here, arrived))
+        for total, (samples, step) in zip(totals, steps, strict=False):
+            self._take(total, samples, step)
 
     def _take(self, total: float, samples: int, step: int) -> None:
         if not math.isfinite(total):
@@ -58,3 +75,8 @@ class LateLosses:
                 hint="lower the learning rate, clip gradients, or look for broken samples",
             )
         self._known.append((samples, total))
+
+
+def _room() -> tuple[Tensor, Any]:
+    """Return room for losses in page-locked memory, and the event of their arrival."""
+    return torch.empty(TOGETHER, dtype=torch.float32, pin_memory=True), torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -22,10 +22,25 @@ def has_device_tier(run: Run) -> bool:
     return run.table.place == "device" or not device_of(run).startswith("cpu")
 
 
-def threads_of(run: Run) -> int:
-    """Return how many threads compute: as many as the run says, else as many as PyTorch takes, one a core."""
+FLOPS_A_THREAD = 20e6
+"""Of a forward and backward pass, for each thread at least. Threads that compute meet at every matrix product: where
+those are small they gain little, and wait long whenever another thread, such as one that reads, has a core."""
+
+
+def threads_of(run: Run, flops: float | None = None) -> int:
+    """Return how many threads compute: as many as the run says, else up to one a core, as PyTorch takes.
+
+    Where a forward pass of a sample is known to take so many `flops`, no more than have enough to do.
+    """
+    if run.table.threads is not None:
+        return run.table.threads
     threads = run.workers[0].threads
-    return threads if threads > 1 else torch.get_num_threads()
+    if threads > 1:
+        return threads
+    most = torch.get_num_threads()
+    if flops is None or not device_of(run).startswith("cpu"):
+        return most
+    return max(1, min(most, int(3 * flops * (run.training.batch or 1) / FLOPS_A_THREAD)))
 
 
 def in_one_process(run: Run, *, other_hosts: bool = False) -> Run:

@@ -6,7 +6,8 @@ them), `sharded.over_workers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -84,6 +85,15 @@ class Strategy:
     tables: Sequence[Table]
     summary_of: Callable[[Table], TableSummary]
     """Says where a table's rows are, and what moved."""
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Have no rows planned or moved for a moment."""
+        with ExitStack() as still:
+            for table in self.tables:
+                if table.on_device is not None:
+                    still.enter_context(table.on_device.quiet())
+            yield
 
 
 MakeStrategy = Callable[[Beginning], Strategy]

@@ -73,6 +73,8 @@ class Trainer:
         Without `reads_ahead` nothing happens in other threads: a debugger stops where it should.
         """
         self.folder = folder
+        self._products = torch.get_float32_matmul_precision()
+        """How others in this process multiply: what the run's `precision` changes is changed back."""
         self._blueprint = blueprint = Blueprint.read(folder)
         self._group, self._is_alone = group or Alone(), group is None
         run = blueprint.run
@@ -95,7 +97,8 @@ class Trainer:
         )
         self._strategy = (place or (rows_on_device if has_device_tier(run) else rows_on_host))(begin)
         self._model, self._steps = self._strategy.model, self._strategy.steps
-        self._dense = DenseStep(blueprint, self._model.values, self._model.gradients, newest, self._manifest)
+        values, gradients = self._model.values, self._model.gradients
+        self._dense = DenseStep(blueprint, values, gradients, newest, self._manifest, quiet=self._strategy.quiet)
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
         self.step = self._manifest.step
         """Steps that were begun."""
@@ -123,7 +126,7 @@ class Trainer:
         """Train to the end, or until `stop` says so, telling now and then how it goes; return the last report."""
         device, threads = self._model.device, torch.get_num_threads()
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.set_num_threads(threads_of(self._blueprint.run))
+            torch.set_num_threads(threads_of(self._blueprint.run, self._blueprint.flops))
             try:
                 self._draw_from(self.step)
                 return self._train(on_report or (lambda _: None), stop)
@@ -156,7 +159,14 @@ class Trainer:
             self._step(step, batch)
             self.step = step = step + 1
             wait_s, data_s = self._steps.waited_s - waited_s, self._ahead.take_waited_s()
-            self._figures.add_step(step, position, wait_s=wait_s + data_s, data_s=data_s, losses=self._losses.take())
+            self._figures.add_step(
+                step,
+                position,
+                wait_s=wait_s + data_s,
+                data_s=data_s,
+                losses=self._losses.take(),
+                read_s=self._ahead.take_read_s(),
+            )
             stops, now_s = self._group.agree(stop())
             is_kept = due.is_due(step, position, now_s)
             if is_kept:
@@ -243,6 +253,7 @@ class Trainer:
 
     def close(self) -> None:
         """Give back memory and files."""
+        torch.set_float32_matmul_precision(self._products)
         self._ahead.close()
         self._figures.close()
         for table in self._strategy.tables:

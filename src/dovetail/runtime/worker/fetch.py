@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -24,6 +25,8 @@ from dovetail.runtime.worker.tasks.spans import now_s
 from dovetail.runtime.worker.tasks.task import FetchedBatch, MicroBatch, Task
 
 Item = TypeVar("Item")
+READ = "dovetail-read"
+"""What the threads that read are called."""
 AHEAD = 2
 """Micro-batches that are ready before they are needed."""
 LOOK_S = 0.1
@@ -40,6 +43,8 @@ class Read:
     read_s: float
     data_s: float
     """Of that, how long the samples took; the rest sorted out their keys."""
+    core_s: float
+    """Of that, how long a core was busy."""
 
 
 class Fetcher:
@@ -67,6 +72,7 @@ class Fetcher:
         self._cache, self._widths = cache, [table.width for table in blueprint.tables]
         self._samples, self._model, self._connections, self._dense = samples, model, connections, dense
         self._wanted, self._rests = wanted, rests
+        self._readers = 1 if samples.reads_serially else blueprint.run.data.readers or 1
         self._is_sync, self._num_servers = blueprint.run.training.mode == "sync", blueprint.num_servers
         self.micro_batches: queue.SimpleQueue[MicroBatch | None] = queue.SimpleQueue()
         self.ready: queue.Queue[FetchedBatch | None] = queue.Queue(maxsize=AHEAD)
@@ -84,9 +90,8 @@ class Fetcher:
 
     def run(self) -> None:
         """Get micro-batches ready until there is None."""
-        all_read = ahead(self._all_read(), "dovetail-read") if self._reads_ahead else self._all_read()
         try:
-            for read in all_read:
+            for read in self._each_read():
                 if self._is_wanted(read.micro_batch):
                     with suppress(Abandoned):
                         self._put(self.fetch(read))
@@ -94,10 +99,33 @@ class Fetcher:
         finally:
             self._connections.close()
 
+    def _each_read(self) -> Iterator[Read]:
+        """Yield micro-batches that are read: here, in a thread one ahead, or in as many as the run says."""
+        if self._readers > 1:
+            return self._read_by_several()
+        return ahead(self._all_read(), READ) if self._reads_ahead else self._all_read()
+
+    def _read_by_several(self) -> Iterator[Read]:
+        """Yield micro-batches in their order that several threads read."""
+        with ThreadPoolExecutor(self._readers, thread_name_prefix=READ) as pool:
+            for future in ahead(self._begun_in(pool), READ, most=self._readers):
+                read = future.result()
+                self._rests()
+                if read is not None:
+                    yield read
+
+    def _begun_in(self, pool: ThreadPoolExecutor) -> Iterator[Future[Read | None]]:
+        """Yield what comes of each micro-batch, until there is None."""
+        while (micro_batch := self.micro_batches.get()) is not None:
+            yield pool.submit(self._read_wanted, micro_batch)
+
+    def _read_wanted(self, micro_batch: MicroBatch) -> Read | None:
+        return self.read(micro_batch) if self._is_wanted(micro_batch) else None
+
     def _all_read(self) -> Iterator[Read]:
         """Yield micro-batches that are read, until there is None."""
         while (micro_batch := self.micro_batches.get()) is not None:
-            read = self.read(micro_batch) if self._is_wanted(micro_batch) else None
+            read = self._read_wanted(micro_batch)
             self._rests()  # whoever has read something may have to wait until it is taken
             if read is not None:
                 yield read
@@ -118,14 +146,14 @@ class Fetcher:
 
     def read(self, micro_batch: MicroBatch) -> Read:
         """Read samples, and sort out their keys."""
-        start_s, begin_s = time.perf_counter(), now_s()
+        start_s, start_core_s, begin_s = time.perf_counter(), time.thread_time(), now_s()
         task = micro_batch.task
         batch = self._memory.lock_batch(self._samples.read(task.assign.epoch, micro_batch.first, micro_batch.last))
-        data_s = time.perf_counter() - start_s
+        data_s, core_s = time.perf_counter() - start_s, time.thread_time() - start_core_s
         task.spans.append(Span("read", begin_s, now_s(), task.assign.step))
         asked = [look_up(table, keys, self._num_servers) for table, keys in self._model.asked(batch)]
         look_ups = [self._memory.lock(each) for each in asked]
-        return Read(micro_batch, batch, look_ups, time.perf_counter() - start_s, data_s)
+        return Read(micro_batch, batch, look_ups, time.perf_counter() - start_s, data_s, core_s)
 
     def fetch(self, read: Read) -> FetchedBatch:
         """Fetch the rows that samples need; with a task's first micro-batch, the dense parameters too."""
@@ -156,12 +184,14 @@ class Fetcher:
         # they waited is by their own clocks, and may begin before this one's question to the last of them.
         after_s = max(0.0, end_s - (answer.asked_s if answer.parked_s else start_s) - answer.parked_s)
         fetch_s = max(0.0, end_s - start_s - answer.parked_s)
-        return FetchedBatch(micro_batch, read.batch, rows, answer.dense, fetch_s, after_s, arriving, read.data_s)
+        return FetchedBatch(
+            micro_batch, read.batch, rows, answer.dense, fetch_s, after_s, arriving, read.data_s, read.core_s
+        )
 
 
-def ahead(items: Iterator[Item], name: str) -> Iterator[Item]:
-    """Yield items that a thread makes, one ahead; what goes wrong there goes wrong here."""
-    made: queue.Queue[Item | None] = queue.Queue(maxsize=1)
+def ahead(items: Iterator[Item], name: str, *, most: int = 1) -> Iterator[Item]:
+    """Yield items that a thread makes, so many ahead; what goes wrong there goes wrong here."""
+    made: queue.Queue[Item | None] = queue.Queue(maxsize=most)
     failed: list[BaseException] = []
 
     def make() -> None:

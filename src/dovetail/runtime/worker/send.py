@@ -179,4 +179,5 @@ class Sender:
             num_kept=task.num_kept,
             kept_bytes=task.kept_bytes,
             data_s=task.data_s,
+            read_s=task.read_s,
         )

@@ -12,9 +12,10 @@ import pytest
 
 from dovetail.errors import PlanError
 from dovetail.runtime.launch.hosts.daemon import _answer_all, folder_of
-from dovetail.runtime.launch.hosts.framing import LENGTH_BYTES, MOST_BYTES, FramedSocket, framed, length_of
 from dovetail.runtime.launch.hosts.keeper import Keeper
 from dovetail.runtime.launch.hosts.protocol import (
+    LENGTH_BYTES,
+    MOST_BYTES,
     AskMissing,
     AskPorts,
     AskStates,
@@ -23,6 +24,7 @@ from dovetail.runtime.launch.hosts.protocol import (
     Fetch,
     FetchedFiles,
     Fine,
+    FramedSocket,
     HostFacts,
     MissingPaths,
     Ports,
@@ -33,6 +35,8 @@ from dovetail.runtime.launch.hosts.protocol import (
     StartProcess,
     decode_answer,
     encode,
+    framed,
+    length_of,
 )
 from dovetail.runtime.launch.hosts.shipped_code import own_code, read_probe
 from dovetail.runtime.launch.hosts.shipped_files import data_paths

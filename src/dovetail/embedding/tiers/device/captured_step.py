@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dovetail.embedding.tiers.device.prefetched_batch import BatchPlaces, PrefetchedBatch
+from dovetail.embedding.tiers.device.streams import StagedArrays
 from dovetail.embedding.tiers.device.table import DeviceTable
 
 WARM_STEPS = 3
@@ -77,14 +78,14 @@ class CapturedSteps(Generic[Outcome]):
         return taken
 
     def run(
-        self, size: Hashable, places: Sequence[BatchPlaces], inputs: Sequence[Tensor], launch: Launch[Outcome]
+        self, size: Hashable, places: Sequence[BatchPlaces], inputs: StagedArrays, launch: Launch[Outcome]
     ) -> Outcome:
         """Do a step on a batch of some size (None: never captured); the next one overwrites what a graph yields."""
         if size is not None and self._record is not None and self._is_due(size):
             self._capture(self._record, size, places, inputs, launch)
         if size in self._graphs:
             return self._graphs[size].replay(places, inputs)
-        return launch(places, [each.unique[: each.num_unique] for each in places], inputs)
+        return launch(places, [each.unique[: each.num_unique] for each in places], inputs.tensors())
 
     def _is_due(self, size: Hashable) -> bool:
         """Count a batch of a size; say whether its step is to be captured now."""
@@ -98,17 +99,17 @@ class CapturedSteps(Generic[Outcome]):
         record: Record,
         size: Hashable,
         places: Sequence[BatchPlaces],
-        inputs: Sequence[Tensor],
+        inputs: StagedArrays,
         launch: Launch[Outcome],
     ) -> None:
         """Capture a step; where that cannot be done, none is from now on. Nothing is computed."""
         own = [BatchPlaces(each.numbers.clone(), each.num_keys, each.num_unique) for each in places]
-        own_inputs = [each.clone() for each in inputs]
+        own_inputs = inputs.clone()
         try:
             with ExitStack() as still:
                 for table in self._tables:
                     still.enter_context(table.quiet())
-                again = record(lambda: launch(own, [each.unique for each in own], own_inputs))
+                again = record(lambda: launch(own, [each.unique for each in own], own_inputs.tensors()))
         except Exception as problem:  # of CUDA, of PyTorch, of the model: each has its own
             if self._tell is None:
                 raise
@@ -125,15 +126,13 @@ class _Captured(Generic[Outcome]):
     """A captured step, and the memory that it reads."""
 
     places: Sequence[BatchPlaces]
-    inputs: Sequence[Tensor]
+    inputs: StagedArrays
     again: Callable[[], Outcome]
 
-    def replay(self, places: Sequence[BatchPlaces], inputs: Sequence[Tensor]) -> Outcome:
+    def replay(self, places: Sequence[BatchPlaces], inputs: StagedArrays) -> Outcome:
         """Do the step on another batch of the same size."""
-        for own, given in zip(self.places, places, strict=True):
-            own.numbers.copy_(given.numbers)
-        for mine, here in zip(self.inputs, inputs, strict=True):
-            mine.copy_(here)
+        mine = [self.inputs.numbers, *(each.numbers for each in self.places)]
+        torch._foreach_copy_(mine, [inputs.numbers, *(each.numbers for each in places)])
         return self.again()
 
 
@@ -157,9 +156,9 @@ class FusedStep:
     def __call__(self) -> Tensor:
         """Train on the next announced batch; return its loss, which on CUDA the next call overwrites."""
         ((batch, places),) = self._steps.take()
-        size = (places.num_keys, *(each.shape for each in batch.inputs))
+        staged = batch.staged_arrays
         self._rows.stepper.set_rate()
-        loss = self._steps.run(size, [places], batch.inputs, self._launch)
+        loss = self._steps.run((places.num_keys, staged.layout), [places], staged, self._launch)
         self._rows.stepped(batch, places)
         return loss
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dovetail.embedding.tiers.device.streams import StreamEvent
+from dovetail.embedding.tiers.device.streams import StagedArrays, StreamEvent
 
 DeviceKeys = NDArray[np.int64] | Tensor
 
@@ -85,7 +85,7 @@ class PrefetchedBatch:
     """Counts batches in the order in which they are planned."""
     there: Tensor | None = None
     """The keys on the device."""
-    inputs: tuple[Tensor, ...] = ()
+    staged: StagedArrays | None = None
     """What else of the batch is wanted there."""
     given: StreamEvent | None = None
     """When keys and inputs are there."""
@@ -107,6 +107,13 @@ class PrefetchedBatch:
         """Be as announced, under another number."""
         self.number, self.places, self.planned, self.ready, self.done = number, None, None, None, None
         self.is_ready, self.kept = False, []
+
+    @property
+    def staged_arrays(self) -> StagedArrays:
+        """Return what else of the batch lies on the device, once it was taken."""
+        if self.staged is None:
+            raise RuntimeError("a batch was not brought to the device")
+        return self.staged
 
     @property
     def num_keys(self) -> int:

@@ -372,8 +372,7 @@ class H2DStager:
             streams.wait_for(before)
             if isinstance(batch.keys, Tensor):
                 batch.there = batch.keys.to(streams.device)
-                batch.inputs = tuple(streams.up_together(arrays))
+                batch.staged = streams.up_together(arrays)
             else:
-                batch.there, *inputs = streams.up_together((batch.keys, *arrays))
-                batch.inputs = tuple(inputs)
+                batch.there, batch.staged = streams.up_together((batch.keys, *arrays)).without_first()
             batch.given = streams.event()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -86,21 +88,18 @@ class Streams:
             here = pinned.copy_(here)
         return here.to(self.device, non_blocking=True)
 
-    def up_together(self, arrays: Sequence[NDArray[np.generic]]) -> list[Tensor]:
+    def up_together(self, arrays: Sequence[NDArray[np.generic]]) -> StagedArrays:
         """Return copies of several arrays on the device, made with one copy."""
-        if not self.is_cuda or not arrays:
-            return [self.up(array) for array in arrays]
-        sizes = [-(-array.nbytes // ALIGNED) * ALIGNED for array in arrays]
-        pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
-        begin, here = 0, pinned.numpy()
-        for array, size in zip(arrays, sizes, strict=True):
-            np.copyto(here[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape), array)
-            begin += size
-        there = torch.split(pinned.to(self.device, non_blocking=True), sizes)
-        return [
-            part[: array.nbytes].view(_torch_type(array.dtype)).view(array.shape)
-            for part, array in zip(there, arrays, strict=True)
-        ]
+        layout, size = [], 0
+        for array in arrays:
+            layout.append((array.dtype, array.shape, size))
+            size += -(-array.nbytes // ALIGNED) * ALIGNED
+        here = torch.empty(size, dtype=torch.uint8, pin_memory=self.is_cuda)
+        room = here.numpy()
+        for array, (dtype, shape, begin) in zip(arrays, layout, strict=True):
+            np.copyto(room[begin : begin + array.nbytes].view(dtype).reshape(shape), array)
+        there = here.to(self.device, non_blocking=True) if self.is_cuda else here
+        return StagedArrays(there, tuple(layout))
 
     def down(self, tensor: Tensor) -> Tensor:
         """Return a copy in host memory, which is there once the current stream has come so far."""
@@ -112,6 +111,36 @@ class Streams:
     def host_rows(self, num_rows: int, row_width: int) -> Tensor:
         """Return room for rows in host memory from which they go up fast."""
         return torch.empty((num_rows, row_width), dtype=torch.float32, pin_memory=self.is_cuda)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedArrays:
+    """Arrays that lie on the device one after the other, as they were copied there."""
+
+    numbers: Tensor
+    """Their bytes."""
+    layout: tuple[tuple[np.dtype[np.generic], tuple[int, ...], int], ...]
+    """The type and shape of each, and where it begins: those of one layout can be copied over each other at once."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return each of them."""
+        found = []
+        for dtype, shape, begin in self.layout:
+            part = self.numbers[begin : begin + dtype.itemsize * math.prod(shape)]
+            found.append(part.view(_torch_type(dtype)).view(shape))
+        return tuple(found)
+
+    def clone(self) -> StagedArrays:
+        """Return a copy of them."""
+        return StagedArrays(self.numbers.clone(), self.layout)
+
+    def without_first(self) -> tuple[Tensor, StagedArrays]:
+        """Return the first, and the others."""
+        (dtype, shape, _), *others = self.layout
+        size = dtype.itemsize * math.prod(shape)
+        end = others[0][2] if others else len(self.numbers)
+        rest = tuple((kind, form, begin - end) for kind, form, begin in others)
+        return self.numbers[:size].view(_torch_type(dtype)).view(shape), StagedArrays(self.numbers[end:], rest)
 
 
 @lru_cache

@@ -118,7 +118,7 @@ class DeviceBatch:
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """Return on the device the arrays that were announced with the keys."""
-        return self._batch.inputs
+        return self._batch.staged_arrays.tensors()
 
     def values(self) -> Tensor:
         """Return the values of each key: float32 [number of keys, width]."""

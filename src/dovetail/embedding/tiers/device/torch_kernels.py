@@ -203,7 +203,7 @@ def step(
     """Step distinct rows by the sums of their gradients: the arithmetic of `row_optimizer`, operation by operation."""
     where = slots.long()
     rows[where] = STEPS[name](rows[where], sums, settings)
-    states[where] = CHANGED
+    states.index_fill_(0, where, CHANGED)  # a number, which a CUDA graph can hold
 
 
 def step_sums(

@@ -18,8 +18,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from dovetail.open_files import allow_many_files
-from dovetail.runtime.launch.hosts.framing import FramedSocket
 from dovetail.runtime.launch.hosts.keeper import Keeper
+from dovetail.runtime.launch.hosts.protocol import FramedSocket
 
 TOKEN = re.compile(r"[0-9a-f]{16,64}")
 SOCKET = "keeper.sock"

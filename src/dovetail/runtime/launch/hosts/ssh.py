@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from dovetail.errors import MissingExtraError
 from dovetail.runtime.launch.hosts import shipped_code as code
-from dovetail.runtime.launch.hosts.framing import LENGTH_BYTES, framed, length_of
 from dovetail.runtime.launch.hosts.protocol import (
+    LENGTH_BYTES,
     AskFacts,
     HostFacts,
     HostProblem,
@@ -29,6 +29,8 @@ from dovetail.runtime.launch.hosts.protocol import (
     Unreachable,
     decode_answer,
     encode,
+    framed,
+    length_of,
 )
 from dovetail.spec.hosts import Host, HostsFile
 from dovetail.version import __version__

@@ -43,7 +43,14 @@ class FirstWorkerFigures(TrainerFigures):
         self._group, self._names, self._clock = group, names, BusyTime()
 
     def add_step(
-        self, step: int, position: int, *, wait_s: float, data_s: float, losses: Sequence[tuple[int, float]]
+        self,
+        step: int,
+        position: int,
+        *,
+        wait_s: float,
+        data_s: float,
+        losses: Sequence[tuple[int, float]],
+        read_s: float = 0.0,
     ) -> None:
         """Take in a step that was begun, and what all workers have told since the one before."""
         self._step, self._position = step, position
@@ -61,6 +68,7 @@ class FirstWorkerFigures(TrainerFigures):
                 fixed_s=0.0,
                 wait_s=did.wait_s,
                 data_s=data_s if name == self._names[0] else 0.0,
+                read_s=read_s if name == self._names[0] else 0.0,
             )
             self._figures.add_task(done, counts)
             self._figures.add_step(Counted(step=step, samples=int(did.loss_samples), loss=did.loss))
@@ -99,7 +107,14 @@ class OtherWorkerFigures:
         """Count nothing: the first worker's samples are as good as any."""
 
     def add_step(
-        self, step: int, position: int, *, wait_s: float, data_s: float, losses: Sequence[tuple[int, float]]
+        self,
+        step: int,
+        position: int,
+        *,
+        wait_s: float,
+        data_s: float,
+        losses: Sequence[tuple[int, float]],
+        read_s: float = 0.0,
     ) -> None:
         """Tell a step that was begun."""
         self._step, self._position = step, position

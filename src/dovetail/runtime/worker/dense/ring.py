@@ -143,17 +143,14 @@ class RingSync(DenseSync):
 
     def _update(self, message: Apply) -> None:
         """Step the parameters where they lie."""
-        numbers: dict[str, Any] = {
-            "step_number": self._steps,
-            "scale": message.scale,
-            "factor": message.factor,
-            "clip_value": self._clip.clip_value,
-        }
+        optimizer, number, factor = self._optimizer, self._steps, message.factor
+        how: dict[str, Any] = {"scale": message.scale, "clip_value": self._clip.clip_value}
         if self._values.device.type != "cpu":
-            self._optimizer.step_on_device(self._values, self._gradients, self._state, **numbers)
+            numbers = optimizer.numbers(step_number=number, factor=factor)
+            optimizer.step_on_device(self._values, self._gradients, self._state, numbers=numbers, **how)
             return
         state = {name: vector.numpy() for name, vector in self._state.items()}
-        self._optimizer.step(self._values.numpy(), self._gradients.numpy(), state, **numbers)
+        optimizer.step(self._values.numpy(), self._gradients.numpy(), state, step_number=number, factor=factor, **how)
 
     def _save(self, message: SaveDense) -> Saved | SaveFailed:
         """Write the dense parameters and their optimizer state, and return what became of it."""

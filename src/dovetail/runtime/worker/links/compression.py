@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.codecs import Codec, TopK, codec_of, pack, unpack
-from dovetail.codecs.chooser import WINDOW, Chooser, Decision, Observation
-from dovetail.codecs.coding_time import coding_s
+from dovetail.codecs.chooser import WINDOW, Chooser, Decision, Observation, coding_s
 from dovetail.codecs.feedback import Feedback
 from dovetail.codecs.noise import Noise, sampled
 from dovetail.data.streams import stream_number

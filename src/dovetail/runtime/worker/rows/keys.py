@@ -69,3 +69,27 @@ def group(keys, owner, grouped, place_of, bounds, places):  # type: ignore[no-un
         place_of[i] = place
     for i in range(len(places)):
         places[i] = place_of[places[i]]
+
+
+def keys_within(ids: Keys, num_rows: int) -> Keys:
+    """Return ids as the keys of a table of so many rows: those beyond them begin anew."""
+    keys = np.empty(len(ids), dtype=np.int64)
+    fold(ids, num_rows, keys)
+    return keys
+
+
+@njit(cache=True, nogil=True)
+def fold(ids, num_rows, keys):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write the remainders of ids, most of which are below `num_rows` already: a division takes long."""
+    for i in range(len(ids)):
+        key = ids[i]
+        keys[i] = key if 0 <= key < num_rows else key % num_rows
+
+
+@njit(cache=True, nogil=True)
+def is_one_each(offsets):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Say whether each bag is one key."""
+    others = 0
+    for i in range(len(offsets) - 1):
+        others += offsets[i + 1] != offsets[i] + 1
+    return others == 0

@@ -21,6 +21,7 @@ from dovetail.models.embedding import SlotEmbedding, select_slots
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.parameters import SparseModule, sparse_modules
+from dovetail.runtime.worker.rows.keys import is_one_each, keys_within
 from dovetail.runtime.worker.rows.table_layers import without_padding
 
 AskedKeys = Callable[[Batch], Tensor | None]
@@ -178,9 +179,10 @@ class PrefetchableLookUp:
 
     def asked(self, batch: Batch) -> tuple[NDArray[np.int64], Tensor | None]:
         """Return the keys that the layer will ask for, and where its bags begin; None where each bag is one key."""
-        found, offsets = slot_keys(self.layer, batch)
-        keys = np.ascontiguousarray(found.numpy())
-        is_flat = len(keys) == len(offsets) - 1 and bool((offsets.diff() == 1).all())
+        layer = self.layer
+        ids, offsets = select_slots(batch.ids, batch.offsets, layer.num_slots, layer.first_slot, layer.last_slot)
+        keys = keys_within(ids.numpy(), layer.num_rows)
+        is_flat = len(keys) == len(offsets) - 1 and bool(is_one_each(offsets.numpy()))
         return keys, None if is_flat else offsets
 
     def take_from(self, values: Callable[[], tuple[Tensor, Tensor | None]]) -> None:

@@ -26,8 +26,7 @@ from dovetail.runtime.worker.dense.ring import RingSync
 from dovetail.runtime.worker.links.servers import Abandoned, connect_to_servers
 from dovetail.runtime.worker.stages.activations import activation_transport
 from dovetail.runtime.worker.stages.batches import StageBatches
-from dovetail.runtime.worker.stages.compute import StageComputer
-from dovetail.runtime.worker.stages.dense import StageDense, StageRing, TaskSums
+from dovetail.runtime.worker.stages.compute import StageComputer, StageDense, StageRing, TaskSums
 from dovetail.runtime.worker.stages.requests import StageRequests, is_stale
 from dovetail.spec.run import RunWorker
 from dovetail.transport import Envelope

@@ -138,6 +138,7 @@ class TaskLifecycle:
         idle_s, spans = self._idle.take()
         task.wait_s += idle_s
         task.data_s += min(waited_s, fetched.read_s)
+        task.read_s += fetched.core_s
         task.spans += spans
 
     # -- it is computed ------------------------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ class Task:
     wait_s: float = 0.0
     data_s: float = 0.0
     """How long samples were waited for that were still being read."""
+    read_s: float = 0.0
+    """How long cores were busy reading them, whoever waited."""
     num_pieces: int = 0
     piece_samples: int = 0
     piece_s: float = 0.0
@@ -112,6 +114,8 @@ class FetchedBatch:
     """The dense parameters, where they come in buckets."""
     read_s: float = 0.0
     """Of `fetch_s`, how long samples were read."""
+    core_s: float = 0.0
+    """Of that, how long a core was busy."""
 
 
 def divide(first: int, last: int, most: int, *, smaller_first: int | None = None) -> Iterator[tuple[int, int]]:

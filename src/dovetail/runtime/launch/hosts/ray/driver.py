@@ -21,8 +21,7 @@ from ray.exceptions import ActorDiedError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dovetail.runtime.launch.hosts.framing import FramedSocket
-from dovetail.runtime.launch.hosts.protocol import AskFacts, CloseKeeper, RequestRefused, encode
+from dovetail.runtime.launch.hosts.protocol import AskFacts, CloseKeeper, FramedSocket, RequestRefused, encode
 from dovetail.runtime.launch.hosts.ray.messages import (
     Ask,
     Connected,

@@ -1,38 +1,13 @@
-"""A connection to one other process, whatever it is made of, and one inside a process."""
+"""The line to a server inside one process: each request is a call of whoever answers it."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from dovetail.transport.arrays import Array, Sendable, Unwritten
-from dovetail.transport.envelope import Envelope
-from dovetail.transport.errors import PeerLost
-
-
-class Channel(Protocol):
-    """Sends requests to one peer and gives back its answers; one thread uses it."""
-
-    is_near: bool
-    """Whether large arrays go through shared memory."""
-
-    def ask(self, message: Any, arrays: Sequence[Array] = ()) -> int:
-        """Send a request and return its number."""
-        ...
-
-    def receive(self, timeout_s: float) -> Envelope | None:
-        """Return the next envelope, or None where none came in time."""
-        ...
-
-    def abandon(self) -> None:
-        """Want no answer any more to anything that was asked."""
-        ...
-
-    def close(self) -> None:
-        """Hang up."""
-        ...
-
+from dovetail.transport import Envelope, PeerLost, Sendable, Unwritten
+from dovetail.transport.arrays import Array
 
 Handler = Callable[[Envelope], tuple[Any, Sequence[Sendable]]]
 

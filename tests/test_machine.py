@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.profiler.machine import (
+from dovetail.machine import (
     Cores,
     Memory,
     Package,
@@ -119,7 +119,7 @@ def test_a_quota_below_the_cores_is_what_can_be_used():
 def test_a_process_held_to_one_core_sees_one():
     code = (
         "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
-        "from dovetail.profiler.machine import cores; print(cores().num_allowed, cores().num_installed)"
+        "from dovetail.machine import cores; print(cores().num_allowed, cores().num_installed)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
 

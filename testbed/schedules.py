@@ -1,7 +1,8 @@
-"""Philly arrivals with elastic jobs: a table's arrivals, models and durations, speed curves from the ring model.
+"""What comparing policies takes: jobs of the Philly trace made elastic, and decisions in rounds only.
 
-A row says that a job took `duration` on `gpus`. Its speed curve is that of its model, and its work is what it did in
-that time at that size, so it takes as long as it did when it is given what it had.
+Arrivals, models and durations are a table's, speed curves those of the ring model. A row says that a job took
+`duration` on `gpus`. Its speed curve is that of its model, and its work is what it did in that time at that size, so it
+takes as long as it did when it is given what it had.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import numpy as np
+
+from dovetail.scheduler.policy import Policy
+from dovetail.scheduler.view import Allocation, ClusterView
 from dovetail.simulator.traces.make import BY_NAME, KINDS, MAX_WORKERS, ModelKind, make_job
 from dovetail.simulator.traces.table import TableJob
 from dovetail.spec.workload import NodeGroup, Workload
@@ -28,7 +33,7 @@ def elastic_workload(
 
     `stretch` multiplies arrivals and durations alike: the load stays, a restart weighs less.
     """
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)
     num_workers = sum(group.workers * group.count for group in nodes)
     span_s = max(row.submit_s for row in rows) - min(row.submit_s for row in rows)
     asked = sum(_seconds_on_one(row, nodes) for row in rows) / span_s
@@ -60,3 +65,26 @@ def _seconds_on_one(row: TableJob, nodes: Sequence[NodeGroup]) -> float:
     model = _kind(row).speed_model(node_workers=max(group.workers for group in nodes))
     size = min(row.gpus, MAX_WORKERS)
     return row.duration_s * model.steps_per_s(size) / model.steps_per_s(1)
+
+
+class OnlyInRounds:
+    """Another policy that is asked at the start of each round; between, what runs goes on and nothing starts.
+
+    The workload must give the same `round_s`, so that every round begins with a decision.
+    """
+
+    def __init__(self, policy: Policy, *, round_s: float, first_s: float = 0.0) -> None:
+        """Ask `policy` at `first_s` and every `round_s` from then on."""
+        self._policy = policy
+        self._round_s = round_s
+        self._first_s = first_s
+        self._next_s = first_s
+
+    def decide(self, view: ClusterView, now_s: float) -> Allocation:
+        """Return the policy's answer at the start of a round, and what runs already at any other time."""
+        if now_s < self._next_s:
+            rows = view.running
+            return Allocation(rows=rows, types=view.type[rows], workers=view.workers[rows])
+        rounds = np.floor((now_s - self._first_s) / self._round_s + 1e-9) + 1
+        self._next_s = self._first_s + rounds * self._round_s
+        return self._policy.decide(view, now_s)

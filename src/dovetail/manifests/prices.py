@@ -1,0 +1,101 @@
+"""What the machines of a manifest cost an hour: whole nodes of the plan's types, and the first node."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dovetail.catalogue.data_sheets import GRAVITON3
+from dovetail.catalogue.entry import CatalogueEntry
+from dovetail.spec.problem import Problem
+
+if TYPE_CHECKING:
+    from dovetail.manifests.nodes import NodePool
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePrices:
+    """USD an hour; None where nobody says what a type costs."""
+
+    by_type: Mapping[str, float | None]
+    """Of all nodes of each of the plan's types: whole nodes, of which the last may have fewer units to do."""
+    plan: float
+    """What the plan says."""
+    head: float | None
+    head_cores: int
+    head_bytes: int
+    head_like: str | None
+    """The type by whose price the first node's is told."""
+
+    @property
+    def total(self) -> float | None:
+        """All machines together, where all prices are known."""
+        known = [price for price in (*self.by_type.values(), self.head) if price is not None]
+        return sum(known) if len(known) == len(self.by_type) + 1 else None
+
+    def __str__(self) -> str:
+        """Return them in words."""
+        size = f"{self.head_cores} cores and {-(-self.head_bytes // GIB)} GiB"
+        parts = [f"{name} {_usd(price)}" for name, price in self.by_type.items()]
+        like = "" if self.head_like is None else f", as {self.head_like} costs"
+        head = f"the first node {_usd(self.head)} ({size} for launcher, coordinator and servers{like})"
+        total = "not known in all" if self.total is None else f"{_usd(self.total)} USD an hour"
+        return f"{total}: {', '.join(parts)}, {head}; the plan's own price is {_usd(self.plan)}, without the first node"
+
+
+def prices_of(
+    plan: float,
+    groups: Sequence[NodePool],
+    head_cores: int,
+    head_bytes: int,
+    *,
+    problem: Problem | None,
+    entries: Mapping[str, CatalogueEntry],
+) -> NodePrices:
+    """Return what nodes cost: by the problem's prices, which may be spot prices, else the catalogue's."""
+    known = {name: entry.on_demand_usd_per_hour for name, entry in entries.items()}
+    known |= {} if problem is None else {each.name: each.price_per_hour for each in problem.resources}
+    by_type = {
+        group.type: group.nodes * group.units * known[group.type] if group.type in known else None for group in groups
+    }
+    head, like = _head_price(groups, head_cores, head_bytes, problem, entries.values())
+    return NodePrices(
+        by_type=by_type, plan=plan, head=head, head_cores=head_cores, head_bytes=head_bytes, head_like=like
+    )
+
+
+def _head_price(
+    groups: Sequence[NodePool],
+    cores: int,
+    size: int,
+    problem: Problem | None,
+    entries: Collection[CatalogueEntry],
+) -> tuple[float | None, str | None]:
+    """Return what the first node costs, and by which type that is told: its share of one that the cloud rents out.
+
+    Clouds ask twice as much for twice the machine, so a type's size does not matter. Where there is no cloud, a core
+    costs what the problem's CPU type does.
+    """
+    clouds = {group.cloud for group in groups}
+    shares = [
+        (max(cores / entry.vcpus, size / entry.memory_bytes) * entry.on_demand_usd_per_hour, entry.id)
+        for entry in entries
+        if {entry.cloud} == clouds
+        and entry.kind == "cpu"
+        and entry.chip is not GRAVITON3  # for which the image would have to be built anew
+        and entry.vcpus is not None
+        and entry.memory_bytes is not None
+    ]
+    if shares:
+        return min(shares)
+    for resource in () if problem is None else problem.resources:
+        if resource.kind == "cpu" and resource.name not in {entry.instance for entry in entries}:
+            return cores * resource.price_per_hour, resource.name
+    return None, None
+
+
+def _usd(price: float | None) -> str:
+    return "at a price nobody says" if price is None else f"{price:.4g}"
