@@ -3,6 +3,7 @@
     python benchmarks/scheduling.py families          # every family, the policies side by side, ratio last
     python benchmarks/scheduling.py sensitivity       # restarts, loads, and each constant that is left
     python benchmarks/scheduling.py estimated         # what is kept of the gain when speeds and work are learnt
+    python benchmarks/scheduling.py newcomers         # short jobs in bursts, some fail at once
     python benchmarks/scheduling.py batches           # jobs with several batch sizes: dovetail beside goodput
     python benchmarks/scheduling.py knob --plot out/knob.png
     python benchmarks/scheduling.py decisions         # what a decision takes
@@ -22,6 +23,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
+import math
 import os
 import random
 import sys
@@ -48,12 +51,13 @@ from dovetail.scheduler.registry import POLICIES, make_policy
 from dovetail.scheduler.view import Allocation, ClusterView, FloatArray
 from dovetail.simulator import Outcome, simulate
 from dovetail.simulator.knowledge import KnowledgeName, Truth
+from dovetail.simulator.metrics import Trial
 from dovetail.simulator.progress import VirtualJobs
-from dovetail.simulator.traces.make import CONTENTIONS, make_workload
+from dovetail.simulator.traces.make import CONTENTIONS, arrivals_s, loss_curve, make_workload
 from dovetail.simulator.traces.read import parse_nodes, read_gavel
 from dovetail.simulator.traces.table import TableJob, read_jobs
-from dovetail.spec.job import BatchSize
-from dovetail.spec.workload import Workload
+from dovetail.spec.job import BatchSize, Job
+from dovetail.spec.workload import NodeGroup, Workload
 from testbed.pictures import draw_knob
 from testbed.schedules import OnlyInRounds, elastic_workload
 
@@ -248,6 +252,69 @@ def show_estimated(seeds: Iterable[int]) -> None:
                 flush=True,
             )
     print(f"least share of the gain over doubling kept with estimated knowledge: {least:.2f}")
+
+
+NEARLY = 0.7
+"""The share of its work from which a job counts as nearly done."""
+
+
+def newcomers(workers: int) -> Make:
+    """Return an afternoon of trials on few workers: bursts of jobs of unlike speeds, three in ten fail at once.
+
+    Sizes are from seconds to minutes (40 s in the median), against a start of 8 s and a resize of 2 s. No two are of
+    one kind, so nobody knows anything of a job that has not run; one that runs shows its loss.
+    """
+
+    def make(seed: int) -> Workload:
+        draw = random.Random(f"newcomers {seed}")
+        jobs = []
+        for number, submit_s in enumerate(arrivals_s("bursty", count=60, mean_gap_s=70.0 / workers, draw=draw)):
+            pace = 10.0 ** draw.uniform(1.0, 4.0)
+            seconds = 0.2 if draw.random() < 0.3 else 40.0 * math.exp(draw.gauss(0.0, 1.2))
+            speed = {"cpu": {"1": pace, "2": 1.7 * pace}}
+            loss = loss_curve(seconds * pace, draw) if seconds > 1.0 else None
+            jobs.append(Job(id=f"j{number:02d}", submit_s=submit_s, work=seconds * pace, speed=speed, loss=loss))
+        nodes = (NodeGroup(type="cpu", workers=workers),)
+        return Workload(nodes=nodes, jobs=tuple(jobs), restart_s=8.0, resize_s=2.0)
+
+    return make
+
+
+def show_newcomers(seeds: Iterable[int]) -> None:
+    """Print how jobs fare of which little is known, and how often one that is nearly done is stopped for another."""
+    for workers in (1, 2, 4):
+        for knowledge in ("oracle", "estimated"):
+            sums = np.zeros(len(FIGURES) + 1)
+            for seed in seeds:
+                workload = newcomers(workers)(seed)
+                trial = simulate(workload, make_policy("dovetail"), name="dovetail", knowledge=knowledge)
+                stops = _stops_when_nearly_done(workload, trial)
+                sums += np.array([*figures(trial.outcome), stops]) / len(list(seeds))
+            print(
+                f"{workers} workers, {knowledge:9s}  mean JCT {sums[0]:5.0f} s  p99 {sums[1]:5.0f} s  makespan "
+                f"{sums[2]:5.0f} s  restarts {sums[3]:4.1f}  stops past {NEARLY:.0%} {sums[4]:4.1f}",
+                flush=True,
+            )
+
+
+def _stops_when_nearly_done(workload: Workload, trial: Trial) -> int:
+    """Return how often a job lost all its workers with little left, by what its workers had done until then."""
+    finish_s = {job.id: job.finish_s for job in trial.outcome.jobs}
+    stops = 0
+    for job in workload.jobs:
+        changes = [change for change in trial.changes if change.job == job.id]
+        done, begins_s, speed, since_s = 0.0, 0.0, 0.0, -math.inf
+        for change, after in itertools.zip_longest(changes, changes[1:]):
+            done += max(0.0, change.t_s - begins_s) * speed
+            if change.workers:
+                resized_s = workload.resize_s if since_s == change.t_s else None  # taken and given in one moment
+                begins_s = max(begins_s, change.t_s) + resized_s if resized_s else change.t_s + workload.restart_s
+                speed = job.speed[change.type][str(change.workers)]
+                continue
+            begins_s, speed, since_s = max(begins_s, change.t_s), 0.0, change.t_s
+            goes_on = after is not None and after.t_s == change.t_s
+            stops += not goes_on and change.t_s < finish_s[job.id] and done >= NEARLY * job.work
+    return stops
 
 
 def show_batches(seeds: Iterable[int]) -> None:
@@ -499,7 +566,18 @@ def _remaining_s(table: JobTable, name: str) -> float:
     return float((table.work[chosen.rows] / table.speed[chosen.rows, chosen.types, chosen.workers]).sum())
 
 
-COMMANDS = ("families", "sensitivity", "estimated", "batches", "knob", "decisions", "gavel", "static", "scale")
+COMMANDS = (
+    "families",
+    "sensitivity",
+    "estimated",
+    "newcomers",
+    "batches",
+    "knob",
+    "decisions",
+    "gavel",
+    "static",
+    "scale",
+)
 
 
 def main() -> None:
@@ -516,6 +594,7 @@ def main() -> None:
     commands: dict[str, Callable[[], None]] = {
         "families": lambda: show_families(seeds, asked.policies.split(","), asked.only),
         "sensitivity": lambda: show_sensitivity(seeds),
+        "newcomers": lambda: show_newcomers(seeds),
         "batches": lambda: show_batches(seeds),
         "estimated": lambda: show_estimated(seeds),
         "knob": lambda: show_knob(seeds, asked.plot),

@@ -25,7 +25,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)[ ]?(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TOOK = re.compile(r"found in [\d.]+ \w+")
-WAITING = re.compile(r"^(?:compiling the planner|planning by `[a-z-]+`).* \.\.\.\n", re.MULTILINE)
+WAITING = re.compile(r"^(?:(?:compil|load)ing the planner|planning by `[a-z-]+`).* \.\.\.\n", re.MULTILINE)
 
 
 def load_generator() -> ModuleType:

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dovetail.cli.main import app
-from dovetail.cli.plan import METHOD_NAMES
+from dovetail.cli.plan import METHOD_NAMES, _getting_ready
+from dovetail.planner import cheapest_route
 from dovetail.planner.methods import METHODS
 from dovetail.spec import read_problem, write_problem
 from dovetail.spec.synthetic import synthetic_problem
@@ -24,6 +25,15 @@ def run(*arguments: str) -> Result:
 
 def last_json(result: Result) -> dict:
     return json.loads(result.stdout.rstrip("\n").splitlines()[-1])
+
+
+def test_the_planner_is_compiled_once_on_a_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(cheapest_route.cheapest._cache, "_cache_path", str(tmp_path))
+    assert _getting_ready() == "compiling the planner for this machine, once"
+
+    (tmp_path / "cheapest_route.cheapest-82.py311.nbi").touch()
+
+    assert _getting_ready() == "loading the planner"
 
 
 def test_help_imports_neither_torch_nor_ray_nor_the_compiler() -> None:

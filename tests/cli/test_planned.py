@@ -278,8 +278,34 @@ def test_a_plan_is_trained_as_planned(tmp_path):
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(
+    ("place", "units", "workers"), [("local", 1, ["worker"]), ("sharded", 2, ["stage-0-cpu-0", "stage-0-cpu-1"])]
+)
+def test_a_plan_that_says_where_rows_lie_is_trained_so(tmp_path, place, units, workers):
+    plan = tmp_path / "plan.json"
+    said = msgspec.structs.replace(make_plan(("cpu", 0, 5, units)), place=place, cores=units)
+    plan.write_bytes(msgspec.json.encode(said))
+    arguments = ["train", "ctr-dnn", "--plan", str(plan), "--scale", "--samples", "2000", *SMALL]
+
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run"), "--json"])
+
+    assert result.exit_code == 0, result.output
+    summary = RunSummary.read(tmp_path / "run")
+    assert sorted(summary.workers) == workers
+    assert sum(worker.samples for worker in summary.workers.values()) == 2000
+    assert not summary.servers
+    parts = {part["part"]: part for part in json.loads(result.stdout.splitlines()[-1])["parts"]}
+    assert parts["whole"]["measured_seconds_per_batch"] > 0
+    assert parts["whole"]["predicted_seconds_per_batch"] == 0.5  # 500 samples at 1000 a second
+    blueprint = json.loads((tmp_path / "run" / "blueprint.json").read_text())
+    assert blueprint["run"]["table"]["place"] == place
+    measured = read_problem(tmp_path / "run" / "measured-problem.json")
+    assert len(measured.layers) == 6
+
+
+@pytest.mark.processes
 def test_one_command_goes_from_a_model_to_a_comparison(tmp_path):
-    arguments = ["run", "ctr-dnn", "--samples", "4000", "--batch", "512", "-o", "hidden=8,4", "-o", "width=4"]
+    arguments = ["run", "ctr-dnn", "--samples", "4000", "--batch", "512", "-o", "hidden=8,4", "-o", "width=4", *LAYERS]
 
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run"), "--json"])
 

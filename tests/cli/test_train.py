@@ -305,3 +305,21 @@ def test_wrong_options_of_a_model_end_in_an_error_and_a_hint(tmp_path, monkeypat
     assert "hint:" in result.stderr
     assert isinstance(result.exception, SystemExit)  # no traceback
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_file_that_is_not_trained_on_is_named_on_the_command_line(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, rows in (("rows.csv", range(200)), ("later.csv", range(200, 240))):
+        Path(name).write_text("label,x\n" + "".join(f"{row % 2},{row / 100}\n" for row in rows))
+    Path("net.py").write_text(
+        "from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))\n"
+    )
+
+    said = CliRunner().invoke(
+        app,
+        ["train", "net.py:build", "--data", "rows.csv", "--validation", "later.csv", "--batch", "50", "--out", "run"],
+    )
+
+    assert said.exit_code == 0, said.stderr
+    assert "validation at step 4: loss " in said.stderr
+    assert (tmp_path / "run" / "best").is_dir()

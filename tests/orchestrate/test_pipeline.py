@@ -23,6 +23,7 @@ def test_a_program_measures_plans_and_trains_a_model_in_one_call(tmp_path):
         samples=2000,
         batch=500,
         usd_per_hour={"cpu": 1.0},
+        short_runs_s=15.0,
         tell=told.append,
         show=shown.append,
     )
@@ -35,10 +36,17 @@ def test_a_program_measures_plans_and_trains_a_model_in_one_call(tmp_path):
     assert facts["measured_seconds_per_batch"] == batch / facts["measured_samples_per_s"]
     assert facts["predicted_seconds_per_batch"] == batch / facts["predicted_samples_per_s"]
     assert facts["stages"][0]["measured_seconds_per_batch"] > 0
-    assert facts["cost_per_hour"] == sum(stage.units for stage in found.planned.stages)  # a dollar for each
+    assert facts["cost_per_hour"] == facts["cores"]  # a dollar for each
+    assert facts["place"] in ("local", "servers", "sharded")
+    assert facts["parts"][-1]["part"] == "whole"
+    assert facts["parts"][-1]["measured_seconds_per_batch"] > 0
+    assert facts["layout"]
+    assert any(each["layout"] == "one process on cpu" for each in facts["compared"])
     assert shown == [found.planned]
     assert any(line.startswith("measuring") for line in told)
+    assert any(line.startswith("reading: ") for line in told)
     assert "planning ..." in told
+    assert found.problem.machines
     assert read_problem(tmp_path / "run" / "problem.json") == found.problem
     assert read_plan(tmp_path / "run" / "plan.json").stages == found.planned.plan.stages
 

@@ -8,6 +8,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from dovetail.spec import (
     Beside,
     Layer,
@@ -323,6 +325,8 @@ def drawn(seed: int) -> tuple[Problem, int | None]:
     )
     num_tables = draw.choice([0, 1, 1, 2])
     layers = tuple(drawn_layer(draw, i, names, is_table=i < num_tables) for i in range(layers_count))
+    if not has_beside:  # then any stage may keep some rows, which is not tried here
+        layers = tuple(without_cache(layer) for layer in layers)
     links = ()
     if draw.random() < 0.3:
         links = tuple(
@@ -384,6 +388,11 @@ def drawn_layer(draw: random.Random, number: int, names: list[str], *, is_table:
         optimizer_bytes=draw.choice([0.0, 10.0]),
         activation_bytes=draw.choice([None, 2.0]),
     )
+
+
+def without_cache(layer: Layer) -> Layer:
+    on = {name: msgspec.structs.replace(time, cache=None) for name, time in layer.on.items()}
+    return msgspec.structs.replace(layer, on=on)
 
 
 def drawn_beside(draw: random.Random, names: list[str], cpu_like: set[str], batch: int) -> Beside:

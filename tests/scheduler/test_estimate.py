@@ -114,3 +114,16 @@ def test_a_young_job_counts_as_short_where_most_are():
 
     assert history.expected_left_s("a", 0.0) == pytest.approx((9 * 10 + 3 * 10) / 9)
     assert history.expected_left_s("a", 10.0) == pytest.approx(9_990.0)
+
+
+def test_each_one_that_is_tried_in_vain_has_started_too():
+    # Of three, two take 10 s. Given up after 10 s, all start and take 3 * (30 + 10) s for two that are done: 60, its
+    # own start among them. Without starts it is 30 / 2.
+    history = SizeHistory()
+    for size_s in (10.0, 10.0, 1000.0):
+        history.add("a", size_s)
+
+    assert history.expected_left_s("a", 0.0) == pytest.approx(15.0)
+    assert history.expected_left_s("a", 0.0, 30.0) == pytest.approx(60.0 - 30.0)
+    # Starts so long that each is better done: 3 starts and 1,020 s for three.
+    assert history.expected_left_s("a", 0.0, 10_000.0) == pytest.approx(1020.0 / 3)

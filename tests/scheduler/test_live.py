@@ -13,7 +13,8 @@ from dovetail.scheduler.job_table import job_table
 from dovetail.scheduler.pins import WithPins
 from dovetail.scheduler.quotas import WithinQuotas
 from dovetail.scheduler.view import allocation
-from dovetail.spec.job import Job
+from dovetail.simulator.engine import simulate
+from dovetail.spec.job import Job, LossCurve
 from dovetail.spec.workload import NodeGroup, Workload
 
 WAITS = FoundJob(type=None, workers=0, since_s=0.0, attained=0.0, starts=0)
@@ -88,6 +89,48 @@ def test_a_jobs_own_word_for_its_work_counts_once_its_speed_is_known():
     assert watching.left_error[0] == 0.0
     # Five seconds on the two workers that were measured, up to the hope put into sizes.
     assert watching.left[0] / watching.speed[0, 0, 2] == pytest.approx(5.0, rel=0.1)
+
+
+def test_what_a_job_has_done_in_its_time_says_how_long_the_rest_takes_before_its_speed_is_measured():
+    table = table_of({"kind": "a"}, {"kind": "b"})
+    watching = Watching(table)
+
+    assert watching.worked(0, 72_000.0, 36.0)
+    assert not watching.worked(1, 0.0, 5.0), "it has only begun"
+    for row in range(2):
+        watching.estimate_left(row, 0.0)
+    assert watching.told_left(0, 28_000.0)
+    assert not watching.told_left(1, 500.0)
+    assert watching.left[0] / watching.speed[0, 0, 1] == pytest.approx(28_000 / 2_000)
+    watching.measured_kind("a", 0, 1, 4_000.0)
+    assert not watching.worked(0, 80_000.0, 40.0), "what is measured is known better"
+    assert watching.left[0] / watching.speed[0, 0, 1] == pytest.approx(7.0, rel=0.1)
+
+
+def one_worker(work_s, submit_s, number):
+    """Return a job of so many seconds on one worker, which counts its work in thousands and shows its loss."""
+    work = 2_000.0 * work_s
+    points = tuple((work * share, 1.0 / (0.5 + 4.0 * share)) for share in np.linspace(0.02, 1.0, 50))
+    loss = LossCurve(points=points, target=points[-1][1]) if work_s > 1 else None
+    return Job(id=f"j{number}", work=work, speed={"cpu": {"1": 2_000.0}}, submit_s=submit_s, loss=loss)
+
+
+@pytest.mark.parametrize("before", [(), (0.5, 0.5, 0.5)])
+def test_a_job_at_three_quarters_is_not_stopped_for_jobs_that_fail_at_once(before):
+    """On one worker, an instant is all that the newcomers last; whether jobs like them were there before or not."""
+    first = [one_worker(size_s, 0.0, number) for number, size_s in enumerate(before)]
+    begins_s = 100.0
+    nearly = one_worker(19.0, begins_s, 10)  # it starts for 8 s, and is not measured before 20 s of work
+    others = [one_worker(0.1, begins_s + 8.0 + at_s, 11 + number) for number, at_s in enumerate((14.0, 15.0, 16.0))]
+    workload = Workload(
+        nodes=(NodeGroup(type="cpu", workers=1),), jobs=(*first, nearly, *others), restart_s=8.0, round_s=1.0
+    )
+
+    outcome = simulate(workload, Dovetail(), name="dovetail", knowledge="estimated", noise=0.0).outcome
+
+    by_id = {job.id: job for job in outcome.jobs}
+    assert by_id["j10"].restarts == 0
+    assert by_id["j10"].finish_s == pytest.approx(begins_s + 8.0 + 19.0)
 
 
 def test_what_other_jobs_of_a_kind_took_says_what_a_new_one_has_left():

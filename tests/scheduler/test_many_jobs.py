@@ -107,10 +107,10 @@ def test_growth_is_that_of_looking_at_every_job_for_every_step(seed, doubling):
 class PlainWatching(Watching):
     """Works out a kind's speeds again whenever any job of it is seen for the first time."""
 
-    def estimate_left(self, row, done):
+    def estimate_left(self, row, done, *, waits=False):
         if row not in self._there:
             self._guess(self._kind_of[row])
-        super().estimate_left(row, done)
+        super().estimate_left(row, done, waits=waits)
 
     def measured_kind(self, kind, type_, size, speed):
         super().measured_kind(kind, type_, size, speed)

@@ -6,8 +6,10 @@ import getpass
 import json
 import os
 import re
+import shutil
 import sys
 import time
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +17,13 @@ import typer
 
 from dovetail.cli.options import AsJson
 from dovetail.cli.output import errors_shown, print_line, say, write_file
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from dovetail.serve.client import Client
+    from dovetail.spec.run import Run
 
 Folder = Annotated[Path | None, typer.Option(help="The daemon's folder; absent: DOVETAIL_SERVER.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
@@ -61,9 +64,13 @@ def submit(
         if setting and not is_run:
             raise typer.BadParameter("--set is for a run file")
         stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(words[0]).stem).strip("-") or "job"
+        variables = _environment(env or [])
+        run = _run_table(Path(words[0]), setting or [], variables) if is_run else None
+        if not is_run:
+            _check_program(words, variables)
         submission = Submission(
             name=name or stem[:48],
-            run=_run_table(Path(words[0]), setting or []) if is_run else None,
+            run=run,
             command=None if is_run else words,
             folder=os.getcwd(),  # noqa: PTH109 - what the user's shell says
             user=user or _user(),
@@ -74,7 +81,7 @@ def submit(
             prefer=prefer or [],
             kind=kind,
             target_loss=target_loss,
-            environment=_environment(env or []),
+            environment=variables,
             key=key,
         )
         job = Client(folder, wait_s=10.0 if key else 0.0).submit(submission)
@@ -208,7 +215,7 @@ def _tell(folder: Path | None, path: str, body: dict[str, Any], *, as_json: bool
             _print_jobs([job])
 
 
-def _run_table(path: Path, settings: list[str]) -> dict[str, Any]:
+def _run_table(path: Path, settings: list[str], variables: Mapping[str, str]) -> dict[str, Any]:
     """Return a run file's content, checked, with some keys set otherwise."""
     import msgspec
 
@@ -219,10 +226,46 @@ def _run_table(path: Path, settings: list[str]) -> dict[str, Any]:
     run = read_struct(path, Run)
     if settings:
         run = with_settings(run, dict(map(parse_setting, settings)), place=FLAGS)
+    _check_run(run, variables)
     table: dict[str, Any] = json.loads(msgspec.json.encode(run))
     if run.training.plan is not None:  # it is looked for from the run file's folder, which the daemon's copy is not in
         table["training"]["plan"] = str((path.parent / run.training.plan).absolute())
     return table
+
+
+def _check_run(run: Run, variables: Mapping[str, str]) -> None:
+    """Refuse a run that would fail as soon as it has its workers: a model or data that are not there."""
+    from dovetail.data.files.opening import find_files
+    from dovetail.models.recipe import RECIPES
+    from dovetail.runtime.launch.hosts.shipped_files import data_of, references_in
+
+    if ":" not in run.model.name and run.model.name not in RECIPES:
+        raise DovetailError(f"`{run.model.name}` is no model", hint=did_you_mean(run.model.name, RECIPES))
+    places = [os.getcwd(), *variables.get("PYTHONPATH", "").split(os.pathsep), *sys.path]  # noqa: PTH109
+    for reference in references_in(run):
+        module = reference.rpartition(":")[0]
+        if module.endswith(".py"):
+            if not Path(module).is_file():
+                raise DovetailError(f"there is no file `{module}`", hint="give its path from this folder")
+        elif PathFinder.find_spec(module.partition(".")[0], places) is None:
+            raise DovetailError(
+                f"there is no module `{module}`",
+                hint="submit from the folder that holds it, or say where: --env PYTHONPATH=FOLDER",
+            )
+    for path in data_of(run):
+        find_files([path])
+
+
+def _check_program(words: list[str], variables: Mapping[str, str]) -> None:
+    """Refuse words that no program is called by."""
+    found = shutil.which(words[0], path=variables.get("PATH"))
+    if found is None:
+        hint = "name a program, or a run file that ends in .toml or .json"
+        if Path(words[0]).suffix in (".toml", ".json"):
+            hint = "a run file stands alone: --set KEY=VALUE sets its keys otherwise"
+        elif ":" in words[0] or "." not in words[0]:
+            hint += f"; one for a model: dovetail train {words[0]} --write-run run.toml"
+        raise DovetailError(f"there is no program `{words[0]}`", hint=hint)
 
 
 def _environment(words: list[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -118,7 +118,7 @@ def plan(
         )
         if not compare:
             check_method(method, options)
-        with _told_if_slow("compiling the planner for this machine, once"):
+        with _told_if_slow(_getting_ready()):
             compile_kernels(clock=time.perf_counter)
         if compare:
             from dovetail.cli.compare import compare_methods
@@ -240,6 +240,16 @@ def _told_if_slow(what: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def _getting_ready() -> str:
+    """Return what a planner does before it plans: it is compiled once on a machine, and loaded from then on."""
+    from dovetail.planner import cheapest_route
+
+    dispatcher: Any = cheapest_route.cheapest
+    kept = Path(dispatcher._cache.cache_path)  # where numba, which compiles it, keeps what it has compiled
+    is_compiled = any(kept.glob("cheapest_route.*.nbi"))
+    return "loading the planner" if is_compiled else "compiling the planner for this machine, once"
 
 
 def _is_run(name: str) -> bool:

@@ -35,6 +35,10 @@ def train(
     samples: Annotated[int | None, typer.Option(help="Samples of one epoch.")] = None,
     data: OtherData = None,
     data_option: DataOptions = None,
+    validation: Annotated[
+        str | None,
+        typer.Option(help="Other data to try the model on, as --data names them; their columns are those of the data."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; absent: runs/MODEL-N.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     plan: Annotated[
@@ -183,6 +187,7 @@ def train(
         "data.samples": samples,
         "optimizer.name": optimizer,
         "optimizer.learning_rate": learning_rate,
+        "validation.name": validation,
         "validation.every_steps": validate_every,
         "validation.patience": patience,
         "data.options.max_bad_rows": max_bad_rows,
@@ -251,7 +256,7 @@ def train(
             if planned is None:
                 result = train_once(run, resume is not None)
             else:
-                from dovetail.orchestrate.measured import rows_found
+                from dovetail.orchestrate.measured import parts_found, rows_found
                 from dovetail.orchestrate.replanning import ReplanRule, train_planned
 
                 rule = ReplanRule(above=replan_above, steps=replan_steps) if replan else None
@@ -259,7 +264,8 @@ def train(
                     planned, folder, train_once, resumed=resume is not None, rule=rule, show=show_places, tell=say
                 )
                 result, run = found.result, found.planned.run
-                facts = {"replans": found.replans, **rows_found(found.planned.plan, folder, tell=say)}
+                rows = rows_found(found.planned.plan, folder, tell=say)
+                facts = {"replans": found.replans, "parts": parts_found(found.planned, result), **rows}
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
         _show(run, result, facts, as_json=as_json)
@@ -358,8 +364,10 @@ def _show(run: Run, result: TrainingResult, more: Mapping[str, Any], *, as_json:
         print_json(msgspec.json.encode(facts))
         return
 
-    from dovetail.cli.tables import print_summary
+    from dovetail.cli.tables import part_rows, print_summary, wide_console
 
+    if "parts" in more:
+        wide_console().print(part_rows(more["parts"]))
     print_summary(run, result)
 
 

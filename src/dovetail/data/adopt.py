@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 
 from dovetail.data.batch import FIELDS, Batch, concatenate
 from dovetail.data.errors import BadRow, BadRows, DataError
-from dovetail.data.files.choosing import Names, Said, chosen_columns, kind_in_memory
+from dovetail.data.files.choosing import Names, Said, chosen_columns, described, kind_in_memory
 from dovetail.data.files.columns import SEPARATOR, Columns
 from dovetail.data.files.features import settled_features
 from dovetail.data.files.formats import is_path
 from dovetail.data.files.tables import LABELS
-from dovetail.data.load import load_data
+from dovetail.data.load import load_data, tell_once
 from dovetail.data.memory import InMemory
 from dovetail.data.schema import Field, Schema, Slot
 from dovetail.data.source import Source
@@ -269,6 +269,8 @@ def table_source(
         transforms=transforms,
     )
     columns = chosen_columns(said, table.schema, where="the table", kind_of=kind_in_memory)
+    if needs_label and not said.is_whole:
+        tell_once(described(columns, "the table", "in memory"))
     settled = settled_features(columns.transforms, lambda names: [table.select(list(names))])
     source = TableSource(table, replace(columns, transforms=settled), max_bad_rows=max_bad_rows)
     return source if hash_into is None else hashed(source, hash_into)

@@ -81,6 +81,7 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache") / "dovetail" / "data"
 
 
+_POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 _checked: set[tuple[int, ...]] = set()  # files of this process whose arrays were checked: device, inode, time, size
 
 
@@ -274,7 +275,8 @@ def _mapped(path: Path, key: str) -> KeptPart:
         start = _aligned(_FRONT.size + length)
         if header.key != key or facts.st_size != start + header.num_bytes:
             raise ValueError("another part, or not the whole of it")
-        memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        # All of it will be read: its pages are looked up here, at once, and not one by one by whoever makes batches.
+        memory = mmap.mmap(stream.fileno(), 0, flags=mmap.MAP_SHARED | _POPULATE, prot=mmap.PROT_READ)
     arrays = {}
     for each in header.arrays:
         kind = np.dtype(each.kind)

@@ -211,7 +211,7 @@ def columns_of(decoder: TableDecoder, paths: str | Sequence[str], said: Said) ->
             kind_of=kind_in_csv if is_csv else kind_in_files,
         )
         if not said.is_whole:
-            _tell_once(described(columns, where, decoder.format))
+            tell_once(described(columns, where, decoder.format))
 
     def tables(names: tuple[str, ...]) -> Iterator[pa.Table]:
         for file in files:
@@ -220,7 +220,7 @@ def columns_of(decoder: TableDecoder, paths: str | Sequence[str], said: Said) ->
     return replace(columns, transforms=settled_features(columns.transforms, tables))
 
 
-def _tell_once(text: str) -> None:
+def tell_once(text: str) -> None:
     """Tell something, unless this process did before."""
     if text not in _TOLD:
         _TOLD.add(text)

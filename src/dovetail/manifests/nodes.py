@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dovetail.catalogue import Catalogue
-from dovetail.data.files.formats import is_path
 from dovetail.errors import SpecError, did_you_mean
 from dovetail.manifests.prices import NodePrices, prices_of
+from dovetail.runtime.launch.hosts.shipped_files import data_of
 from dovetail.runtime.planned.units import units_of
 from dovetail.spec.plan import Plan
 from dovetail.spec.problem import Problem
@@ -124,7 +124,7 @@ def planned_nodes(
                 accelerator=entry.accelerator if entry is not None else None,
             )
         )
-    servers = run.servers.count if run is not None else 1
+    servers = plan.servers if plan.servers is not None else run.servers.count if run is not None else 1
     host_bytes = run.servers.host_bytes if run is not None else 1 << 30
     head_cores, head_bytes = ROLES + servers, BASE_BYTES + servers * host_bytes
     return PlannedNodes(
@@ -132,7 +132,7 @@ def planned_nodes(
         groups=tuple(groups),
         head_cores=head_cores,
         head_bytes=head_bytes,
-        prices=prices_of(plan.cost_per_hour, groups, head_cores, head_bytes, problem=problem, entries=entries),
+        prices=prices_of(plan, groups, head_cores, head_bytes, problem=problem, entries=entries),
         code=dict(code or {}),
         data=() if run is None else data_of(run),
         data_claim=data_claim,
@@ -141,16 +141,6 @@ def planned_nodes(
         image=image,
         claim=claim,
     )
-
-
-def data_of(run: Run) -> tuple[str, ...]:
-    """Return the paths that a run reads on a disk: its data, and those that it is tried on."""
-    said: list[object] = []
-    for name, options in ((run.data.name, run.data.options), (run.validation.name, run.validation.options)):
-        path = options.get("path")
-        said += [name] if name is not None and (":" not in name or "://" in name) and is_path(name) else []
-        said += list(path) if isinstance(path, list | tuple) else [] if path is None else [path]
-    return tuple(dict.fromkeys(str(path) for path in said if "://" not in str(path)))
 
 
 def notes(planned: PlannedNodes, *, here: str) -> list[str]:

@@ -10,10 +10,11 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import torch
@@ -24,7 +25,13 @@ from dovetail.data.batch import Batch
 from dovetail.data.loader import Loader
 from dovetail.orchestrate.short_runs import ShortRun, short_run
 from dovetail.runtime.planned.from_plan import Machine, Tell, quietly
-from dovetail.runtime.planned.layouts import in_one_process, over_servers, over_workers, rows_on_gpu
+from dovetail.runtime.planned.layouts import (
+    in_one_process,
+    over_servers,
+    over_workers,
+    rows_on_gpu,
+    with_memory_for_rows,
+)
 from dovetail.runtime.prepare.run_folder import load_source, with_named_data
 from dovetail.runtime.trainer.batches_ahead import READ_SAMPLES
 from dovetail.spec import Beside, Place, Problem, Whole
@@ -38,6 +45,8 @@ LEAST_S = 2.0
 """A run that has less is not begun: starting takes as long."""
 STEADY_PART = 0.5
 """Of a part's time that is measured over; the rest is starting, and what is left goes to the parts after it."""
+MOST_SHARES = 2.5
+"""Of a part's time that it may take where it has not begun to step by then."""
 READ_S = 1.5
 MOST_READS = 30
 SPARE_CORE = 0.25
@@ -52,9 +61,11 @@ SAY_EVERY_S = 5.0
 class Allowance:
     """Seconds for several parts, and how many of them are gone."""
 
-    def __init__(self, seconds: float, parts: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin now."""
-        self.seconds, self.parts = seconds, parts
+    def __init__(
+        self, seconds: float, weights: Sequence[float], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Begin now; a part of weight two gets twice as long as one of weight one."""
+        self.seconds, self._weights = seconds, list(weights)
         self._clock, self._begun_s, self._begun = clock, clock(), 0
 
     @property
@@ -62,15 +73,20 @@ class Allowance:
         """Return the seconds since it began."""
         return self._clock() - self._begun_s
 
+    @property
+    def left_s(self) -> float:
+        """Return the seconds that are left."""
+        return max(0.0, self.seconds - self.gone_s)
+
     def next(self) -> float:
-        """Return what the next part may take: an even share of what is left, for each as much."""
-        left = max(1, self.parts - self._begun)
+        """Return what the next part may take: its share, by weight, of what is left."""
+        weights = self._weights[self._begun :]
         self._begun += 1
-        return max(0.0, self.seconds - self.gone_s) / left
+        return self.left_s * weights[0] / sum(weights)
 
     def where(self) -> str:
         """Return in words which part this is, and how much time is gone."""
-        return f"{self._begun} of {self.parts}, {self.gone_s:.0f} of {self.seconds:.0f} s gone"
+        return f"{self._begun} of {len(self._weights)}, {self.gone_s:.0f} of {self.seconds:.0f} s gone"
 
 
 @contextmanager
@@ -103,6 +119,16 @@ class _Found:
     wholes: list[Whole] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Something to be measured, in words, and its weight among the others."""
+
+    words: str
+    measure: Callable[[float], None]
+    weight: float
+    least_s: float = LEAST_S
+
+
 class BesideMeasurer:
     """Measures what runs beside the layers of one run on one machine."""
 
@@ -110,7 +136,8 @@ class BesideMeasurer:
         self, run: Run, problem: Problem, machine: Machine, *, seconds: float = MOST_S, tell: Tell = quietly
     ) -> None:
         """Get ready to measure for the problem's batch, on those of its types that this machine has."""
-        self._run = msgspec.structs.replace(with_named_data(run), stages=[])
+        run = msgspec.structs.replace(with_named_data(run), stages=[])
+        self._run = with_memory_for_rows(run, problem.layers, machine.memory_bytes)
         self._problem, self._machine, self._tell = problem, machine, tell
         self._batch = problem.training.batch
         here = [resource for resource in problem.resources if resource.name in AT_HAND]
@@ -120,20 +147,20 @@ class BesideMeasurer:
         self._gpu = kinds.get("gpu") if machine.gpus else None
         self._found = _Found()
         self._parts = self._all_parts()
-        self._allowance = Allowance(seconds, len(self._parts))
+        self._allowance = Allowance(seconds, [part.weight for part in self._parts])
 
     def measure(self) -> Problem:
         """Return the problem with what was found, and with this machine, unless some types stand elsewhere."""
-        for words, part in self._parts:
+        for part in self._parts:
             share_s = self._allowance.next()
-            if share_s < LEAST_S and words != "reading":
-                self._tell(f"{words}: not measured, {self._allowance.where()}")
+            if share_s < part.least_s:
+                self._tell(f"{part.words}: not measured, {self._allowance.where()}")
                 continue
-            self._tell(f"measuring {words} ({self._allowance.where()}) ...")
+            self._tell(f"measuring {part.words} ({self._allowance.where()}) ...")
             try:
-                part(share_s)
-            except Exception as error:
-                self._tell(f"{words} cannot be measured: {type(error).__name__}: {error}")
+                part.measure(share_s)
+            except Exception as error:  # what cannot run here cannot be planned for, and the rest can
+                self._tell(f"{part.words} cannot be measured: {type(error).__name__}: {error}")
         found = self._found
         beside = Beside(
             read_core_s=found.read_core_s or 0.0,
@@ -142,27 +169,26 @@ class BesideMeasurer:
             step_s=found.step_s or 0.0,
             server_core_s=found.server_core_s,
             client_s=found.client_s,
-            wholes=tuple(found.wholes),
+            wholes=tuple(with_fed_units(whole, found.host_cores) for whole in found.wholes),
         )
         machines = (machine_here(self._machine, self._problem),) if self._is_all_here else ()
         return msgspec.structs.replace(self._problem, beside=beside, machines=machines)
 
-    def _all_parts(self) -> list[tuple[str, Callable[[float], None]]]:
-        """Return what is measured, in words: what most depends on first."""
+    def _all_parts(self) -> list[_Part]:
+        """Return what is measured: what plans most depend on first. Kernels for a GPU compile, processes start."""
         cores = self._machine.cores
-        parts: list[tuple[str, Callable[[float], None]]] = [("reading", self._read)]
+        parts = [_Part("reading", self._read, weight=1.0, least_s=0.0)]
         if self._gpu is not None:
-            parts.append(("one process on a GPU", partial(self._local, on_gpu=True)))
+            parts.append(_Part("one process on a GPU", partial(self._local, on_gpu=True), weight=4.0))
         if self._cpu is not None:
-            counts = sorted({cores, max(1, cores // 4), 1}, reverse=True)
-            for threads in counts:
+            for threads in sorted({cores, max(1, cores // 4), 1}, reverse=True):
                 words = f"one process on {threads} core{'s' * (threads != 1)}"
-                parts.append((words, partial(self._local, on_gpu=False, threads=threads)))
-            parts.append(("a server and a worker on a core", partial(self._servers, on_gpu=False)))
+                parts.append(_Part(words, partial(self._local, on_gpu=False, threads=threads), weight=1.5))
+            parts.append(_Part("a server and a worker on a core", partial(self._servers, on_gpu=False), weight=3.0))
         if self._gpu is not None:
-            parts.append(("a server and a worker on a GPU", partial(self._servers, on_gpu=True)))
+            parts.append(_Part("a server and a worker on a GPU", partial(self._servers, on_gpu=True), weight=3.0))
         if self._cpu is not None and cores > 1:
-            parts.append(("two workers that own the rows", self._sharded))
+            parts.append(_Part("two workers that own the rows", self._sharded, weight=2.0))
         return parts
 
     # -- the parts -----------------------------------------------------------------------------------------------------
@@ -227,9 +253,10 @@ class BesideMeasurer:
     # -- what they have in common --------------------------------------------------------------------------------------
 
     def _short(self, words: str, run: Run, share_s: float) -> ShortRun | None:
-        found = short_run(run, self._batch, seconds=STEADY_PART * share_s, limit_s=share_s)
+        most_s = min(MOST_SHARES * share_s, self._allowance.left_s)
+        found = short_run(run, self._batch, seconds=STEADY_PART * share_s, limit_s=share_s, most_s=most_s)
         if found is None:
-            self._tell(f"{words}: no two steps were done in {share_s:.0f} s")
+            self._tell(f"{words}: no two steps were done in {most_s:.0f} s")
             return None
         rate, cores = self._batch / found.seconds_per_batch, found.cores
         self._tell(f"{words}: {rate:,.0f} samples/s, {cores:.1f} cores busy")
@@ -304,6 +331,14 @@ def _solved(step_of: Callable[[float], float], seconds: float) -> float:
     return low
 
 
+def with_fed_units(whole: Whole, host_cores: Mapping[str, int]) -> Whole:
+    """Return a layout with the cores at least that feed its accelerators, and those of its servers."""
+    fed = host_cores.get(whole.resource)
+    if fed is None:
+        return whole
+    return msgspec.structs.replace(whole, cores=max(whole.cores, fed * whole.units + whole.servers))
+
+
 def whole_cores(busy: float) -> int:
     """Return how many cores are to be had for so much of them."""
     return max(1, math.ceil(busy - SPARE_CORE))
@@ -343,11 +378,12 @@ def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
             if there is not None and first + batch > there:
                 first = 0
             last = first + together * batch if there is None else min(there, first + together * batch)
-            begun_s, begun_core_s = time.perf_counter(), time.thread_time()
+            begun_s, begun_core_s, begun_late_s = time.perf_counter(), time.thread_time(), _kept_from_cores_s()
             whole = loader.read(first, last)
             parts: Sequence[Batch] = whole.split(batch) if together > 1 else [whole]
-            core_s, wall_s = time.thread_time() - begun_core_s, time.perf_counter() - begun_s
-            took.append((core_s, max(0.0, wall_s - core_s), max(1, whole.num_samples)))
+            core_s, late_s = time.thread_time() - begun_core_s, _kept_from_cores_s() - begun_late_s
+            waited_s = time.perf_counter() - begun_s - core_s - late_s
+            took.append((core_s, max(0.0, waited_s), max(1, whole.num_samples)))
             first += max(1, len(parts)) * batch
 
     thread = threading.Thread(target=read, name="dovetail-reads")
@@ -357,6 +393,14 @@ def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
         return None
     cores_s = statistics.median(core_s * batch / samples for core_s, _, samples in took[1:])
     return cores_s + min(waited_s * batch / samples for _, waited_s, samples in took[1:])
+
+
+def _kept_from_cores_s() -> float:
+    """Return how long this thread could have run and had no core: others ran, or a quota was used up."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def machine_here(machine: Machine, problem: Problem) -> SharedMachine:

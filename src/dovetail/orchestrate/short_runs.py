@@ -15,7 +15,7 @@ import psutil
 
 from dovetail.runtime.launch.start import start
 from dovetail.runtime.messages import Report
-from dovetail.runtime.monitor.steady_pace import SteadyPace
+from dovetail.runtime.monitor.steady_pace import WARM_UP_PART, SteadyPace
 from dovetail.spec.run import Run
 from dovetail.spec.run_sections import RunLog, RunSaving, RunValidation
 
@@ -49,37 +49,51 @@ class ShortRun:
 class _Watch:
     """Sees to a run from its first report on, and ends it."""
 
-    def __init__(self, seconds: float, limit_s: float) -> None:
+    def __init__(self, seconds: float, limit_s: float, most_s: float) -> None:
         self.pace = SteadyPace()
-        self._seconds, self._until_s = seconds, time.monotonic() + limit_s
-        self._warm: tuple[float, int, dict[str, float]] | None = None
+        now_s = time.monotonic()
+        self._seconds, self._until_s, self._end_s = seconds, now_s + limit_s, now_s + max(limit_s, most_s)
+        self._warm_s: float | None = None
+        self._counted: tuple[int, dict[str, float]] | None = None
+        """Samples and processor seconds from which on both are counted: after the first step, or the first ones."""
+        self._is_counted = False
+        """Whether that is when the first ones are over, in which kernels compile."""
         self._last: Report | None = None
 
     def report(self, report: Report) -> None:
         """Take in how far the run is; end it once it was seen long enough."""
         self.pace.report(report)
         self._last = report
-        if self._warm is None and self.pace.is_warm:
-            self._warm = (time.monotonic(), report.samples, processor_seconds())
+        if self._warm_s is None and self.pace.is_warm:
+            self._warm_s = time.monotonic()
+        is_over = self._warm_s is not None and time.monotonic() - self._warm_s >= WARM_UP_PART * self._seconds
+        if (is_over and not self._is_counted) or (self._counted is None and report.samples > 0):
+            self._counted, self._is_counted = (report.samples, processor_seconds()), is_over
         self.should_stop()
 
     def should_stop(self) -> bool:
         """End the run when its time is over."""
         now_s = time.monotonic()
-        if now_s >= self._until_s or (self._warm is not None and now_s - self._warm[0] >= self._seconds):
+        is_late = now_s >= self._end_s or (now_s >= self._until_s and self.pace.seconds_per_sample is not None)
+        if is_late or (self._warm_s is not None and now_s - self._warm_s >= self._seconds):
             raise _EnoughError
         return False
 
     def used_s(self, batch: int, before: Mapping[str, float]) -> dict[str, float]:
-        """Return the processor seconds for a batch of each process; `before` counts where no step was warm."""
-        now = processor_seconds()
-        _, samples, used = self._warm or (0.0, 0, dict(before))
-        done = (self._last.samples if self._last is not None else 0) - samples
+        """Return the processor seconds for a batch of each process; `before` counts where too few steps were done."""
+        now, at = processor_seconds(), self._last.samples if self._last is not None else 0
+        samples, used = self._counted or (0, dict(before))
+        if samples == at:
+            samples, used = 0, dict(before)
+        done = at - samples
         return {name: (each - used.get(name, 0.0)) * batch / done for name, each in now.items() if done > 0}
 
 
-def short_run(run: Run, batch: int, *, seconds: float, limit_s: float) -> ShortRun | None:
-    """Train for so many steady seconds, `limit_s` in all; None where that was too short for two steps."""
+def short_run(run: Run, batch: int, *, seconds: float, limit_s: float, most_s: float = 0.0) -> ShortRun | None:
+    """Train for so many steady seconds, `limit_s` in all; None where that was too short for two steps.
+
+    A run that has not come to them by then, such as one whose kernels compile, has up to `most_s`.
+    """
     whole = msgspec.structs.replace(
         run,
         training=msgspec.structs.replace(run.training, batch=batch, epochs=MANY_EPOCHS, plan=None),
@@ -87,7 +101,7 @@ def short_run(run: Run, batch: int, *, seconds: float, limit_s: float) -> ShortR
         validation=RunValidation(),
         log=RunLog(),
     )
-    watch, before, used = _Watch(seconds, limit_s), processor_seconds(), {}
+    watch, before, used = _Watch(seconds, limit_s, most_s), processor_seconds(), {}
 
     def report(told: Report) -> None:
         try:

@@ -23,7 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from dovetail.data.adopt import as_paths, as_source, as_table
+from dovetail.data.adopt import as_paths, as_source, as_table, table_options
 from dovetail.data.files.columns import Columns
 from dovetail.data.load import how_made, named_data, settled_options
 from dovetail.data.source import Source
@@ -228,6 +228,8 @@ def resume(
     given = _settings(settings, workers=workers, servers=servers)
     before = Blueprint.read(Path(folder)).run
     check_trusted(Path(folder), before, trust=trust, own_model=model is not None, own_data=data is not None)
+    if data_options is None and as_table(data) is not None:  # the columns are what they were
+        data_options = table_options(before.data.options)
     name, source, options = adopted(data, data_options or {}, model)
     given |= {"data.name": name, "data.options": options} if name is not None else {}
     given |= _validation_settings(validation, validation_options, validation_metric, validate_every, early_stopping)

@@ -82,6 +82,9 @@ def outlook(
             watching.measured_kind(kind, table.types.index(type_), workers, speed)
     for kind, seconds in seen.sizes:
         watching.finished_kind(kind, seconds)
+    for row, job in enumerate(jobs):  # first: what a kind's speed is changes what others of it have left
+        if job.id in progress:
+            watching.worked(row, progress[job.id].done, job.attained_s(now_s))
     for row, job in enumerate(jobs):
         _believe(watching, row, job, progress.get(job.id))
     for row, job in enumerate(jobs):  # last: whoever is looked at for the first time has all of a kind worked out again
@@ -134,7 +137,7 @@ def _believe(watching: Watching, row: int, job: JobRecord, progress: JobProgress
     if progress is not None and progress.points:
         points = np.array(progress.points, float)
         watching.reported(row, np.ascontiguousarray(points[:, 0]), np.ascontiguousarray(points[:, 1]))
-    watching.estimate_left(row, done)
+    watching.estimate_left(row, done, waits=job.state == "queued")
     total = job.submission.total_samples if progress is None or progress.total is None else progress.total
     if job.submission.target_loss is None and total is not None:
         watching.told_left(row, total - done)

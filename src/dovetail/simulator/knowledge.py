@@ -66,20 +66,28 @@ class Onlooker:
         self._noise = noise
         self._measured_start = np.zeros(len(table.jobs), np.int64)
         self._points_seen = np.zeros(len(table.jobs), np.int64)
+        self._ran: set[int] = set()
+        """Who ran at the last look."""
         self._curves = [_loss_columns(job.loss.points) if job.loss is not None else None for job in table.jobs]
 
     def refresh(self, progress: VirtualJobs, arrived: list[int], done: list[int], now_s: float) -> None:
         """Measure what runs, learn from what is done, and look again at what every job has left."""
         cluster = progress.cluster
         news = False
-        for row in cluster.running.tolist():
+        running = set(cluster.running.tolist())
+        for row in sorted(running):
             news |= self._measure(progress, row, now_s)
             self._watch_loss(progress, row)
+            news |= self._watching.worked(row, self._done(progress, row), float(cluster.attained[row]))
         for row in done:
             self._watching.finished(row, float(cluster.table.work[row]))
-        changed = cluster.active.tolist() if news or done else [*cluster.running.tolist(), *arrived]
-        for row in changed:
-            self._watching.estimate_left(row, float(cluster.table.work[row] - progress.left[row]))
+        stopped = self._ran - running - set(done)
+        self._ran = running
+        for row in cluster.active.tolist() if news or done else sorted({*running, *arrived, *stopped}):
+            self._watching.estimate_left(row, self._done(progress, row), waits=row not in running)
+
+    def _done(self, progress: VirtualJobs, row: int) -> float:
+        return float(progress.cluster.table.work[row] - progress.left[row])
 
     def _measure(self, progress: VirtualJobs, row: int, now_s: float) -> bool:
         """Take the speed of a job that has worked a while since its start; return whether there was one to take."""

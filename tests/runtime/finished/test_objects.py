@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +12,7 @@ from pyarrow import csv
 from torch import Tensor, nn
 
 from dovetail.errors import DovetailError
-from dovetail.runtime import evaluate_run, export_run, predict_run, restore_into, train
+from dovetail.runtime import evaluate_run, export_run, predict_run, restore_into, resume, train
 
 pytestmark = pytest.mark.processes
 
@@ -58,6 +60,40 @@ def test_a_run_is_exported_with_its_table_and_into_a_folder_given_as_text(run, t
     exported = export_run(run, str(tmp_path / "model"), model=Line(), source=table(0, 300))
 
     assert "model.safetensors" in exported.files
+
+
+class Bags(nn.Module):
+    """A table of as many rows as ids are hashed into, and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(20, 2, sparse=True, mode="sum", include_last_offset=True)
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, ids: Tensor, offsets: Tensor, dense: Tensor) -> Tensor:
+        return self.out(torch.cat([self.bag(ids, offsets), dense], dim=1)).squeeze(1)
+
+
+def test_the_runs_own_table_is_read_with_the_columns_of_the_run(tmp_path):
+    rows = pa.table(
+        {"clicked": [0, 1] * 40, "price": [float(at) for at in range(80)], "user": [f"u{at % 31}" for at in range(80)]}
+    )
+    options = {"label": "clicked", "hash_into": 20, "transforms": ["price = standardise(price)"]}
+    model = Bags()
+    trained = train(model, rows, data_options=options, folder=tmp_path / "run", batch=20)
+
+    found = evaluate_run(tmp_path / "run", model=Bags(), source=rows)
+    export_run(tmp_path / "run", tmp_path / "model", model=Bags(), source=rows)
+    going_on = resume(tmp_path / "run", model=Bags(), data=rows, epochs=2)
+
+    scores = torch.from_numpy(trained.predict(rows).scores)
+    clicked = torch.tensor(rows["clicked"].to_pylist(), dtype=torch.float32)
+    expected = nn.functional.binary_cross_entropy_with_logits(scores, clicked)
+    assert found.loss == pytest.approx(float(expected), rel=1e-4)
+    read = runpy.run_path(str(tmp_path / "model" / "read_rows.py"))["tensors"]
+    program = torch.export.load(tmp_path / "model" / "model.pt2").module()
+    np.testing.assert_allclose(program(*read(rows.to_pylist())).detach().numpy(), scores, rtol=1e-4, atol=1e-5)
+    assert going_on.samples == 160
 
 
 def test_a_traceback_ends_in_the_hint():

@@ -7,7 +7,7 @@ import numpy as np
 
 from dovetail.runtime.finished.evaluate import Evaluation
 from dovetail.runtime.finished.predict import Predictions
-from dovetail.runtime.finished.result import TrainingResult
+from dovetail.runtime.finished.result import TrainingResult, Validated
 from dovetail.spec import Plan, Stage
 
 
@@ -32,6 +32,19 @@ def test_a_result_of_a_run_that_was_stopped_says_how_to_go_on():
 
     assert first.startswith("<TrainingResult of runs/mine: stopped before its end: 12,000 samples")
     assert then.startswith(' next: dovetail.resume("runs/mine"), ')
+
+
+def test_what_was_an_object_is_asked_for_again():
+    _, then = repr(result(is_complete=False, _model=object(), _source=object())).splitlines()
+
+    assert 'dovetail.evaluate("runs/mine", model=model, source=data)' in then
+    assert 'dovetail.resume("runs/mine", model=model, data=data)' in then
+
+
+def test_a_trial_on_validation_data_is_one_line():
+    found = Validated(step=1200, samples=9, figures={"loss": 0.51234, "auc": None}, is_best=True)
+
+    assert repr(found) == "<Validated after 1,200 steps: loss 0.5123, the best so far>"
 
 
 def test_an_evaluation_is_one_line():

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from dovetail.data.adopt import as_source
 from dovetail.data.load import DATA, load_data
 from dovetail.data.source import Source
 from dovetail.data.transforms import by_name
@@ -66,7 +65,7 @@ def evaluate_run(
     run, by_object = blueprint.run, data is not None and not isinstance(data, str)
     options = dict(data_options or {})
     given = asked_source(data, options, blueprint, model, labels=True) if by_object else None
-    source = None if source is None else as_source(source)
+    source = None if source is None else asked_source(source, {}, blueprint, model, labels=True)
     if source is None and data is not None and run.data.name not in DATA and ":" not in run.data.name:
         # The run's own are an object of a Python program.
         source = given or asked_source(data, options, blueprint, model, labels=True)

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dovetail.data import read_rows
-from dovetail.data.adopt import as_source
 from dovetail.data.batch import FIELDS, Batch
 from dovetail.data.load import how_made, load_data
 from dovetail.data.schema import Schema
@@ -38,6 +37,7 @@ from dovetail.models.whole import WholeModel
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError, cannot_write
+from dovetail.runtime.finished.predict import asked_source
 from dovetail.runtime.finished.restore import check_by_name, restore_model
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.trust import check_trusted
@@ -168,7 +168,7 @@ def export_run(
     """
     folder, out = Path(folder), Path(out)
     blueprint = Blueprint.read(folder)
-    source = None if source is None else as_source(source)
+    source = None if source is None else asked_source(source, {}, blueprint, model, labels=True)
     check_by_name(blueprint.run, model=model, source=source)
     check_trusted(folder, blueprint.run, trust=trust, own_model=model is not None, own_data=source is not None)
     if source is None:

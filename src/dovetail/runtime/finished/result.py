@@ -39,6 +39,11 @@ class Validated(msgspec.Struct, frozen=True, kw_only=True):
     """The mean loss as `loss`, and metrics."""
     is_best: bool
 
+    def __repr__(self) -> str:
+        """Return the figures, and when."""
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in self.figures.items() if value is not None)
+        return f"<Validated after {self.step:,} steps: {figures}{', the best so far' if self.is_best else ''}>"
+
 
 def is_better(metric: str, value: float | None, before: float | None, least_gain: float = 0.0) -> bool:
     """Say whether a figure is better than another by more than `least_gain`; a number is better than none."""
@@ -137,10 +142,13 @@ class TrainingResult:
         pace = f"{self.samples:,} samples in {self.step:,} steps and {self.seconds:.1f} s"
         words = ", ".join([f"{pace} ({self.samples_per_s:,.0f} samples/s)", *known, *best])
         folder = f'"{self.folder}"'
-        then = ["result.load_model()", "result.predict(data)", 'result.export("out")', f"dovetail.evaluate({folder})"]
+        model = [] if self._model is None else ["model=model"]
+        asked = ", ".join([folder, *model, *([] if self._source is None else ["source=data"])])
+        then = ["result.load_model()", "result.predict(data)", 'result.export("out")', f"dovetail.evaluate({asked})"]
         if not self.is_complete:
             words = f"{'interrupted' if self.interrupted else 'stopped before its end'}: {words}"
-            then = [f"dovetail.resume({folder})", *then]
+            asked = ", ".join([folder, *model, *([] if self._source is None else ["data=data"])])
+            then = [f"dovetail.resume({asked})", *then]
         return f"<TrainingResult of {self.folder}: {words}\n next: {', '.join(then)}>"
 
     def load_model(self, *, best: bool = False, trust: bool = False) -> Model:

@@ -92,7 +92,8 @@ class Validator:
         if total is not None and total <= trained:
             raise TrainingError(
                 "no data are left to validate on: the run trains on all of its own, and none were given",
-                hint=f"give validation data, or train on fewer: data.samples = {max(1, trained * 9 // 10)}",
+                hint="give validation data (validation=...; those that were an object anew where a run goes on), or "
+                f"train on fewer: data.samples = {max(1, trained * 9 // 10)}",
             )
         return self._trained_on, trained
 

@@ -180,7 +180,7 @@ def _answer(model: LayerGraph | WholeModel, batch: Batch, schema: Schema, *, bar
     except Exception as problem:
         if bare:
             raise
-        hint = "run it on `source.read(0, 10)` yourself, or `dovetail train --in-process` to see where it fails"
+        hint = f"it was given {_in_words(batch, schema)}; `dovetail train --in-process` shows where it fails"
         if "could not create a primitive" in str(problem):
             hint = "this machine lacks what its CPU says it has: set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, and try again"
         raise ModelError(
@@ -192,6 +192,16 @@ def _answer(model: LayerGraph | WholeModel, batch: Batch, schema: Schema, *, bar
         for name, buffer in model.named_buffers():
             if name in buffers and buffer.shape == buffers[name].shape:
                 buffer.copy_(buffers[name])
+
+
+def _in_words(batch: Batch, schema: Schema) -> str:
+    """Return what a batch has, and of which columns."""
+    words = [f"`dense` {list(batch.dense.shape)} ({', '.join(schema.dense) or 'no numbers'})"]
+    if schema.slots:
+        slots = ", ".join(slot.name + " (many)" * slot.multi_valued for slot in schema.slots)
+        words.append(f"`ids` {list(batch.ids.shape)} and `offsets` {list(batch.offsets.shape)} of {slots}")
+    words += [f"`{name}` {list(tensor.shape)} {str(tensor.dtype)[6:]}" for name, tensor in batch.extra.items()]
+    return ", ".join(words)
 
 
 @contextmanager

@@ -38,12 +38,13 @@ class SizeHistory:
     Sizes are in seconds on one worker, so that jobs of unlike kinds compare. Of a job that has already done `a` of
     them, with y the sizes of the finished jobs that were longer, less a, what is left counts as (Gittins)
 
-        min over d of  E[min(y, d)] / P(y <= d),
+        min over d of  (R + E[min(y, d)]) / P(y <= d) - R,
 
-    the work that goes into jobs like it for each one that is done, if each is given up after d at the best moment. For
-    one size it is what is left. Where sizes spread far it is small for a young job, which may well be a short one, and
-    grows with `a`; the mean would count every young job as long. The least d takes in the root of the number of sizes,
-    so that no single one decides. Where too few were longer, as much again as the job has done.
+    the work that goes into jobs like it for each one that is done, if each is given up after d at the best moment. R is
+    the start of a job that waits, 0 for one that runs: every one that is tried has to start, those that are given up in
+    vain. For one size it is what is left. Where sizes spread far it is small for a young job, which may well be a short
+    one, and grows with `a`; the mean would count every young job as long. The least d takes in the root of the number
+    of sizes, so that no single one decides. Where too few were longer, as much again as the job has done.
     """
 
     def __init__(self) -> None:
@@ -56,21 +57,21 @@ class SizeHistory:
         self._all.append(size_s)
         self._by_kind.setdefault(kind, []).append(size_s)
 
-    def expected_left_s(self, kind: str, done_s: float) -> float:
+    def expected_left_s(self, kind: str, done_s: float, start_s: float = 0.0) -> float:
         """Return the seconds on one worker to reckon with for a job that has done `done_s` of them."""
         for sizes in (self._by_kind.get(kind, ()), self._all):
             longer = [size - done_s for size in sizes if size > done_s]
             if len(longer) >= FEWEST:
-                return _work_for_each_done(np.sort(longer))
-        guess_s = _work_for_each_done(np.sort(self._all)) if self._all else FIRST_GUESS_S
+                return _work_for_each_done(np.sort(longer), start_s)
+        guess_s = _work_for_each_done(np.sort(self._all), start_s) if self._all else FIRST_GUESS_S
         return max(guess_s - done_s, done_s, 1.0)
 
 
-def _work_for_each_done(sizes: FloatArray) -> float:
-    """Return the least ratio of work to jobs done over all moments to give up; `sizes` rise."""
+def _work_for_each_done(sizes: FloatArray, start_s: float) -> float:
+    """Return the least ratio of work to jobs done over all moments to give up, less one start; `sizes` rise."""
     count = len(sizes)
     done = np.arange(1, count + 1)
-    ratios = (np.cumsum(sizes) + (count - done) * sizes) / done
+    ratios = (count * start_s + np.cumsum(sizes) + (count - done) * sizes) / done - start_s
     return float(ratios[int(np.sqrt(count)) - 1 :].min())
 
 
@@ -93,6 +94,9 @@ class Watching:
         self._points: dict[tuple[str, int], dict[int, Measured]] = {}
         self._prior: SpeedPrior | None = first_prior(self._most)
         """None where speeds were measured since: it is learnt again when it is needed."""
+        self._measured: set[str] = set()
+        self._paces: dict[str, tuple[float, float]] = {}
+        """Of kinds that are not measured yet: the worker-seconds of the job that has had most, and its work in one."""
         self._history = SizeHistory()
         self._loss_total = np.full(count, np.nan)
         self._loss_error = np.full(count, np.nan)
@@ -112,9 +116,24 @@ class Watching:
         """Take in the speed of some job of a kind, which need not be there any more."""
         points = self._points.setdefault((kind, type_), {})
         points[size] = points[size].again(speed) if size in points else Measured(log_speed=np.log(speed), count=1)
+        self._measured.add(kind)
         self._prior = None
         for there in self._num_there:
             self._guess(there)
+
+    def worked(self, row: int, done: float, worker_s: float) -> bool:
+        """Take in what a job has done in all its worker-seconds, its starts among them; return whether that was news.
+
+        It says how fast the kind is until its speed is measured: without it a job would count as long as its work is
+        large in number, however nearly done it is.
+        """
+        kind = self._kind_of[row]
+        if kind in self._measured or done <= 0 or worker_s <= self._paces.get(kind, (0.0, 0.0))[0]:
+            return False
+        self._paces[kind] = (worker_s, done / worker_s)
+        if self._num_there[kind]:
+            self._guess(kind)
+        return True
 
     def reported(self, row: int, works: FloatArray, losses: FloatArray) -> None:
         """Take in all of a job's losses so far, each with the work done when it was seen."""
@@ -136,16 +155,16 @@ class Watching:
         self._history.add(kind, size_s)
 
     def told_left(self, row: int, left: float) -> bool:
-        """Take a job's own word for the work it has left; not before its speed was measured, as work alone is no time.
+        """Take a job's own word for the work it has left; not before its speed shows, as work alone is no time.
 
         Return whether it was taken.
         """
-        if not any(kind == self._kind_of[row] for kind, _ in self._points):
+        if self._kind_of[row] not in self._measured and self._kind_of[row] not in self._paces:
             return False
         self.left[row], self.left_error[row] = max(left, 1e-9), 0.0
         return True
 
-    def estimate_left(self, row: int, done: float) -> None:
+    def estimate_left(self, row: int, done: float, *, waits: bool = False) -> None:
         """Say again what a job has left after `done`: what the loss says against what is usual, by their errors."""
         if row not in self._there:
             self._there.add(row)
@@ -153,7 +172,8 @@ class Watching:
                 self._guess(self._kind_of[row])
             self._num_there[self._kind_of[row]] += 1
         on_one = self._on_one(row)
-        usual = self._history.expected_left_s(self._kind_of[row], done / on_one) * on_one
+        start_s = float(self._table.restart_s[row]) if waits else 0.0
+        usual = self._history.expected_left_s(self._kind_of[row], done / on_one, start_s) * on_one
         if np.isnan(self._loss_total[row]):
             self.left[row], self.left_error[row] = usual, HISTORY_ERROR
             return
@@ -185,7 +205,8 @@ class Watching:
         }
         if not fits:
             at = np.log2(np.arange(1, self._most + 1, dtype=float))
-            return [(prior.at(at), prior.error(at))] * self._num_types
+            _, pace = self._paces.get(kind, (0.0, 1.0))
+            return [(prior.at(at) + np.log(pace), prior.error(at))] * self._num_types
         known = next(iter(fits))
         mean, error = fits[known]
         return [

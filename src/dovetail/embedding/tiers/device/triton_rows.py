@@ -72,7 +72,8 @@ def _summed(source, stride, at, begin, length, columns, width, UNROLL: tl.conste
     return total
 
 
-@triton.jit
+# Parts of a batch's places begin anywhere: a kernel for each way they are aligned would compile again and again.
+@triton.jit(do_not_specialize_on_alignment=["at", "starts", "num"])
 def _sum_rows(  # type: ignore[no-untyped-def]
     source,
     stride,
@@ -97,7 +98,7 @@ def _sum_rows(  # type: ignore[no-untyped-def]
         tl.store(out + u[:, None].to(tl.int64) * width + column[None, :], total, mask=mask)
 
 
-@triton.jit(do_not_specialize=["num"])
+@triton.jit(do_not_specialize=["num"], do_not_specialize_on_alignment=["slots"])
 def _gather(rows, stride, slots, out, num, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
@@ -107,7 +108,7 @@ def _gather(rows, stride, slots, out, num, width, ROWS: tl.constexpr, COLUMNS: t
     tl.store(out + i[:, None].to(tl.int64) * width + column[None, :], values, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots", "num"])
 def _touch(seen, counts, slots, clock, num, most, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     u = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = u < tl.load(num)
@@ -140,7 +141,10 @@ def _stepped(rows, stride, states, slot, g, live, column, settings, width, chang
     tl.store(states + slot, tl.zeros_like(slot).to(tl.int8) + changed, mask=live)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["most_long"],
+    do_not_specialize_on_alignment=["unique", "order", "starts", "num", "long"],
+)
 def _step_sums(  # type: ignore[no-untyped-def]
     rows,
     stride,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dovetail.data.files.formats import is_path
 from dovetail.errors import DovetailError
 from dovetail.references import import_function
 from dovetail.runtime import checkpoint as checkpoints
@@ -94,6 +95,16 @@ def _is_installed(path: Path) -> bool:
     """Say whether code comes with an installed package, which a host has its own of."""
     paths = sysconfig.get_paths()
     return any(path.is_relative_to(paths[kind]) for kind in ("purelib", "platlib", "stdlib", "platstdlib"))
+
+
+def data_of(run: Run) -> tuple[str, ...]:
+    """Return the paths that a run reads on a disk: its data, and those that it is tried on."""
+    found: list[str] = []
+    for name, options in ((run.data.name, run.data.options), (run.validation.name, run.validation.options)):
+        is_function = name is None or (":" in name and "://" not in name)
+        found += [] if is_function or not is_path(str(name)) or "://" in str(name) else [str(name)]
+        found += data_paths(options)
+    return tuple(dict.fromkeys(found))
 
 
 def data_paths(options: Mapping[str, Any]) -> Sequence[str]:
