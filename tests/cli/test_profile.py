@@ -69,6 +69,7 @@ def test_a_plan_for_the_cloud_rents_nothing_that_stands_here(tmp_path: Path) -> 
     assert "estimated for one unit of gpu_1x_a100" in profiled.stdout
     assert {each.name for each in dovetail.read_problem(str(path)).resources} == {"gpu_1x_a100", "c7i.large"}
     assert planned.exit_code == 0, planned.stderr
+    assert "machine" not in json.loads(path.read_text())  # nor are these cores those of what is rented
     stages = json.loads(planned.stdout.splitlines()[-1])["stages"]
     assert {stage["resource"] for stage in stages} <= {"gpu_1x_a100", "c7i.large"}
 
@@ -78,7 +79,7 @@ def test_training_sees_as_many_samples_as_the_data_have(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         "from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))\n"
     )
-    words = ["profile", f"{tmp_path}/net.py:build", "--data", tmp_path / "rows.csv", "--batch", "16"]
+    words = ["profile", f"{tmp_path}/net.py:build", "--data", tmp_path / "rows.csv", "--batch", "16", *LAYERS]
 
     found = run(*words, "--network-gb-per-s", "1", "--json")
     said = run(*words, "--network-gb-per-s", "1", "--json", "--samples", "5000")

@@ -124,7 +124,7 @@ def planned_nodes(
                 accelerator=entry.accelerator if entry is not None else None,
             )
         )
-    servers = run.servers.count if run is not None else 1
+    servers = plan.servers if plan.servers is not None else run.servers.count if run is not None else 1
     host_bytes = run.servers.host_bytes if run is not None else 1 << 30
     head_cores, head_bytes = ROLES + servers, BASE_BYTES + servers * host_bytes
     return PlannedNodes(
@@ -132,7 +132,7 @@ def planned_nodes(
         groups=tuple(groups),
         head_cores=head_cores,
         head_bytes=head_bytes,
-        prices=prices_of(plan.cost_per_hour, groups, head_cores, head_bytes, problem=problem, entries=entries),
+        prices=prices_of(plan, groups, head_cores, head_bytes, problem=problem, entries=entries),
         code=dict(code or {}),
         data=() if run is None else data_of(run),
         data_claim=data_claim,
