@@ -4,13 +4,16 @@
     python benchmarks/kills.py --modes sync --seeds 101 102        # others
     python benchmarks/kills.py --modes sharded                     # 51 kills of workers that own rows
     python benchmarks/kills.py --modes local --kills 20 --seeds 0 1 2 3 4   # 100 kills of runs in one process
+    python benchmarks/kills.py --modes command --kills 5 --seeds 0 1        # those of `dovetail train` itself
 
 Each run trains a model that counts (gradient 1 a sample) with two servers and two workers, three in a ring, while
 processes of any role are killed (SIGKILL), a quarter of them two at once, on average every 2 s. At the end the tables
 and the dense parameters of the last checkpoint are compared with the data; in `sync`, with Adam, they must be bit-equal
 to those of a run without kills. With `sharded` there are three workers that own the rows, and no other process: a run
-goes back each time, and every sample counts once. A run in one process (`local`) is killed at any moment and goes on
-from its newest checkpoint: bit-equal, with Adam. A row for each run, the totals last.
+goes back each time, and every sample counts once. A run in one process (`local`) is killed at any moment, often while a
+checkpoint is written, and goes on from its newest checkpoint: bit-equal, with Adam. Its processes are forks, which
+saves their start; with `command` they are `dovetail train` and `dovetail train --resume`. A row for each run, the
+totals last.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ sys.path.insert(0, str(ROOT))
 
 from tests.runtime.many_kills import MODES, Killed, train_under_kills
 
-LOCAL = "local"
+LOCAL = ("local", "command")
 
 
 def main() -> None:
     """Run all and print a row for each; the status says whether something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--modes", nargs="+", default=MODES, choices=(*MODES, LOCAL))
+    parser.add_argument("--modes", nargs="+", default=MODES, choices=(*MODES, *LOCAL))
     parser.add_argument("--seeds", nargs="+", type=int, help="absent: 0 to 3, with a ring 0 to 2")
     parser.add_argument("--kills", type=int, default=17, help="in each run")
     arguments = parser.parse_args()
@@ -43,7 +46,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|", flush=True)
     for mode in arguments.modes:
         for seed in arguments.seeds or range(3 if mode in ("ring", "sharded") else 4):
-            total += (local_row if mode == LOCAL else row)(mode, seed, arguments.kills)
+            total += (local_row if mode in LOCAL else row)(mode, seed, arguments.kills)
     print(f"{total['kills']} kills, {total['two at once']} two at once, {total['wrong']} runs wrong")
     sys.exit(min(total["wrong"], 1))
 
@@ -52,12 +55,14 @@ def local_row(mode: str, seed: int, kills: int) -> Counter[str]:
     """Do one run in one process and print its row; return its figures."""
     with tempfile.TemporaryDirectory(prefix="dovetail-kills-") as folder:
         command = [sys.executable, "-m", "tests.runtime.trainer.local_kills", folder, str(seed), str(kills)]
+        command += ["command"] if mode == "command" else []
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
         print(f"| {mode} | {seed} | | | | | **{done.stderr.strip().splitlines()[-1]}** |", flush=True)
         return Counter(wrong=1)
     found = json.loads(done.stdout.splitlines()[-1])
     what = f"the bits of a run without kills, {found['steps']:,} steps" if found["is_equal"] else "**other bits**"
+    what += f"; {found['while_saving']} kills while a checkpoint was written"
     print(f"| {mode} | {seed} | {found['kills']} | 0 | | {found['seconds']:.0f} | {what} |", flush=True)
     return Counter({"kills": found["kills"], "wrong": not found["is_equal"]})
 

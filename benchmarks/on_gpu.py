@@ -4,8 +4,9 @@
 
 CTR-DNN, 26 slots x 1,000,000 rows x 16, 13 numbers, hidden 1024 x 3, batch 8192, Adagrad, products in tf32 on all
 sides. Every side is a process of its own that has loaded nothing before, and reads the same Parquet file or has the
-same samples in memory, shuffled anew each epoch. Speeds are those of training, from the first step to the last, with
-capturing, waiting and checkpoints: what comes before and after it is printed beside. The ratios come last.
+same samples in memory, shuffled anew each epoch. Speeds are those of steps, stock PyTorch's after three of them,
+Dovetail's after the second in which its first step was; `seconds` of its summary, from opening tables to the last
+checkpoint, and the whole process are printed beside. The ratios come last.
 
 - stock: an `nn.Embedding` with sparse gradients, all in GPU memory, the samples there too.
 - stock, file: the same from the Parquet file, by a PyArrow `IterableDataset` in 14 `DataLoader` processes.
@@ -155,7 +156,7 @@ def stock_file(path: str, rows_per_slot: int, epochs: int) -> float:
 
 
 def ours(name: str, path: str, folder: Path, given: argparse.Namespace) -> float:
-    """Return the seconds in which `dovetail train` trains."""
+    """Return samples/s of the steps of `dovetail train`; print them by second, and how long it took in all."""
     columns = {"label": "label", "dense": NUMBER_NAMES, "slots": SLOT_NAMES}
     of_file = {"name": "parquet", "options": {"path": path, "cache": str(folder / "cache"), **columns}}
     data = of_file if name in ("file", "cached") else {"name": "on_gpu:in_memory", "options": {"path": path}}
@@ -176,10 +177,14 @@ def ours(name: str, path: str, folder: Path, given: argparse.Namespace) -> float
     own = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": own})
     curve = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    pairs = itertools.pairwise([(0.0, 0), *((each["time_s"], each["samples"]) for each in curve)])
+    points = [(each["time_s"], each["samples"]) for each in curve]
+    pairs = itertools.pairwise([(0.0, 0), *points])
     rates = [f"{(more - some) / (end_s - begin_s) / 1e6:.2f}" for (begin_s, some), (end_s, more) in pairs]
     print(f"{'':>12}M samples/s by second: {' '.join(rates)}", flush=True)
-    return float(json.loads((out / "summary.json").read_text())["seconds"])
+    summary = json.loads((out / "summary.json").read_text())
+    print(f"{'':>12}tables opened, trained and kept: {summary['seconds']:.1f} s", flush=True)
+    (begin_s, some), (end_s, more) = points[0], points[-2]  # the last line is written after the last checkpoint
+    return float((more - some) / (end_s - begin_s))
 
 
 def main() -> None:
@@ -209,10 +214,9 @@ def main() -> None:
                 wishes = ["--only", side, "--folder", str(folder), "--epochs", str(given.epochs)]
                 wishes += ["--rows-per-slot", str(given.rows_per_slot)]
                 told = subprocess.run([sys.executable, __file__, *wishes], check=True, capture_output=True, text=True)
-                seconds = float(told.stdout.split()[-1])
+                rates[side] = samples / float(told.stdout.split()[-1])
             else:
-                seconds = ours(side, str(path), folder, given)
-            rates[side] = samples / seconds
+                rates[side] = ours(side, str(path), folder, given)
             whole_s = time.perf_counter() - begin_s
             print(f"{side:>10}: {rates[side]:>12,.0f} samples/s; the whole process {whole_s:.1f} s", flush=True)
     for side, of in (("memory", "stock"), ("tier", "memory"), ("file", "memory"), ("cached", "memory"),

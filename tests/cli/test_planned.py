@@ -294,6 +294,9 @@ def test_a_plan_that_says_where_rows_lie_is_trained_so(tmp_path, place, units, w
     assert sorted(summary.workers) == workers
     assert sum(worker.samples for worker in summary.workers.values()) == 2000
     assert not summary.servers
+    parts = {part["part"]: part for part in json.loads(result.stdout.splitlines()[-1])["parts"]}
+    assert parts["whole"]["measured_seconds_per_batch"] > 0
+    assert parts["whole"]["predicted_seconds_per_batch"] == 0.5  # 500 samples at 1000 a second
     blueprint = json.loads((tmp_path / "run" / "blueprint.json").read_text())
     assert blueprint["run"]["table"]["place"] == place
     measured = read_problem(tmp_path / "run" / "measured-problem.json")

@@ -89,6 +89,20 @@ def test_training_sees_as_many_samples_as_the_data_have(tmp_path: Path) -> None:
     assert json.loads(said.stdout.splitlines()[-1])["training"]["samples"] == 5000
 
 
+@pytest.mark.processes
+def test_what_runs_beside_the_layers_is_measured_unless_it_gets_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "problem.toml"
+    result = run("profile", "ctr-dnn", *SMALL, "--short-runs-s", "6", "--samples", "6400", "--out", path)
+    assert result.exit_code == 0, result.stderr
+    problem = read_problem(path)
+
+    assert problem.beside is not None
+    assert problem.beside.read_core_s > 0
+    assert problem.machines[0].cores >= 1
+    assert "measuring reading (1 of " in result.stderr
+    assert "beside the layers of a batch: reading " in result.stdout
+
+
 @pytest.mark.parametrize("model", ["2emb", "dlrm", "matchnet", "nce"])
 def test_every_model_can_be_profiled(model: str) -> None:
     result = run("profile", model, *LAYERS, "--batch", "16", "--network-gb-per-s", "1", "--json")

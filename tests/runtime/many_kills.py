@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.runtime.launch.local import LocalRun
+from dovetail.runtime.launch.sharded import ShardedRun
+from dovetail.runtime.messages import Report
 from dovetail.spec.run import Run
 from dovetail.spec.run_sections import RunOptimizer, RunSaving
 from tests.runtime.chaos import Chaos
@@ -19,6 +21,8 @@ ADAM = RunOptimizer(name="adam", learning_rate=0.01)
 MODES = ("sync", "ssp", "async", "ring", "sharded")
 SAMPLES = 6000
 TIMEOUT_S = 800.0
+MOST_IN_VAIN = 3
+"""Generations in a row that are killed before a step: a run gives up after five, and a slow machine needs its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,25 @@ def went_back(local: LocalRun) -> list[str]:
     return [event for event in local.events if "goes back" in event]
 
 
+class NotForever:
+    """Kills generations before they have made a step, but not so many in a row that a run gives up, as it should."""
+
+    def __init__(self, chaos: Chaos) -> None:
+        self._chaos = chaos
+        self._generation, self._first_step, self._in_vain = -1, 0, 0
+
+    def __call__(self, processes: ShardedRun, report: Report) -> None:
+        """Kill somebody where it is time to."""
+        if processes.generation != self._generation:
+            self._generation, self._first_step = processes.generation, report.step
+        if report.step > self._first_step:
+            self._in_vain = 0
+        if self._in_vain < MOST_IN_VAIN:
+            before = len(self._chaos.killed)
+            self._chaos(processes, report)
+            self._in_vain += len(self._chaos.killed) > before
+
+
 def sharded_under_kills(folder: Path, seed: int, *, kills: int = 17) -> Killed:
     """Train with rows over three workers while those are killed; the run goes back each time, and each sample counts.
 
@@ -66,7 +89,8 @@ def sharded_under_kills(folder: Path, seed: int, *, kills: int = 17) -> Killed:
     chaos = Chaos(kills=kills, seed=seed, pause_s=1.0, two_at_once=0.25, over=over)
     saving = RunSaving(every_steps=5)
     run = counting_run(seconds=3.0 * kills, workers=3, samples=SAMPLES, until=over, checkpoint=saving)
-    processes = train_sharded(run, folder / "run", meanwhile=chaos, timeout_s=TIMEOUT_S)
+    meanwhile = NotForever(chaos)
+    processes = train_sharded(run, folder / "run", meanwhile=meanwhile, timeout_s=TIMEOUT_S)
     assert len(chaos.killed) == kills, chaos.killed
     assert_each_sample_counts_once(folder / "run")
     return Killed(chaos.killed, chaos.two_at_once, processes.generation, time.monotonic() - begun_s)

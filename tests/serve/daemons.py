@@ -37,6 +37,14 @@ with open(os.path.join(folder, "ran"), "a") as file:
 os.unlink(mark)
 """
 """A program that fails where it runs twice at once."""
+WAITS_FOR = """
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+with open(sys.argv[1] + "-" + os.environ["DOVETAIL_JOB"], "a") as file:
+    file.write("x")
+"""
+"""A program that is over once a file is there, beside which it says so."""
 
 
 class StartsNothing:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import make_run
-from tests.serve.daemons import Daemon, python, table_of
+from tests.serve.daemons import WAITS_FOR, Daemon, python, table_of
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"
 COUNTS_ON = """
@@ -228,11 +228,13 @@ def test_jobs_that_make_no_sense_are_refused_with_the_key(daemon, body, what):
     assert what in json.loads(answer)["error"]
 
 
-def test_figures_are_there_for_prometheus_and_the_log_has_the_jobs_id_on_every_line_about_it(daemon):
-    job = daemon.submit(name="shown", command=python("import time; time.sleep(1)"), user='a"b\\c')["id"]
-    daemon.wait(job, lambda facts: facts["state"] != "queued")
+def test_figures_are_there_for_prometheus_and_the_log_has_the_jobs_id_on_every_line_about_it(daemon, tmp_path):
+    over = tmp_path / "over"
+    job = daemon.submit(name="shown", command=python(WAITS_FOR, str(over)), user='a"b\\c')["id"]
+    daemon.wait(job, lambda facts: facts["state"] == "running")
     raw(daemon, "GET", "/metrics", token="wrong")
     text = raw(daemon, "GET", "/metrics")[1].decode()
+    over.touch()
     daemon.wait_over(job)
 
     values = {}

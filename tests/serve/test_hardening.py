@@ -15,7 +15,8 @@ import pytest
 
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import make_run
-from tests.serve.daemons import PATHS, ROOT, Daemon, python, refused, table_of
+from tests.serve.daemons import PATHS, ROOT, WAITS_FOR, Daemon, python, refused, table_of
+from tests.waiting import wait_until
 
 FILLS = """
 import os, sys
@@ -81,15 +82,18 @@ def test_a_job_that_fills_its_disk_fails_with_the_reason_and_others_go_on(tmp_pa
 
 
 def test_a_daemon_whose_disk_is_full_refuses_jobs_with_the_reason_and_goes_on_once_there_is_room(tmp_path):
+    over = tmp_path / "over"
     with small_disk(tmp_path / "disk") as disk, Daemon(disk / "daemon", "--nodes", "cpu:2x1") as daemon:
-        runs = daemon.submit(command=python(WAITS, "2"), max_workers=1)["id"]
+        runs = daemon.submit(command=python(WAITS_FOR, str(over)), max_workers=1)["id"]
         daemon.wait(runs, lambda facts: facts["state"] == "running")
         fill(disk / "filler")
         error = refused(lambda: [daemon.submit(command=["true"], folder="/" + "x" * 2000) for _ in range(200)])
         assert "cannot be written" in str(error)
         assert error.hint == "see the disk"
         assert daemon.job(runs)["id"] == runs, "it still answers"
-        time.sleep(2.5)  # the job ends, and that cannot be written down
+        over.touch()
+        wait_until((Path(daemon.job(runs)["folder"]) / "exit-1.json").exists)
+        time.sleep(1.0)  # the job has ended, and that cannot be written down
         (disk / "filler").unlink()
 
         assert daemon.wait_over(runs)["state"] == "done"
@@ -153,12 +157,12 @@ def test_quotas_priorities_and_types_hold_from_the_command_line_on(tmp_path):
         daemon.say("drain", "--off")
         most, ran = 0, {}
         while any(job["state"] in ("queued", "running") for job in daemon.jobs()):
-            for job in daemon.jobs():
-                if job["type"] is not None:
-                    ran.setdefault(job["id"], set()).add(job["type"])
             most = max(most, sum(job["workers"] for job in daemon.jobs() if job["user"] == "ann"))
             time.sleep(0.1)
         listed = {job["id"]: job for job in json.loads(daemon.say("jobs", "--json"))["jobs"]}
+        for line in daemon.log():
+            if line["event"] == "started":
+                ran.setdefault(line["job"], set()).add(line["type"])
 
         assert {job["state"] for job in listed.values()} == {"done"}
         assert most <= 1, "a quota of one worker"

@@ -9,7 +9,8 @@ import pytest
 
 from tests.runtime.counting import PLAIN, assert_each_sample_counts_once, slow_counting
 from tests.runtime.runs import make_run
-from tests.serve.daemons import ONCE, OVER, Daemon, python, table_of
+from tests.serve.daemons import ONCE, OVER, WAITS_FOR, Daemon, python, table_of
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -73,12 +74,15 @@ def test_a_run_goes_on_without_the_daemon_and_the_next_one_takes_it_over(tmp_pat
 
 def test_a_job_that_ends_while_nobody_looks_is_found_to_be_done_or_failed(tmp_path):
     with Daemon(tmp_path / "daemon", "--nodes", "cpu:2x1") as daemon:
-        good = daemon.submit(command=python("import time; time.sleep(1.5)"), max_workers=1)["id"]
-        bad = daemon.submit(command=python("import time, sys; time.sleep(1.5); sys.exit(3)"), max_workers=1)["id"]
+        over = tmp_path / "over"
+        good = daemon.submit(command=python(WAITS_FOR, str(over)), max_workers=1)["id"]
+        bad = daemon.submit(command=python(WAITS_FOR + "sys.exit(3)", str(over)), max_workers=1)["id"]
         for job in (good, bad):
             daemon.wait(job, lambda facts: facts["state"] == "running")
+        ends = [Path(daemon.job(job)["folder"]) / "exit-1.json" for job in (good, bad)]
         daemon.kill()
-        time.sleep(2.5)
+        over.touch()
+        wait_until(lambda: all(end.exists() for end in ends))
         daemon.start()
 
         assert daemon.wait_over(good)["state"] == "done"

@@ -1,13 +1,16 @@
 """Which units a job holds, and the GPUs that its processes see."""
 
+import json
 import sqlite3
 
+import numpy as np
 import pytest
 
 from dovetail.runtime.folder import ask_for
 from dovetail.runtime.launch.elastic_workers import GPUS, ElasticWorkers
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.scheduler.registry import make_policy
+from dovetail.scheduler.view import allocation
 from dovetail.serve.controller import Controller
 from dovetail.serve.job_command import gpus_of, task_of
 from dovetail.serve.launcher import FoundProcess
@@ -130,3 +133,49 @@ def test_every_worker_of_a_run_sees_the_gpu_of_its_place_whoever_comes_and_goes(
     assert team.environment_of("extra-1") == {"CUDA_VISIBLE_DEVICES": "0"}
     assert team.environment_of(names[0]) == {"CUDA_VISIBLE_DEVICES": "2"}
     assert team.environment_of("extra-2") == {}
+
+
+class FailsOn:
+    """A policy that cannot decide where a job of a certain weight is, and gives every other waiting job one worker."""
+
+    def decide(self, view, now_s):
+        if (view.weight[view.rows] == 13.0).any():
+            raise ZeroDivisionError("thirteen")
+        rows = view.waiting
+        return allocation(rows, np.zeros(len(rows), np.int64), np.ones(len(rows), np.int64))
+
+
+def test_a_job_that_the_policy_fails_on_is_said_and_keeps_no_other_from_its_workers(daemon):
+    store, launcher, controller = daemon
+    controller._ask_policy = PolicyAsker(FailsOn(), controller._settings)
+    for priority in (1.0, 13.0, 2.0):
+        store.submit(Submission(name="a", command=["true"], priority=priority))
+
+    controller.turn()
+
+    assert [task.job for task in launcher.tasks] == ["a-1", "a-3"]
+    assert controller.problems == 1
+    controller.close()
+    said = [json.loads(line) for line in (controller.folder_of("x").parents[1] / "log.jsonl").read_text().splitlines()]
+    assert [(line["job"], line["error"]) for line in said if line["event"] == "problem"] == [
+        ("a-2", "ZeroDivisionError: thirteen")
+    ]
+
+
+def test_a_job_that_cannot_be_looked_at_keeps_its_workers_and_no_other_from_being_looked_at(daemon):
+    store, launcher, controller = daemon
+    jobs = [store.submit(Submission(name="a", command=["true"], types=["gpu"]))[0].id for _ in range(3)]
+    controller.turn()
+    found = {jobs[0]: ZeroDivisionError("odd"), jobs[1]: FoundProcess(state="ended", code=0)}
+
+    def find(task):
+        if isinstance(found.get(task.job), Exception):
+            raise found[task.job]
+        return found.get(task.job, FoundProcess(state="running"))
+
+    launcher.find = find
+    controller.turn()
+
+    assert [store.job(job).state for job in jobs] == ["running", "done", "running"]
+    assert store.job(jobs[0]).units == [0, 1], "it holds what it held"
+    assert store.job(jobs[2]).units == [2, 3], "and who is done has made room"

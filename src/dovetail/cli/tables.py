@@ -257,17 +257,22 @@ def _in_sync(planned: PlannedRun) -> list[str]:
     return [f"in sync, where each step fills the stages and drains them: {format_plain(samples_per_s)} samples/s"]
 
 
-def print_comparison(facts: Mapping[str, Any]) -> None:
-    """Print what was predicted of a run beside what it took, part by part, and what other layouts would have been."""
-    console = wide_console()
+def part_rows(parts: Sequence[Mapping[str, Any]], stages: Sequence[Mapping[str, Any]] = ()) -> Table:
+    """Return what was predicted of each part of a run beside what it took; `stages` say what is in each."""
     table = make_table(("part", "cores", "predicted a batch", "measured a batch", ""), text=("part",))
-    for part in facts["parts"]:
+    for part in parts:
         seconds = [part[f"{kind}_seconds_per_batch"] for kind in ("predicted", "measured")]
         ratio = f"{seconds[1] / seconds[0]:.2f}x" if seconds[0] and seconds[1] is not None else ""
         cores = "" if part["cores"] is None else str(part["cores"])
-        name = _stage_words(part["part"], facts["stages"])
+        name = _stage_words(part["part"], stages)
         table.add_row(name, cores, *("-" if each is None else format_duration(each) for each in seconds), ratio)
-    console.print(table)
+    return table
+
+
+def print_comparison(facts: Mapping[str, Any]) -> None:
+    """Print what was predicted of a run beside what it took, part by part, and what other layouts would have been."""
+    console = wide_console()
+    console.print(part_rows(facts["parts"], facts["stages"]))
     predicted, measured = facts["predicted_samples_per_s"], facts["measured_samples_per_s"]
     from_start = facts["samples_per_s_from_the_start"]
     console.print(
@@ -298,7 +303,7 @@ def _is_same(other: Mapping[str, Any]) -> bool:
 def _stage_words(part: str, stages: Sequence[Mapping[str, Any]]) -> str:
     """Return a part's name; of a stage also its layers and units."""
     number = part.removeprefix("stage ")
-    if number == part:
+    if number == part or not stages:
         return part
     stage = stages[int(number)]
     return f"{part}: layers {stage['first_layer']} to {stage['last_layer']} on {stage['units']} x {stage['resource']}"

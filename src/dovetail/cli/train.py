@@ -256,7 +256,7 @@ def train(
             if planned is None:
                 result = train_once(run, resume is not None)
             else:
-                from dovetail.orchestrate.measured import rows_found
+                from dovetail.orchestrate.measured import parts_found, rows_found
                 from dovetail.orchestrate.replanning import ReplanRule, train_planned
 
                 rule = ReplanRule(above=replan_above, steps=replan_steps) if replan else None
@@ -264,7 +264,8 @@ def train(
                     planned, folder, train_once, resumed=resume is not None, rule=rule, show=show_places, tell=say
                 )
                 result, run = found.result, found.planned.run
-                facts = {"replans": found.replans, **rows_found(found.planned.plan, folder, tell=say)}
+                rows = rows_found(found.planned.plan, folder, tell=say)
+                facts = {"replans": found.replans, "parts": parts_found(found.planned, result), **rows}
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
         _show(run, result, facts, as_json=as_json)
@@ -363,8 +364,10 @@ def _show(run: Run, result: TrainingResult, more: Mapping[str, Any], *, as_json:
         print_json(msgspec.json.encode(facts))
         return
 
-    from dovetail.cli.tables import print_summary
+    from dovetail.cli.tables import part_rows, print_summary, wide_console
 
+    if "parts" in more:
+        wide_console().print(part_rows(more["parts"]))
     print_summary(run, result)
 
 

@@ -10,10 +10,11 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import torch
@@ -24,7 +25,13 @@ from dovetail.data.batch import Batch
 from dovetail.data.loader import Loader
 from dovetail.orchestrate.short_runs import ShortRun, short_run
 from dovetail.runtime.planned.from_plan import Machine, Tell, quietly
-from dovetail.runtime.planned.layouts import in_one_process, over_servers, over_workers, rows_on_gpu
+from dovetail.runtime.planned.layouts import (
+    in_one_process,
+    over_servers,
+    over_workers,
+    rows_on_gpu,
+    with_memory_for_rows,
+)
 from dovetail.runtime.prepare.run_folder import load_source, with_named_data
 from dovetail.runtime.trainer.batches_ahead import READ_SAMPLES
 from dovetail.spec import Beside, Place, Problem, Whole
@@ -129,7 +136,8 @@ class BesideMeasurer:
         self, run: Run, problem: Problem, machine: Machine, *, seconds: float = MOST_S, tell: Tell = quietly
     ) -> None:
         """Get ready to measure for the problem's batch, on those of its types that this machine has."""
-        self._run = msgspec.structs.replace(with_named_data(run), stages=[])
+        run = msgspec.structs.replace(with_named_data(run), stages=[])
+        self._run = with_memory_for_rows(run, problem.layers, machine.memory_bytes)
         self._problem, self._machine, self._tell = problem, machine, tell
         self._batch = problem.training.batch
         here = [resource for resource in problem.resources if resource.name in AT_HAND]
@@ -161,7 +169,7 @@ class BesideMeasurer:
             step_s=found.step_s or 0.0,
             server_core_s=found.server_core_s,
             client_s=found.client_s,
-            wholes=tuple(found.wholes),
+            wholes=tuple(with_fed_units(whole, found.host_cores) for whole in found.wholes),
         )
         machines = (machine_here(self._machine, self._problem),) if self._is_all_here else ()
         return msgspec.structs.replace(self._problem, beside=beside, machines=machines)
@@ -323,6 +331,14 @@ def _solved(step_of: Callable[[float], float], seconds: float) -> float:
     return low
 
 
+def with_fed_units(whole: Whole, host_cores: Mapping[str, int]) -> Whole:
+    """Return a layout with the cores at least that feed its accelerators, and those of its servers."""
+    fed = host_cores.get(whole.resource)
+    if fed is None:
+        return whole
+    return msgspec.structs.replace(whole, cores=max(whole.cores, fed * whole.units + whole.servers))
+
+
 def whole_cores(busy: float) -> int:
     """Return how many cores are to be had for so much of them."""
     return max(1, math.ceil(busy - SPARE_CORE))
@@ -362,11 +378,12 @@ def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
             if there is not None and first + batch > there:
                 first = 0
             last = first + together * batch if there is None else min(there, first + together * batch)
-            begun_s, begun_core_s = time.perf_counter(), time.thread_time()
+            begun_s, begun_core_s, begun_late_s = time.perf_counter(), time.thread_time(), _kept_from_cores_s()
             whole = loader.read(first, last)
             parts: Sequence[Batch] = whole.split(batch) if together > 1 else [whole]
-            core_s, wall_s = time.thread_time() - begun_core_s, time.perf_counter() - begun_s
-            took.append((core_s, max(0.0, wall_s - core_s), max(1, whole.num_samples)))
+            core_s, late_s = time.thread_time() - begun_core_s, _kept_from_cores_s() - begun_late_s
+            waited_s = time.perf_counter() - begun_s - core_s - late_s
+            took.append((core_s, max(0.0, waited_s), max(1, whole.num_samples)))
             first += max(1, len(parts)) * batch
 
     thread = threading.Thread(target=read, name="dovetail-reads")
@@ -376,6 +393,14 @@ def read_seconds(run: Run, batch: int, *, seconds: float) -> float | None:
         return None
     cores_s = statistics.median(core_s * batch / samples for core_s, _, samples in took[1:])
     return cores_s + min(waited_s * batch / samples for _, waited_s, samples in took[1:])
+
+
+def _kept_from_cores_s() -> float:
+    """Return how long this thread could have run and had no core: others ran, or a quota was used up."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def machine_here(machine: Machine, problem: Problem) -> SharedMachine:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from dovetail.catalogue import users_catalogue
 from dovetail.cost import bare_problem, measured_stage
 from dovetail.errors import SpecError
-from dovetail.orchestrate.parts import corrected, measured_parts
+from dovetail.orchestrate.parts import corrected, measured_parts, part_table
 from dovetail.orchestrate.profiling import CORE_USD_PER_HOUR, DEFAULT_BATCH, GPU_USD_PER_HOUR
 from dovetail.runtime.errors import cannot_write
 from dovetail.runtime.finished.result import TrainingResult
@@ -58,6 +59,12 @@ def keep_measured(planned: PlannedRun, problem: Problem, result: TrainingResult)
     found = corrected(problem, planned, measured_parts(planned, result, problem.training.batch))
     write_problem(found, result.folder / MEASURED_PROBLEM)
     return found
+
+
+def parts_found(planned: PlannedRun, result: TrainingResult) -> list[dict[str, Any]]:
+    """Return what was predicted of each part of a planned run beside what it took."""
+    batch = base_problem(planned).training.batch
+    return part_table(planned, measured_parts(planned, result, batch))
 
 
 def keep_plan(plan: Plan, problem: Problem, folder: Path) -> None:

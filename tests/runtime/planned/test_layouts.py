@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.errors import PlanError
 from dovetail.runtime.planned.from_plan import Machine, layout_in_words, placed
-from dovetail.runtime.planned.layouts import GPU_PART, rows_on_gpu
+from dovetail.runtime.planned.layouts import GPU_PART, ROOM, rows_on_gpu
 from dovetail.runtime.trainer.one_process import threads_of
 from dovetail.spec import Part, Plan, Stage
 from dovetail.spec.run import Run, RunData, RunModel, RunTraining, run_from
@@ -45,15 +45,32 @@ def test_one_process_with_one_thread_has_one_however_many_cores_there_are():
 
 
 def test_one_process_on_a_gpu_has_room_for_all_rows_as_far_as_there_is_any():
-    small = make_layer("rows", kind="embedding", weight_bytes=3e9, optimizer_bytes=1e9)
+    small = make_layer("rows", kind="embedding", weight_bytes=2e9, optimizer_bytes=1e9)
     problem = make_problem(layers=[small, make_layer("rest")])
     plan = make_plan(("gpu", 0, 1, 1), place="local")
 
     run = placed(RUN, plan, problem, HERE).run
 
-    assert (run.table.place, run.table.device, run.table.device_bytes) == ("local", "cuda", int(1.25 * 4e9))
+    assert (run.table.place, run.table.device, run.table.device_bytes) == ("local", "cuda", int(ROOM * 3e9))
     assert rows_on_gpu([small, small], 1e10, least=1) == int(GPU_PART * 1e10)
     assert rows_on_gpu([], 1e10, least=77) == 77
+
+
+def test_all_rows_have_memory_as_far_as_there_is_any_and_what_a_run_gives_is_kept():
+    rows = make_layer("rows", kind="embedding", weight_bytes=3e10, optimizer_bytes=1e10)
+    problem = make_problem(layers=[rows, make_layer("rest")])
+    large, small = Machine(cores=8, gpus=0, memory_bytes=1e11), Machine(cores=8, gpus=0, memory_bytes=2e10)
+    alone, spread = (
+        make_plan(("cpu", 0, 1, 2), place="local"),
+        make_plan(("cpu", 0, 1, 2), place="servers", servers=2, readers=1),
+    )
+    given = run_from({"model": {"name": "ctr-dnn"}, "servers": {"host_bytes": 10**12}}, {}, place="a file")
+
+    assert placed(RUN, alone, problem, large).run.servers.host_bytes == int(ROOM * 4e10)
+    assert placed(RUN, alone, problem, small).run.servers.host_bytes == int(0.8 * 2e10)
+    assert placed(RUN, spread, problem, large).run.servers.host_bytes == int(ROOM * 4e10 / 2)
+    assert placed(given, alone, problem, large).run.servers.host_bytes == 10**12
+    assert placed(RUN, alone, None, large).run.servers.host_bytes == RUN.servers.host_bytes
 
 
 def test_sharded_rows_have_a_worker_for_each_unit_and_no_servers():

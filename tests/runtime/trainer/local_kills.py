@@ -1,8 +1,9 @@
 """A run in one process that is killed (SIGKILL) at any moment and goes on from its newest checkpoint.
 
-    python -m tests.runtime.trainer.local_kills FOLDER SEED KILLS
+    python -m tests.runtime.trainer.local_kills FOLDER SEED KILLS [command]
 
 Each life is a fork of this process, which has loaded everything and computed nothing, so that a kill costs no import.
+With `command` it is `dovetail train`, as a user types it, and then `dovetail train --resume`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from dovetail.runtime.checkpoint import PARTIAL
 from dovetail.runtime.launch.start import start
 from dovetail.runtime.trainer.trainer import Trainer
 from dovetail.spec.run import Run, RunModel, RunWorker
@@ -30,7 +33,11 @@ EPOCHS = 5
 PATIENCE_S = 300.0
 
 
-def train_under_kills(folder: Path, seed: int, kills: int) -> dict[str, float]:
+Begin = Callable[[Run, Path], int]
+"""Begins a life in a folder, and returns its process."""
+
+
+def train_under_kills(folder: Path, seed: int, kills: int, begin: Begin) -> dict[str, float]:
     """Train twice, in peace and killed so often, from before the first step to the middle of a checkpoint; compare."""
     run = make_run(
         model=MODEL,
@@ -44,15 +51,19 @@ def train_under_kills(folder: Path, seed: int, kills: int) -> dict[str, float]:
     run = msgspec.structs.replace(run, workers=(RunWorker(),), table=RunTable(place="local", device="cpu"))
     begun_s, draw = time.monotonic(), random.Random(seed)
     steps_of_life = EPOCHS * 2000 // 50
-    done = 0
+    done = while_saving = 0
     for kill in range(kills):
         step = 0 if kill == 0 else steps_of_life * (kill - 1) + draw.randrange(steps_of_life)
-        done += _lives(run, folder / "killed", at_step=step, later_s=draw.uniform(0.0, 0.1))
-    if _lives(run, folder / "killed") or _lives(run, folder / "whole"):
+        while_saves = kill % 2 == 1
+        later_s = draw.uniform(0.0, 0.005 if while_saves else 0.1)
+        done += _lives(begin, run, folder / "killed", at_step=step, later_s=later_s, while_saves=while_saves)
+        while_saving += any((folder / "killed" / "checkpoints").glob(f"*{PARTIAL}"))
+    if _lives(begin, run, folder / "killed") or _lives(begin, run, folder / "whole"):
         raise TimeoutError("a run did not end")
     whole, killed = last_state(folder / "whole"), last_state(folder / "killed")
     return {
         "kills": done,
+        "while_saving": while_saving,
         "steps": killed.manifest.step,
         "is_equal": _are_equal(whole, killed),
         "seconds": time.monotonic() - begun_s,
@@ -70,8 +81,8 @@ def _are_equal(one: State, other: State) -> bool:
     return one.manifest.step == other.manifest.step and all(np.array_equal(*pair) for pair in pairs)
 
 
-def _lives(run: Run, folder: Path, *, at_step: int | None = None, later_s: float = 0.0) -> bool:
-    """Have a process train, and kill it so long after a checkpoint of a step or a later one; say whether it lived."""
+def _fork(run: Run, folder: Path) -> int:
+    """Have a fork of this process train."""
     child = os.fork()
     if not child:
         status = 1
@@ -80,6 +91,34 @@ def _lives(run: Run, folder: Path, *, at_step: int | None = None, later_s: float
             status = 0
         finally:
             os._exit(status)
+    return child
+
+
+def _command(run: Run, folder: Path) -> int:
+    """Have `dovetail train` train."""
+    file = folder.with_suffix(".json")
+    file.write_bytes(msgspec.json.encode(run))
+    how = ["--resume", str(folder)] if _newest_step(folder) >= 0 else [str(file), "--out", str(folder)]
+    command = [str(Path(sys.executable).parent / "dovetail"), "train", *how, "--json"]
+    log = (os.POSIX_SPAWN_OPEN, 1, f"{folder}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    actions = [log, (os.POSIX_SPAWN_DUP2, 1, 2)]
+    return os.posix_spawn(command[0], command, os.environ, file_actions=actions)
+
+
+def _lives(
+    begin: Begin,
+    run: Run,
+    folder: Path,
+    *,
+    at_step: int | None = None,
+    later_s: float = 0.0,
+    while_saves: bool = False,
+) -> bool:
+    """Have a process train, and kill it so long after a checkpoint of a step or a later one; say whether it lived.
+
+    With `while_saves` the next checkpoint has been begun by then.
+    """
+    child = begin(run, folder)
     patient_until_s = kill_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < kill_s:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -88,7 +127,8 @@ def _lives(run: Run, folder: Path, *, at_step: int | None = None, later_s: float
                 raise RuntimeError(f"a run ended with status {status}")
             return False
         if at_step is not None and kill_s == patient_until_s and _newest_step(folder) >= at_step:
-            kill_s = time.monotonic() + later_s
+            saves = any((folder / "checkpoints").glob(f"*{PARTIAL}"))
+            kill_s = time.monotonic() + later_s if saves or not while_saves else kill_s
         time.sleep(0.002)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -103,4 +143,5 @@ def _newest_step(folder: Path) -> int:
 
 if __name__ == "__main__":
     _ = Trainer  # what a life would import
-    print(json.dumps(train_under_kills(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
+    _begin = _command if sys.argv[4:] == ["command"] else _fork
+    print(json.dumps(train_under_kills(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), _begin)))

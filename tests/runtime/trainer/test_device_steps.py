@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from dovetail.data.errors import DataError
 from dovetail.embedding.tiers.device.captured_step import cuda_graph
@@ -24,7 +25,7 @@ from dovetail.runtime.trainer.device_steps import FreeSteps, KnownSteps
 from dovetail.runtime.trainer.on_device import bytes_by_table
 from dovetail.runtime.trainer.one_process import in_one_process
 from dovetail.runtime.trainer.trainer import Trainer
-from dovetail.runtime.worker.rows.prefetch import prefetchable_look_ups
+from dovetail.runtime.worker.rows.prefetch import PooledBags, prefetchable_look_ups
 from dovetail.spec.run import RunModel, RunWorker
 from dovetail.spec.run_sections import RunOptimizer, RunSaving, RunSchedule, RunTable, RunValidation
 from testbed.direct_servers import DirectServers
@@ -88,12 +89,27 @@ def test_captured_steps_end_with_the_bits_of_others(tmp_path, replays, model, pr
     finish(run_on_device(graph=False, **how), tmp_path / "plain")
 
     assert isinstance(steps, KnownSteps)
+    assert "ids" not in steps._fields  # keys travel, and nothing that only look-ups read
     assert num_replays == len(replays) == 2 * 20 - 3  # of 2 x 21, the last of an epoch is smaller, and 3 came before
     assert_same_state(last_state(tmp_path / "captured"), last_state(tmp_path / "plain"), rtol=EXACTLY, atol=EXACTLY)
 
 
-def test_with_several_ids_a_slot_steps_are_not_captured_and_end_as_with_servers(tmp_path, replays):
-    run = run_on_device(data=DATA, optimizer=msgspec.structs.replace(ADAGRAD, schedule=SCHEDULE))
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_bags_are_pooled_and_their_gradients_shared_as_pytorch_does_it(mode):
+    torch.manual_seed(0)
+    values = torch.randn(9, 3, device=DEVICE).requires_grad_()
+    begins = torch.tensor([0, 2, 2, 3, 7, 9], device=DEVICE)
+    weights = torch.randn(5, 3, device=DEVICE)
+    (PooledBags.apply(values, begins, mode) * weights).sum().backward()
+    own, values.grad = values.grad, None
+    bags = functional.embedding_bag(torch.arange(9, device=DEVICE), values, begins, mode=mode, include_last_offset=True)
+    (bags * weights).sum().backward()
+
+    torch.testing.assert_close(own, values.grad)
+
+
+def test_with_several_ids_a_slot_steps_are_captured_by_rounded_sizes_and_end_as_with_servers(tmp_path, replays):
+    run = run_on_device(data=DATA, epochs=3, optimizer=msgspec.structs.replace(ADAGRAD, schedule=SCHEDULE))
     finish(run, tmp_path / "device")
     with_servers = msgspec.structs.replace(run, table=RunTable())
     prepare(with_servers, tmp_path / "servers")
@@ -101,7 +117,7 @@ def test_with_several_ids_a_slot_steps_are_not_captured_and_end_as_with_servers(
     alone.run()
     alone.close()
 
-    assert not replays
+    assert replays
     assert_same_state(last_state(tmp_path / "device"), last_state(tmp_path / "servers"), rtol=2e-4, atol=2e-5)
 
 

@@ -12,16 +12,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dovetail.planner.arrays import Ints, ProblemArrays
+from dovetail.planner.arrays import Floats, Ints, ProblemArrays
 from dovetail.planner.cheapest_route import Route, cheapest, follow, workspace
 from dovetail.planner.hourly import HourlyCost
 from dovetail.planner.layouts.one_process import whole_count
 from dovetail.planner.layouts.room import Room
 from dovetail.planner.layouts.step_labels import (
     Bounds,
+    Rests,
     Search,
     Step,
     StepLabels,
+    pieces_of,
     room_for_step_labels,
     step_label_search,
     step_seconds,
@@ -33,8 +35,10 @@ from dovetail.spec.resource import UNITS_WITHOUT_LIMIT
 
 EFFORT, LEAST_EFFORT = 200_000_000, 1_000_000
 """Of one search by labels; less where searches before did not get to an end."""
-HURRIES = (0.5, 0.7, 0.85, 0.95, 1.0)
-"""Parts of the time that a first legal plan is sought with, for what filling and draining leave."""
+SHARES = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+"""Parts of a step's time that stages are bounded with, and that a first legal plan is sought with."""
+MOST_ROWS = 1000
+"""First stages of more units count as those of so many, as far as bounds on filling go."""
 
 
 class OverServers:
@@ -46,7 +50,7 @@ class OverServers:
         self.place: Place | None = None if beside is None else "servers"
         limit = np.array([room.most_units(t, 0) for t in range(arrays.num_types)], dtype=np.int64)
         self._arrays = arrays._replace(limit=np.maximum(limit, 0), price_per_hour=room.price_per_hour)
-        self._room, self._work, self._least = room, workspace(arrays, max_stages), workspace(arrays, max_stages)
+        self._room, self._work = room, workspace(arrays, max_stages)
         self._scarce = int(np.lexsort((room.caps, -room.beside))[0])  # the fewest cores that all share, most often
         self._read_s = 0.0 if beside is None else beside.read_core_s
         self._step_s = 0.0 if beside is None else beside.step_s
@@ -61,7 +65,14 @@ class OverServers:
         wholes = () if beside is None else beside.wholes
         known = [(names.index(each.resource), each.units, each.servers) for each in wholes if each.place == "servers"]
         self._known = np.array(known, dtype=np.int64).reshape(len(known), 3)
-        self._rest_s = self._least_filled()
+        shape = (len(SHARES), *self._work.start.shape)
+        self._rests = Rests(
+            shares=np.array(SHARES),
+            start=np.full(shape, math.inf),
+            end=np.full(shape, math.inf),
+            scarce=np.full(shape, math.inf),
+            filled_s=self._least_filled(),
+        )
         self._labels: StepLabels | None = None
         self._effort = EFFORT
         room_for = arrays.num_layers
@@ -159,12 +170,13 @@ class OverServers:
     ) -> tuple[float, Route | None]:
         """Return a legal route and its price, where stages that have less time than the step leave one."""
         best, best_route = math.inf, None
-        for hurry in HURRIES:  # the last one leaves `_work` as labels need it
-            hurried_s = target_s * hurry
-            value = cheapest(arrays, self._work, arrays.price_per_hour, hurried_s, 1.0)
+        for number, share in enumerate(SHARES):
+            work = self._work._replace(start=self._rests.start[number], end=self._rests.end[number])
+            hurried_s = target_s * share
+            value = cheapest(arrays, work, arrays.price_per_hour, hurried_s, 1.0)
             if math.isinf(value):
                 continue
-            count = follow(arrays, self._work, hurried_s, *self._buffers)
+            count = follow(arrays, work, hurried_s, *self._buffers)
             types, lasts, units = (buffer[:count].copy() for buffer in self._buffers)
             used = self._room.weights[:, types] @ units
             servers = self._servers_for(types, lasts, units, target_s, caps - used)
@@ -207,17 +219,18 @@ class OverServers:
         """Return price and route of the cheapest stages and servers below `goal`; None where effort ran out."""
         if self._labels is None:
             self._labels = room_for_step_labels(arrays, len(caps))
-        scarce = self._scarce
-        free = arrays.without_egress()
-        cheapest(free, self._least, self._room.weights[scarce].astype(np.float64), target_s, 1.0)
+        scarce, free = self._scarce, arrays.without_egress()
+        weights = self._room.weights[scarce].astype(np.float64)
+        for number, share in enumerate(SHARES):
+            work = self._work._replace(end=self._rests.scarce[number])
+            cheapest(free, work, weights, target_s * share, 1.0)
         ended, price, count, servers = step_label_search(
             arrays,
-            self._work,
-            self._least,
+            self._work.rounds,
+            self._rests,
             self._labels,
             self._step,
             Bounds(self._room.weights, self._room.beside, caps, scarce),
-            self._rest_s,
             self._known,
             Search(float(target_s), float(goal), self._effort),
             *self._buffers,
@@ -232,21 +245,26 @@ class OverServers:
         route = Route(types=types, lasts=lasts, units=units, place=self.place, servers=int(servers), readers=readers)
         return float(price), route
 
-    def _least_filled(self) -> np.ndarray:
-        """Return the least that one micro-batch spends at all stages from each layer on.
+    def _least_filled(self) -> Floats:
+        """Return the least that one micro-batch spends at all stages from each layer on, by the units of the first.
 
-        A layer on k units computes for c (1 - a + a / k), so it spends at least c / N on a micro-batch where there are
-        N of them, no fewer than k; and c (1 - a + a / k) where there are fewer.
+        A layer on k units computes for c (1 - a + a / k). With N micro-batches, k or more, it spends at least c / N on
+        one, and c (1 - a + a / k) where there are fewer. Row 0 is for any first stage.
         """
         arrays, step = self._arrays, self._step
-        rest_s = np.zeros(arrays.num_layers + 1)
+        limit = np.maximum(arrays.limit, 1)
+        most = int(limit.max(initial=1))
+        rows = min(most, MOST_ROWS) + 1
+        rest_s = np.zeros((rows, arrays.num_layers + 1))
         if step.micro_batch == 0:
             return rest_s
-        most = float(arrays.limit.max(initial=1))
-        pieces = math.ceil(step.batch / step.micro_batch) + most
         serial, shared = np.diff(arrays.compute_serial_s), np.diff(arrays.compute_shared_s)
-        spent = np.minimum((serial + shared) / pieces, serial + shared / np.maximum(arrays.limit, 1)[:, None])
         runs = arrays.end_of_run > np.arange(arrays.num_layers)[None, :]
-        spent = np.where(runs, spent, np.inf).min(axis=0)
-        rest_s[:-1] = np.cumsum(spent[::-1])[::-1] * (1 - 1e-9)
+        for row in range(rows):
+            pieces = float(pieces_of(step, row)) if 0 < row < MOST_ROWS else step.batch / step.micro_batch + 1 + most
+            spent = (serial + shared) / pieces
+            fewer = limit[:, None] > pieces  # only then can a stage have more units than there are micro-batches
+            spent = np.where(fewer, np.minimum(spent, serial + shared / limit[:, None]), spent)
+            spent = np.where(runs, spent, np.inf).min(axis=0)
+            rest_s[row, :-1] = np.cumsum(spent[::-1])[::-1] * (1 - 1e-9)
         return rest_s

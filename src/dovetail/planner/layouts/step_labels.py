@@ -18,7 +18,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from dovetail.planner.arrays import Ints, ProblemArrays
+from dovetail.planner.arrays import Floats, Ints, ProblemArrays
 from dovetail.planner.provision import stage_list
 from dovetail.planner.stage_kernel import SLACK, egress_usd, seconds_on, stage_parts, whole_units
 
@@ -31,6 +31,7 @@ LABEL = np.dtype(
         ("filled_s", np.float64),  # the sum of what one micro-batch spends at each stage
         ("paced_s", np.float64),  # the longest of what a stage takes beyond that
         ("pieces", np.float64),  # micro-batches of a batch: what the first stage's units make of it
+        ("opened", np.int32),  # the row of `rest_s` for so many pieces
         ("depth", np.int32),
         ("parent", np.int32),
         ("type", np.int32),
@@ -69,6 +70,20 @@ class Bounds(NamedTuple):
     scarce: int  # the row of which the rest of a route takes no less than the workspace `least` says
 
 
+class Rests(NamedTuple):
+    """What the rest of a route takes at least, by where it goes on, and by how much of the time is left for it.
+
+    A stage of the rest has at most the time of a step less what one micro-batch spends at the stages before it. The
+    tables are for the parts `shares` of a step's time, rising to 1: the least that is no shorter holds.
+    """
+
+    shares: Floats  # [G]
+    start: Floats  # [G, R, L, T, N] the price from a stage that starts here
+    end: Floats  # [G, R, L, T, N] and of what follows one that ends here
+    scarce: Floats  # [G, R, L, T, N] what follows takes of what is scarce
+    filled_s: Floats  # [K, L + 1] what one micro-batch spends from a layer on, for so many pieces; row 0 for any
+
+
 class Search(NamedTuple):
     """What is sought: stages whose step takes `target_s`, for less than `cutoff`, with so much effort."""
 
@@ -78,7 +93,7 @@ class Search(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A stage that a route may be extended by, with the price and the filling of what follows it at least."""
+    """A stage that a route may be extended by, with the price of what follows it at least."""
 
     u: int
     last: int
@@ -86,7 +101,6 @@ class Candidate(NamedTuple):
     final: bool
     rest: float
     egress: float
-    rest_s: float
 
 
 def room_for_step_labels(arrays: ProblemArrays, num_bounds: int) -> StepLabels:
@@ -151,11 +165,9 @@ def _is_known(known, u, units, servers):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True)
-def step_label_search(arrays, work, least, labels, step, bounds, rest_s, known, search, types, lasts, units):  # type: ignore[no-untyped-def]
+def step_label_search(arrays, rounds, rests, labels, step, bounds, known, search, types, lasts, units):  # type: ignore[no-untyped-def]
     """Return (whether it ended, price, stages, servers) of the cheapest stages below the cutoff within the time.
 
-    `work` holds the cheapest rest at that time, `least` the one that takes the least of what is scarce, `rest_s` the
-    least that one micro-batch spends from each layer on.
     `known` are (type, units, servers) of single stages that were measured as a whole.
     """
     num_layers, num_types = arrays.crossing_bytes.size, arrays.price_per_hour.size
@@ -163,7 +175,7 @@ def step_label_search(arrays, work, least, labels, step, bounds, rest_s, known, 
     heads[:] = -1
     root = records[0]
     root.price, root.filled_s, root.paced_s, root.pieces = 0.0, 0.0, 0.0, 0.0
-    root.depth, root.servers, root.last, root.next = 0, 0, -1, -1
+    root.depth, root.servers, root.last, root.next, root.opened = 0, 0, -1, -1, 0
     labels.used[0] = 0
     tally, best = np.array([1, 0, -1]), np.array([search.cutoff])
     for ended_at in range(-1, num_layers - 1):
@@ -176,10 +188,7 @@ def step_label_search(arrays, work, least, labels, step, bounds, rest_s, known, 
                         if inside and arrays.slot_of[t, u] != slot:
                             continue
                         left = arrays.slot_of[u, t] if inside else 0
-                        _extend(
-                            arrays, work, least, labels, step, bounds, rest_s, known, search, label, u, left, tally,
-                            best,
-                        )  # fmt: skip
+                        _extend(arrays, rounds, rests, labels, step, bounds, known, search, label, u, left, tally, best)
                         if tally[EFFORT] > search.max_effort or tally[COUNT] == records.size:
                             return False, math.inf, 0, 0
                     label = records[label].next
@@ -194,50 +203,62 @@ def step_label_search(arrays, work, least, labels, step, bounds, rest_s, known, 
 
 
 @nb.njit(cache=True)
-def _extend(arrays, work, least, labels, step, bounds, rest_s, known, search, label, u, left, tally, best):  # type: ignore[no-untyped-def]
+def _extend(arrays, rounds, rests, labels, step, bounds, known, search, label, u, left, tally, best):  # type: ignore[no-untyped-def]
     """Extend a label by every stage on type `u`, with the class of cut at `left` before it."""
     route, num_layers = labels.records[label], arrays.crossing_bytes.size
-    first, rounds = route.last + 1, work.rounds
+    first = route.last + 1
     r = rounds - route.depth - 1 if rounds > 0 else 0
     room = _room_of_type(bounds, labels.used[label], u)
-    if room < 1 or route.price + work.start[r, first, u, left] >= best[0]:
+    g = _table_for(rests, search.target_s, route.filled_s)
+    if room < 1 or route.price + rests.start[g, r, first, u, left] >= best[0]:
         return
     left_class = arrays.classes_of[u, left] if first > 0 else 0
+    weight = bounds.weights[bounds.scarce, u]
     for last in range(first, arrays.end_of_run[u, first]):
         final = last == num_layers - 1
         if rounds > 0 and r == 0 and not final:  # the last stage allowed has to reach the last layer
             continue
-        spare_s = search.target_s - route.filled_s - rest_s[last + 1]
+        spare_s = search.target_s - route.filled_s - rests.filled_s[route.opened, last + 1]
         if spare_s <= 0:
             continue
         for d in range(1 if final else labels.heads.shape[2]):
             right = 0 if final else arrays.classes_of[u, d]
             if right < 0:
                 break
-            rest = 0.0 if final else work.end[r, last, u, d]
+            rest = 0.0 if final else rests.end[g, r, last, u, d]
             if route.price + arrays.price_per_hour[u] + rest >= best[0]:
                 continue
             parts = stage_parts(arrays, u, first, last, left_class, right)
-            needed = whole_units(parts, spare_s)
-            left_room = room
-            weight = bounds.weights[bounds.scarce, u]
+            needed, most = whole_units(parts, spare_s), room
             if weight > 0:
-                rest_units = 0.0 if final else least.end[r, last, u, d]
+                rest_units = 0.0 if final else rests.scarce[g, r, last, u, d]
                 spare = bounds.caps[bounds.scarce] - labels.used[label, bounds.scarce] - rest_units + 0.5
-                left_room = min(room, int(spare // weight)) if spare > 0 else 0
-            if needed > left_room:
+                most = min(room, int(spare // weight)) if spare > 0 else 0
+            if needed > most:
                 continue
             egress = 0.0 if final else egress_usd(arrays, last, right) * 3600 / search.target_s
-            stage = Candidate(u, last, d, final, rest, egress, rest_s[last + 1])
+            stage = Candidate(u, last, d, final, rest, egress)
             _count_units(
-                labels, step, bounds, known, search, label, stage, parts, arrays.price_per_hour[u], int(needed), left_room,
-                rounds > 0, tally, best,
+                labels, step, rests, bounds, known, search, label, stage, parts, arrays.price_per_hour[u], int(needed),
+                most, r, rounds > 0, tally, best,
             )  # fmt: skip
 
 
 @nb.njit(cache=True)
+def _table_for(rests, target_s, filled_s):  # type: ignore[no-untyped-def]
+    """Return which tables hold for stages that have the time of a step less what is filled already."""
+    if math.isinf(target_s):
+        return rests.shares.size - 1
+    left = (1 - filled_s / target_s) * (1 + SLACK) + SLACK
+    g = 0
+    while g < rests.shares.size - 1 and rests.shares[g] < left:
+        g += 1
+    return g
+
+
+@nb.njit(cache=True)
 def _count_units(  # type: ignore[no-untyped-def]
-    labels, step, bounds, known, search, label, stage, parts, price, units, room, count_stages, tally, best
+    labels, step, rests, bounds, known, search, label, stage, parts, price, units, room, r, count_stages, tally, best
 ):
     """Extend a label by one stage with every number of units, from `units` on, that is of use."""
     route = labels.records[label]
@@ -251,14 +272,14 @@ def _count_units(  # type: ignore[no-untyped-def]
         passing_s = units * seconds / max(pieces, units)
         if opens:
             is_found = _count_servers(
-                labels, step, bounds, known, search, label, stage, stage_price, units, seconds, pieces, count_stages,
-                tally, best,
+                labels, step, rests, bounds, known, search, label, stage, stage_price, units, seconds, pieces, r,
+                count_stages, tally, best,
             )  # fmt: skip
         else:
             paced_s = max(route.paced_s, seconds - passing_s)
             is_found = _keep(
-                labels, bounds, known, search, label, stage, stage_price, route.filled_s + passing_s, paced_s, units,
-                route.servers, pieces, count_stages, tally, best,
+                labels, rests, bounds, known, search, label, stage, stage_price, route.filled_s + passing_s, paced_s,
+                units, route.servers, pieces, r, count_stages, tally, best,
             )  # fmt: skip
         if tally[EFFORT] > search.max_effort or tally[COUNT] == labels.records.size:
             return
@@ -273,7 +294,22 @@ def _count_units(  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True)
 def _count_servers(  # type: ignore[no-untyped-def]
-    labels, step, bounds, known, search, label, stage, stage_price, units, seconds, pieces, count_stages, tally, best
+    labels,
+    step,
+    rests,
+    bounds,
+    known,
+    search,
+    label,
+    stage,
+    stage_price,
+    units,
+    seconds,
+    pieces,
+    r,
+    count_stages,
+    tally,
+    best,
 ):
     """Begin with a stage and every number of servers that is of use; return whether any was kept."""
     servers = max(1, int(np.ceil(step.server_s / search.target_s * (1 - SLACK))))
@@ -289,8 +325,8 @@ def _count_servers(  # type: ignore[no-untyped-def]
         served_s = step.server_s / max(pieces, servers)
         waits_s, stage_waits_s = step.server_s / servers - served_s, seconds - passing_s
         fits = _keep(
-            labels, bounds, known, search, label, stage, price, passing_s + served_s, max(stage_waits_s, waits_s),
-            units, servers, pieces, count_stages, tally, best,
+            labels, rests, bounds, known, search, label, stage, price, passing_s + served_s,
+            max(stage_waits_s, waits_s), units, servers, pieces, r, count_stages, tally, best,
         )  # fmt: skip
         is_found = is_found or fits
         if fits and (stage.final or math.isinf(pieces)):
@@ -306,14 +342,15 @@ def _count_servers(  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True)
 def _keep(  # type: ignore[no-untyped-def]
-    labels, bounds, known, search, label, stage, price, filled_s, paced_s, units, servers, pieces, count_stages, tally,
-    best,
+    labels, rests, bounds, known, search, label, stage, price, filled_s, paced_s, units, servers, pieces, r,
+    count_stages, tally, best,
 ):  # fmt: skip
     """Write a new label where its step can take no longer than it may; return whether it can."""
     tally[EFFORT] += 1
-    if filled_s + stage.rest_s + paced_s > search.target_s * (1 + SLACK):
-        return False
     route = labels.records[label]
+    opened = route.opened if route.depth > 0 else min(units, rests.filled_s.shape[0] - 1)
+    if filled_s + rests.filled_s[opened, stage.last + 1] + paced_s > search.target_s * (1 + SLACK):
+        return False
     if stage.final and route.depth == 0 and _is_known(known, stage.u, units, servers):
         return False
     number = tally[COUNT]
@@ -321,10 +358,17 @@ def _keep(  # type: ignore[no-untyped-def]
     new.price, new.filled_s, new.paced_s = price, filled_s, 0.0 if math.isinf(pieces) else paced_s
     new.pieces, new.depth, new.parent = pieces, route.depth + 1, label
     new.type, new.last, new.units, new.servers = stage.u, stage.last, units, servers
+    new.opened = opened
     for c in range(bounds.caps.size):
         before = labels.used[label, c] if route.depth > 0 else bounds.beside[c] * servers
         labels.used[number, c] = before + bounds.weights[c, stage.u] * units
     if not stage.final:
+        g, scarce = _table_for(rests, search.target_s, filled_s), bounds.scarce
+        if price + rests.end[g, r, stage.last, stage.u, stage.d] >= best[0]:
+            return True
+        least = rests.scarce[g, r, stage.last, stage.u, stage.d]
+        if labels.used[number, scarce] + least > bounds.caps[scarce] + 0.5:
+            return True
         kept, compared = _settle(
             labels.records, labels.used, labels.heads, stage.last, stage.u, stage.d, number, count_stages
         )

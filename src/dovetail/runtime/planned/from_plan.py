@@ -16,7 +16,13 @@ from dovetail.cost.plan import evaluate_plan
 from dovetail.errors import DovetailError, PlanError
 from dovetail.machine import cores as usable_cores
 from dovetail.machine import memory as usable_memory
-from dovetail.runtime.planned.layouts import in_one_process, over_servers, over_workers, rows_on_gpu
+from dovetail.runtime.planned.layouts import (
+    in_one_process,
+    over_servers,
+    over_workers,
+    rows_on_gpu,
+    with_memory_for_rows,
+)
 from dovetail.runtime.planned.units import PlanUnit, units_of
 from dovetail.runtime.prepare.devices import gpu_bytes, num_gpus
 from dovetail.spec.files import read_struct
@@ -197,6 +203,9 @@ def planned_run(
     )
     place = None if plan is None else plan.place
     readers = None if plan is None else plan.readers
+    if plan is not None and place is not None:
+        processes = {"local": 1, "sharded": sum(stage.workers for stage in stages)}.get(place, plan.servers or 1)
+        run = with_memory_for_rows(run, layers, machine.memory_bytes, processes=processes)
     if place == "local" or keeps_rows_on_gpu(stages):
         return _one_process(run, stages[0], machine, readers, layers)
     workers = _workers(stages, machine)

@@ -12,8 +12,10 @@ from dovetail.spec.layer import Layer
 from dovetail.spec.run import Run, RunWorker
 from dovetail.spec.run_sections import RunStage
 
-ROOM = 1.25
-"""Memory for rows on a GPU, over what they take: slots beyond them, and an index that is never full."""
+ROOM = 2.0
+"""Memory for rows over their numbers: what is known of each, some tens of bytes, and an index that is never full."""
+HOST_PART = 0.8
+"""Of a machine's memory that rows may take."""
 GPU_PART = 0.7
 """Of a GPU's memory that rows may take; the rest is for layers and what they keep of a batch."""
 
@@ -99,6 +101,23 @@ def rows_on_gpu(layers: Sequence[Layer], gpu_bytes: float | None, *, least: int)
     room = math.inf if gpu_bytes is None else GPU_PART * gpu_bytes
     wanted = ROOM * len(needed) * max(needed, default=0.0)
     return int(min(max(least, wanted), room))
+
+
+def with_memory_for_rows(run: Run, layers: Sequence[Layer], memory_bytes: float | None, *, processes: int = 1) -> Run:
+    """Return the run with memory for all rows in each of the processes that share them, as far as there is room.
+
+    A run that gives more keeps it. Rows that do not fit go to disk.
+    """
+    needed = ROOM * rows_bytes(layers) / processes
+    room = math.inf if memory_bytes is None else HOST_PART * memory_bytes / processes
+    host_bytes = max(run.servers.host_bytes, int(min(needed, room)))
+    return msgspec.structs.replace(run, servers=msgspec.structs.replace(run.servers, host_bytes=host_bytes))
+
+
+def rows_bytes(layers: Sequence[Layer]) -> float:
+    """Return what the rows of all embeddings take, with their state and index."""
+    embeddings = [layer for layer in layers if layer.kind == "embedding"]
+    return sum(layer.weight_bytes + layer.optimizer_bytes + layer.index_bytes for layer in embeddings)
 
 
 def _of_each(readers: int | None, processes: int) -> int | None:

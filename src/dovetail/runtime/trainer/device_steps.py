@@ -28,6 +28,8 @@ from dovetail.runtime.worker.rows.prefetch import PrefetchableLookUp, fields_bes
 
 MOST_GRAPHS = 8
 """Sizes of batches whose steps are captured; each holds the memory of a step."""
+SIZE_BITS = 5
+"""Numbers of keys are rounded up to so many binary digits where they differ from batch to batch."""
 
 
 class FreeSteps:
@@ -72,10 +74,6 @@ class _Asked:
     arrays: tuple[NDArray[Any], ...] = ()
     """What else of the batch is wanted on the device."""
 
-    @property
-    def is_flat(self) -> bool:
-        return all(bags is None for bags in self.bags)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Outcome:
@@ -99,10 +97,11 @@ class KnownSteps:
     ) -> None:
         """Take the layers over; `record` captures a step, and `tell` hears where it cannot."""
         self._model, self._tables, self._look_ups = model, tables, look_ups
+        self._is_captured = record is not None
         self._captured: CapturedSteps[_Outcome] = CapturedSteps(tables, record=record, most=MOST_GRAPHS, tell=tell)
-        self._fields = fields_beside(model.graph)
+        self._fields = fields_beside(model.graph, look_ups)
         self._asked: deque[_Asked] = deque()
-        self._now: tuple[_Asked, list[Tensor]] | None = None
+        self._now: tuple[_Asked, list[Tensor], int] | None = None
         for number, look_up in enumerate(look_ups):
             look_up.take_from(self._values_of(number))
 
@@ -117,6 +116,8 @@ class KnownSteps:
         spans, all_bags = [], []
         for look_up in self._look_ups:
             mine, bags = look_up.asked(batch)
+            if bags is not None and self._is_captured:
+                mine, bags = _rounded_up(mine, bags)
             begin = sum(map(len, keys[look_up.table]))
             keys[look_up.table].append(mine)
             spans.append(slice(begin, begin + len(mine)))
@@ -167,7 +168,7 @@ class KnownSteps:
         for table in self._tables:
             table.stepper.begin_step(step, factor)
         inputs = taken[0][0].staged_arrays
-        may_be_captured = asked.is_flat and batch.num_samples >= 2  # one sample is normalised otherwise
+        may_be_captured = batch.num_samples >= 2  # one sample is normalised otherwise
         size = (*((span.start, span.stop) for span in asked.spans), inputs.layout, scale)
 
         def launch(places: Sequence[BatchPlaces], unique: Sequence[Tensor], inputs: Sequence[Tensor]) -> _Outcome:
@@ -202,7 +203,7 @@ class KnownSteps:
         """Launch a step; of `unique`, those beyond the number in `places` are no rows."""
         rows = zip(self._tables, places, unique, strict=True)
         values = [table.gather(place, mine).requires_grad_() for table, place, mine in rows]
-        self._now = (asked, values)
+        self._now = (asked, values, batch.num_samples)
         with self._model.computing():
             loss, scores = self._model.outcome(batch)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -212,16 +213,27 @@ class KnownSteps:
         stepped = tuple(of.grad is not None for of in values)
         return _Outcome(loss.detach(), scores.detach() if isinstance(scores, Tensor) else scores, stepped)
 
-    def _values_of(self, number: int) -> Callable[[], tuple[Tensor, Tensor | None]]:
-        """Return what gives a look-up its vectors and bags while a step is launched."""
+    def _values_of(self, number: int) -> Callable[[], tuple[Tensor, Tensor | None, int]]:
+        """Return what gives a look-up its vectors, bags and number of samples while a step is launched."""
 
-        def values() -> tuple[Tensor, Tensor | None]:
+        def values() -> tuple[Tensor, Tensor | None, int]:
             if self._now is None:
                 raise RuntimeError("rows are looked up outside of a step")
-            asked, of_tables = self._now
-            return of_tables[self._look_ups[number].table][asked.spans[number]], asked.bags[number]
+            asked, of_tables, num_samples = self._now
+            return of_tables[self._look_ups[number].table][asked.spans[number]], asked.bags[number], num_samples
 
         return values
+
+
+def _rounded_up(keys: NDArray[np.int64], begins: Tensor) -> tuple[NDArray[np.int64], Tensor]:
+    """Return keys with some more behind, in a bag that nobody reads: few sizes, each of which is captured once.
+
+    They are the first key again, whose row is looked up anyway, and their gradients are zeros.
+    """
+    unit = 1 << max(0, len(keys).bit_length() - SIZE_BITS)
+    size = -(-len(keys) // unit) * unit
+    more = np.full(size - len(keys), keys[0] if len(keys) else 0, dtype=np.int64)
+    return np.concatenate([keys, more]), torch.cat([begins, begins.new_full((1,), size)])
 
 
 def _as_array(tensor: Tensor) -> NDArray[Any]:

@@ -46,19 +46,23 @@ class KeyExchange:
     """[rank, table]: how many came from there."""
     owned: tuple[OwnedKeys, ...]
     """Of each table, what is asked here."""
+    samples: int
+    """Of all workers' parts together, as each has told."""
 
 
-def exchange_keys(group: ProcessGroup, look_ups: Sequence[LookUp], *, asks: bool = True) -> KeyExchange | None:
+def exchange_keys(
+    group: ProcessGroup, look_ups: Sequence[LookUp], *, asks: bool = True, samples: int = 0
+) -> KeyExchange | None:
     """Send keys to their owners, and take in those that this worker owns; `look_ups` has one of each table.
 
-    Whoever asks for nothing says so, and takes part all the same; None: nobody asks.
+    Whoever asks for nothing says so, and takes part all the same; None: nobody asks. `samples` are told to all.
     """
     bounds = np.array([look_up.bounds for look_up in look_ups], dtype=np.int64).reshape(-1, group.size + 1)
-    mine = np.concatenate([np.diff(bounds, axis=1).T, np.full((group.size, 1), asks)], axis=1)
+    mine = np.concatenate([np.diff(bounds, axis=1).T, np.full((group.size, 2), (asks, samples))], axis=1)
     theirs = group.swap_counts(mine)
-    if not theirs[:, -1].any():
+    if not theirs[:, -2].any():
         return None
-    sent, received = np.ascontiguousarray(mine[:, :-1]), np.ascontiguousarray(theirs[:, :-1])
+    sent, received = np.ascontiguousarray(mine[:, :-2]), np.ascontiguousarray(theirs[:, :-2])
     keys = np.empty(int(received.sum()), dtype=np.int64)
     group.all_to_all(
         torch.from_numpy(_by_owner(look_ups, group.size)),
@@ -69,7 +73,7 @@ def exchange_keys(group: ProcessGroup, look_ups: Sequence[LookUp], *, asks: bool
     begins = _begins(received)
     tables = range(len(look_ups))
     owned = tuple(_own(_of_table(keys, begins, received, table), alone=group.size == 1) for table in tables)
-    return KeyExchange(tuple(look_ups), sent, received, owned)
+    return KeyExchange(tuple(look_ups), sent, received, owned, int(theirs[:, -1].sum()))
 
 
 def _by_owner(look_ups: Sequence[LookUp], num_owners: int) -> Keys:

@@ -38,11 +38,12 @@ class Asked:
 
     tables: tuple[LookUp, ...]
     look_ups: tuple[LookUp, ...]
+    samples: int = 0
     exchanged: Future[KeyExchange | None] = field(default_factory=Future)
 
 
-def asked_of(found: Sequence[tuple[int, Keys]], num_tables: int, num_owners: int) -> Asked:
-    """Return look-ups, (table, keys) each, with the keys of a table joined: each is asked for once."""
+def asked_of(found: Sequence[tuple[int, Keys]], num_tables: int, num_owners: int, samples: int) -> Asked:
+    """Return look-ups of samples, (table, keys) each, with the keys of a table joined: each is asked for once."""
     tables, look_ups = [], []
     for table in range(num_tables):
         mine = [keys for of, keys in found if of == table]
@@ -53,7 +54,7 @@ def asked_of(found: Sequence[tuple[int, Keys]], num_tables: int, num_owners: int
             places = joined.places[begin : begin + len(keys)]
             look_ups.append(LookUp(table, keys, joined.keys, places, joined.bounds))
             begin += len(keys)
-    return Asked(tuple(tables), tuple(look_ups))
+    return Asked(tuple(tables), tuple(look_ups), samples)
 
 
 NO_KEYS = np.empty(0, dtype=np.int64)
@@ -84,7 +85,7 @@ class KeyThread:
             if asked is None:
                 return
             try:
-                asked.exchanged.set_result(exchange_keys(self._group, asked.tables))
+                asked.exchanged.set_result(exchange_keys(self._group, asked.tables, samples=asked.samples))
             except Exception as problem:  # whoever computes the batch raises it
                 asked.exchanged.set_exception(problem)
                 return
@@ -165,7 +166,7 @@ class ShardedSteps:
 
     def prepare(self, batch: Batch) -> Asked:
         """Return what a part of a batch looks up, each key once, by owner."""
-        return asked_of(self._model.asked(batch), len(self._tables), self._group.size)
+        return asked_of(self._model.asked(batch), len(self._tables), self._group.size, batch.num_samples)
 
     def announce(self, prepared: Asked) -> None:
         """Have the keys of a batch to come sent to their owners."""
@@ -178,10 +179,7 @@ class ShardedSteps:
 
     def compute(self, batch: Batch, *, step: int, scale: float, factor: float) -> tuple[Tensor, Any]:
         """Compute a part of a batch, and step the rows that all parts use; dense gradients are being summed then."""
-        asked = self._announced.popleft()
-        exchange = self._wait_for(asked.exchanged)
-        if exchange is None:
-            raise TrainingError("no worker asked for the rows of a batch", hint="a bug: report it")
+        exchange, asked = self._exchange_of_next(), self._announced.popleft()
         self._rows.begin_batch(asked, self._fetch)
         self._look_up(exchange)
         loss, scores = self._forward(batch)
@@ -206,6 +204,17 @@ class ShardedSteps:
     @property
     def _numbers(self) -> range:
         return range(len(self._tables))
+
+    def samples_of_next(self) -> int:
+        """Return how many samples all parts of the next batch announced have together; broken ones are none."""
+        return self._exchange_of_next().samples
+
+    def _exchange_of_next(self) -> KeyExchange:
+        """Return what was exchanged of the next batch announced."""
+        exchange = self._wait_for(self._announced[0].exchanged)
+        if exchange is None:
+            raise TrainingError("no worker asked for the rows of a batch", hint="a bug: report it")
+        return exchange
 
     def _wait_for(self, exchanged: Future[KeyExchange | None]) -> KeyExchange | None:
         begun_s = time.perf_counter()

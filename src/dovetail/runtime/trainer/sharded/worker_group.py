@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -60,8 +59,7 @@ class WorkerGroup:
         self._rows, self._control, self._pulse = rows, control, pulse
         self.rank, self.size = rows.rank, rows.size
         self.steps: ShardedSteps | None = None
-        """What has the sum of dense gradients under way."""
-        self._batches: deque[int] = deque()
+        """What has the sum of dense gradients under way, and knows of the batches that were announced."""
         self._agreeing: Callable[[], NDArray[np.float64]] | None = None
         self._untold = Did()
         self._did = [Did() for _ in range(self.size)]
@@ -69,12 +67,11 @@ class WorkerGroup:
 
     def part(self, first: int, last: int) -> tuple[int, int]:
         """Return which samples of a batch are computed here."""
-        self._batches.append(last - first)
         return part_of(first, last, self.rank, self.size)
 
     def samples_of(self, batch: Batch) -> int:
         """Return how many samples the whole batch has of which this is the part here: batches come in their order."""
-        return self._batches.popleft()
+        return batch.num_samples if self.steps is None else self.steps.samples_of_next()
 
     def sum_dense(self, gradients: Tensor) -> None:
         """Put the sum over all workers into each one's dense gradients."""

@@ -185,17 +185,39 @@ class PrefetchableLookUp:
         is_flat = len(keys) == len(offsets) - 1 and bool(is_one_each(offsets.numpy()))
         return keys, None if is_flat else offsets
 
-    def take_from(self, values: Callable[[], tuple[Tensor, Tensor | None]]) -> None:
-        """Have the layer's answers made of these: one vector a key that it asks for, and where its bags begin."""
+    def take_from(self, values: Callable[[], tuple[Tensor, Tensor | None, int]]) -> None:
+        """Have the layer's answers made of these: one vector a key that it asks for, and where its bags begin.
+
+        Last comes the number of samples: bags beyond theirs are nobody's.
+        """
 
         def forward(layer: SlotEmbedding, *_: Tensor) -> Tensor:
-            found, begins = values()
+            found, begins, num_samples = values()
+            slots = layer.last_slot - layer.first_slot
             if begins is not None:
-                places = torch.arange(len(found), device=found.device)
-                found = functional.embedding_bag(places, found, begins, mode=layer.mode, include_last_offset=True)
-            return found.reshape(-1, (layer.last_slot - layer.first_slot) * layer.width)
+                found = PooledBags.apply(found, begins, layer.mode)[: num_samples * slots]  # type: ignore[no-untyped-call]
+            return found.reshape(-1, slots * layer.width)
 
         self.layer.forward = MethodType(forward, self.layer)  # type: ignore[method-assign]
+
+
+class PooledBags(torch.autograd.Function):
+    """One vector a bag of neighbours; gradients go to each by its bag, without a search: a CUDA graph can hold it."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, begins: Tensor, mode: str) -> Tensor:
+        """Pool values[begins[b] : begins[b + 1]] for each bag b."""
+        places = torch.arange(len(values), device=values.device)
+        bags = torch.searchsorted(begins, places, right=True).sub_(1)
+        ctx.save_for_backward(bags, begins.diff() if mode == "mean" else None)
+        return functional.embedding_bag(places, values, begins, mode=mode, include_last_offset=True)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of each value: that of its bag, or its part of it."""
+        bags, lengths = ctx.saved_tensors
+        found = gradients[0][bags]
+        return found if lengths is None else found / lengths[bags][:, None], None, None
 
 
 def prefetchable_look_ups(model: Model) -> Sequence[PrefetchableLookUp] | str:
@@ -218,10 +240,10 @@ def prefetchable_look_ups(model: Model) -> Sequence[PrefetchableLookUp] | str:
     return found
 
 
-def fields_beside(model: Model) -> tuple[str, ...]:
+def fields_beside(model: Model, look_ups: Sequence[PrefetchableLookUp]) -> tuple[str, ...]:
     """Return what the layers read of a batch that do not look rows up."""
     if not isinstance(model, LayerGraph):
         return ()
-    tables = {id(layer) for each in sparse_modules(model) for layer in each.layers}
+    tables = {id(look_up.layer) for look_up in look_ups}
     read = [name for block in model.blocks if id(block.module) not in tables for name in block.reads]
     return tuple(dict.fromkeys(read))
