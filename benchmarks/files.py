@@ -2,7 +2,8 @@
 
     python benchmarks/files.py            # reading alone (--ours: Dovetail's side alone)
     python benchmarks/files.py --train    # `dovetail train` from the file beside samples in memory
-    python benchmarks/files.py --memory 30   # the memory that training takes from a file 30 times as large
+    python benchmarks/files.py --steps    # processor time a sample, from the file and from memory
+    python benchmarks/files.py --memory 20   # the memory that training takes from a file 30 times as large
 
 The file has 1 M samples of 26 slots and 13 numbers, and is written first. All sides read the same file in an order of
 the same kind: row groups at random, samples drawn over several of them, batches of 4,096. Prints the ratio last. What a
@@ -18,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,6 +35,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from dovetail.data import Clicks, Loader, Source, as_source, load_data
 from dovetail.data.files.write import write_parquet
+from dovetail.runtime import train
+from dovetail.runtime.messages import Report
 
 SAMPLES, BATCH, WINDOW_GROUPS = 1_000_000, 4096, 4
 SLOTS = [f"slot{number + 1}" for number in range(26)]
@@ -133,6 +137,51 @@ def trained(name: str, options: dict[str, Any], out: Path, samples: int) -> floa
     return float(seconds)
 
 
+class ProcessorTime:
+    """Looks at the processor time of this process from a report with samples to the last one."""
+
+    def __init__(self) -> None:
+        self._told: list[tuple[int, float]] = []
+
+    def __call__(self, report: Report) -> None:
+        """Take in a report."""
+        if report.samples and (not self._told or report.samples > self._told[-1][0]):
+            self._told.append((report.samples, time.process_time()))
+
+    @property
+    def us_a_sample(self) -> float:
+        """Return the microseconds of it a sample."""
+        (first, begin_s), (last, end_s) = self._told[0], self._told[-1]
+        return (end_s - begin_s) / (last - first) * 1e6
+
+
+def steps(path: str, cache: str, samples: int) -> None:
+    """Train in one thread from the file and from memory, in turn, and print the processor time of each round."""
+    torch.set_num_threads(1)
+    memory = in_memory(path, ROWS)
+    from_file = {"dense": NUMBERS, "slots": SLOTS, "hash_into": ROWS, "cache": cache}
+    found: dict[str, list[float]] = {}
+    for side in ("first epoch", *("memory", "cached") * 5):
+        data, options = (memory, None) if side == "memory" else (path, from_file)
+        clock = ProcessorTime()
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "run"
+            train(
+                "ctr-dnn",
+                data,
+                data_options=options,
+                folder=out,
+                batch=BATCH,
+                epochs=1,
+                samples=samples,
+                on_report=clock,
+            )
+        found.setdefault(side, []).append(clock.us_a_sample)
+        print(f"{side:<12} {clock.us_a_sample:6.2f} us a sample", flush=True)
+    medians = {side: statistics.median(each) for side, each in found.items()}
+    print(f"ratio, file to memory: {medians['memory'] / medians['cached']:.2f}")
+
+
 def in_so_much_memory(path: str, folder: Path, times: int) -> None:
     """Train one epoch from a file so many times as large, and print the most memory that the process had."""
     table = arrow_parquet.read_table(path)
@@ -192,6 +241,7 @@ def main() -> None:
     parser.add_argument("--ours", action="store_true", help="leave the others out")
     parser.add_argument("--train", action="store_true", help="also train from the file and from memory")
     parser.add_argument("--train-samples", type=int, default=SAMPLES // 4)
+    parser.add_argument("--steps", action="store_true", help="processor time of training from the file and from memory")
     parser.add_argument("--memory", type=int, metavar="TIMES", help="how many times as large a file is trained from")
     parser.add_argument("--file", type=Path, help="a file that was written before")
     wishes = parser.parse_args()
@@ -200,6 +250,9 @@ def main() -> None:
         if not Path(path).exists():
             write_parquet(Clicks(num_multi_valued=0), path, num_samples=SAMPLES)
         cache = str(Path(folder) / "cache")
+        if wishes.steps:
+            steps(path, cache, wishes.train_samples)
+            return
         if wishes.memory:
             in_so_much_memory(path, Path(folder), wishes.memory)
             return
