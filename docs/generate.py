@@ -371,11 +371,13 @@ PROBLEM_NOTES = {
     "`[[machine]]`": """\
 Without machines nothing is shared. With some, all units of kind cpu, servers, readers and the cores that feed
 accelerators must fit into their cores together, and one process into one machine. Types that no machine names stand
-elsewhere. See [machines](../concepts/cost-model.md#machines).
+elsewhere. See
+[machines](../concepts/cost-model.md#machines).
 """,
     "`[beside]`": """\
 Without it stages are priced alone. `server_core_s` and `client_s` go together: without them rows are never on servers.
-See [what runs beside the layers](../concepts/cost-model.md#what-runs-beside-the-layers).
+See
+[what runs beside the layers](../concepts/cost-model.md#what-runs-beside-the-layers).
 """,
     "`[[resource]]`": """\
 `dovetail plan` also takes the key `type`, such as `type = "aws:g5.xlarge"`. The catalogue then brings `name`, `kind`,

@@ -69,6 +69,7 @@ def test_a_plan_for_the_cloud_rents_nothing_that_stands_here(tmp_path: Path) -> 
     assert "estimated for one unit of gpu_1x_a100" in profiled.stdout
     assert {each.name for each in dovetail.read_problem(str(path)).resources} == {"gpu_1x_a100", "c7i.large"}
     assert planned.exit_code == 0, planned.stderr
+    assert "machine" not in json.loads(path.read_text())  # nor are these cores those of what is rented
     stages = json.loads(planned.stdout.splitlines()[-1])["stages"]
     assert {stage["resource"] for stage in stages} <= {"gpu_1x_a100", "c7i.large"}
 
@@ -78,7 +79,7 @@ def test_training_sees_as_many_samples_as_the_data_have(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         "from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))\n"
     )
-    words = ["profile", f"{tmp_path}/net.py:build", "--data", tmp_path / "rows.csv", "--batch", "16"]
+    words = ["profile", f"{tmp_path}/net.py:build", "--data", tmp_path / "rows.csv", "--batch", "16", *LAYERS]
 
     found = run(*words, "--network-gb-per-s", "1", "--json")
     said = run(*words, "--network-gb-per-s", "1", "--json", "--samples", "5000")
@@ -86,6 +87,20 @@ def test_training_sees_as_many_samples_as_the_data_have(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.stderr
     assert json.loads(found.stdout.splitlines()[-1])["training"]["samples"] == 300
     assert json.loads(said.stdout.splitlines()[-1])["training"]["samples"] == 5000
+
+
+@pytest.mark.processes
+def test_what_runs_beside_the_layers_is_measured_unless_it_gets_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "problem.toml"
+    result = run("profile", "ctr-dnn", *SMALL, "--short-runs-s", "6", "--samples", "6400", "--out", path)
+    assert result.exit_code == 0, result.stderr
+    problem = read_problem(path)
+
+    assert problem.beside is not None
+    assert problem.beside.read_core_s > 0
+    assert problem.machines[0].cores >= 1
+    assert "measuring reading (1 of " in result.stderr
+    assert "beside the layers of a batch: reading " in result.stdout
 
 
 @pytest.mark.parametrize("model", ["2emb", "dlrm", "matchnet", "nce"])

@@ -39,4 +39,5 @@ def make_planned(*stages: tuple[str, int, int, int], **more: Any) -> PlannedNode
         "name": "My plan",
         "image": "registry.example/dovetail:1",
     }
-    return planned_nodes(make_plan(*stages), **{**known, **more})
+    plan = more.pop("plan", None) or make_plan(*stages)
+    return planned_nodes(plan, **{**known, **more})

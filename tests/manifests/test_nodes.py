@@ -1,5 +1,6 @@
 """The machines that a plan asks for."""
 
+import msgspec
 import pytest
 
 from dovetail.catalogue import load_catalogue
@@ -7,7 +8,7 @@ from dovetail.errors import SpecError
 from dovetail.manifests.nodes import name_of, parse_per_node
 from dovetail.spec import LayerTime, ResourceType
 from tests.makers import make_layer, make_problem
-from tests.manifests.makers import make_planned
+from tests.manifests.makers import make_plan, make_planned
 
 TIME = LayerTime(compute_s=1.0, comm_s=0.0, compute_parallel=1.0, comm_parallel=0.0)
 
@@ -43,6 +44,15 @@ def test_the_price_is_that_of_whole_nodes_and_of_the_first_node() -> None:
     assert (prices.head, prices.head_like) == (pytest.approx(0.2), "cpu")
     assert prices.total == pytest.approx(2.2)
     assert "the plan's own price is 1, without the first node" in str(prices)
+
+
+def test_a_plan_that_says_how_many_servers_has_as_many_on_the_first_node() -> None:
+    plan = msgspec.structs.replace(make_plan(), servers=5)
+
+    planned = make_planned(plan=plan)
+
+    assert planned.head_cores == 2 + 5
+    assert str(planned.prices).endswith("the plan's own price is 1, with its servers")
 
 
 def test_in_a_cloud_the_first_node_is_priced_by_the_clouds_own_types() -> None:

@@ -16,12 +16,13 @@ from dovetail.orchestrate.beside import (
     read_seconds,
     said_to_go_on,
     server_parts,
+    with_fed_units,
 )
 from dovetail.orchestrate.run_files import model_run
 from dovetail.orchestrate.short_runs import ShortRun, short_run
 from dovetail.runtime.planned.from_plan import Machine
 from dovetail.runtime.planned.layouts import in_one_process
-from dovetail.spec import Beside, Problem
+from dovetail.spec import Beside, Problem, Whole
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages
 
 SMALL = {"hidden": [8, 4], "width": 4, "num_rows": 26_000}
@@ -123,6 +124,16 @@ def test_a_worker_on_a_gpu_has_the_same_step_and_its_own_rows():
     assert predicted_s(problem, "cpu") == pytest.approx(1.0)
     assert predicted_s(problem, "gpu") == pytest.approx(0.9)
     assert on_gpu.host_cores == 1  # (1.2 - 0.1) / 0.9, rounded up but for a quarter
+
+
+def test_a_layout_on_a_gpu_has_the_cores_that_feed_it_whatever_it_kept_busy():
+    alone = Whole(place="local", resource="gpu", units=1, cores=1, seconds_per_batch=1.0)
+    served = Whole(place="servers", resource="gpu", units=1, servers=1, cores=2, seconds_per_batch=1.0)
+    on_cores = Whole(place="local", resource="cpu", units=2, cores=2, seconds_per_batch=1.0)
+
+    found = [with_fed_units(whole, {"gpu": 2}).cores for whole in (alone, served, on_cores)]
+
+    assert found == [2, 3, 2]
 
 
 def test_a_machine_in_a_problem_has_the_cores_that_may_be_used_and_no_gpus_where_there_are_none():

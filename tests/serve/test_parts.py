@@ -115,6 +115,8 @@ def test_a_change_that_fails_half_way_is_none(store):
         ("cancel", FoundProcess(state="ended", code=-9), None, "cancelled"),
         ("wait", FoundProcess(state="ended", code=0), False, "queued"),
         ("wait", FoundProcess(state="ended", code=-9), None, "queued"),  # it did not stop, and was ended
+        ("wait", FoundProcess(state="ended", code=1), None, "queued"),  # what broke as it was stopped is nobody's fault
+        ("wait", FoundProcess(state="ended", code=-signal.SIGABRT), None, "queued"),
         ("target", FoundProcess(state="ended", code=0), False, "done"),
         (None, FoundProcess(state="ended", code=0), False, "queued"),  # somebody else sent SIGTERM
         (None, FoundProcess(state="ended", code=1), None, "failed"),

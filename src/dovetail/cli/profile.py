@@ -13,6 +13,7 @@ from dovetail.cli.output import errors_shown, print_json, say
 
 if TYPE_CHECKING:
     from dovetail.profiler.profile import Profile
+    from dovetail.spec import Beside, Problem
 
 
 def profile(
@@ -129,3 +130,36 @@ def _print(found: Profile) -> None:
         total_s = sum(seconds.total_s for seconds in each.seconds_by_units[1])
         rate = found.problem.training.batch / total_s
         console.print(f"one unit of {each.resource.name} alone: {rate:,.0f} samples/s\n", highlight=False)
+    if found.problem.beside is not None:
+        _print_beside(found.problem, found.problem.beside)
+
+
+def _print_beside(problem: Problem, beside: Beside) -> None:
+    """Print what runs beside the layers, and each layout that was measured as a whole."""
+    from dovetail.cli.tables import make_table, wide_console
+    from dovetail.units import format_duration
+
+    console = wide_console()
+    table = make_table(
+        ("layout", "on", "units", "servers", "cores", "a batch", "samples/s", "spread"), text=("layout", "on")
+    )
+    for whole in beside.wholes:
+        table.add_row(
+            whole.place,
+            whole.resource,
+            str(whole.units),
+            str(whole.servers or ""),
+            str(whole.cores),
+            format_duration(whole.seconds_per_batch),
+            f"{problem.training.batch / whole.seconds_per_batch:,.0f}",
+            "" if whole.error is None else f"{whole.error:.0%}",
+        )
+    console.print(table)
+    parts = [f"reading {format_duration(beside.read_core_s)} of a core"]
+    if beside.server_core_s is not None:
+        parts += [
+            f"servers {format_duration(beside.server_core_s)} of a core",
+            f"a step {format_duration(beside.step_s)}",
+        ]
+    parts += [f"rows {format_duration(seconds)} of a {name}" for name, seconds in beside.client_s.items()]
+    console.print(f"beside the layers of a batch: {', '.join(parts)}", highlight=False, soft_wrap=True)

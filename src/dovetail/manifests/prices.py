@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dovetail.catalogue.data_sheets import GRAVITON3
 from dovetail.catalogue.entry import CatalogueEntry
+from dovetail.manifests.pool import NodePool
+from dovetail.spec.plan import Plan
 from dovetail.spec.problem import Problem
-
-if TYPE_CHECKING:
-    from dovetail.manifests.nodes import NodePool
 
 GIB = 1 << 30
 
@@ -24,6 +22,8 @@ class NodePrices:
     """Of all nodes of each of the plan's types: whole nodes, of which the last may have fewer units to do."""
     plan: float
     """What the plan says."""
+    plan_has_servers: bool
+    """Whether it counts cores for servers, which the first node has here."""
     head: float | None
     head_cores: int
     head_bytes: int
@@ -43,11 +43,12 @@ class NodePrices:
         like = "" if self.head_like is None else f", as {self.head_like} costs"
         head = f"the first node {_usd(self.head)} ({size} for launcher, coordinator and servers{like})"
         total = "not known in all" if self.total is None else f"{_usd(self.total)} USD an hour"
-        return f"{total}: {', '.join(parts)}, {head}; the plan's own price is {_usd(self.plan)}, without the first node"
+        counted = "with its servers" if self.plan_has_servers else "without the first node"
+        return f"{total}: {', '.join(parts)}, {head}; the plan's own price is {_usd(self.plan)}, {counted}"
 
 
 def prices_of(
-    plan: float,
+    plan: Plan,
     groups: Sequence[NodePool],
     head_cores: int,
     head_bytes: int,
@@ -63,7 +64,13 @@ def prices_of(
     }
     head, like = _head_price(groups, head_cores, head_bytes, problem, entries.values())
     return NodePrices(
-        by_type=by_type, plan=plan, head=head, head_cores=head_cores, head_bytes=head_bytes, head_like=like
+        by_type=by_type,
+        plan=plan.cost_per_hour,
+        plan_has_servers=plan.servers is not None,
+        head=head,
+        head_cores=head_cores,
+        head_bytes=head_bytes,
+        head_like=like,
     )
 
 

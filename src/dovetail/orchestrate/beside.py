@@ -10,7 +10,7 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -168,7 +168,7 @@ class BesideMeasurer:
             step_s=found.step_s or 0.0,
             server_core_s=found.server_core_s,
             client_s=found.client_s,
-            wholes=tuple(found.wholes),
+            wholes=tuple(with_fed_units(whole, found.host_cores) for whole in found.wholes),
         )
         machines = (machine_here(self._machine, self._problem),) if self._is_all_here else ()
         return msgspec.structs.replace(self._problem, beside=beside, machines=machines)
@@ -328,6 +328,14 @@ def _solved(step_of: Callable[[float], float], seconds: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if step_of(middle) < seconds else (low, middle)
     return low
+
+
+def with_fed_units(whole: Whole, host_cores: Mapping[str, int]) -> Whole:
+    """Return a layout with the cores at least that feed its accelerators, and those of its servers."""
+    fed = host_cores.get(whole.resource)
+    if fed is None:
+        return whole
+    return msgspec.structs.replace(whole, cores=max(whole.cores, fed * whole.units + whole.servers))
 
 
 def whole_cores(busy: float) -> int:

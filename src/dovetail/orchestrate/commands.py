@@ -204,7 +204,7 @@ def measured_profile(
         buses=buses,
         say=lambda message: tell(f"{message} ..."),
     )
-    if not short_runs_s:
+    if not short_runs_s or not at_hand:  # runs here say nothing of machines that are rented
         return found
     run, here = run_of_request(request, found.problem.training.samples), Machine.this()
     measurer = BesideMeasurer(run, found.problem, here, seconds=short_runs_s, tell=tell)

@@ -45,13 +45,13 @@ def test_one_process_with_one_thread_has_one_however_many_cores_there_are():
 
 
 def test_one_process_on_a_gpu_has_room_for_all_rows_as_far_as_there_is_any():
-    small = make_layer("rows", kind="embedding", weight_bytes=3e9, optimizer_bytes=1e9)
+    small = make_layer("rows", kind="embedding", weight_bytes=2e9, optimizer_bytes=1e9)
     problem = make_problem(layers=[small, make_layer("rest")])
     plan = make_plan(("gpu", 0, 1, 1), place="local")
 
     run = placed(RUN, plan, problem, HERE).run
 
-    assert (run.table.place, run.table.device, run.table.device_bytes) == ("local", "cuda", int(ROOM * 4e9))
+    assert (run.table.place, run.table.device, run.table.device_bytes) == ("local", "cuda", int(ROOM * 3e9))
     assert rows_on_gpu([small, small], 1e10, least=1) == int(GPU_PART * 1e10)
     assert rows_on_gpu([], 1e10, least=77) == 77
 
