@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.cost import PlanEvaluation, evaluate, evaluate_plan
 from dovetail.errors import PlanError
-from dovetail.spec import Beside, Machine, Part, Plan, Problem, Stage, Whole
+from dovetail.spec import Beside, Part, Plan, Problem, SharedMachine, Stage, Whole
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages
 
 BESIDE = Beside(
@@ -20,10 +20,10 @@ BESIDE = Beside(
     client_s={"cpu": 0.4, "gpu": 0.1},
 )
 """Of a batch: 0.6 s of a core to read, 0.8 s of a server, 0.4 s of a core or 0.1 s of a gpu for rows on servers."""
-MACHINE = Machine(name="here", cores=16, units={"gpu": 2})
+MACHINE = SharedMachine(name="here", cores=16, units={"gpu": 2})
 
 
-def problem(beside: Beside | None = BESIDE, machine: Machine | None = MACHINE, **training: Any) -> Problem:
+def problem(beside: Beside | None = BESIDE, machine: SharedMachine | None = MACHINE, **training: Any) -> Problem:
     """Rows take 1 s on a core and 0.3 s on a gpu, the tower 2 s and 0.2 s; a core costs 1 $/h and a gpu 10."""
     layers = [
         make_layer(
@@ -151,16 +151,17 @@ def test_without_a_place_stages_are_priced_alone_as_they_always_were() -> None:
         (MACHINE, TWO, {"servers": 4, "readers": 6}, None),
         (MACHINE, TWO, {"servers": 5, "readers": 6}, "17 cores are more than the 16 of all machines"),
         (MACHINE, make_stages(("gpu", 0, 1, 3)), {"servers": 1, "readers": 1}, "3 units of `gpu` are more than"),
-        (Machine(name="one", cores=3, units={"gpu": 2}), make_stages(("gpu", 0, 1, 2)), {"servers": 1, "readers": 1},
+        (SharedMachine(name="one", cores=3, units={"gpu": 2}), make_stages(("gpu", 0, 1, 2)),
+         {"servers": 1, "readers": 1},
          "2 units of `gpu` are more than machines have and feed: 1"),
-        (Machine(name="small", cores=16, memory_bytes=900.0, units={"gpu": 2}), TWO, {"servers": 1, "readers": 1},
+        (SharedMachine(name="small", cores=16, memory_bytes=900.0, units={"gpu": 2}), TWO, {"servers": 1, "readers": 1},
          "rows of 1 kB are more than machines have room for: 900 B"),
-        (Machine(name="small", cores=4, memory_bytes=500.0, count=4, units={"gpu": 2}), TWO,
+        (SharedMachine(name="small", cores=4, memory_bytes=500.0, count=4, units={"gpu": 2}), TWO,
          {"servers": 1, "readers": 1}, None),
     ],
 )  # fmt: skip
 def test_machines_have_room_for_everybody_or_the_plan_says_what_is_missing(
-    machine: Machine, stages: tuple[Stage, ...], beside_them: dict[str, int], missed: str | None
+    machine: SharedMachine, stages: tuple[Stage, ...], beside_them: dict[str, int], missed: str | None
 ) -> None:
     found = priced(stages, problem(machine=machine), place="servers", **beside_them)
     assert bool(found.violations) == (missed is not None)
@@ -168,7 +169,7 @@ def test_machines_have_room_for_everybody_or_the_plan_says_what_is_missing(
 
 
 def test_one_process_has_to_fit_one_machine() -> None:
-    two = Machine(name="twin", cores=4, count=2, units={"gpu": 1})
+    two = SharedMachine(name="twin", cores=4, count=2, units={"gpu": 1})
     assert not priced(ON_GPU, problem(machine=two), place="local", readers=2).violations
     missed = priced(ON_GPU, problem(machine=two), place="local", readers=3).violations
     assert missed == ("one process takes 5 cores, and machine `twin` has 4",)

@@ -36,6 +36,21 @@ def kinds(source):
     return {name: options[name] for name in names if options.get(name)}
 
 
+@pytest.mark.parametrize(
+    ("column", "way_out"),
+    [
+        (pa.array([[1, 2]]), 'multi_valued=["x"]'),
+        (pa.array([0], pa.timestamp("us")), 'transforms=["hour(x)", "weekday(x)"]'),
+        (pa.array([b"1"]).cast(pa.binary(1)), "among the slots"),
+    ],
+)
+def test_what_is_no_number_says_what_it_can_be(column, way_out):
+    with pytest.raises(DataError, match=r"column `x` holds .*, not numbers") as caught:
+        as_source(pa.table({"label": [0], "x": column}), dense=["x"])
+
+    assert way_out in caught.value.hint
+
+
 def test_types_say_what_columns_are(path):
     source = load_data(path, cache=False)
 

@@ -21,6 +21,7 @@ from dovetail.data.errors import DataWarning
 from dovetail.data.files import Columns, FileSource, ParquetDecoder
 from dovetail.data.files.decoder import DecodedPart
 from dovetail.data.files.opening import DataFile
+from dovetail.data.load import load_data
 from tests.data.makers import same
 
 COLUMNS = Columns(dense=("price",), slots=("age", "colour", "tags"), multi_valued=("tags",))
@@ -265,3 +266,23 @@ def test_samples_hashed_for_a_model_are_those_hashed_after_reading(tmp_path):
     expected = np.where(sizes, plain.ids.numpy() % np.maximum(sizes, 1), plain.ids.numpy())
 
     assert own.ids.tolist() == expected.tolist()
+
+
+def test_folded_ids_are_those_modulo_a_number_in_half_of_the_bytes(tmp_path):
+    path = tmp_path / "t.parquet"
+    arrow_parquet.write_table(table_of(330), path, row_group_size=30)
+    options = {"label": "label", "dense": ["price"], "slots": ["age", "colour", "tags"], "multi_valued": ["tags"]}
+    source = load_data("parquet", path=str(path), cache=str(tmp_path / "cache"), max_bad_rows=330, **options)
+    whole, bad = source.read(0, 330), source.bad_rows.total
+    folded = source.folded(1 << 20)
+
+    for _ in range(2):  # decoded, then from the cache
+        found = folded.read(0, 330)
+        assert found.ids.tolist() == (whole.ids % (1 << 20)).tolist()
+        assert found.offsets.tolist() == whole.offsets.tolist()
+        assert found.labels.tolist() == whole.labels.tolist()
+        folded = source.folded(1 << 20)
+    assert folded._part(0).ids.itemsize == 4
+    assert source._part(0).ids.itemsize == 8
+    assert source.bad_rows.total == bad > 0
+    assert source.read(0, 330).ids.tolist() == whole.ids.tolist()

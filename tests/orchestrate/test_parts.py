@@ -17,8 +17,7 @@ from dovetail.planner.demands import Demands
 from dovetail.runtime.folder import MEASURED_PROBLEM, RunSummary
 from dovetail.runtime.launch.start import start
 from dovetail.runtime.planned.from_plan import Machine, placed
-from dovetail.spec import Beside, Compared, Part, Plan, Problem, Whole, read_problem
-from dovetail.spec import Machine as SharedMachine
+from dovetail.spec import Beside, Compared, Part, Plan, Problem, SharedMachine, Whole, read_problem
 from dovetail.spec.run import Run, RunModel
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages
 

@@ -15,10 +15,10 @@ from dovetail.spec import (
     Layer,
     LayerTime,
     Link,
-    Machine,
     Problem,
     ResourceType,
     RowCacheCurve,
+    SharedMachine,
     SiteLink,
     Training,
     Whole,
@@ -343,7 +343,7 @@ def drawn(seed: int) -> tuple[Problem, int | None]:
     machines = ()
     if has_machine:
         machines = tuple(
-            Machine(
+            SharedMachine(
                 name=f"m{number}",
                 cores=draw.randint(1, 6 if number else MOST),
                 memory_bytes=draw.uniform(50, 400) if draw.random() < 0.3 else None,
@@ -352,7 +352,7 @@ def drawn(seed: int) -> tuple[Problem, int | None]:
             for number in range(draw.choice([1, 1, 1, 2]))
         )
         if sum(machine.cores for machine in machines) > MOST or not any("gpu" in m.units for m in machines):
-            machines = (Machine(name="m", cores=draw.randint(1, MOST), units={"gpu": 2}),)
+            machines = (SharedMachine(name="m", cores=draw.randint(1, MOST), units={"gpu": 2}),)
     problem = Problem(
         training=Training(samples=1000, batch=batch, min_samples_per_s=0.0),
         resources=resources,

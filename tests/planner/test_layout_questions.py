@@ -15,7 +15,7 @@ from dovetail.planner.demands import Demands
 from dovetail.planner.methods import Options, plan_with
 from dovetail.planner.plan import cheapest_plan, fastest_plan, pareto_plans
 from dovetail.planner.replan import better_plan
-from dovetail.spec import Beside, Machine, Plan, Problem, Whole
+from dovetail.spec import Beside, Plan, Problem, SharedMachine, Whole
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource
 
 BESIDE = Beside(
@@ -41,7 +41,7 @@ def problem(*, floor: float = 0.0, beside: Beside | None = BESIDE, rows: float =
     ]
     resources = [make_resource("cpu", 0.05, kind="cpu"), make_resource("gpu", 2.0, kind="gpu")]
     made = make_problem(layers=layers, resources=resources, samples=100_000, batch=64, min_samples_per_s=floor)
-    machines = (Machine(**{"name": "here", "cores": 16, "units": {"gpu": 1}, **machine}),)
+    machines = (SharedMachine(**{"name": "here", "cores": 16, "units": {"gpu": 1}, **machine}),)
     return msgspec.structs.replace(made, beside=beside, machines=machines)
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dovetail.errors import SpecError
-from dovetail.spec import Beside, Machine, Plan, Problem, Whole, read_problem, write_problem
+from dovetail.spec import Beside, Plan, Problem, SharedMachine, Whole, read_problem, write_problem
 from dovetail.spec.files import struct_from
 from tests.makers import make_layer, make_problem, make_resource
 
@@ -46,7 +46,7 @@ def test_a_problem_with_machines_and_what_runs_beside_is_read_back_as_it_was_wri
     write_problem(problem, tmp_path / f"problem.{suffix}")
 
     assert read_problem(tmp_path / f"problem.{suffix}") == problem
-    assert problem.machines == (Machine(name="here", cores=16, memory_bytes=1.2e11, units={"gpu": 1}),)
+    assert problem.machines == (SharedMachine(name="here", cores=16, memory_bytes=1.2e11, units={"gpu": 1}),)
     assert problem.beside is not None
     assert problem.beside.wholes[0].seconds_per_batch == 0.0016
 

@@ -27,7 +27,7 @@ import msgspec
 from dovetail.cost.memory import stage_memory
 from dovetail.cost.pipeline import sync_step_seconds
 from dovetail.errors import PlanError
-from dovetail.spec import Beside, Layer, LayerTime, Machine, Part, Place, Problem, ResourceType, Stage, Whole
+from dovetail.spec import Beside, Layer, LayerTime, Part, Place, Problem, ResourceType, SharedMachine, Stage, Whole
 from dovetail.units import format_bytes
 
 ROUNDING = 1e-9
@@ -248,7 +248,7 @@ def machine_violations(problem: Problem, stages: Sequence[Stage], cores: int, *,
     return found
 
 
-def _one_machine_violations(machines: Sequence[Machine], stage: Stage, cores: int) -> list[str]:
+def _one_machine_violations(machines: Sequence[SharedMachine], stage: Stage, cores: int) -> list[str]:
     """Return why no machine has room for one process, where none has."""
     of_type = [machine for machine in machines if stage.resource in machine.units]
     if any(machine.units[stage.resource] < 1 for machine in of_type):
@@ -261,7 +261,7 @@ def _one_machine_violations(machines: Sequence[Machine], stage: Stage, cores: in
     return []
 
 
-def _units_on(machine: Machine, resource: str, fed: int) -> int:
+def _units_on(machine: SharedMachine, resource: str, fed: int) -> int:
     """Return how many units of a type a machine has and can feed."""
     units = machine.units.get(resource, 0)
     return units if fed == 0 else min(units, machine.cores // fed)

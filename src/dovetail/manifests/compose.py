@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from dovetail.manifests.nodes import NodePool, PlannedNodes, notes, train_line
+from dovetail.manifests.nodes import PlannedNodes, notes, train_line
+from dovetail.manifests.pool import NodePool
 from dovetail.manifests.ray import head_words, node_words
 from dovetail.manifests.yaml import yaml_of
 

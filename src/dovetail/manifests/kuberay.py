@@ -7,7 +7,8 @@ import shlex
 from typing import Any
 
 from dovetail.errors import SpecError
-from dovetail.manifests.nodes import PLAN, RUN, NodePool, PlannedNodes, notes, train_words
+from dovetail.manifests.nodes import PLAN, RUN, PlannedNodes, notes, train_words
+from dovetail.manifests.pool import NodePool
 from dovetail.manifests.ray import resources
 from dovetail.manifests.yaml import yaml_of
 

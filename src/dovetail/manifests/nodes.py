@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dovetail.catalogue import Catalogue
 from dovetail.errors import SpecError, did_you_mean
+from dovetail.manifests.pool import NodePool
 from dovetail.manifests.prices import NodePrices, prices_of
 from dovetail.runtime.launch.hosts.shipped_files import data_of
 from dovetail.runtime.planned.units import units_of
@@ -26,26 +27,6 @@ BASE_BYTES = 4 << 30
 """Memory of the first node beside the servers' rows: Python, PyTorch and Ray."""
 LONGEST_NAME = 40
 """Kubernetes takes 63 letters of a name, and operators add some of their own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePool:
-    """The nodes of one type, all alike."""
-
-    type: str
-    name: str
-    """The type as a name that any system takes."""
-    nodes: int
-    units: int
-    """Of each node; the last one may have fewer to do."""
-    cores: int
-    """Of each node."""
-    gpus: int
-    """Of each node."""
-    cloud: str | None = None
-    instance: str | None = None
-    """As the cloud calls it, where the type is the catalogue's."""
-    accelerator: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dovetail.catalogue.data_sheets import GRAVITON3
 from dovetail.catalogue.entry import CatalogueEntry
+from dovetail.manifests.pool import NodePool
 from dovetail.spec.plan import Plan
 from dovetail.spec.problem import Problem
-
-if TYPE_CHECKING:
-    from dovetail.manifests.nodes import NodePool
 
 GIB = 1 << 30
 

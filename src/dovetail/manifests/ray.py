@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dovetail.manifests.nodes import NodePool
+from dovetail.manifests.pool import NodePool
 
 PORT = 6379
 """Where the first node of a Ray cluster listens, unless told otherwise."""

@@ -34,8 +34,7 @@ from dovetail.runtime.planned.layouts import (
 )
 from dovetail.runtime.prepare.run_folder import load_source, with_named_data
 from dovetail.runtime.trainer.batches_ahead import READ_SAMPLES
-from dovetail.spec import Beside, Place, Problem, Whole
-from dovetail.spec import Machine as SharedMachine
+from dovetail.spec import Beside, Place, Problem, SharedMachine, Whole
 from dovetail.spec.run import Run, RunWorker
 from dovetail.units import format_duration
 

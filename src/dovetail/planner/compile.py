@@ -12,7 +12,7 @@ from dovetail.planner.baselines.brute_force import cheapest_of_all
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import Clock
 from dovetail.planner.plan import cheapest_plan, fastest_plan
-from dovetail.spec import Beside, Layer, LayerTime, Machine, Problem, ResourceType, Training
+from dovetail.spec import Beside, Layer, LayerTime, Problem, ResourceType, SharedMachine, Training
 
 
 def compile_kernels(*, clock: Clock) -> None:
@@ -33,7 +33,7 @@ def compile_kernels(*, clock: Clock) -> None:
     with contextlib.suppress(NoPlanError):  # the remedies need every kernel
         cheapest_plan(problem, Demands(), clock=clock)
     cheapest_plan(problem.with_floor(0.5), Demands(), clock=clock)
-    machine = Machine(name="c", cores=8, units={"b": 2})
+    machine = SharedMachine(name="c", cores=8, units={"b": 2})
     beside = Beside(
         read_core_s=0.1, micro_batch=1, server_core_s=0.1, host_cores={"b": 1}, client_s={"a": 0.1, "b": 0.1}
     )

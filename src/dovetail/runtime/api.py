@@ -312,8 +312,17 @@ ANSWERS = {
 }
 """What they say that is none, and what to say instead."""
 OF_THE_DATA = (
-    "label", "weight", "slots", "fields", "multi_valued", "ignore", "transforms", "hash_into", "shapes", "separator"
-)  # fmt: skip
+    "label",
+    "weight",
+    "slots",
+    "fields",
+    "multi_valued",
+    "ignore",
+    "transforms",
+    "hash_into",
+    "shapes",
+    "separator",
+)
 """Options that say how data are read, which stand together."""
 
 

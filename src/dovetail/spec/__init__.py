@@ -4,7 +4,7 @@ from dovetail.spec.beside import Beside, Place, Whole
 from dovetail.spec.files import read_plan, read_problem, write_problem
 from dovetail.spec.layer import Layer, LayerTime, RowCacheCurve
 from dovetail.spec.link import Link, SiteLink
-from dovetail.spec.machine import Machine
+from dovetail.spec.machine import SharedMachine
 from dovetail.spec.plan import Compared, Part, Plan, Stage
 from dovetail.spec.problem import Problem, Training
 from dovetail.spec.resource import ResourceType
@@ -15,13 +15,13 @@ __all__ = [
     "Layer",
     "LayerTime",
     "Link",
-    "Machine",
     "Part",
     "Place",
     "Plan",
     "Problem",
     "ResourceType",
     "RowCacheCurve",
+    "SharedMachine",
     "SiteLink",
     "Stage",
     "Training",

@@ -11,7 +11,7 @@ from dovetail.errors import SpecError, did_you_mean
 from dovetail.spec.checks import check_name, check_number, check_whole_number, show
 
 
-class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class SharedMachine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What everybody on one machine shares: units of kind cpu, readers, servers and threads that feed accelerators."""
 
     name: Annotated[str, Meta(description='the word for this machine, e.g. name = "here"')]
@@ -41,7 +41,7 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
                 )
 
 
-def check_machines(machines: Sequence[Machine], *, types: Sequence[str], cpu_types: Sequence[str]) -> None:
+def check_machines(machines: Sequence[SharedMachine], *, types: Sequence[str], cpu_types: Sequence[str]) -> None:
     """Refuse machines with units of unknown types, and cores that are counted twice."""
     for position, machine in enumerate(machines):
         for name in machine.units:

@@ -15,7 +15,7 @@ from dovetail.spec.beside import Beside, check_beside
 from dovetail.spec.checks import check_number, check_whole_number
 from dovetail.spec.layer import Layer
 from dovetail.spec.link import Link, SiteLink, check_site_links, link_between
-from dovetail.spec.machine import Machine, check_machines
+from dovetail.spec.machine import SharedMachine, check_machines
 from dovetail.spec.resource import Kind, ResourceType
 
 _CAME_LATER = ("site_links", "machines", "beside")
@@ -61,7 +61,7 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[SiteLink, ...], Meta(description="one table [[site_link]] for each pair of sites that can work together")
     ] = field(name="site_link", default=())
     machines: Annotated[
-        tuple[Machine, ...],
+        tuple[SharedMachine, ...],
         Meta(description="one table [[machine]] for each machine, or kind of machine, that units share"),
     ] = field(name="machine", default=())
     beside: Annotated[

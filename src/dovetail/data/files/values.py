@@ -130,6 +130,10 @@ def numbers_or_none(
         or pa.types.is_null(values.type)
     ):
         hint = "name it among the slots instead"
+        if is_list(values.type):
+            hint = (
+                f'make it a field of its own, fields=["{name}"], or a slot of several values, multi_valued=["{name}"]'
+            )
         if pa.types.is_temporal(values.type):
             hint = f'make something of it: transforms=["hour({name})", "weekday({name})"]'
         raise DataError(f"column `{name}` holds {values.type}, not numbers", hint=hint)
@@ -167,7 +171,8 @@ def tensor_of(
         except pa.ArrowInvalid as problem:
             kind = "whole numbers" if whole else "numbers"
             raise DataError(
-                f"field `{name}` is not {kind} with `{separator}` between: {problem}", hint="give its `separator`"
+                f"field `{name}` is not {kind} with `{separator}` between: {problem}",
+                hint=f'give its `separator`; or name it among the slots, which take text: slots=["{name}", ...]',
             ) from None
     if not is_list(values.type):
         numbers = numbers_of(column, bad, name, may_lack=False)

@@ -16,13 +16,13 @@ from dovetail.planner.arrays import ProblemArrays, as_arrays
 from dovetail.planner.cheapest_route import Route
 from dovetail.planner.demands import Demands
 from dovetail.planner.hourly import Hourly, HourlyCost, HourlyPrices
-from dovetail.planner.layouts.one_process import Measured, OneProcess
+from dovetail.planner.layouts.one_process import MeasuredWhole, OneProcess
 from dovetail.planner.layouts.over_servers import OverServers
 from dovetail.planner.layouts.room import Room, all_machines_bytes, room_of
 from dovetail.spec import Layer, Problem
 
 Kind = Literal["process", "workers"]
-Family = OneProcess | Measured | OverServers
+Family = OneProcess | MeasuredWhole | OverServers
 
 
 def is_plain(problem: Problem) -> bool:
@@ -132,8 +132,8 @@ class Families:
         """Return what a route pays an hour for bytes between sites at a throughput."""
         return member.egress_rate(route) * samples_per_s if isinstance(member, OverServers) and self.has_egress else 0.0
 
-    def _whole(self, route: Route) -> Measured | None:
-        wholes = (member for member in self.members if isinstance(member, Measured))
+    def _whole(self, route: Route) -> MeasuredWhole | None:
+        wholes = (member for member in self.members if isinstance(member, MeasuredWhole))
         return next((whole for whole in wholes if whole.is_it(route)), None)
 
     def _member(self, route: Route) -> Family:
@@ -160,12 +160,12 @@ def _processes(problem: Problem, room: Room) -> list[OneProcess]:
     ]
 
 
-def _measured(problem: Problem, room: Room, kinds: Collection[Kind]) -> list[Measured]:
+def _measured(problem: Problem, room: Room, kinds: Collection[Kind]) -> list[MeasuredWhole]:
     """Return the layouts that were measured as a whole, and may be chosen."""
     names = [resource.name for resource in problem.resources]
     wholes = problem.beside.wholes if problem.beside is not None else ()
     return [
-        Measured(problem, room, whole, names.index(whole.resource))
+        MeasuredWhole(problem, room, whole, names.index(whole.resource))
         for whole in wholes
         if ("process" if whole.place == "local" else "workers") in kinds
         and all(whole.resource in layer.on for layer in problem.layers)

@@ -190,7 +190,7 @@ def _parts(problem: Problem, t: int) -> tuple[float, float, float, float, float]
     return (*parts[:4], 1.0)
 
 
-class Measured:
+class MeasuredWhole:
     """A layout that was measured as a whole."""
 
     def __init__(self, problem: Problem, room: Room, whole: Whole, t: int) -> None:

@@ -21,7 +21,7 @@ from dovetail.planner.layouts.step_labels import (
     Bounds,
     Rests,
     Search,
-    Step,
+    StepCosts,
     StepLabels,
     pieces_of,
     room_for_step_labels,
@@ -54,7 +54,7 @@ class OverServers:
         self._scarce = int(np.lexsort((room.caps, -room.beside))[0])  # the fewest cores that all share, most often
         self._read_s = 0.0 if beside is None else beside.read_core_s
         self._step_s = 0.0 if beside is None else beside.step_s
-        self._step = Step(
+        self._step = StepCosts(
             batch=float(problem.training.batch),
             micro_batch=float((beside.micro_batch or 0) if beside is not None else 0),
             server_s=(beside.server_core_s or 0.0) if beside is not None else 0.0,

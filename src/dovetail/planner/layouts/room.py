@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.planner.arrays import Floats, Ints
-from dovetail.spec import Machine, Problem, ResourceType
+from dovetail.spec import Problem, ResourceType, SharedMachine
 from dovetail.spec.resource import UNITS_WITHOUT_LIMIT
 
 
@@ -113,7 +113,7 @@ def _limit(problem: Problem, resource: ResourceType, host: int) -> int:
     return min(resource.units_to_be_had, there)
 
 
-def _fed_units(machine: Machine, name: str, host: int) -> int:
+def _fed_units(machine: SharedMachine, name: str, host: int) -> int:
     units = machine.units.get(name, 0)
     return min(units, machine.cores // host) if host else units
 

@@ -51,7 +51,7 @@ class StepLabels(NamedTuple):
     heads: npt.NDArray[np.int32]  # [L, T, N]
 
 
-class Step(NamedTuple):
+class StepCosts(NamedTuple):
     """What a step takes beside its stages."""
 
     batch: float
@@ -239,9 +239,23 @@ def _extend(arrays, rounds, rests, labels, step, bounds, known, search, label, u
             egress = 0.0 if final else egress_usd(arrays, last, right) * 3600 / search.target_s
             stage = Candidate(u, last, d, final, rest, egress)
             _count_units(
-                labels, step, rests, bounds, known, search, label, stage, parts, arrays.price_per_hour[u], int(needed),
-                most, r, rounds > 0, tally, best,
-            )  # fmt: skip
+                labels,
+                step,
+                rests,
+                bounds,
+                known,
+                search,
+                label,
+                stage,
+                parts,
+                arrays.price_per_hour[u],
+                int(needed),
+                most,
+                r,
+                rounds > 0,
+                tally,
+                best,
+            )
 
 
 @nb.njit(cache=True)
@@ -272,15 +286,44 @@ def _count_units(  # type: ignore[no-untyped-def]
         passing_s = units * seconds / max(pieces, units)
         if opens:
             is_found = _count_servers(
-                labels, step, rests, bounds, known, search, label, stage, stage_price, units, seconds, pieces, r,
-                count_stages, tally, best,
-            )  # fmt: skip
+                labels,
+                step,
+                rests,
+                bounds,
+                known,
+                search,
+                label,
+                stage,
+                stage_price,
+                units,
+                seconds,
+                pieces,
+                r,
+                count_stages,
+                tally,
+                best,
+            )
         else:
             paced_s = max(route.paced_s, seconds - passing_s)
             is_found = _keep(
-                labels, rests, bounds, known, search, label, stage, stage_price, route.filled_s + passing_s, paced_s,
-                units, route.servers, pieces, r, count_stages, tally, best,
-            )  # fmt: skip
+                labels,
+                rests,
+                bounds,
+                known,
+                search,
+                label,
+                stage,
+                stage_price,
+                route.filled_s + passing_s,
+                paced_s,
+                units,
+                route.servers,
+                pieces,
+                r,
+                count_stages,
+                tally,
+                best,
+            )
         if tally[EFFORT] > search.max_effort or tally[COUNT] == labels.records.size:
             return
         if is_found and ((stage.final and route.depth > 0) or (math.isinf(pieces) and not stage.final)):
@@ -325,9 +368,24 @@ def _count_servers(  # type: ignore[no-untyped-def]
         served_s = step.server_s / max(pieces, servers)
         waits_s, stage_waits_s = step.server_s / servers - served_s, seconds - passing_s
         fits = _keep(
-            labels, rests, bounds, known, search, label, stage, price, passing_s + served_s,
-            max(stage_waits_s, waits_s), units, servers, pieces, r, count_stages, tally, best,
-        )  # fmt: skip
+            labels,
+            rests,
+            bounds,
+            known,
+            search,
+            label,
+            stage,
+            price,
+            passing_s + served_s,
+            max(stage_waits_s, waits_s),
+            units,
+            servers,
+            pieces,
+            r,
+            count_stages,
+            tally,
+            best,
+        )
         is_found = is_found or fits
         if fits and (stage.final or math.isinf(pieces)):
             break
@@ -342,9 +400,24 @@ def _count_servers(  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True)
 def _keep(  # type: ignore[no-untyped-def]
-    labels, rests, bounds, known, search, label, stage, price, filled_s, paced_s, units, servers, pieces, r,
-    count_stages, tally, best,
-):  # fmt: skip
+    labels,
+    rests,
+    bounds,
+    known,
+    search,
+    label,
+    stage,
+    price,
+    filled_s,
+    paced_s,
+    units,
+    servers,
+    pieces,
+    r,
+    count_stages,
+    tally,
+    best,
+):
     """Write a new label where its step can take no longer than it may; return whether it can."""
     tally[EFFORT] += 1
     route = labels.records[label]

@@ -25,7 +25,7 @@ from dovetail.models.task import check_task, infer_loss, usual_metrics
 from dovetail.models.whole import WholeModel
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.model.ids import check_ids
-from dovetail.runtime.model.work import Work
+from dovetail.runtime.model.work import OperationCounter
 
 PLACES, SAMPLES = 4, 64
 """Samples are looked at in so many places, so many each: data may be sorted by label."""
@@ -49,7 +49,7 @@ def dry_run(
     batch = some_samples(source, samples)
     if not batch.num_samples:
         return Objective(loss, () if isinstance(model, WholeModel) else _own_metrics(model))
-    work = Work(model)
+    work = OperationCounter(model)
     with nullcontext() if _is_compiled(model) else work:
         scores = _answer(model, batch, source.schema, bare=bare)
     check_rows(scores, batch)

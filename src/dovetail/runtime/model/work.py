@@ -16,7 +16,7 @@ LOOK_UPS = (_ATEN.embedding, _ATEN._embedding_bag, _ATEN._embedding_bag_forward_
 """Read tables, and compute next to nothing, as operations do that go number by number."""
 
 
-class Work(TorchDispatchMode):
+class OperationCounter(TorchDispatchMode):
     """Counts the floating-point operations of matrix products and convolutions while it is entered.
 
     Nothing is known where an operation takes a parameter and has no formula, such as a whole LSTM.

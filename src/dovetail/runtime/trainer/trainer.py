@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from dovetail.data.batch import Batch
+from dovetail.data.files.source import FileSource
 from dovetail.data.source import Source
 from dovetail.data.streams import stream_number
 from dovetail.embedding import Checkpoint
@@ -43,10 +44,13 @@ from dovetail.runtime.trainer.on_device import rows_on_device
 from dovetail.runtime.trainer.on_host import rows_on_host
 from dovetail.runtime.trainer.one_process import device_of, has_device_tier, threads_of
 from dovetail.runtime.trainer.steps import Beginning, MakeStrategy
+from dovetail.runtime.worker.rows.prefetch import rows_of_ids
 
 OnReport = Callable[[Report], None]
 SPREAD = 0x9E3779B97F4A7C15
 """Between the seeds of two steps; odd, so that no two of them are alike."""
+MOST_NARROW = 1 << 31
+"""Ids below it are kept as four bytes each."""
 MakeFigures = Callable[..., Any]
 """Makes what a run's figures are told to, as `TrainerFigures` is made."""
 
@@ -82,6 +86,9 @@ class Trainer:
         self._manifest = RunManifest.read(newest).in_epochs_of(blueprint.samples)
         data = load_source(run, source)
         built = build_model(run, data.schema, copy.deepcopy(model))  # the user's own stays as it is
+        rows = rows_of_ids(built)
+        if isinstance(data, FileSource) and rows is not None and rows <= MOST_NARROW:
+            data = data.folded(rows)  # the same keys, in half of the bytes
         read_fixed(built, folder, blueprint.fixed)
         read_statistics(built, newest, self._manifest)
         self._figures = figures(folder, blueprint, step=self._manifest.step, position=self._manifest.position)

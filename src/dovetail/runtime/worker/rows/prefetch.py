@@ -247,3 +247,12 @@ def fields_beside(model: Model, look_ups: Sequence[PrefetchableLookUp]) -> tuple
     tables = {id(look_up.layer) for look_up in look_ups}
     read = [name for block in model.blocks if id(block.module) not in tables for name in block.reads]
     return tuple(dict.fromkeys(read))
+
+
+def rows_of_ids(model: Model) -> int | None:
+    """Return how many rows the tables have of a model that takes all ids modulo that number; None for others."""
+    look_ups = prefetchable_look_ups(model)
+    if isinstance(look_ups, str) or not isinstance(model, LayerGraph):
+        return None
+    sizes = {look_up.layer.num_rows for look_up in look_ups}
+    return sizes.pop() if len(sizes) == 1 and "ids" not in fields_beside(model, look_ups) else None
