@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dovetail.models.load import load_model
-from dovetail.runtime.model.work import Work
+from dovetail.runtime.model.work import OperationCounter
 from dovetail.runtime.trainer.one_process import FLOPS_A_THREAD, threads_of
 from dovetail.spec.run import Run, RunModel, RunTraining, RunWorker
 from tests.runtime.runs import clicks
@@ -29,7 +29,7 @@ class Wide(nn.Module):
 
 def counted(model, *inputs):
     """Return the work of one forward pass in evaluation, a sample."""
-    with torch.no_grad(), Work(model) as work:
+    with torch.no_grad(), OperationCounter(model) as work:
         model.eval()(*inputs)
     return work.of_each(len(inputs[0]))
 
@@ -54,7 +54,7 @@ def test_a_model_of_the_zoo_is_counted_as_it_is_tried():
     schema = clicks(num_samples=10).schema
     graph = load_model("ctr-dnn", seed=1, schema=schema, num_rows=240, width=4, hidden=[16, 8])
     layers = [layer.weight.numel() for layer in graph.modules() if isinstance(layer, nn.Linear)]
-    with torch.no_grad(), Work(graph) as work:
+    with torch.no_grad(), OperationCounter(graph) as work:
         graph.eval().predict(clicks(num_samples=10).read(0, 10))
 
     assert len(layers) == 3
