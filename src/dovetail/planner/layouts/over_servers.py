@@ -87,12 +87,11 @@ class OverServers:
         is_late: Callable[[], bool] = lambda: False,
     ) -> HourlyCost:
         """Return the cheapest stages and servers that reach a throughput; above `cutoff` a bound is enough."""
-        arrays, target_s = self._arrays, self._target_s(samples_per_s)
-        if egress_at is not None:
-            arrays = arrays._replace(class_usd_per_byte=arrays.class_usd_per_byte * (egress_at / samples_per_s))
+        target_s, paying = self._target_s(samples_per_s), samples_per_s if egress_at is None else egress_at
+        arrays = self._paying(self._arrays, target_s, paying)
         readers = whole_count(self._read_s, target_s) if target_s > 0 else 0
         bound = self._bound(arrays, target_s, readers)
-        impossible = self._impossible(samples_per_s, readers)
+        impossible = self._impossible(paying, readers)
         if bound >= min(cutoff, impossible):
             return HourlyCost(lower_bound=math.inf if bound >= impossible else bound, route=None, exact=True)
         caps = self._room.caps - self._room.beside * readers
@@ -126,7 +125,8 @@ class OverServers:
         target_s, share = self._target_s(low), (low / high if math.isfinite(high) else 0.0)
         if target_s <= 0:
             return math.inf
-        hourly = cheapest(self._arrays, self._work, self._arrays.price_per_hour, target_s, share)
+        arrays = self._paying(self._arrays, target_s, low)
+        hourly = cheapest(arrays, self._work, arrays.price_per_hour, target_s, share)
         servers = max(share * self._least_servers(target_s), self._step.server_s / target_s)
         readers = max(share * whole_count(self._read_s, target_s), self._read_s / target_s)
         return float(hourly + self._room.core_price * (servers + readers)) / low
@@ -149,6 +149,16 @@ class OverServers:
     def egress_rate(self, route: Route) -> float:
         """Return what a route pays for bytes between sites, as USD per hour over samples/s."""
         return float(egress_rate(self._arrays, route.types, route.lasts, len(route.types)))
+
+    def _paying(self, arrays: ProblemArrays, target_s: float, samples_per_s: float) -> ProblemArrays:
+        """Return arrays with which kernels find what bytes cost an hour at a throughput.
+
+        They count a batch in every `target_s`; with what is fixed of a step, it takes longer.
+        """
+        if not arrays.has_egress or not 0 < target_s < math.inf:
+            return arrays
+        often = target_s * samples_per_s / self._step.batch
+        return arrays._replace(class_usd_per_byte=arrays.class_usd_per_byte * often)
 
     def _target_s(self, samples_per_s: float) -> float:
         """Return the time of a step without what is fixed of it."""
@@ -173,10 +183,11 @@ class OverServers:
         for number, share in enumerate(SHARES):
             work = self._work._replace(start=self._rests.start[number], end=self._rests.end[number])
             hurried_s = target_s * share
-            value = cheapest(arrays, work, arrays.price_per_hour, hurried_s, 1.0)
+            hurried = arrays._replace(class_usd_per_byte=arrays.class_usd_per_byte * share)  # as often, in less time
+            value = cheapest(hurried, work, arrays.price_per_hour, hurried_s, 1.0)
             if math.isinf(value):
                 continue
-            count = follow(arrays, work, hurried_s, *self._buffers)
+            count = follow(hurried, work, hurried_s, *self._buffers)
             types, lasts, units = (buffer[:count].copy() for buffer in self._buffers)
             used = self._room.weights[:, types] @ units
             servers = self._servers_for(types, lasts, units, target_s, caps - used)
