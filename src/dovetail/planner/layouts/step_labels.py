@@ -237,7 +237,7 @@ def _extend(arrays, rounds, rests, labels, step, bounds, known, search, label, u
             if needed > most:
                 continue
             egress = 0.0 if final else egress_usd(arrays, last, right) * 3600 / search.target_s
-            stage = Candidate(u, last, d, final, rest, egress)
+            stage = Candidate(u, last, d, final, rest - egress, egress)  # `rest` has the bytes of this cut too
             _count_units(
                 labels,
                 step,
@@ -437,7 +437,7 @@ def _keep(  # type: ignore[no-untyped-def]
         labels.used[number, c] = before + bounds.weights[c, stage.u] * units
     if not stage.final:
         g, scarce = _table_for(rests, search.target_s, filled_s), bounds.scarce
-        if price + rests.end[g, r, stage.last, stage.u, stage.d] >= best[0]:
+        if price - stage.egress + rests.end[g, r, stage.last, stage.u, stage.d] >= best[0]:
             return True
         least = rests.scarce[g, r, stage.last, stage.u, stage.d]
         if labels.used[number, scarce] + least > bounds.caps[scarce] + 0.5:
