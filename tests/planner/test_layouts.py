@@ -26,7 +26,7 @@ def compare(seed: int) -> int:
     problem, max_stages = drawn(seed)
     draw, count = random.Random(-seed), 0
     tried = list(Trial(problem, max_stages=max_stages).all())
-    demands = Demands(max_stages=max_stages, time_limit_s=60.0)
+    demands = Demands(max_stages=max_stages, time_limit_s=600.0)
     top = max((each.samples_per_s for each in tried), default=50.0)
     for floor in (0.0, top * draw.uniform(0.3, 0.99), top * (1 - 1e-12)):
         expected = min((each.usd for each in tried if each.samples_per_s >= floor), default=None)
@@ -39,7 +39,7 @@ def compare(seed: int) -> int:
     dear = max((each.usd_per_hour for each in tried), default=1.0)
     for cap in (cheap + (dear - cheap) * draw.random(), dear * 1.01):
         quick = max((each.samples_per_s for each in tried if each.usd_per_hour <= cap), default=None)
-        plan = planned(problem, Demands(max_stages=max_stages, max_cost_per_hour=cap), fastest=True)
+        plan = planned(problem, Demands(max_stages=max_stages, max_cost_per_hour=cap, time_limit_s=600.0), fastest=True)
         check(problem, plan, quick)
         count += plan is not None
         if plan is not None:

@@ -14,6 +14,9 @@ from dovetail.planner.exact import Clock
 from dovetail.planner.plan import cheapest_plan, fastest_plan
 from dovetail.spec import Beside, Layer, LayerTime, Problem, ResourceType, SharedMachine, Training
 
+PATIENT = Demands(time_limit_s=3600.0)
+"""Compiling may take longer than a plan may."""
+
 
 def compile_kernels(*, clock: Clock) -> None:
     """Plan a tiny problem, once possible and once impossible: then every kernel is there before anything is timed."""
@@ -31,14 +34,14 @@ def compile_kernels(*, clock: Clock) -> None:
         ),
     )
     with contextlib.suppress(NoPlanError):  # the remedies need every kernel
-        cheapest_plan(problem, Demands(), clock=clock)
-    cheapest_plan(problem.with_floor(0.5), Demands(), clock=clock)
+        cheapest_plan(problem, PATIENT, clock=clock)
+    cheapest_plan(problem.with_floor(0.5), PATIENT, clock=clock)
     machine = SharedMachine(name="c", cores=8, units={"b": 2})
     beside = Beside(
         read_core_s=0.1, micro_batch=1, server_core_s=0.1, host_cores={"b": 1}, client_s={"a": 0.1, "b": 0.1}
     )
     on_machine = msgspec.structs.replace(problem, machines=(machine,), beside=beside)
     with contextlib.suppress(NoPlanError):
-        fastest_plan(on_machine, Demands(), clock=clock)
-    cheapest_plan(on_machine.with_floor(0.2), Demands(), clock=clock)
+        fastest_plan(on_machine, PATIENT, clock=clock)
+    cheapest_plan(on_machine.with_floor(0.2), PATIENT, clock=clock)
     cheapest_of_all(as_arrays(problem), min_samples_per_s=0.0, max_stages=None, split_stages=False)
