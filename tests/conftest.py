@@ -55,7 +55,7 @@ PROCESSES = (
     "planner/test_reinforce.py",
     "profiler/test_layers.py::test_two_workers",
     "profiler/test_links.py",
-    "profiler/test_machine.py",
+    "test_machine.py",
     "runtime/dense/",
     "runtime/dispatch/test_simulation.py",
     "runtime/finished/",

@@ -39,6 +39,7 @@ def test_a_program_is_short(name):
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 40
 
 
+@pytest.mark.slow  # the same from Parquet is in the suite
 def test_deepfm_from_csv_learns_what_the_rows_hold(tmp_path):
     said = run("deepfm_csv", tmp_path)
 

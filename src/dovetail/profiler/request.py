@@ -70,9 +70,14 @@ class ProfileRequest:
             yield source.read(turn * self.batch, (turn + 1) * self.batch)
 
     def _with_loss(self, graph: LayerGraph, batch: Batch, options: dict[str, Any]) -> LayerGraph:
-        """Return a user's own model with the loss that labels and answers tell."""
+        """Return a user's own model with the loss that labels and answers tell.
+
+        Several numbers a sample and one label are classes, whichever of them these samples have: nobody learns here.
+        """
         with torch.no_grad():
-            loss = str(infer_loss(graph.predict(batch), batch.labels))
+            scores = graph.predict(batch)
+        are_classes = scores.dim() == 2 and scores.shape[1] > 2 and batch.labels.dim() == 1
+        loss = "cross-entropy" if are_classes else str(infer_loss(scores, batch.labels))
         return graph if loss == graph.recipe.loss else load_model(self.model, seed=self.seed, loss=loss, **options)
 
     def optimizer_for(self, graph: LayerGraph) -> str:
