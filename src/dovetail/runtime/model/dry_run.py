@@ -7,7 +7,7 @@ checked against the sizes of PyTorch's tables, as PyTorch would, with the column
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -25,7 +25,6 @@ from dovetail.models.task import check_task, infer_loss, usual_metrics
 from dovetail.models.whole import WholeModel
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.model.ids import check_ids
-from dovetail.runtime.model.work import OperationCounter
 
 PLACES, SAMPLES = 4, 64
 """Samples are looked at in so many places, so many each: data may be sorted by label."""
@@ -40,20 +39,32 @@ class Objective:
 
 
 def dry_run(
-    model: LayerGraph | WholeModel, source: Source, *, samples: int, loss: LossSpec | None, bare: bool = False
+    model: LayerGraph | WholeModel,
+    source: Source,
+    *,
+    samples: int,
+    loss: LossSpec | None,
+    bare: bool = False,
+    counts: bool = False,
 ) -> Objective:
     """Return the task of a model on data of which an epoch has `samples`; refuse what cannot be trained.
 
-    `loss` is what the user asked for. Where the model fails, its own exception comes out if `bare`.
+    `loss` is what the user asked for. Where the model fails, its own exception comes out if `bare`. With `counts` the
+    operations of a forward pass are counted, which takes a second of loading.
     """
     batch = some_samples(source, samples)
     if not batch.num_samples:
         return Objective(loss, () if isinstance(model, WholeModel) else _own_metrics(model))
-    work = OperationCounter(model)
-    with nullcontext() if _is_compiled(model) else work:
+    flops = None
+    if counts and not _is_compiled(model):
+        from dovetail.runtime.model.work import OperationCounter  # noqa: PLC0415 - loads much of PyTorch's compiler
+
+        with OperationCounter(model) as work:
+            scores = _answer(model, batch, source.schema, bare=bare)
+        flops = work.of_each(batch.num_samples)
+    else:
         scores = _answer(model, batch, source.schema, bare=bare)
     check_rows(scores, batch)
-    flops = None if _is_compiled(model) else work.of_each(batch.num_samples)
     if isinstance(model, WholeModel):
         if model.loss is None:
             if loss is None:

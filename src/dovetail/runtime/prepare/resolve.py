@@ -50,7 +50,7 @@ def resolve(
     if len(run.stages) > 1 and isinstance(built, LayerGraph):
         check_cut(built, run)
     samples, own_loss = _samples(run, data), _own_loss(built, run)
-    task = dry_run(built, data, samples=samples, loss=run.model.loss, bare=bare)
+    task = dry_run(built, data, samples=samples, loss=run.model.loss, bare=bare, counts=run.is_one_process)
     run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))
     run = with_norms(run, built)
     if run.training.tail is None and len(run.stages) > 1:  # a piece would go through all, and each has its price
