@@ -1,5 +1,7 @@
 """Dense optimizers as operations of PyTorch's: the same steps as the kernels'."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,8 @@ from dovetail.runtime.dense.optimizer import (
     make_dense_optimizer,
     to_device,
 )
+from dovetail.runtime.trainer.dense_step import StepLaunches
+from dovetail.spec.run_sections import RunOptimizer
 
 SIZE = 1037
 CPU = torch.device("cpu")
@@ -58,3 +62,27 @@ def test_a_clipped_step_is_another_and_what_is_not_of_a_part_stays():
     part.step_on_device(values, gradients, {}, numbers=[(1.0,)], scale=2.0, clip_value=1.0)
 
     torch.testing.assert_close(values, torch.tensor([0.0, 0.0, -1.0, 0.2, 0.0, 0.0]))
+
+
+@pytest.mark.parametrize("name", DENSE_OPTIMIZERS)
+def test_steps_launched_again_from_numbers_on_the_device_are_those_of_the_kernels(name):
+    optimizer, settings = grouped(name, alike=False), RunOptimizer(clip_norm=3.0)
+    values, state = vector(0), optimizer.first_state(SIZE)
+    there, gradients = torch.from_numpy(values.copy()), torch.zeros(SIZE)
+    state_there, replayed = to_device({key: each.copy() for key, each in state.items()}, CPU), []
+
+    def record(launch):  # as a CUDA graph: what is done again knows no number of the step it came from
+        return lambda: replayed.append(launch())
+
+    launches = StepLaunches(optimizer, settings, state_there, record=record, quiet=nullcontext)
+    for number in range(1, 21):
+        gradient, factor, scale = vector(number), 1 / (1 + number / 10), 0.5 / number
+        norm = float(np.linalg.norm(gradient.astype(np.float64))) * scale
+        clipped = scale * min(1.0, 3.0 / (norm + 1e-6))
+        optimizer.step(values, gradient.copy(), state, step_number=number, factor=factor, scale=clipped)
+        gradients.copy_(torch.from_numpy(gradient))
+        launches.take(there, gradients, scale=scale, factor=factor, step_number=number)
+        assert not gradients.any()
+
+    assert len(replayed) == 20 - 3
+    np.testing.assert_allclose(there.numpy(), values, rtol=1e-5, atol=1e-6)

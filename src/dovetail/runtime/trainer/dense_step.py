@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dovetail.embedding.tiers.device.captured_step import Record, recorder_for
+from dovetail.embedding.tiers.device.captured_step import WARM_STEPS, Record, recorder_for
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import RunManifest, load_dense, save_dense
 from dovetail.runtime.dense.kernels import sum_of_squares
@@ -23,9 +23,6 @@ from dovetail.runtime.dense.optimizer import (
     to_device,
 )
 from dovetail.spec.run_sections import RunOptimizer
-
-WARM_STEPS = 3
-"""Steps before one is captured: libraries choose their kernels."""
 
 
 class DenseStep:
