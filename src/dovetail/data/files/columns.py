@@ -9,13 +9,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from dovetail.data.batch import Batch
 from dovetail.data.errors import DataError
 from dovetail.data.files.decoder import DecodedPart, bad_rows_of
 from dovetail.data.files.features import Feature, with_features
 from dovetail.data.files.opening import DataFile
-from dovetail.data.files.values import bags_of, complain, interleave, is_list, numbers_of, tensor_of
+from dovetail.data.files.values import (
+    complain,
+    interleave,
+    is_list,
+    numbers_of,
+    plain_numbers,
+    tensor_of,
+    values_of_slot,
+)
 from dovetail.data.schema import Field, Schema, Slot
 from dovetail.errors import did_you_mean
 
@@ -153,17 +162,14 @@ class Columns:
             numbers = numbers_of(table[self.weight], bad, self.weight, may_lack=False)
             complain(bad, numbers < 0, f"`{self.weight}` is below 0")
             weights = torch.from_numpy(numbers.astype(np.float32))
-        dense = np.zeros((table.num_rows, len(self.dense)), dtype=np.float32)
-        for position, name in enumerate(self.dense):
-            dense[:, position] = numbers_of(table[name], bad, name, may_lack=True)
         many = dict.fromkeys(self.multi_valued, self.separator)
-        bags = [bags_of(table[name], name, many.get(name)) for name in self.slots]
-        ids, offsets = interleave(bags, table.num_rows)
+        slots = [values_of_slot(table[name], name, many.get(name)) for name in self.slots]
+        ids, offsets = interleave(slots, table.num_rows)
         batch = Batch(
             sample_ids=torch.from_numpy(np.arange(table.num_rows)),
-            dense=torch.from_numpy(dense),
-            ids=torch.from_numpy(ids),
-            offsets=torch.from_numpy(offsets),
+            dense=torch.from_numpy(self._dense(table, bad)),
+            ids=ids,
+            offsets=offsets,
             labels=labels,
             weights=weights,
             extra={
@@ -177,6 +183,19 @@ class Columns:
             good = np.setdiff1d(np.arange(table.num_rows), np.fromiter(bad, dtype=np.int64))
             batch = batch.take(torch.from_numpy(good))
         return batch, bad
+
+    def _dense(self, table: pa.Table, bad: dict[int, str]) -> NDArray[np.float32]:
+        """Return the numbers, 0 where there is none."""
+        dense = np.empty((table.num_rows, len(self.dense)), dtype=np.float32)
+        columns = [plain_numbers(table[name]) for name in self.dense]
+        with np.errstate(over="ignore"):
+            for position, column in enumerate(columns):
+                if column is not None:
+                    dense[:, position] = column
+        for position, name in enumerate(self.dense):
+            if columns[position] is None or not np.isfinite(dense[:, position]).all():
+                dense[:, position] = numbers_of(table[name], bad, name, may_lack=True)
+        return dense
 
     def _labels(self, table: pa.Table, bad: dict[int, str]) -> torch.Tensor:
         """Return the labels: float32 [n], or [n, ...] where a sample has several numbers."""

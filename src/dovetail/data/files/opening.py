@@ -116,6 +116,17 @@ def opened(file: DataFile, *, unpack: bool = True) -> Iterator[IO[bytes]]:
         yield cast("IO[bytes]", io.BufferedReader(Unpacked(stream), CHUNK_BYTES) if is_zstd else stream)
 
 
+@contextlib.contextmanager
+def opened_by_arrow(file: DataFile) -> Iterator[Any]:
+    """Open a file for pyarrow, as it is; one of this machine is read by many threads without a word of Python."""
+    if not file.is_local:
+        with opened(file, unpack=False) as stream:
+            yield stream
+        return
+    with file_errors(str(file)), pa.OSFile(file.path) as own:
+        yield own
+
+
 T = TypeVar("T")
 ATTEMPTS, FIRST_PAUSE_S = 5, 0.2
 """How often a file of another machine is asked for, and how long the first pause is; each is twice the one before."""

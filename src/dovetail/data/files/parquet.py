@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as arrow_parquet
 
 from dovetail.data.errors import DataError
-from dovetail.data.files.opening import DataFile, opened
+from dovetail.data.files.opening import DataFile, opened_by_arrow
 from dovetail.data.files.tables import TableDecoder, TablePart
 
 START_BITS = 40
 """A place is the number of a piece of a file, and below it the row within the piece where a part starts."""
+MOST_FOOTERS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +51,35 @@ class ParquetDecoder(TableDecoder):
     @contextlib.contextmanager
     def _parquet(self, file: DataFile) -> Iterator[arrow_parquet.ParquetFile]:
         """Open a file; what pyarrow raises is translated."""
-        with opened(file, unpack=False) as stream, arrow_errors(file, "Parquet"):
-            yield arrow_parquet.ParquetFile(stream)
+        with opened_by_arrow(file) as stream, arrow_errors(file, "Parquet"):
+            footer = _footers.get(file)
+            parquet = arrow_parquet.ParquetFile(stream, metadata=footer)
+            if footer is None:
+                _footers.keep(file, parquet.metadata)
+            yield parquet
+
+
+class Footers:
+    """What the last few files say at their ends: a part would spend more time on all the others' places than on itself."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[str, int, str], arrow_parquet.FileMetaData] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, file: DataFile) -> arrow_parquet.FileMetaData | None:
+        """Return the footer of a file, if it is one of them."""
+        with self._lock:
+            return self._found.get((str(file), file.num_bytes, file.version))
+
+    def keep(self, file: DataFile, footer: arrow_parquet.FileMetaData) -> None:
+        """Take in the footer of a file."""
+        with self._lock:
+            self._found[str(file), file.num_bytes, file.version] = footer
+            while len(self._found) > MOST_FOOTERS:
+                self._found.popitem(last=False)
+
+
+_footers = Footers()
 
 
 def sliced(table: pa.Table, piece: int, start: int, rows_per_part: int) -> Iterator[TablePart]:

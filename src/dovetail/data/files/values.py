@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,7 @@ import torch
 from numba import carray, njit  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
+from dovetail.data.batch import even_offsets
 from dovetail.data.counter import stream_of
 from dovetail.data.errors import DataError, DataWarning
 from dovetail.data.pointers import FAR, pointer
@@ -27,7 +30,7 @@ SUSPICIOUS = 0.2
 
 
 _NEAR = 32
-_NONE_LACK = np.zeros(0, dtype=np.bool_)
+_PLAIN = (pa.float32(), pa.float64(), pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32())
 
 
 def slot_salt(slot: str) -> np.uint64:
@@ -55,27 +58,33 @@ def keys_of_strings(
     return keys
 
 
+@njit(cache=True, nogil=True, inline="always")
+def key_of_whole_number(value: np.int64, salt: np.uint64, digits: NDArray[np.uint64]) -> np.int64:  # pragma: no cover
+    """Return the id of a whole number, which is that of its decimal digits; `digits` has room for 20."""
+    word, rest, count = salt, np.uint64(value), 0
+    if value < 0:
+        word = (word ^ np.uint64(45)) * _FNV_PRIME  # a minus
+        rest = np.uint64(0) - rest
+    while count == 0 or rest:
+        digits[count] = np.uint64(48) + rest % np.uint64(10)
+        rest //= np.uint64(10)
+        count += 1
+    for k in range(count - 1, -1, -1):
+        word = (word ^ digits[k]) * _FNV_PRIME
+    return np.int64(mix(word) & KEY_MASK)
+
+
 @njit(cache=True, nogil=True)
 def keys_of_whole_numbers(
     values: NDArray[np.int64], lacking: NDArray[np.bool_], salt: np.uint64
 ) -> NDArray[np.int64]:  # pragma: no cover
-    """Return the ids of whole numbers, which are those of their decimal digits; of one that lacks, that of no text."""
-    keys = np.empty(values.size, dtype=np.int64)
-    digits = np.empty(20, dtype=np.uint64)
+    """Return the ids of whole numbers; of one that lacks, that of no text."""
+    keys, digits = np.empty(values.size, dtype=np.int64), np.empty(20, dtype=np.uint64)
     for i in range(values.size):
-        word, count = salt, 0
-        if not (lacking.size and lacking[i]):
-            rest = np.uint64(values[i])
-            if values[i] < 0:
-                word = (word ^ np.uint64(45)) * _FNV_PRIME  # a minus
-                rest = np.uint64(0) - rest
-            while count == 0 or rest:
-                digits[count] = np.uint64(48) + rest % np.uint64(10)
-                rest //= np.uint64(10)
-                count += 1
-        for k in range(count - 1, -1, -1):
-            word = (word ^ digits[k]) * _FNV_PRIME
-        keys[i] = np.int64(mix(word) & KEY_MASK)
+        if lacking[i]:
+            keys[i] = np.int64(mix(salt) & KEY_MASK)
+        else:
+            keys[i] = key_of_whole_number(values[i], salt, digits)
     return keys
 
 
@@ -107,6 +116,12 @@ def numbers_of(column: pa.ChunkedArray, bad: dict[int, str], name: str, *, may_l
     if not may_lack:
         complain(bad, lacking, f"`{name}` is missing")
     return numbers
+
+
+def plain_numbers(column: pa.ChunkedArray) -> NDArray[np.generic] | None:
+    """Return a column of plain numbers, each of which float32 is as near to as to a float64 of it; else None."""
+    values = plain(column)
+    return np.asarray(values.to_numpy()) if values.type in _PLAIN and not values.null_count else None
 
 
 def numbers_or_none(
@@ -256,40 +271,80 @@ def complain(bad: dict[int, str], wrong: NDArray[np.bool_], reason: str) -> None
         bad.setdefault(int(row), reason)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotValues:
+    """What a slot has in some rows."""
+
+    values: NDArray[np.signedinteger[Any]]
+    """Ids; with a salt int32 or int64 numbers whose ids are not found yet."""
+    counts: NDArray[np.int64] | None = None
+    """How many each row has; None: one."""
+    salt: np.uint64 | None = None
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """The ids."""
+        if self.salt is None:
+            return self.values.astype(np.int64, copy=False)
+        return np.asarray(
+            keys_of_whole_numbers(self.values.astype(np.int64), np.zeros(self.values.size, np.bool_), self.salt)
+        )
+
+
 @njit(cache=True, nogil=True)
-def side_by_side(columns: NDArray[np.int64], rows: NDArray[np.int64]) -> None:  # pragma: no cover
-    """Put columns of ids, given by their addresses, side by side; a few rows at a time, which stay near."""
+def side_by_side(
+    columns: NDArray[np.int64], widths: NDArray[np.int64], salts: NDArray[np.uint64], rows: NDArray[np.int64]
+) -> None:  # pragma: no cover
+    """Put columns side by side, given by their addresses; a few rows at a time, which stay near.
+
+    Columns are of ids where their width is 0, else of numbers of so many bytes, whose ids are found on the way.
+    """
+    digits = np.empty(20, dtype=np.uint64)
     for first in range(0, rows.shape[0], _NEAR):
         last = min(first + _NEAR, rows.shape[0])
         for slot in range(columns.size):
-            values = carray(pointer(columns[slot]), (FAR,), np.int64)
-            for row in range(first, last):
-                rows[row, slot] = values[row]
+            address, salt = pointer(columns[slot]), salts[slot]
+            if widths[slot] == 4:
+                narrow = carray(address, (FAR,), np.int32)
+                for row in range(first, last):
+                    rows[row, slot] = key_of_whole_number(np.int64(narrow[row]), salt, digits)
+            elif widths[slot] == 8:
+                wide = carray(address, (FAR,), np.int64)
+                for row in range(first, last):
+                    rows[row, slot] = key_of_whole_number(wide[row], salt, digits)
+            else:
+                ids = carray(address, (FAR,), np.int64)
+                for row in range(first, last):
+                    rows[row, slot] = ids[row]
 
 
-def interleave(
-    bags: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], num_rows: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return ids and offsets sample by sample, from (ids, lengths) slot by slot."""
-    if all(len(values) == num_rows and (counts == 1).all() for values, counts in bags):
-        columns = [np.ascontiguousarray(values) for values, _ in bags]
-        even = np.empty((num_rows, len(bags)), dtype=np.int64)
-        side_by_side(np.array([column.ctypes.data for column in columns], dtype=np.int64), even)
-        return even.reshape(-1), np.arange(even.size + 1)
-    lengths = np.zeros((num_rows, len(bags)), dtype=np.int64)
-    for slot, (_, counts) in enumerate(bags):
-        lengths[:, slot] = counts
+def interleave(slots: Sequence[SlotValues], num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and offsets sample by sample, from what each slot has."""
+    if all(slot.counts is None for slot in slots):
+        columns = [np.ascontiguousarray(slot.values) for slot in slots]
+        even = np.empty((num_rows, len(slots)), dtype=np.int64)
+        side_by_side(
+            np.array([column.ctypes.data for column in columns], dtype=np.int64),
+            np.array([0 if slot.salt is None else slot.values.itemsize for slot in slots], dtype=np.int64),
+            np.array([slot.salt or 0 for slot in slots], dtype=np.uint64),
+            even,
+        )
+        return torch.from_numpy(even.reshape(-1)), even_offsets(even.size + 1, False)
+    lengths = np.ones((num_rows, len(slots)), dtype=np.int64)
+    for number, slot in enumerate(slots):
+        if slot.counts is not None:
+            lengths[:, number] = slot.counts
     offsets = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
     ids = np.empty(offsets[-1], dtype=np.int64)
-    for slot, (values, counts) in enumerate(bags):
-        begins = offsets[:-1].reshape(num_rows, len(bags))[:, slot]
+    for number, slot in enumerate(slots):
+        begins, counts, own = offsets[:-1].reshape(num_rows, len(slots))[:, number], lengths[:, number], slot.ids
         own_begins = np.cumsum(counts) - counts
-        ids[np.repeat(begins - own_begins, counts) + np.arange(values.size)] = values
-    return ids, offsets
+        ids[np.repeat(begins - own_begins, counts) + np.arange(own.size)] = own
+    return torch.from_numpy(ids), torch.from_numpy(offsets)
 
 
-def bags_of(column: pa.ChunkedArray, name: str, separator: str | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the ids of a slot and how many each row has; a single value that is missing has an id of its own.
+def values_of_slot(column: pa.ChunkedArray, name: str, separator: str | None) -> SlotValues:
+    """Return what a slot has in each row; a single value that is missing has an id of its own.
 
     With a `separator` a row has any number of values; a missing or empty one among them is none.
     """
@@ -299,11 +354,14 @@ def bags_of(column: pa.ChunkedArray, name: str, separator: str | None) -> tuple[
         warn_of_separator(text, name, separator)
         values = pc.split_pattern(text, separator)
     if not is_list(values.type):
-        if pa.types.is_integer(values.type) and values.type != pa.uint64():
-            lacking = np.asarray(pc.is_null(values).to_numpy(zero_copy_only=False)) if values.null_count else _NONE_LACK
-            numbers = np.asarray(pc.fill_null(values, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
-            return keys_of_whole_numbers(numbers, lacking, slot_salt(name)), np.ones(len(values), dtype=np.int64)
-        return _keys(pc.fill_null(text_of(values, name), b""), name), np.ones(len(values), dtype=np.int64)
+        if not pa.types.is_integer(values.type) or values.type == pa.uint64():
+            return SlotValues(_keys(pc.fill_null(text_of(values, name), b""), name))
+        salt = slot_salt(name)
+        numbers = np.asarray(pc.fill_null(values, 0).to_numpy(zero_copy_only=False))
+        if not values.null_count:
+            return SlotValues(numbers if numbers.dtype == np.int32 else numbers.astype(np.int64, copy=False), salt=salt)
+        lacking = np.asarray(pc.is_null(values).to_numpy(zero_copy_only=False))
+        return SlotValues(np.asarray(keys_of_whole_numbers(numbers.astype(np.int64), lacking, salt)))
     counts = np.array(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
     text = pc.fill_null(text_of(plain(values.flatten()), name), b"")
     filled = np.asarray(pc.greater(pc.binary_length(text), 0).to_numpy(zero_copy_only=False), dtype=np.bool_)
@@ -311,7 +369,7 @@ def bags_of(column: pa.ChunkedArray, name: str, separator: str | None) -> tuple[
         row_of = np.repeat(np.arange(counts.size), counts)
         counts = np.bincount(row_of[filled], minlength=counts.size).astype(np.int64)
         text = text.filter(pa.array(filled))
-    return _keys(text, name), counts
+    return SlotValues(_keys(text, name), counts)
 
 
 def warn_of_separator(text: pa.Array, name: str, separator: str) -> None:
