@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -12,11 +13,11 @@ Job = TypeVar("Job")
 Made = TypeVar("Made")
 
 SPARE = 0.03
-"""Threads that had nothing to do for less than this part of their time are too few."""
+"""The part of its time that whoever takes may wait: where it is more, threads are too few."""
 PERIOD_S = 0.1
-"""How long is looked at before a thread is added, or one that brought nothing is given up."""
+"""How long is looked at before threads are added, or those that brought nothing are given up."""
 GAIN = 1.05
-"""How much faster things must come for a thread to stay."""
+"""How much faster things must come for new threads to stay."""
 LOOK_S = 0.2
 
 
@@ -28,10 +29,10 @@ def num_cores() -> int:
 class MadeAhead(Generic[Job, Made]):
     """What `make` makes of jobs, in their order, `ahead` of whoever iterates.
 
-    With `readers` None the number of threads is found by measuring: it begins with one, and as long as there is always
-    room for what they make, so that none of them ever rests, one is added, up to `most` or the number of cores. One
-    that makes nothing faster goes again, and is tried again later, each time after twice as long. What a job raises is
-    raised where its result is taken. Leaving the loop, or `close`, ends the threads.
+    With `readers` None the number of threads is found by measuring: it begins with one, and as long as whoever takes
+    has to wait, as many are added as would make up for that, twice as many at most at a time, up to `most` or the
+    number of cores. Where that makes nothing faster they go again, and are tried again later, each time after twice as
+    long. What a job raises is raised where its result is taken. Leaving the loop, or `close`, ends the threads.
     """
 
     def __init__(
@@ -58,10 +59,10 @@ class MadeAhead(Generic[Job, Made]):
         self._given, self._taken, self._end = 0, 0, -1
         self._threads: list[threading.Thread] = []
         self._is_closed = False
-        self._rested_s = 0.0
-        """How long threads had nothing to do, all together."""
-        self._period = (0.0, 0.0, 0)  # when it began, rested before, taken before
-        self._rate, self._pause, self._resumes_s = 0.0, 1, 0.0
+        self._period = (0.0, 0.0, 0)  # when it began, waited before, taken before
+        self._before: tuple[int, float] | None = None
+        """How many threads there were before some were added, and how many results a second they brought."""
+        self._pause, self._resumes_s = 1, 0.0
 
     def __iter__(self) -> Iterator[Made]:
         """Yield results."""
@@ -80,7 +81,8 @@ class MadeAhead(Generic[Job, Made]):
         """Return the next result, alone in a tuple, or None at the end."""
         if not self._threads:
             self._period = (time.perf_counter(), 0.0, 0)
-            self._start(self.readers)
+            count, self.readers = self.readers, 0
+            self._start(count)
         with self._news:
             begin_s = time.perf_counter()
             while self._taken not in self._made and self._taken != self._end:
@@ -109,27 +111,27 @@ class MadeAhead(Generic[Job, Made]):
             thread.join()
 
     def _look(self) -> None:
-        """Add a thread where none ever rests; give up the last where it made nothing faster."""
-        began_s, rested_before_s, taken_before = self._period
+        """Add threads where they are waited for; give up those that made nothing faster."""
+        began_s, waited_before_s, taken_before = self._period
         now_s = time.perf_counter()
         taken, span_s = self._taken - taken_before, now_s - began_s
         if span_s < PERIOD_S or taken < 2 * self.readers:
             return
-        rate, rested = taken / span_s, (self._rested_s - rested_before_s) / (span_s * self.readers)
-        self._period = (now_s, self._rested_s, self._taken)
-        if self._rate and rate < GAIN * self._rate and self.readers > 1:
-            self.readers -= 1  # the last one of them ends
+        rate, waited = taken / span_s, (self.waited_s - waited_before_s) / span_s
+        self._period = (now_s, self.waited_s, self._taken)
+        before, self._before = self._before, None
+        if before is not None and rate < GAIN * before[1]:
+            self.readers = before[0]  # the others end
             self._pause *= 2
             self._resumes_s = now_s + self._pause * PERIOD_S
-        elif rested < SPARE and self.readers < self._most and now_s >= self._resumes_s:
-            self._rate = rate
-            self.readers += 1
-            self._start(1)
-            return
-        self._rate = 0.0
+        elif waited > SPARE and self.readers < self._most and now_s >= self._resumes_s:
+            self._before = (self.readers, rate)
+            wanted = math.ceil(self.readers / (1 - min(waited, 0.5)))
+            self._start(min(wanted, self._most) - self.readers)
 
     def _start(self, count: int) -> None:
-        first = self.readers - count
+        """Have so many threads more."""
+        first, self.readers = self.readers, self.readers + count
         for number in range(first, self.readers):
             name = f"{self._name}-{len(self._threads)}"
             thread = threading.Thread(target=self._run, args=(number,), name=name, daemon=True)
@@ -153,7 +155,7 @@ class MadeAhead(Generic[Job, Made]):
         """Return the next job and its number, once there is room for its result; None at the end."""
         with self._room:
             while not self._is_closed and number < self.readers and self._end < 0:
-                if self._given - self._taken < max(self._ahead, self.readers):
+                if self._given - self._taken < self._ahead + self.readers:  # each may be at one while so many lie ready
                     try:
                         job = next(self._jobs)
                     except StopIteration:
@@ -162,8 +164,6 @@ class MadeAhead(Generic[Job, Made]):
                         break
                     self._given += 1
                     return self._given - 1, job
-                begin_s = time.perf_counter()
                 self._room.wait(LOOK_S)
-                self._rested_s += time.perf_counter() - begin_s
             self._room.notify()  # who ends has heard what was another's
             return None

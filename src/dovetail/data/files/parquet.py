@@ -60,7 +60,7 @@ class ParquetDecoder(TableDecoder):
 
 
 class Footers:
-    """What the last few files say at their ends: a part would spend more time on all the others' places than on itself."""
+    """What the last few files say at their ends, which takes longer to read than a part does."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[tuple[str, int, str], arrow_parquet.FileMetaData] = OrderedDict()
