@@ -29,8 +29,8 @@ class RunPrivacy(Section, frozen=True):
     noise: Annotated[
         float | None,
         Meta(
-            description="standard deviation of the noise in a step's sum of gradients, over clip; absent: the least that "
-            "the budget allows over all steps"
+            description="standard deviation of the noise in a step's sum of gradients, over clip; absent: the least "
+            "that the budget allows over all steps"
         ),
     ] = None
     accountant: Annotated[
