@@ -33,10 +33,10 @@ def check(
     from dovetail.cost import evaluate_plan
 
     with errors_shown(as_json=as_json):
-        problem = problem_from(
-            problem_file, catalogue, spot=spot, min_samples_per_s=min_samples_per_s, finish_in=finish_in
-        )
         plan = _one_plan(plan_file)
+        problem = problem_from(
+            problem_file, catalogue, spot=spot or plan.spot, min_samples_per_s=min_samples_per_s, finish_in=finish_in
+        )
         found = evaluate_plan(problem, plan, split_stages=split_stages)
     warnings = _warnings(problem, plan)
     for warning in warnings:

@@ -99,6 +99,7 @@ def planned_nodes(
                 cloud=entry.cloud if entry is not None else None,
                 instance=entry.instance if entry is not None else None,
                 accelerator=entry.accelerator if entry is not None else None,
+                is_spot=plan.spot and entry is not None,
             )
         )
     servers = plan.servers if plan.servers is not None else run.servers.count if run is not None else 1
@@ -126,6 +127,9 @@ def notes(planned: PlannedNodes, *, here: str) -> list[str]:
     `here` says what becomes of the manifest's folder.
     """
     lines = [f"Costs {planned.prices}"]
+    spot = [group.type for group in planned.groups if group.is_spot]
+    if spot:
+        lines.append(f"Spot: {', '.join(spot)} may be taken back at any time; the run goes on with what is left.")
     if planned.code:
         lines.append(f"Your own code goes along: {', '.join(planned.code)}.")
     for path in planned.data:

@@ -83,7 +83,10 @@ def prices_of(
     entries: Mapping[str, CatalogueEntry],
 ) -> NodePrices:
     """Return what nodes cost: by the problem's prices, which may be spot prices, else the catalogue's."""
-    known = {name: entry.on_demand_usd_per_hour for name, entry in entries.items()}
+    known = {
+        name: entry.spot_usd_per_hour if plan.spot and entry.spot_usd_per_hour else entry.on_demand_usd_per_hour
+        for name, entry in entries.items()
+    }
     known |= {} if problem is None else {each.name: each.price_per_hour for each in problem.resources}
     by_type = {
         group.type: group.nodes * group.units * known[group.type] if group.type in known else None for group in groups

@@ -79,8 +79,10 @@ def plan(
     check_method(method, options)
     compile_kernels(clock=time.perf_counter)
     if max_cost_per_hour is not None:
-        return fastest_plan(problem, demands, clock=time.perf_counter)
-    return plan_with(method, problem, demands, clock=time.perf_counter, options=options)
+        made = fastest_plan(problem, demands, clock=time.perf_counter)
+    else:
+        made = plan_with(method, problem, demands, clock=time.perf_counter, options=options)
+    return msgspec.structs.replace(made, spot=spot)
 
 
 def profile(

@@ -92,6 +92,9 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         float | None,
         Meta(description="the part of cost_per_hour for the machine of launcher, coordinator and servers"),
     ] = None
+    spot: Annotated[
+        bool, Meta(description="whether it was made by spot prices: `dovetail launch` then asks for such machines")
+    ] = False
     measured_samples_per_s: Annotated[
         float | None, Meta(description="the pace that a run of the plan was seen to reach, where one was made")
     ] = None
