@@ -19,7 +19,7 @@ import msgspec
 import torch
 from torch import nn
 
-from dovetail.data.load import load_data, options_known
+from dovetail.data.load import open_data, options_known
 from dovetail.data.source import Source
 from dovetail.data.transforms import by_name
 from dovetail.errors import DovetailError
@@ -85,7 +85,7 @@ class Validator:
             name = settings.name or run.data.name
             known = run.data.options if name == run.data.name else options_known(name, run.data.options)
             options = {**known, **settings.options}
-            data = load_data(name, **options)
+            data = open_data(name, options, key_file=run.checkpoint.key_file)
         if data is not None:
             return by_name(data, self._trained_on.schema), 0
         total, trained = self._trained_on.num_samples, self._blueprint.all_samples
