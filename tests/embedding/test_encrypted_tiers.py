@@ -91,7 +91,7 @@ def test_what_lay_in_a_segment_before_it_was_written_over_is_refused(places):
     write(disk, keys + 100, rows[: len(keys)])  # the first segment is full, and another takes what comes
     disk.release(first)
     disk.segments.drop_dead()
-    again = [write(disk, keys, rows[: len(keys)] + round) for round in range(3)]
+    again = [write(disk, keys, rows[: len(keys)] + turn) for turn in range(3)]
     place = next(each for each in again if each[0] // disk.segment_records == 0)
 
     read(disk, keys, place, row_width=4)

@@ -182,8 +182,8 @@ def command(*words):
 def test_evaluate_and_export_answer_as_of_a_plain_run(one_process):
     figures = [evaluate_run(one_process / name, num_samples=500).metrics for name in ("kept", "plain")]
     out = {name: one_process / f"{name}-export" for name in ("kept", "plain")}
-    for name in out:
-        export_run(one_process / name, out[name])
+    for name, place in out.items():
+        export_run(one_process / name, place)
     for file in ("model.safetensors", "model.pt2"):
         program = [sys.executable, out["kept"] / "read_encrypted.py", one_process / "run.key", out["kept"] / file]
         subprocess.run([*program, one_process / file], check=True, timeout=60)
@@ -277,14 +277,15 @@ def test_a_run_stays_what_it_began_as_and_a_plain_one_begins_an_encrypted_one(on
     kept = msgspec.structs.replace(plain, checkpoint=msgspec.structs.replace(plain.checkpoint, key_file=key))
     more = msgspec.structs.replace(plain, training=msgspec.structs.replace(plain.training, epochs=2))
 
+    shutil.copytree(one_process / "plain", tmp_path / "was-plain")
+    wrong = msgspec.structs.replace(more, checkpoint=kept.checkpoint)
     with pytest.raises(EncryptionError, match="written without a key"):
-        shutil.copytree(one_process / "plain", tmp_path / "was-plain")
-        start(msgspec.structs.replace(more, checkpoint=kept.checkpoint), tmp_path / "was-plain", resumed=True)
+        start(wrong, tmp_path / "was-plain", resumed=True)
     shutil.copytree(one_process / "kept", tmp_path / "was-kept")
     start(more, tmp_path / "was-kept", resumed=True)  # the run file names no key: it goes on with its own
     start(kept, tmp_path / "new", start_from=one_process / "plain")
+    no_key = msgspec.structs.replace(kept.checkpoint, key_file=str(tmp_path / "none.key"))
     with pytest.raises(EncryptionError, match="no key in"):
-        no_key = msgspec.structs.replace(kept.checkpoint, key_file=str(tmp_path / "none.key"))
         start(msgspec.structs.replace(kept, checkpoint=no_key), tmp_path / "none")
 
     for folder in ("was-kept", "new"):
