@@ -40,7 +40,7 @@ PATIENCE_S = 300.0
 
 FILES = 40
 START_S = 6.0
-"""How long a command takes to begin at most, about: some kills come before its first step."""
+"""Within so long after its start some kills of a command come, whatever it has come to: before its first step, too."""
 
 
 Begin = Callable[[Run, Path], int]
