@@ -499,6 +499,10 @@ Without any, one process trains on all cores or a GPU, or, where something else 
     "`[compression]`": """\
 For links that are slower than computing: see [slow links](../guides/slow-links.md).
 """,
+    "`[privacy]`": """\
+`epsilon`, `delta` and `clip` go together: batches are drawn by chance then, each sample's gradient is clipped, and
+every step gets noise. `aggregation` stands by itself.
+""",
     "`[network]`": """\
 Messages are encrypted and both ends checked by keys that are made for each run. Tensors in shared memory, and rings,
 are not: see [training](../concepts/training.md).

@@ -79,8 +79,10 @@ def plan(
     check_method(method, options)
     compile_kernels(clock=time.perf_counter)
     if max_cost_per_hour is not None:
-        return fastest_plan(problem, demands, clock=time.perf_counter)
-    return plan_with(method, problem, demands, clock=time.perf_counter, options=options)
+        made = fastest_plan(problem, demands, clock=time.perf_counter)
+    else:
+        made = plan_with(method, problem, demands, clock=time.perf_counter, options=options)
+    return msgspec.structs.replace(made, spot=spot)
 
 
 def profile(
@@ -204,11 +206,29 @@ def measured_profile(
         buses=buses,
         say=lambda message: tell(f"{message} ..."),
     )
+    if elsewhere:
+        servers = 0 if at_hand and short_runs_s else 1  # cores of types at hand pay for servers then
+        found = replace(found, problem=_with_first_node(found.problem, resources, servers, tell=tell))
     if not short_runs_s or not at_hand:  # runs here say nothing of machines that are rented
         return found
     run, here = run_of_request(request, found.problem.training.samples), Machine.this()
     measurer = BesideMeasurer(run, found.problem, here, seconds=short_runs_s, tell=tell)
     return replace(found, problem=measurer.measure())
+
+
+def _with_first_node(problem: Problem, rented: Sequence[str], servers: int, *, tell: Tell) -> Problem:
+    """Return the problem with what `launch` adds to plans of one cloud: launcher, coordinator, so many servers."""
+    from dovetail.catalogue import users_catalogue  # noqa: PLC0415
+    from dovetail.manifests.prices import first_node_of  # noqa: PLC0415
+
+    catalogue = users_catalogue()
+    first_node = first_node_of([catalogue.find(name) for name in rented], catalogue.values(), servers=servers)
+    if first_node is not None:
+        tell(
+            f"every plan pays {first_node.price_per_hour:.4g} USD an hour for the first node, whose {first_node.cores} "
+            "cores run launcher, coordinator and servers: [first_node]"
+        )
+    return msgspec.structs.replace(problem, first_node=first_node)
 
 
 def simulate(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.privacy.steps import PrivateSteps
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT
 from dovetail.runtime.sealed import read_sealed, write_sealed
@@ -186,6 +187,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """Of the data and the code that the run began with."""
     portion: Portion | None = None
     """Which of the data are this site's, where there are several."""
+    private: PrivateSteps | None = None
+    """What each step owes, where the run is private."""
 
     @property
     def all_samples(self) -> int:

@@ -16,6 +16,7 @@ from dovetail.planner.arrays import ProblemArrays, as_arrays
 from dovetail.planner.cheapest_route import Route
 from dovetail.planner.demands import Demands
 from dovetail.planner.hourly import Hourly, HourlyCost, HourlyPrices
+from dovetail.planner.layouts.first_node import WithFirstNode
 from dovetail.planner.layouts.one_process import MeasuredWhole, OneProcess
 from dovetail.planner.layouts.over_servers import OverServers
 from dovetail.planner.layouts.room import Room, all_machines_bytes, room_of
@@ -32,6 +33,12 @@ def is_plain(problem: Problem) -> bool:
 
 def hourly_prices(problem: Problem, demands: Demands, *, pays_egress: bool = True) -> HourlyPrices:
     """Return what answers the searches for a problem; bytes between sites are free unless `pays_egress`."""
+    prices = _of_units(problem, demands, pays_egress=pays_egress)
+    return WithFirstNode(prices, problem.first_node_per_hour) if problem.first_node_per_hour else prices
+
+
+def _of_units(problem: Problem, demands: Demands, *, pays_egress: bool) -> HourlyPrices:
+    """Return what answers them for units and what runs beside the layers."""
     if not is_plain(problem):
         return Families(
             problem, max_stages=demands.max_stages, split_stages=demands.split_stages, pays_egress=pays_egress
