@@ -19,6 +19,7 @@ from dovetail.cli.launch import launch
 from dovetail.cli.link import link
 from dovetail.cli.plan import plan
 from dovetail.cli.predict import predict
+from dovetail.cli.privacy import privacy
 from dovetail.cli.problem import problem
 from dovetail.cli.profile import profile
 from dovetail.cli.run import run
@@ -60,6 +61,7 @@ app.command()(check)
 app.command()(profile)
 app.command()(run)
 app.command()(train)
+app.command()(privacy)
 app.command()(join)
 app.command()(launch)
 app.command("site-keys")(site_keys)
