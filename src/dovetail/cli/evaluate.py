@@ -61,6 +61,7 @@ def evaluate(
                 checkpoint=checkpoint,
                 trust=trust,
                 model=own_module(model),
+                tell=say,
             )
         if as_json:
             print_json(msgspec.json.encode(found))

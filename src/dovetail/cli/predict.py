@@ -56,6 +56,7 @@ def predict(
             checkpoint=checkpoint,
             num_samples=samples,
             trust=trust,
+            tell=say,
         )
         total = 0
         parts: list[Predictions] = []

@@ -275,10 +275,20 @@ def _write_program(scoring: Scoring, source: Source, out: Path) -> Program:
         except Exception as problem:  # torch.export fails in as many ways as there are models
             (out / PROGRAM).unlink(missing_ok=True)
             first_line = next(iter(str(problem).strip().splitlines()), "")
-            why = why or f"{type(problem).__name__}: {first_line}"
+            why = why or f"{type(problem).__name__}: {first_line}{_way_out(str(problem))}"
         else:
             return Program(least, lengths)
     return Program(why_not=why)
+
+
+def _way_out(problem: str) -> str:
+    """Return what helps, as far as that is known."""
+    if "specialized it to be a constant" not in problem:
+        return ""
+    return (
+        " The model takes the size of these samples for any: write x.shape[0] for len(x), and no int(...), .item() or "
+        "branch on a size."
+    )
 
 
 def _export(scoring: Scoring, arguments: list[tuple[Tensor, ...]], shapes: Any, path: Path) -> None:
