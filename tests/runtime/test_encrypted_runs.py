@@ -38,7 +38,7 @@ def make(key=None, *, servers=2, samples=12_000, place=None):
     saving = RunSaving(every_steps=4, every_s=None, key_file=None if key is None else str(key))
     run = make_run(model=MODEL, data=DATA, samples=samples, servers=servers, checkpoint=saving)
     return msgspec.structs.replace(
-        run, servers=RunServers(count=servers, host_bytes=400_000 // servers), table=place or RunTable(place="servers")
+        run, servers=RunServers(count=servers, host_bytes=340_000 // servers), table=place or RunTable(place="servers")
     )
 
 
@@ -59,12 +59,17 @@ class Found:
         return self.data() + rings.replace(bytes(4096), b"")
 
 
+def cold(folder):
+    """Say whether a good part of the rows is on disk."""
+    return sum(path.stat().st_size for path in (folder / "rows").rglob("*.segment")) > 80_000
+
+
 def killed(run, folder, rings):
     """Train, and kill everyone at a moment when there are checkpoints, cold rows and redo logs."""
     prepare(run, folder)
     with LocalRun(folder) as local:
         until_s = time.monotonic() + 100
-        while (report := local.look()) is None or report.checkpoint_step < 8 or report.step % 4 < 2:
+        while (report := local.look()) is None or report.checkpoint_step < 8 or report.step % 4 < 2 or not cold(folder):
             assert time.monotonic() < until_s
             assert report is None or report.state not in ("done", "failed"), report.error
             time.sleep(0.005)
@@ -126,7 +131,7 @@ def test_no_row_parameter_or_gradient_is_in_any_file_of_its_folder(killed_runs, 
 
     # The same search finds them where the run is plain.
     assert counts["plain"]["rows"] == 1.0
-    assert counts["plain"]["cold rows"] > 0.2
+    assert counts["plain"]["cold rows"] > 0.1
     assert counts["plain"]["dense"] > 0.95
     assert counts["plain"]["gradients"] == 1.0
     assert counts["kept"] == {"rows": 0, "cold rows": 0, "dense": 0, "gradients": 0}
