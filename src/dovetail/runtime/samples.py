@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dovetail.data.ahead import MadeAhead
 from dovetail.data.batch import Batch
@@ -110,3 +110,10 @@ class Samples:
             block_samples=self._blueprint.run.data.block_samples,
             parts=getattr(self._source, "parts", None),
         )
+
+
+def tell_of_bad_rows(source: Source, tell: Callable[[str], None]) -> None:
+    """Say how many rows were left out, and why, where there were any."""
+    bad = getattr(source, "bad_rows", None)
+    if bad is not None and bad.total:
+        tell(bad.summary())
