@@ -17,6 +17,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+FOLDERS = {"Start here": "start", "Guides": "guides", "Concepts": "concepts", "Reference": "reference"}
+"""Where the pages of each section of the navigation are."""
 LINK = re.compile(r"(\[[^\]]*\]\()([^)\s]+)(\))")
 CHART = re.compile(r"^<!-- chart: (.+?) -->\n+((?:\|.*\n)+)", re.MULTILINE)
 COMMAND = re.compile(r"(?:python benchmarks/|pytest |dovetail )[^`\n#]*[^`\n# ]")
@@ -25,7 +27,13 @@ SHOWN_AS_TEXT = {".py": "python", ".toml": "toml", ".json": "json", ".md": None}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the results to the navigation."""
+    """Add the results to the navigation, and to each section the pages of its folder that it does not name."""
+    for section in config.nav or []:
+        for heading, entries in section.items():
+            named = {place for entry in entries for place in (entry.values() if isinstance(entry, dict) else [entry])}
+            folder = ROOT / "docs" / FOLDERS[heading]
+            others = [path for path in sorted(folder.glob("*.md")) if f"{folder.name}/{path.name}" not in named]
+            entries += [{title_of(path): f"{folder.name}/{path.name}"} for path in others]
     pages = [{title_of(path): f"results/{path.name}"} for path in sorted(RESULTS.glob("*.md"))]
     config.nav = [*(config.nav or []), {"Results": [{"All claims": "results/index.md"}, *pages]}]
     return config
@@ -88,8 +96,8 @@ def shown(path: Path) -> str:
 
 
 def title_of(path: Path) -> str:
-    """Return the title of a result."""
-    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    """Return the title of a page."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").replace("`", "")
 
 
 def results_index() -> str:
