@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
+from generate_names import errors, metrics, python_names
 from msgspec import NODEFAULT, Struct
 
 from dovetail.cli.main import app
@@ -541,6 +542,9 @@ PAGES = {
     "run-file.md": run_file,
     "hosts-file.md": hosts_file,
     "commands.md": commands,
+    "python.md": python_names,
+    "errors.md": errors,
+    "metrics.md": metrics,
 }
 """The pages by file name; a new one is one function and one entry."""
 

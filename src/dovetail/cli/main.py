@@ -15,6 +15,7 @@ from dovetail.cli.evaluate import evaluate
 from dovetail.cli.export import export
 from dovetail.cli.jobs import cancel, cluster, drain, jobs, logs, resize, submit
 from dovetail.cli.join import join
+from dovetail.cli.keygen import keygen
 from dovetail.cli.launch import launch
 from dovetail.cli.link import link
 from dovetail.cli.plan import plan
@@ -65,6 +66,7 @@ app.command()(privacy)
 app.command()(join)
 app.command()(launch)
 app.command("site-keys")(site_keys)
+app.command()(keygen)
 app.command()(evaluate)
 app.command()(predict)
 app.command()(export)

@@ -153,14 +153,18 @@ def measured_profile(
 ) -> Profile:
     """Return what `profile` measures, layer by layer, with the problem that follows."""
     from dovetail.orchestrate.beside import BesideMeasurer  # noqa: PLC0415
+    from dovetail.orchestrate.choosing import chosen_by  # noqa: PLC0415
     from dovetail.orchestrate.profiling import (  # noqa: PLC0415 - torch, when it is called
         buses_of,
+        layers_s,
+        left_of,
         links_between,
         network_speed,
         run_of_request,
         types_at_hand,
         types_elsewhere,
     )
+    from dovetail.planner.demands import Demands  # noqa: PLC0415
     from dovetail.profiler.profile import profile as measure  # noqa: PLC0415
     from dovetail.profiler.request import ProfileRequest  # noqa: PLC0415
     from dovetail.runtime.planned.from_plan import Machine  # noqa: PLC0415
@@ -191,6 +195,7 @@ def measured_profile(
             f"--row-cache {row_cache}: PyTorch finds no GPU here, and none of --resources has a known bus",
             hint="leave it away, profile where there is one, or name a GPU type, e.g. --resources aws:g5.xlarge",
         )
+    begun_s = time.monotonic()
     network = network_speed(network_gb_per_s, tell=tell)
     found = measure(
         request,
@@ -204,6 +209,7 @@ def measured_profile(
         num_workers=workers,
         row_cache_batches=row_cache,
         buses=buses,
+        seconds=layers_s(short_runs_s),
         say=lambda message: tell(f"{message} ..."),
     )
     if elsewhere:
@@ -212,7 +218,8 @@ def measured_profile(
     if not short_runs_s or not at_hand:  # runs here say nothing of machines that are rented
         return found
     run, here = run_of_request(request, found.problem.training.samples), Machine.this()
-    measurer = BesideMeasurer(run, found.problem, here, seconds=short_runs_s, tell=tell)
+    left_s, choose = left_of(short_runs_s, begun_s), chosen_by(Demands())
+    measurer = BesideMeasurer(run, found.problem, here, seconds=left_s, choose=choose, tell=tell)
     return replace(found, problem=measurer.measure())
 
 

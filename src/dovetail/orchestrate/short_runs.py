@@ -45,6 +45,8 @@ class ShortRun:
     """Processor seconds for a batch, by process."""
     holds: bool = True
     """Whether it was seen to go steadily."""
+    stages_s: tuple[float, ...] = ()
+    """Seconds that each of several stages computed for a batch, over all of its workers."""
 
     @property
     def cores(self) -> float:
@@ -62,6 +64,7 @@ class _Watch:
         self._compilations, self._compiled = compilations, compilations.look()
         self._held_since_s: float | None = None
         """Since when its pace holds, as far as the last report tells."""
+        self._staged: list[tuple[float, Report]] = []
         self._counted: list[tuple[float, int, dict[str, float]]] = []
         """When, after how many samples, which process had used how many processor seconds."""
 
@@ -73,6 +76,8 @@ class _Watch:
             self.pace.begin_anew()
         self.pace.report(report)
         self._held_since_s = self.pace.since_s if self.pace.holds else None
+        if report.staged_samples:
+            self._staged.append((now_s, report))
         if not self._counted or now_s - self._counted[-1][0] >= COUNT_S:
             self._counted.append((now_s, report.samples, processor_seconds()))
         self.should_stop()
@@ -87,6 +92,16 @@ class _Watch:
         if is_seen or now_s >= self._end_s:
             raise _EnoughError
         return False
+
+    def stages_s(self, batch: int) -> tuple[float, ...]:
+        """Return what each stage computed for a batch since the warm-up; nothing where that is not known."""
+        since_s = self.pace.since_s or -math.inf
+        seen = [report for at_s, report in self._staged if at_s >= since_s]
+        if len(seen) < 2 or seen[-1].staged_samples <= seen[0].staged_samples:
+            return ()
+        samples = seen[-1].staged_samples - seen[0].staged_samples
+        pairs = zip(seen[-1].stages_s, seen[0].stages_s, strict=False)
+        return tuple((now - then) * batch / samples for now, then in pairs)
 
     def used_s(self, batch: int, before: Mapping[str, float]) -> dict[str, float]:
         """Return the processor seconds for a batch of each process since the warm-up; `before` is of the beginning."""

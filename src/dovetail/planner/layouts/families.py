@@ -158,7 +158,7 @@ class Families:
 
 def _processes(problem: Problem, room: Room) -> list[OneProcess]:
     """Return one process on each type that can run every layer."""
-    if problem.beside is None:
+    if problem.beside is None or "local" not in problem.beside.places:
         return []
     return [
         OneProcess(problem, room, t)
@@ -174,7 +174,9 @@ def _measured(problem: Problem, room: Room, kinds: Collection[Kind]) -> list[Mea
     return [
         MeasuredWhole(problem, room, whole, names.index(whole.resource))
         for whole in wholes
-        if ("process" if whole.place == "local" else "workers") in kinds
+        if problem.beside is not None
+        and whole.place in problem.beside.places
+        and ("process" if whole.place == "local" else "workers") in kinds
         and all(whole.resource in layer.on for layer in problem.layers)
     ]
 
@@ -183,7 +185,7 @@ def _stages_of(problem: Problem, *, split_stages: bool) -> tuple[Problem, Proble
     """Return the problem with its rows on servers, and its arrays; None where rows cannot be there."""
     beside = problem.beside
     if beside is not None:
-        if beside.server_core_s is None:
+        if beside.server_core_s is None or "servers" not in beside.places:
             return None
         embeddings = [layer for layer in problem.layers if layer.kind == "embedding"]
         if not all(_can_be_served(problem, layer) for layer in embeddings):
