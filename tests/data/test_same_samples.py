@@ -131,9 +131,7 @@ def test_files_of_unlike_schemas_in_partitions_give_the_samples_of_one_table(
         ("colour", None, "has no column `colour`"),
     ],
 )
-def test_a_file_whose_columns_are_not_those_of_the_first_is_named(
-    tmp_path, column, values, complaint
-):
+def test_a_file_whose_columns_are_not_those_of_the_first_is_named(tmp_path, column, values, complaint):
     first = table_of(2)
     place = first.column_names.index(column)
     other = first.drop([column]) if values is None else first.set_column(place, column, pa.array(values))
