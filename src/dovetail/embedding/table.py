@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dovetail.embedding.arrays import as_bags, as_gradients, as_keys, check_bags, in_bag_order, own_keys
 from dovetail.embedding.checkpoints.format import Checkpoint, Kind, TableSettings
-from dovetail.embedding.checkpoints.loading import LoadOptions, fill, find_chains, looks_of, optimizer_of
+from dovetail.embedding.checkpoints.loading import LoadOptions, fill, find_chains, optimizer_of
 from dovetail.embedding.checkpoints.saving import Saver
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.eviction import KeyLog
@@ -339,7 +339,7 @@ class Table:
             optimizer = described(self.optimizer)
             if self.owed is not None:
                 self.owed.save()
-                optimizer["looked_at"] = self.owed.looked_at
+                optimizer["looks"] = [list(each) for each in self.owed.looks]
             settings = TableSettings(
                 width=self.width,
                 optimizer=optimizer,
@@ -361,9 +361,10 @@ class Table:
 
         The folder of one checkpoint, such as saved/000002-delta, stands for that one, whatever was saved after it.
         `options` are those of a new table. Budgets and shards may differ from those of the table that was saved: only
-        keys of `shard` are taken.
+        keys of `shard` are taken. Rows that owed noise of another stream `before` get it.
         """
         settings, chains = find_chains(path)
+        before = options.pop("before", None)
         options["optimizer"] = optimizer_of(settings, options.get("optimizer"))
         table = cls(
             width=settings.width,
@@ -372,9 +373,7 @@ class Table:
             **options,
         )
         try:
-            if table.owed is not None:
-                table.owed.look_back(looks_of(chains))
-            fill(table._store, chains, shard=table.shard, num_shards=table.num_shards)
+            fill(table._store, chains, shard=table.shard, num_shards=table.num_shards, before=before)
             if table.on_device is not None:
                 table.on_device.stepper.set_clock()
         except BaseException:
