@@ -282,6 +282,12 @@ class Table:
             if self.on_device is not None:
                 self.on_device.stepper.begin_step(step, factor)
 
+    def has_had(self, step: int) -> None:
+        """Say that the table has had so many steps: rows that owe noise are read and saved as they are after those."""
+        if self.owed is not None:
+            with self._lock:
+                self.owed.step = step
+
     def limit_norms(self, max_norm: float, *, norm_type: float = 2.0) -> None:
         """Have the following updates scale a row down to `max_norm` before they step it, where its norm is above.
 
@@ -355,6 +361,8 @@ class Table:
     def load(
         cls,
         path: str | Path | Sequence[str | Path],
+        *,
+        before: OwedNoise | None = None,
         **options: Unpack[LoadOptions],
     ) -> Table:
         """Return a table with the rows of the newest checkpoint in `path`, or in several: one of each old shard.
@@ -364,7 +372,6 @@ class Table:
         keys of `shard` are taken. Rows that owed noise of another stream `before` get it.
         """
         settings, chains = find_chains(path)
-        before = options.pop("before", None)
         options["optimizer"] = optimizer_of(settings, options.get("optimizer"))
         table = cls(
             width=settings.width,

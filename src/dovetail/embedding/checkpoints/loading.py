@@ -40,7 +40,6 @@ class LoadOptions(TypedDict, total=False):
     expected_rows: int | None
     threads: int
     owed: OwedNoise | None
-    before: OwedNoise | None
 
 
 def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[TableSettings, list[list[Checkpoint]]]:
