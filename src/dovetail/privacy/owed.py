@@ -26,7 +26,8 @@ say more of the row than either. Therefore
 - reading a row at step t changes nothing: it adds the draw from a to t, and the step t + 1 that the row is then part of
   draws the same again, from a to t, before its own, from t to t + 1;
 - a checkpoint at step c is looked at: from then on no stretch goes across c. Rows are saved as they are, and whoever
-  reads a checkpoint adds what they owe up to c, as a run that goes on from it does. It costs a list of steps;
+  reads a checkpoint adds what they owe up to c, as a run that goes on from it does. It costs a list of steps, and
+  what a row gets later hangs on where they were: two runs have the same noise if they were saved at the same steps;
 - where a run goes on with other settings, and so with another stream, rows are settled as they are loaded, by what they
   owed until then.
 """
