@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
+import dovetail
 from dovetail.cli.main import app
 
 ROOT = Path(__file__).parents[1]
@@ -288,3 +290,10 @@ def test_a_guide_says_where_everything_it_uses_is_imported_from(page: Path) -> N
             has_name = hasattr(importlib.import_module(module), name)
             assert has_name or importlib.util.find_spec(f"{module}.{name}"), f"{name_of(page)}: {module} has no {name}"
     assert not used - set(imported), f"{name_of(page)} does not say where {sorted(used - set(imported))} come from"
+
+
+def test_a_citation_names_the_version_that_there_is() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+    assert citation["version"] == dovetail.__version__
+    assert {"cff-version", "message", "title", "authors", "license"} <= set(citation)
