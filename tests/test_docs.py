@@ -18,6 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 import dovetail
+from dovetail.cli.examples import EXAMPLES
 from dovetail.cli.main import app
 
 ROOT = Path(__file__).parents[1]
@@ -297,3 +298,19 @@ def test_a_citation_names_the_version_that_there_is() -> None:
 
     assert citation["version"] == dovetail.__version__
     assert {"cff-version", "message", "title", "authors", "license"} <= set(citation)
+
+
+@pytest.mark.parametrize("command", [words for each in EXAMPLES.values() for words, _ in each])
+def test_an_example_of_the_help_can_be_typed(command: str) -> None:
+    program, *words = shlex.split(command)
+
+    assert program == "dovetail"
+    parse(words)
+
+
+def test_examples_of_the_help_are_of_the_command_whose_help_it_is() -> None:
+    below = whole_command().commands
+
+    for name, each in EXAMPLES.items():
+        assert all(words.split()[1] == name for words, _ in each)
+        assert each[0][0] in below[name].epilog
