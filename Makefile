@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` and `make test`. Both set up .venv on first use.
+# Two commands do everything: `make demo` and `make test`. Both set up .venv on first use, `make test` with its tools.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,10 +7,16 @@ PARALLEL := --numprocesses $(JOBS) --dist worksteal
 MAKEFLAGS += --jobs=2
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, and each would compile all it imports
 
-.PHONY: demo test quick quick-tests check kernels coverage other-kernels slow bench format clean
+.PHONY: demo test docs quick quick-tests check kernels coverage other-kernels slow bench format clean
 
+# The main job in six steps; `make demo ALL=1` has the rest.
 demo: .venv/installed
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/demo.py $(if $(ALL),--all)
+
+# The documentation as a site, in out/site; a warning is an error.
+docs: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "built: out/site/index.html"
 
 # Everything: lint, types, import rules and tests, those that need the machine for themselves last.
 test: check kernels
@@ -20,14 +26,14 @@ test: check kernels
 # Under a minute: the same without tests that start processes, train or measure time; the type checker beside the tests.
 quick: check quick-tests
 
-quick-tests: .venv/installed
+quick-tests: .venv/installed-dev
 	$(BIN)/pytest $(PARALLEL) -m 'not slow and not alone and not processes'
 
 # Beside the type checker, which takes one core: what both processes of the tests would otherwise compile.
-kernels: .venv/installed
+kernels: .venv/installed-dev
 	$(BIN)/python .ci/compile.py
 
-check: .venv/installed
+check: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -40,18 +46,18 @@ coverage: kernels
 	$(BIN)/python .ci/packages.py
 
 # What compares computed numbers, with the kernels that other processors get: none may hang on one maker's last bits.
-other-kernels: .venv/installed
+other-kernels: .venv/installed-dev
 	set -e; for kernels in ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE; do \
 	  echo "$$kernels"; env $$kernels $(BIN)/pytest $(PARALLEL) -m 'numbers and not slow and not alone'; \
 	done
 
-slow: .venv/installed
+slow: .venv/installed-dev
 	$(BIN)/pytest --hypothesis-profile anew -m 'slow or hypothesis'
 
-bench: .venv/installed
+bench: .venv/installed-dev
 	$(BIN)/python benchmarks/planning.py
 
-format: .venv/installed
+format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -62,5 +68,9 @@ clean:
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Dovetail needs Python 3.11 or newer, this is " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[serve]"
+	touch $@
+
+.venv/installed-dev: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $@

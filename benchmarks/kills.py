@@ -5,6 +5,8 @@
     python benchmarks/kills.py --modes sharded                     # 51 kills of workers that own rows
     python benchmarks/kills.py --modes local --kills 20 --seeds 0 1 2 3 4   # 100 kills of runs in one process
     python benchmarks/kills.py --modes command --kills 5 --seeds 0 1        # those of `dovetail train` itself
+    python benchmarks/kills.py --modes files --kills 25 --seeds 0 1 2 3     # 100 of it, from Parquet files with a cache
+    python benchmarks/kills.py --modes sharded-command --kills 10 --seeds 0 1   # 20, with two workers
 
 Each run trains a model that counts (gradient 1 a sample) with two servers and two workers, three in a ring, while
 processes of any role are killed (SIGKILL), a quarter of them two at once, on average every 2 s. At the end the tables
@@ -12,8 +14,10 @@ and the dense parameters of the last checkpoint are compared with the data; in `
 to those of a run without kills. With `sharded` there are three workers that own the rows, and no other process: a run
 goes back each time, and every sample counts once. A run in one process (`local`) is killed at any moment, often while a
 checkpoint is written, and goes on from its newest checkpoint: bit-equal, with Adam. Its processes are forks, which
-saves their start; with `command` they are `dovetail train` and `dovetail train --resume`. A row for each run, the
-totals last.
+saves their start; with `command` they are `dovetail train` and `dovetail train --resume`. With `files` the samples come
+from Parquet files, through a cache that is thrown away now and then, and a quarter of the kills come at any time after
+the start of the command; with `sharded-command` two workers own the rows, and who watches them is killed. A row for
+each run, the totals last.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ sys.path.insert(0, str(ROOT))
 
 from tests.runtime.many_kills import MODES, Killed, train_under_kills
 
-LOCAL = ("local", "command")
+LOCAL = {"local": "local", "command": "command", "files": "files", "sharded-command": "sharded"}
+"""Runs whose one process, or that which watches the others, is killed, by what `local_kills` calls them."""
 
 
 def main() -> None:
@@ -54,8 +59,15 @@ def main() -> None:
 def local_row(mode: str, seed: int, kills: int) -> Counter[str]:
     """Do one run in one process and print its row; return its figures."""
     with tempfile.TemporaryDirectory(prefix="dovetail-kills-") as folder:
-        command = [sys.executable, "-m", "tests.runtime.trainer.local_kills", folder, str(seed), str(kills)]
-        command += ["command"] if mode == "command" else []
+        command = [
+            sys.executable,
+            "-m",
+            "tests.runtime.trainer.local_kills",
+            folder,
+            str(seed),
+            str(kills),
+            LOCAL[mode],
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
         print(f"| {mode} | {seed} | | | | | **{done.stderr.strip().splitlines()[-1]}** |", flush=True)
@@ -63,6 +75,7 @@ def local_row(mode: str, seed: int, kills: int) -> Counter[str]:
     found = json.loads(done.stdout.splitlines()[-1])
     what = f"the bits of a run without kills, {found['steps']:,} steps" if found["is_equal"] else "**other bits**"
     what += f"; {found['while_saving']} kills while a checkpoint was written"
+    what += f", {found['while_caching']} while the cache was" if mode == "files" else ""
     print(f"| {mode} | {seed} | {found['kills']} | 0 | | {found['seconds']:.0f} | {what} |", flush=True)
     return Counter({"kills": found["kills"], "wrong": not found["is_equal"]})
 

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from dovetail.cost import evaluate
 from dovetail.errors import DovetailError
-from dovetail.orchestrate.pipeline import planned_for
+from dovetail.orchestrate.choosing import planned_for
 from dovetail.orchestrate.profiling import profiled_here
 from dovetail.orchestrate.run_files import model_run
 from dovetail.orchestrate.short_runs import short_run

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
+from generate_names import errors, metrics, python_names
 from msgspec import NODEFAULT, Struct
 
 from dovetail.cli.main import app
@@ -499,6 +500,10 @@ Without any, one process trains on all cores or a GPU, or, where something else 
     "`[compression]`": """\
 For links that are slower than computing: see [slow links](../guides/slow-links.md).
 """,
+    "`[privacy]`": """\
+`epsilon`, `delta` and `clip` go together: batches are drawn by chance then, each sample's gradient is clipped, and
+every step gets noise. `aggregation` stands by itself.
+""",
     "`[network]`": """\
 Messages are encrypted and both ends checked by keys that are made for each run. Tensors in shared memory, and rings,
 are not: see [training](../concepts/training.md).
@@ -537,6 +542,9 @@ PAGES = {
     "run-file.md": run_file,
     "hosts-file.md": hosts_file,
     "commands.md": commands,
+    "python.md": python_names,
+    "errors.md": errors,
+    "metrics.md": metrics,
 }
 """The pages by file name; a new one is one function and one entry."""
 

@@ -10,6 +10,7 @@
     │   ├── DamagedFileError    a file is not what was written
     │   └── StorageError        the disk refused
     ├── ModelError              a model cannot be built, divided or trained (dovetail.models)
+    ├── EncryptionError         a key is missing or wrong, or a file not encrypted (dovetail.encryption)
     ├── LinkError               a link cannot be measured (dovetail.profiler)
     ├── TrainingError           a training run cannot start or go on (dovetail.runtime)
     ├── WireError               bytes between processes are not a message

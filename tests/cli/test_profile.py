@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from typer.testing import CliRunner, Result
 
 import dovetail
@@ -70,8 +71,38 @@ def test_a_plan_for_the_cloud_rents_nothing_that_stands_here(tmp_path: Path) -> 
     assert {each.name for each in dovetail.read_problem(str(path)).resources} == {"gpu_1x_a100", "c7i.large"}
     assert planned.exit_code == 0, planned.stderr
     assert "machine" not in json.loads(path.read_text())  # nor are these cores those of what is rented
-    stages = json.loads(planned.stdout.splitlines()[-1])["stages"]
-    assert {stage["resource"] for stage in stages} <= {"gpu_1x_a100", "c7i.large"}
+    plan = json.loads(planned.stdout.splitlines()[-1])
+    assert {stage["resource"] for stage in plan["stages"]} <= {"gpu_1x_a100", "c7i.large"}
+    assert "first_node_per_hour" not in plan  # two clouds: nobody says what their first node costs
+
+
+def test_a_plan_for_one_cloud_costs_an_hour_what_all_machines_cost_that_launch_asks_for(tmp_path: Path) -> None:
+    path, plan_path = tmp_path / "problem.toml", tmp_path / "plan.json"
+    profiled = run(
+        *("profile", "ctr-dnn", *SMALL, "--out", path, "--network-gb-per-s", "1"),
+        *("--resources", "aws:g5.xlarge", "--resources", "aws:c7i.large"),
+    )
+    assert profiled.exit_code == 0, profiled.stderr
+    assert "for the first node, whose 3 cores run launcher, coordinator and servers" in profiled.stderr
+    costs = []
+    for spot in ([], ["--spot"]):
+        planned = run("plan", path, "--out", plan_path, *spot)
+        assert planned.exit_code == 0, planned.stderr
+        plan = json.loads(plan_path.read_text())
+        launched = run("launch", plan_path, "--to", "skypilot", "--json")  # the problem lies beside the plan
+        assert launched.exit_code == 0, launched.stderr
+        facts = json.loads(launched.stdout.splitlines()[-1])
+        checked = json.loads(run("check", path, plan_path, "--json").stdout.splitlines()[-1])
+        _, head, *rented = yaml.safe_load_all(facts["manifest"])
+
+        assert f"${plan['first_node_per_hour']:.4g} of it for the first node" in planned.stdout
+        assert facts["head_usd_per_hour"] == pytest.approx(plan["first_node_per_hour"])
+        assert facts["usd_per_hour"] == pytest.approx(plan["cost_per_hour"])
+        assert checked["cost_per_hour"] == pytest.approx(plan["cost_per_hour"])
+        assert all(task["resources"].get("use_spot", False) is bool(spot) for task in rented)
+        assert "use_spot" not in head["resources"]
+        costs.append(plan["cost_per_hour"])
+    assert costs[1] < costs[0]
 
 
 def test_training_sees_as_many_samples_as_the_data_have(tmp_path: Path) -> None:

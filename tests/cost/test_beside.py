@@ -107,6 +107,34 @@ def test_a_step_over_stages_is_filled_and_drained() -> None:
     assert batch_s(found) == pytest.approx(0.05 + 0.4 + sum(passing))
 
 
+def test_several_workers_share_a_part_of_what_one_spends_on_rows() -> None:
+    # 0.4 s of one core, half of it shared by four: 0.2 + 0.05; the tower takes 2 / 4.
+    shared = problem(beside(client_parallel={"cpu": 0.5}))
+    found = priced(ON_CPU, shared, place="servers", servers=1, readers=1)
+
+    assert found.stage_seconds == pytest.approx((0.75,))
+    assert {part.part: part.seconds_per_batch for part in found.parts}["rows"] == pytest.approx(0.25)
+
+
+def test_those_who_take_more_cores_than_there_are_take_turns() -> None:
+    # Four workers of (0.4 + 2) / 4, a server of 0.8 and a reader of 0.6 s are 3.8 s of cores: on two, 1.9 s.
+    small = problem(machine=SharedMachine(name="here", cores=2))
+    found = priced(ON_CPU, small, place="servers", servers=1, readers=1)
+
+    assert batch_s(found) == pytest.approx(0.05 + 1.9)
+    assert found.violations == ("6 cores are more than the 2 of all machines",)
+    # One process: four threads that share 3 s, and a reader, are 3.6 s of two cores.
+    assert batch_s(priced(ON_CPU, small, place="local", readers=1)) == pytest.approx(1.8)
+
+
+def test_rows_are_only_where_the_problem_allows_them() -> None:
+    only = problem(beside(places=("servers",)))
+
+    with pytest.raises(PlanError, match='place = "local", and rows may be: servers'):
+        priced(ON_CPU, only, place="local", readers=1)
+    assert batch_s(priced(ON_CPU, only, place="servers", servers=1, readers=1)) > 0
+
+
 def test_what_was_measured_as_a_whole_goes_before_the_formulas() -> None:
     whole = Whole(place="local", resource="gpu", units=1, cores=4, seconds_per_batch=0.9)
     sharded = Whole(place="sharded", resource="gpu", units=2, cores=6, seconds_per_batch=0.4)

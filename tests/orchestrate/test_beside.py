@@ -16,13 +16,17 @@ from dovetail.orchestrate.beside import (
     read_seconds,
     said_to_go_on,
     server_parts,
+    shared_part,
     with_fed_units,
+    with_those_between,
 )
+from dovetail.orchestrate.choosing import chosen_by
 from dovetail.orchestrate.run_files import model_run
 from dovetail.orchestrate.short_runs import ShortRun, short_run
+from dovetail.planner.demands import Demands
 from dovetail.runtime.planned.from_plan import Machine
 from dovetail.runtime.planned.layouts import in_one_process
-from dovetail.spec import Beside, Problem, Whole
+from dovetail.spec import Beside, Plan, Problem, Whole
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages
 
 SMALL = {"hidden": [8, 4], "width": 4, "num_rows": 26_000}
@@ -46,6 +50,15 @@ def test_every_part_has_its_share_of_what_is_left_by_weight():
     now[0] = 31.0  # this took more
     assert allowance.next() == 0.0
     assert allowance.where() == "3 of 3, 31 of 30 s gone"
+
+
+def test_a_part_whose_share_is_too_little_to_begin_has_enough_while_there_is_any():
+    now = [0.0]
+    allowance = Allowance(10.0, [1.0] * 20, clock=lambda: now[0])
+
+    assert allowance.next() == 2.0  # a share would be half a second
+    now[0] = 9.0
+    assert allowance.next() == 1.0
 
 
 def test_what_takes_long_says_so_until_it_is_over():
@@ -192,11 +205,71 @@ def test_what_runs_beside_the_layers_is_measured_by_real_runs(monkeypatch):
     assert beside.server_core_s is not None
     assert beside.server_core_s > 0
     assert beside.client_s["cpu"] > 0
+    assert 0 <= beside.client_parallel["cpu"] <= 1
     layouts = [(whole.place, whole.units, whole.servers) for whole in beside.wholes]
-    assert layouts == [("local", 2, 0), ("local", 1, 0), ("servers", 1, 1), ("sharded", 2, 0)]
+    assert layouts == [("local", 2, 0), ("servers", 1, 1), ("local", 1, 0), ("servers", 2, 1), ("sharded", 2, 0)]
     assert [machine.cores for machine in found.machines] == [2]
     assert any("reading: " in line for line in told)
-    assert any("(5 of 5, " in line for line in told)
+    assert any("(6 of 6, " in line for line in told)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("workers", [2, 7])
+def test_what_several_workers_share_is_found_from_what_each_takes(shared: float, workers: int):
+    each_s = 0.4 * (1 - shared + shared / workers)
+
+    assert shared_part(0.4, each_s, workers) == pytest.approx(shared)
+    assert shared_part(0.4, 0.9, workers) == 0.0  # each takes more than one alone
+    assert shared_part(0.4, -0.1, workers) == 1.0
+
+
+def test_between_two_numbers_of_threads_that_were_run_amdahl_holds_and_beyond_them_nothing_is_said():
+    def whole(units: int, seconds: float) -> Whole:
+        return Whole(place="local", resource="cpu", units=units, cores=units, seconds_per_batch=seconds, error=0.1)
+
+    # 0.2 s are serial and 0.8 s shared: 1.0 s on one thread, 0.4 s on four, 0.25 s on sixteen.
+    found = with_those_between([whole(16, 0.25), whole(1, 1.0), whole(4, 0.4)])
+
+    by_units = {each.units: each for each in found}
+    assert sorted(by_units) == list(range(1, 17))
+    assert all(by_units[k].seconds_per_batch == pytest.approx(0.2 + 0.8 / k) for k in by_units)
+    assert {k for k, each in by_units.items() if not each.between} == {1, 4, 16}
+    assert all(each.cores >= each.units for each in found)
+
+
+def test_where_threads_are_in_each_others_way_those_between_lie_on_a_line():
+    one = Whole(place="local", resource="cpu", units=1, cores=1, seconds_per_batch=1.0)
+    three = Whole(place="local", resource="cpu", units=3, cores=3, seconds_per_batch=2.0)
+
+    assert [each.seconds_per_batch for each in with_those_between([one, three])][-1] == pytest.approx(1.5)
+
+
+@pytest.mark.processes
+def test_what_is_chosen_has_been_run_twice_and_a_plan_on_a_formula_alone_is_not_believed():
+    layers = [make_layer("embedding", {"cpu": make_layer_time(1e-9)}, kind="embedding")]
+    layers += [make_layer("rest", {"cpu": make_layer_time(1e-9)})]  # over servers it is next to nothing
+    cpu = make_resource("cpu", kind="cpu", limit=8)
+    problem = make_problem(layers=layers, resources=[cpu], batch=500)
+    told: list[str] = []
+    chosen: list[Plan] = []
+
+    def choose(found: Problem) -> Plan:
+        chosen.append(chosen_by(Demands())(found))
+        return chosen[-1]
+
+    measurer = BesideMeasurer(
+        small_run(), problem, Machine(cores=1, gpus=0), seconds=16.0, choose=choose, tell=told.append
+    )
+    found = measurer.measure()
+
+    assert found.beside is not None
+    last = chosen[-1]
+    known = next(
+        each for each in found.beside.wholes if each.place == last.place and each.units == last.stages[0].units
+    )
+    assert last.samples_per_s == pytest.approx(500 / known.seconds_per_batch)
+    runs = [line for line in told if " samples/s ± " in line]
+    assert len(runs) >= 3  # one process, a server and a worker, and one of them again
 
 
 @pytest.mark.processes

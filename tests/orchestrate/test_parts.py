@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from dovetail.cost import evaluate
+from dovetail.orchestrate.choosing import planned_for
 from dovetail.orchestrate.parts import MeasuredParts, corrected, part_table
-from dovetail.orchestrate.pipeline import compared, planned_for
+from dovetail.orchestrate.pipeline import compared
 from dovetail.orchestrate.profiling import profiled_here
 from dovetail.orchestrate.replanning import train_planned
 from dovetail.orchestrate.run_files import model_run

@@ -45,7 +45,7 @@ def test_a_program_measures_plans_and_trains_a_model_in_one_call(tmp_path):
     assert shown == [found.planned]
     assert any(line.startswith("measuring") for line in told)
     assert any(line.startswith("reading: ") for line in told)
-    assert "planning ..." in told
+    assert "planning, 10 s at most ..." in told
     assert found.problem.machines
     assert read_problem(tmp_path / "run" / "problem.json") == found.problem
     assert read_plan(tmp_path / "run" / "plan.json").stages == found.planned.plan.stages

@@ -15,6 +15,7 @@ from dovetail.spec import (
     Layer,
     LayerTime,
     Link,
+    Place,
     Problem,
     ResourceType,
     RowCacheCurve,
@@ -98,9 +99,12 @@ class Trial:
         if self.beside is not None:
             for whole in self.beside.wholes:
                 known.add((whole.place, whole.resource, whole.units, whole.servers))
-                yield from self.whole(whole)
-            yield from self.local(known)
-            if self.beside.server_core_s is not None and self.rows <= self.memory():
+                if whole.place in self.beside.places:
+                    yield from self.whole(whole)
+            if "local" in self.beside.places:
+                yield from self.local(known)
+            can_be_served = self.beside.server_core_s is not None and "servers" in self.beside.places
+            if can_be_served and self.rows <= self.memory():
                 yield from self.over_servers(known)
         else:
             yield from self.over_servers(known)
@@ -284,7 +288,8 @@ class Trial:
             for layer in mine:
                 time = layer.on[name]
                 if beside is not None and layer.kind == "embedding":
-                    compute += beside.client_s[name] * self.share[layer.name] / k
+                    shared = beside.client_parallel.get(name, 1.0)
+                    compute += beside.client_s[name] * self.share[layer.name] * (1 - shared + shared / k)
                     continue
                 compute += time.compute_s * (1 - time.compute_parallel + time.compute_parallel / k)
                 comm += time.comm_s * (1 - time.comm_parallel + time.comm_parallel / k)
@@ -362,7 +367,22 @@ def drawn(seed: int) -> tuple[Problem, int | None]:
         machines=machines,
         beside=drawn_beside(draw, names, cpu_like, batch) if has_beside else None,
     )
-    return problem, draw.choice([None, None, None, 1, 2])
+    max_stages = draw.choice([None, None, None, 1, 2])
+    if problem.beside is not None:  # drawn apart, so that all else of a seed stays as it is
+        problem = msgspec.structs.replace(problem, beside=more_of_beside(random.Random(f"more {seed}"), problem.beside))
+    return problem, max_stages
+
+
+def more_of_beside(draw: random.Random, beside: Beside) -> Beside:
+    shared = {name: draw.choice([0.0, 0.5, 0.9]) for name in beside.client_s if draw.random() < 0.4}
+    wholes = tuple(  # servers and readers that take turns with others
+        msgspec.structs.replace(whole, cores=max(0, whole.cores - draw.randint(0, whole.servers)))
+        for whole in beside.wholes
+    )
+    places: tuple[Place, ...] = draw.choice([("servers",), ("local", "servers"), ("local", "sharded")])
+    return msgspec.structs.replace(
+        beside, client_parallel=shared, wholes=wholes, places=places if draw.random() < 0.2 else beside.places
+    )
 
 
 def drawn_layer(draw: random.Random, number: int, names: list[str], *, is_table: bool) -> Layer:

@@ -33,10 +33,10 @@ def check(
     from dovetail.cost import evaluate_plan
 
     with errors_shown(as_json=as_json):
-        problem = problem_from(
-            problem_file, catalogue, spot=spot, min_samples_per_s=min_samples_per_s, finish_in=finish_in
-        )
         plan = _one_plan(plan_file)
+        problem = problem_from(
+            problem_file, catalogue, spot=spot or plan.spot, min_samples_per_s=min_samples_per_s, finish_in=finish_in
+        )
         found = evaluate_plan(problem, plan, split_stages=split_stages)
     warnings = _warnings(problem, plan)
     for warning in warnings:
@@ -44,6 +44,8 @@ def check(
     if as_json:
         crosses = ("egress_cost", "egress_bytes") if found.egress_bytes > 0 else ()
         facts = {name: getattr(found, name) for name in ("samples_per_s", "cost_per_hour", "hours", "cost", *crosses)}
+        if problem.first_node is not None:
+            facts["first_node_per_hour"] = problem.first_node_per_hour
         if found.parts:
             facts |= {"cores": found.cores, "parts": [msgspec.to_builtins(part) for part in found.parts]}
         print_line(json.dumps({**facts, "violations": list(found.violations), "warnings": warnings}))
@@ -52,6 +54,11 @@ def check(
             f"{format_count(found.samples_per_s)} samples/s, {format_usd(found.cost_per_hour)} per hour, "
             f"{format_duration(found.hours * 3600)}, {format_usd(found.cost)} in all"
             + (f", {format_usd(found.egress_cost)} of it egress" if found.egress_bytes > 0 else "")
+            + (
+                f"; {format_usd(problem.first_node_per_hour)} of each hour is the first node"
+                if problem.first_node is not None
+                else ""
+            )
         )
         for part in found.parts:
             cores = f" on {part.cores} core{'s' * (part.cores != 1)}" if part.cores else ""

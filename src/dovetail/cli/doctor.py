@@ -105,7 +105,7 @@ def _packages() -> Iterator[Finding]:
     for package in wanted:
         by_extra.setdefault(package.extra, []).append(package)
     for extra, members in by_extra.items():
-        if extra == "dev":
+        if extra in ("dev", "docs"):
             continue
         lacking = [
             f"{member.name}{member.bounds} ({member.version or 'none'} is installed)"

@@ -16,10 +16,12 @@ from dovetail.cli.evaluate import evaluate
 from dovetail.cli.export import export
 from dovetail.cli.jobs import cancel, cluster, drain, jobs, logs, resize, submit
 from dovetail.cli.join import join
+from dovetail.cli.keygen import keygen
 from dovetail.cli.launch import launch
 from dovetail.cli.link import link
 from dovetail.cli.plan import plan
 from dovetail.cli.predict import predict
+from dovetail.cli.privacy import privacy
 from dovetail.cli.problem import problem
 from dovetail.cli.profile import profile
 from dovetail.cli.run import run
@@ -61,9 +63,11 @@ app.command()(check)
 app.command()(profile)
 app.command()(run)
 app.command()(train)
+app.command()(privacy)
 app.command()(join)
 app.command()(launch)
 app.command("site-keys")(site_keys)
+app.command()(keygen)
 app.command()(evaluate)
 app.command()(predict)
 app.command()(export)

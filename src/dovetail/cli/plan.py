@@ -84,6 +84,8 @@ def plan(
     if compare:
         _refuse_with_compare(load_policy, save_policy, measured, plot_learning)
     with errors_shown(as_json=as_json):
+        import msgspec
+
         from dovetail.planner.compile import compile_kernels
         from dovetail.planner.demands import Demands
         from dovetail.planner.methods import Options, check_method
@@ -131,6 +133,7 @@ def plan(
                 plans = pareto_plans(problem, demands, points=points, clock=time.perf_counter)
             else:
                 plans = [_one_plan(method, problem, demands, options)]
+        plans = [msgspec.structs.replace(plan, spot=spot) for plan in plans]
         encoded = _encode(plans, pareto=pareto)
         if out is not None:
             write_file(out, encoded + b"\n")

@@ -64,6 +64,8 @@ def print_plan(problem: Problem, demands: Demands, plan: Plan) -> None:
         console.print(f"run     {format_count(plan.measured_samples_per_s)} samples/s measured", highlight=False)
     console.print(f"time    {format_duration((plan.hours or 0.0) * 3600)}", highlight=False)
     per_hour = f"{format_usd(plan.cost_per_hour)} per hour"
+    if plan.first_node_per_hour is not None:
+        per_hour += f", {format_usd(plan.first_node_per_hour)} of it for the first node"
     if plan.egress_bytes is not None:
         usd = plan.egress_cost or 0.0
         console.print(f"units   {format_usd(plan.cost - usd)}, {per_hour}", highlight=False)

@@ -8,6 +8,10 @@ Servers, n of them, that keep the rows; stages i in t_i, where embeddings take t
 
     batch = step + max(pipeline(t_1, ..., t_s, server / n), read / r)
 
+Where they take more cores than the c of all machines, which no plan does but who is told to may run, they take turns:
+
+    batch = step + max(..., (k_1 t_1 + ... + server + read) / c)              k_i: the cores of stage i
+
 `pipeline` is filled and drained with every step (`cost.pipeline.sync_step_seconds`). A layout that was measured as a
 whole takes what was measured.
 
@@ -50,7 +54,10 @@ def served(problem: Problem) -> Problem:
         share = layer.output_bytes / all_bytes if all_bytes > 0 else 1 / len(embeddings)
         on = {
             name: LayerTime(
-                compute_s=beside.client_s[name] * share, comm_s=0.0, compute_parallel=1.0, comm_parallel=1.0
+                compute_s=beside.client_s[name] * share,
+                comm_s=0.0,
+                compute_parallel=beside.client_parallel.get(name, 1.0),
+                comm_parallel=1.0,
             )
             for name in layer.on
             if name in beside.client_s
@@ -82,7 +89,14 @@ def _layout(whole: Whole) -> tuple[Place, str, int, int]:
 def check_place(problem: Problem, stages: Sequence[Stage], place: Place, servers: int, readers: int) -> None:
     """Refuse a place of rows that these stages cannot have, and parts that are missing."""
     beside = problem.beside
-    if beside is None or whole_of(beside, place, stages, servers) is not None:
+    if beside is None:
+        return
+    if place not in beside.places:
+        raise PlanError(
+            f'the plan has place = "{place}", and rows may be: {", ".join(beside.places)}',
+            hint="plan again, or add it to beside.places where it can run",
+        )
+    if whole_of(beside, place, stages, servers) is not None:
         return
     if place == "sharded":
         measured = sorted({f"{each.units} x {each.resource}" for each in beside.wholes if each.place == "sharded"})
@@ -147,15 +161,37 @@ def batch_seconds(
     if beside is None:
         return max(stage_s)
     read_s = beside.read_core_s / readers if readers else 0.0
+    work_s = _core_seconds(problem, stages, stage_s, servers=servers if place == "servers" else 0, readers=readers)
+    turns_s = work_s / all_cores(problem)
     if place == "local":
-        return max(*stage_s, read_s)
+        return max(*stage_s, read_s, turns_s)
     parts_s = [*stage_s, (beside.server_core_s or 0.0) / servers]
     if beside.micro_batch is None:
         piped_s = max(parts_s)
     else:
         pieces = micro_batches(problem.training.batch, beside.micro_batch, stages[0].units)
         piped_s = sync_step_seconds(parts_s, [*(stage.units for stage in stages), servers], micro_batches=pieces)
-    return beside.step_s + max(piped_s, read_s)
+    return beside.step_s + max(piped_s, read_s, turns_s)
+
+
+def _core_seconds(
+    problem: Problem, stages: Sequence[Stage], stage_s: Sequence[float], *, servers: int, readers: int
+) -> float:
+    """Return the seconds of cores that a batch takes: of units of kind cpu, servers and readers."""
+    beside = problem.beside
+    units = sum(
+        stage.units * seconds
+        for stage, seconds in zip(stages, stage_s, strict=True)
+        if stage.resource in problem.cpu_types
+    )
+    if beside is None:
+        return units
+    return units + (beside.server_core_s or 0.0) * (servers > 0) + beside.read_core_s * (readers > 0)
+
+
+def all_cores(problem: Problem) -> float:
+    """Return the cores of all machines; infinity where none is said."""
+    return sum(machine.cores * machine.count for machine in problem.machines) or math.inf
 
 
 def host_cores(problem: Problem, resource: str) -> int:
@@ -215,10 +251,11 @@ def parts_of(
 def _client_seconds(problem: Problem, stages: Sequence[Stage]) -> float:
     """Return what workers spend on rows that servers keep, in a problem that is `served`."""
     return sum(
-        layer.on[stage.resource].compute_s / stage.units
+        time.compute_s * (1 - time.compute_parallel + time.compute_parallel / stage.units)
         for stage in stages
         for layer in problem.layers[stage.first_layer : stage.last_layer + 1]
         if layer.kind == "embedding"
+        for time in (layer.on[stage.resource],)
     )
 
 
@@ -233,9 +270,9 @@ def machine_violations(problem: Problem, stages: Sequence[Stage], cores: int, *,
     if place == "local":
         return _one_machine_violations(machines, stages[0], cores)
     found = []
-    all_cores = sum(machine.cores * machine.count for machine in machines)
-    if cores > all_cores:
-        found.append(f"{cores} cores are more than the {all_cores} of all machines")
+    there_are = sum(machine.cores * machine.count for machine in machines)
+    if cores > there_are:
+        found.append(f"{cores} cores are more than the {there_are} of all machines")
     used: Counter[str] = Counter()
     for stage in stages:
         used[stage.resource] += stage.units

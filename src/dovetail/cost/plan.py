@@ -2,7 +2,7 @@
 
     stage samples/s = B / time(k);  plan samples/s = min over stages
     hours = epochs * samples / (plan samples/s) / 3600
-    cost  = hours * sum over stages of price_per_hour * k  +  egress
+    cost  = hours * (sum over stages of price_per_hour * k  +  first node)  +  egress
     egress = epochs * samples / B * sum over cuts between sites of bytes * price per byte, there and back
 
 B is the batch, k the units of a stage. Where a problem says what runs beside the layers, and a plan where its rows are,
@@ -179,6 +179,7 @@ def _priced(
     hours = problem.training.total_samples / batch * batch_s / 3600
     paid_as, more_cores = core_type(problem), cores - sum(cores_of(problem, stages, fed=False))
     cost_per_hour = sum(problem.resource(stage.resource).price_per_hour * stage.units for stage in stages)
+    cost_per_hour += problem.first_node_per_hour
     if paid_as is not None:
         cost_per_hour += paid_as.price_per_hour * more_cores
     egress_cost, egress_bytes = _egress(problem, stages)

@@ -85,6 +85,9 @@ def _preface(planned: PlannedNodes) -> str:
         for group in planned.groups
         if group.instance is None
     ]
+    lines += [
+        f"# Have {group.instance} be spot nodes: the price is theirs." for group in planned.groups if group.is_spot
+    ]
     if planned.run is None:
         lines.append(f"# Add the run file: put it as {RUN} beside {PLAN} in the ConfigMap below.")
     if planned.claim is None:

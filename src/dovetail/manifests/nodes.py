@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dovetail.catalogue import Catalogue
 from dovetail.errors import SpecError, did_you_mean
 from dovetail.manifests.pool import NodePool
-from dovetail.manifests.prices import NodePrices, prices_of
+from dovetail.manifests.prices import NodePrices, prices_of, size_of_first_node
 from dovetail.runtime.launch.hosts.shipped_files import data_of
 from dovetail.runtime.planned.units import units_of
 from dovetail.spec.plan import Plan
@@ -21,10 +21,6 @@ from dovetail.spec.run import Run
 
 PLAN, RUN = "plan.json", "run.toml"
 """What plan and run file are called where they are started."""
-ROLES = 2
-"""Processes beside the servers that do not train: the launcher and the coordinator."""
-BASE_BYTES = 4 << 30
-"""Memory of the first node beside the servers' rows: Python, PyTorch and Ray."""
 LONGEST_NAME = 40
 """Kubernetes takes 63 letters of a name, and operators add some of their own."""
 
@@ -103,11 +99,12 @@ def planned_nodes(
                 cloud=entry.cloud if entry is not None else None,
                 instance=entry.instance if entry is not None else None,
                 accelerator=entry.accelerator if entry is not None else None,
+                is_spot=plan.spot and entry is not None,
             )
         )
     servers = plan.servers if plan.servers is not None else run.servers.count if run is not None else 1
     host_bytes = run.servers.host_bytes if run is not None else 1 << 30
-    head_cores, head_bytes = ROLES + servers, BASE_BYTES + servers * host_bytes
+    head_cores, head_bytes = size_of_first_node(servers, host_bytes)
     return PlannedNodes(
         name=name_of(name),
         groups=tuple(groups),
@@ -130,6 +127,9 @@ def notes(planned: PlannedNodes, *, here: str) -> list[str]:
     `here` says what becomes of the manifest's folder.
     """
     lines = [f"Costs {planned.prices}"]
+    spot = [group.type for group in planned.groups if group.is_spot]
+    if spot:
+        lines.append(f"Spot: {', '.join(spot)} may be taken back at any time; the run goes on with what is left.")
     if planned.code:
         lines.append(f"Your own code goes along: {', '.join(planned.code)}.")
     for path in planned.data:

@@ -23,3 +23,5 @@ class NodePool:
     instance: str | None = None
     """As the cloud calls it, where the type is the catalogue's."""
     accelerator: str | None = None
+    is_spot: bool = False
+    """Whether the cloud may take them back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from dovetail.manifests.nodes import PlannedNodes, notes, train_line
@@ -42,15 +43,16 @@ def _head(planned: PlannedNodes) -> dict[str, Any]:
 def _nodes(planned: PlannedNodes, group: NodePool) -> dict[str, Any]:
     """Return the nodes of one type; they find the first one by the name that SkyPilot gives it."""
     words = shlex.join(node_words(group, head=f"{HEAD}-0.{planned.name}"))
-    need = {"cpus": f"{group.cores}+"}
+    need: dict[str, str | bool] = {"cpus": f"{group.cores}+"}
     if group.instance is not None:
         need = {"infra": str(group.cloud), "instance_type": group.instance}
+        need |= {"use_spot": True} if group.is_spot else {}
     elif group.gpus:
         need["accelerators"] = f"{group.type.upper()}:{group.gpus}"
     return _task(planned, group.name, group.nodes, need, f"until {words}; do sleep 2; done\n")
 
 
-def _task(planned: PlannedNodes, name: str, nodes: int, need: dict[str, str], run: str) -> dict[str, Any]:
+def _task(planned: PlannedNodes, name: str, nodes: int, need: Mapping[str, str | bool], run: str) -> dict[str, Any]:
     """Return a task in the image; all are of one cloud, where the plan's types are."""
     where = {} if planned.cloud is None else {"infra": planned.cloud}
     return {

@@ -1,17 +1,19 @@
 """What runs beside the layers of a model, and layouts as a whole: measured by short runs of the run's own parts.
 
 Everything has its share of the time that is given for all. A part that was not reached is left out, and that is said:
-the planner then has no formula for layouts that need it.
+the planner then has no formula for layouts that need it. In the end the planner is asked what it would choose by then,
+and that is run too, until what it chooses has been run twice: no plan rests on a formula alone, or on one lucky run.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,12 +21,15 @@ from pathlib import Path
 import msgspec
 import torch
 
+from dovetail.cost import evaluate
 from dovetail.cost.beside import micro_batches
 from dovetail.cost.pipeline import sync_step_seconds
 from dovetail.data.batch import Batch
 from dovetail.data.loader import Loader
+from dovetail.errors import PlanError
+from dovetail.orchestrate.parts import MeasuredParts, corrected
 from dovetail.orchestrate.short_runs import ShortRun, short_run
-from dovetail.runtime.planned.from_plan import Machine, Tell, quietly
+from dovetail.runtime.planned.from_plan import Machine, PlannedRun, Tell, layout_in_words, placed, quietly
 from dovetail.runtime.planned.layouts import (
     in_one_process,
     over_servers,
@@ -34,7 +39,7 @@ from dovetail.runtime.planned.layouts import (
 )
 from dovetail.runtime.prepare.run_folder import load_source, with_named_data
 from dovetail.runtime.trainer.batches_ahead import READ_SAMPLES
-from dovetail.spec import Beside, Place, Problem, SharedMachine, Whole
+from dovetail.spec import Beside, Place, Plan, Problem, SharedMachine, Stage, Whole
 from dovetail.spec.run import Run, RunWorker
 from dovetail.units import format_duration
 
@@ -55,6 +60,11 @@ WORKER = "worker"
 AT_HAND = ("cpu", "gpu")
 """What the types of this machine are called."""
 SAY_EVERY_S = 5.0
+
+Choose = Callable[[Problem], Plan]
+"""Says which plan would be run."""
+LayoutKey = tuple[Place | None, tuple[tuple[str, int, int, int], ...], int]
+"""Where rows are, the stages, and the servers."""
 
 
 class Allowance:
@@ -78,10 +88,10 @@ class Allowance:
         return max(0.0, self.seconds - self.gone_s)
 
     def next(self) -> float:
-        """Return what the next part may take: its share, by weight, of what is left."""
+        """Return what the next part may take: by weight of what is left, but enough to begin, if there is any."""
         weights = self._weights[self._begun :]
         self._begun += 1
-        return self.left_s * weights[0] / sum(weights)
+        return min(self.left_s, max(LEAST_S, self.left_s * weights[0] / sum(weights)))
 
     def where(self) -> str:
         """Return in words which part this is, and how much time is gone."""
@@ -114,6 +124,7 @@ class _Found:
     server_core_s: float | None = None
     step_s: float | None = None
     client_s: dict[str, float] = field(default_factory=dict)
+    client_parallel: dict[str, float] = field(default_factory=dict)
     host_cores: dict[str, int] = field(default_factory=dict)
     wholes: list[Whole] = field(default_factory=list)
 
@@ -132,9 +143,19 @@ class BesideMeasurer:
     """Measures what runs beside the layers of one run on one machine."""
 
     def __init__(
-        self, run: Run, problem: Problem, machine: Machine, *, seconds: float = MOST_S, tell: Tell = quietly
+        self,
+        run: Run,
+        problem: Problem,
+        machine: Machine,
+        *,
+        seconds: float = MOST_S,
+        choose: Choose | None = None,
+        tell: Tell = quietly,
     ) -> None:
-        """Get ready to measure for the problem's batch, on those of its types that this machine has."""
+        """Get ready to measure for the problem's batch, on those of its types that this machine has.
+
+        `choose` says which plan would be run by what is known; without it, none is tried.
+        """
         run = msgspec.structs.replace(with_named_data(run), stages=[])
         self._run = with_memory_for_rows(run, problem.layers, machine.memory_bytes)
         self._problem, self._machine, self._tell = problem, machine, tell
@@ -144,7 +165,8 @@ class BesideMeasurer:
         self._is_all_here = len(here) == len(problem.resources)
         self._cpu = kinds.get("cpu")
         self._gpu = kinds.get("gpu") if machine.gpus else None
-        self._found = _Found()
+        self._found, self._choose = _Found(), choose
+        self._looks: dict[LayoutKey, list[ShortRun]] = {}
         self._parts = self._all_parts()
         self._allowance = Allowance(seconds, [part.weight for part in self._parts])
 
@@ -157,9 +179,14 @@ class BesideMeasurer:
                 continue
             self._tell(f"measuring {part.words} ({self._allowance.where()}) ...")
             try:
-                part.measure(share_s)
+                with said_to_go_on(f"measuring {part.words}", self._tell):
+                    part.measure(share_s)
             except Exception as error:  # what cannot run here cannot be planned for, and the rest can
                 self._tell(f"{part.words} cannot be measured: {type(error).__name__}: {error}")
+        return self._known()
+
+    def _known(self) -> Problem:
+        """Return the problem with what is known by now."""
         found = self._found
         beside = Beside(
             read_core_s=found.read_core_s or 0.0,
@@ -168,26 +195,40 @@ class BesideMeasurer:
             step_s=found.step_s or 0.0,
             server_core_s=found.server_core_s,
             client_s=found.client_s,
-            wholes=tuple(with_fed_units(whole, found.host_cores) for whole in found.wholes),
+            client_parallel=found.client_parallel,
+            wholes=tuple(with_fed_units(whole, found.host_cores) for whole in with_those_between(found.wholes)),
         )
         machines = (machine_here(self._machine, self._problem),) if self._is_all_here else ()
         return msgspec.structs.replace(self._problem, beside=beside, machines=machines)
 
     def _all_parts(self) -> list[_Part]:
         """Return what is measured: what plans most depend on first. Kernels for a GPU compile, processes start."""
-        cores = self._machine.cores
-        parts = [_Part("reading", self._read, weight=1.0, least_s=0.0)]
-        if self._gpu is not None:
+        cores, parts = self._machine.cores, [_Part("reading", self._read, weight=1.0, least_s=0.0)]
+        has_cpu, has_gpu = self._cpu is not None, self._gpu is not None
+
+        def threads(count: int) -> _Part:
+            words = f"one process on {count} core{'s' * (count != 1)}"
+            return _Part(words, partial(self._local, on_gpu=False, threads=count), weight=1.5)
+
+        if has_gpu:
             parts.append(_Part("one process on a GPU", partial(self._local, on_gpu=True), weight=4.0))
-        if self._cpu is not None:
-            for threads in sorted({cores, max(1, cores // 4), 1}, reverse=True):
-                words = f"one process on {threads} core{'s' * (threads != 1)}"
-                parts.append(_Part(words, partial(self._local, on_gpu=False, threads=threads), weight=1.5))
+        if has_cpu:
+            parts.append(threads(cores))
             parts.append(_Part("a server and a worker on a core", partial(self._servers, on_gpu=False), weight=3.0))
-        if self._gpu is not None:
+        if has_gpu:
             parts.append(_Part("a server and a worker on a GPU", partial(self._servers, on_gpu=True), weight=3.0))
-        if self._cpu is not None and cores > 1:
-            parts.append(_Part("two workers that own the rows", self._sharded, weight=2.0))
+        if has_cpu and cores > 1:
+            several = several_workers(cores)
+            words = f"a server and {several} workers on a core each"
+            parts.append(threads(1))
+            parts.append(_Part(words, partial(self._servers, on_gpu=False, workers=several), weight=3.0))
+            for count in sorted({2, max(2, cores // 2)}):
+                words = f"{count} workers that own the rows"
+                parts.append(_Part(words, partial(self._sharded, workers=count), weight=2.0))
+        if has_cpu and cores // 4 > 1:
+            parts.append(threads(cores // 4))
+        if self._choose is not None and self._is_all_here:
+            parts.append(_Part("what the planner would choose", self._try_chosen, weight=4.0))
         return parts
 
     # -- the parts -----------------------------------------------------------------------------------------------------
@@ -219,17 +260,22 @@ class BesideMeasurer:
             units = 1 if on_gpu else threads or self._machine.cores
             self._keep("local", resource, units, 0, units, found)
 
-    def _servers(self, share_s: float, *, on_gpu: bool) -> None:
-        """Measure a server and a worker: each part of them, and the two as a whole."""
+    def _servers(self, share_s: float, *, on_gpu: bool, workers: int = 1) -> None:
+        """Measure a server and workers: each part of them, and all as a whole."""
         resource = self._gpu if on_gpu else self._cpu
-        worker = RunWorker(name=WORKER, device="cuda" if on_gpu else "cpu")
-        run = over_servers(self._run, [worker], servers=1, readers=1)
-        found = self._short(f"a server and a worker on {resource}", run, share_s)
+        worker = RunWorker(name=WORKER, count=workers, device="cuda" if on_gpu else "cpu")
+        run = over_servers(self._run, [worker], servers=1, readers=workers)
+        words = "a worker" if workers == 1 else f"{workers} workers"
+        found = self._short(f"a server and {words} on {resource}", run, share_s)
         if found is None or resource is None:
+            return
+        if workers > 1:
+            self._learn_from_several(found, resource, workers)
+            self._keep("servers", resource, workers, 1, min(max(workers, self._machine.cores), 1 + workers), found)
             return
         parts = server_parts(
             found,
-            self._layers_s(resource),
+            self._layers_s(resource, 1),
             read_core_s=self._found.read_core_s or 0.0,
             step_s=self._found.step_s,
             micro_batches=micro_batches(self._batch, self._run.training.micro_batch, 1),
@@ -242,12 +288,78 @@ class BesideMeasurer:
             self._found.host_cores[resource] = parts.host_cores
         self._keep("servers", resource, 1, 1, 1 + parts.host_cores if on_gpu else 2, found)
 
-    def _sharded(self, share_s: float) -> None:
-        """Measure two workers that own the rows."""
-        run = over_workers(self._run, [RunWorker(count=2)], readers=2)
-        found = self._short("two workers that own the rows", run, share_s)
+    def _learn_from_several(self, found: ShortRun, resource: str, workers: int) -> None:
+        """Learn from several workers what they share of the rows, what they ask of a server, and what a step keeps.
+
+        Each has a part of a batch, and looks up rows that others have as well. Their processor time says so, however
+        few cores they had.
+        """
+        before = self._found
+        if resource not in before.client_s:
+            return
+        used_s = sum(each for name, each in found.used_s.items() if name.startswith(WORKER))
+        rows_s = used_s - (before.read_core_s or 0.0) - workers * self._layers_s(resource, workers)
+        before.client_parallel[resource] = shared_part(before.client_s[resource], rows_s / workers, workers)
+        server_s = sum(each for name, each in found.used_s.items() if name.startswith("server-"))
+        before.server_core_s = max(server_s, before.server_core_s or 0.0)
+        if 2 * workers + 1 > self._machine.cores:  # they took turns, and what a step waits for is not seen
+            return
+        without = msgspec.structs.replace(self._known(), machines=())
+        if without.beside is None:
+            return
+        free = msgspec.structs.replace(without, beside=msgspec.structs.replace(without.beside, step_s=0.0, wholes=()))
+        stage = Stage(resource=resource, first_layer=0, last_layer=len(free.layers) - 1, units=workers)
+        with suppress(PlanError):  # a layer cannot be there
+            priced = evaluate(free, [stage], place="servers", servers=1, readers=workers)
+            before.step_s = max(0.0, found.seconds_per_batch - self._batch / priced.samples_per_s)
+
+    def _sharded(self, share_s: float, *, workers: int) -> None:
+        """Measure workers that own the rows."""
+        run = over_workers(self._run, [RunWorker(count=workers)], readers=workers)
+        found = self._short(f"{workers} workers that own the rows", run, share_s)
         if found is not None and self._cpu is not None:
-            self._keep("sharded", self._cpu, 2, 0, 2, found)
+            self._keep("sharded", self._cpu, workers, 0, workers, found)
+
+    def _try_chosen(self, share_s: float) -> None:
+        """Run what the planner would choose, and learn from it, until it chooses what was run twice."""
+        while self._choose is not None and self._allowance.left_s >= LEAST_S:
+            problem = self._known()
+            plan = self._choose(problem)
+            planned = placed(self._run, msgspec.structs.replace(plan, cores=None), problem, self._machine)
+            key = _key_of(plan)
+            if len(self._looks.get(key, ())) > 1:
+                return
+            words = layout_in_words(planned)
+            found = self._short(words, planned.run, max(LEAST_S, min(share_s, self._allowance.left_s)))
+            if found is None:
+                return
+            stage = plan.stages[0]
+            if len(plan.stages) == 1 and plan.place is not None:
+                servers = plan.servers or 0 if plan.place == "servers" else 0
+                self._keep(plan.place, stage.resource, stage.units, servers, plan.cores or 1, found, looked=key)
+                continue
+            self._looks.setdefault(key, []).append(found)
+            self._learn_from_stages(problem, planned, found)
+
+    def _learn_from_stages(self, problem: Problem, planned: PlannedRun, found: ShortRun) -> None:
+        """Take over what several stages took, each of them, the servers and the step."""
+        server_s = sum(each for name, each in found.used_s.items() if name.startswith("server-"))
+        stages = found.stages_s if len(found.stages_s) == len(planned.stages) else [None] * len(planned.stages)
+        measured = MeasuredParts(
+            stages=tuple(
+                None if seconds is None else seconds / stage.workers
+                for seconds, stage in zip(stages, planned.stages, strict=True)
+            ),
+            server_core_s=server_s or None,
+            whole_s=found.seconds_per_batch,
+            error=found.error,
+            servers=planned.plan.servers or 0,
+        )
+        now = corrected(problem, planned, measured)
+        if now.beside is not None:
+            self._problem = msgspec.structs.replace(self._problem, layers=now.layers)
+            self._found.client_s = dict(now.beside.client_s)
+            self._found.server_core_s, self._found.step_s = now.beside.server_core_s, now.beside.step_s
 
     # -- what they have in common --------------------------------------------------------------------------------------
 
@@ -258,28 +370,106 @@ class BesideMeasurer:
             self._tell(f"{words}: no two steps were done in {most_s:.0f} s")
             return None
         rate, cores = self._batch / found.seconds_per_batch, found.cores
-        self._tell(f"{words}: {rate:,.0f} samples/s, {cores:.1f} cores busy")
+        doubt = "" if found.holds else ", and its pace did not hold yet"
+        self._tell(f"{words}: {rate:,.0f} samples/s \u00b1 {found.error:.0%}, {cores:.1f} cores busy{doubt}")
         return found
 
-    def _keep(self, place: Place, resource: str, units: int, servers: int, least: int, found: ShortRun) -> None:
-        """Note a layout as a whole; it takes the cores that it kept busy, and `least` of them."""
-        cores = max(least, min(self._machine.cores, whole_cores(found.cores)))
-        self._found.wholes.append(
-            Whole(
-                place=place,
-                resource=resource,
-                units=units,
-                servers=servers,
-                cores=cores,
-                seconds_per_batch=found.seconds_per_batch,
-                error=found.error,
-            )
-        )
+    def _keep(
+        self,
+        place: Place,
+        resource: str,
+        units: int,
+        servers: int,
+        least: int,
+        found: ShortRun,
+        *,
+        looked: LayoutKey | None = None,
+    ) -> None:
+        """Note a layout as a whole; it takes the cores that it kept busy, and `least` of them.
 
-    def _layers_s(self, resource: str) -> float:
-        """Return what one unit takes for the layers of a batch whose rows are with servers."""
+        Of several looks at one, those whose pace held count, each as much.
+        """
+        key = looked or (place, ((resource, 0, len(self._problem.layers) - 1, units),), servers)
+        looks = self._looks.setdefault(key, [])
+        looks.append(found)
+        held = [each for each in looks if each.holds] or looks
+        seconds = statistics.mean(each.seconds_per_batch for each in held)
+        apart = max(abs(each.seconds_per_batch / seconds - 1) for each in held)
+        cores = max(least, min(self._machine.cores, whole_cores(max(each.cores for each in held))))
+        whole = Whole(
+            place=place,
+            resource=resource,
+            units=units,
+            servers=servers,
+            cores=cores,
+            seconds_per_batch=seconds,
+            error=max(apart, statistics.mean(each.error for each in held)),
+        )
+        layout = (place, resource, units, servers)
+        others = [
+            each for each in self._found.wholes if layout != (each.place, each.resource, each.units, each.servers)
+        ]
+        self._found.wholes = [*others, whole]
+
+    def _layers_s(self, resource: str, units: int) -> float:
+        """Return what each of so many units takes for the layers of a batch whose rows are with servers."""
         layers = [layer for layer in self._problem.layers if layer.kind != "embedding" and resource in layer.on]
-        return sum(layer.on[resource].compute_s for layer in layers)
+        times = [layer.on[resource] for layer in layers]
+        return sum(each.compute_s * (1 - each.compute_parallel + each.compute_parallel / units) for each in times)
+
+
+def _key_of(plan: Plan) -> LayoutKey:
+    """Return what tells layouts apart."""
+    stages = tuple((stage.resource, stage.first_layer, stage.last_layer, stage.units) for stage in plan.stages)
+    return plan.place, stages, (plan.servers or 0) if plan.place == "servers" else 0
+
+
+def several_workers(cores: int) -> int:
+    """Return how many workers, each with a reader, there is room for beside a server; two at least."""
+    return max(2, (cores - 2) // 2)
+
+
+def shared_part(alone_s: float, each_s: float, workers: int) -> float:
+    """Return the part of one worker's seconds that several share, where each of them takes `each_s`.
+
+    each = alone (1 - part + part / workers)
+    """
+    if alone_s <= 0 or workers < 2:
+        return 1.0
+    return min(1.0, max(0.0, (1 - max(0.0, each_s) / alone_s) / (1 - 1 / workers)))
+
+
+def with_those_between(wholes: Sequence[Whole]) -> list[Whole]:
+    """Return layouts with those of one process whose number of threads lies between two that were run.
+
+    Between k_1 and k_2 threads, what is serial and what is shared are those with which both take what they took:
+
+        seconds(k) = serial + shared / k
+
+    A process that more threads make slower has them in its way, each as much: there it is a line in k.
+    """
+    found = list(wholes)
+    alone = sorted((each for each in wholes if each.place == "local" and not each.between), key=lambda each: each.units)
+    for name in sorted({each.resource for each in alone}):
+        mine = [each for each in alone if each.resource == name]
+        for one, other in itertools.pairwise(mine):
+            gain = one.seconds_per_batch > other.seconds_per_batch
+            for units in range(one.units + 1, other.units):
+                place = (1 / one.units - 1 / units) / (1 / one.units - 1 / other.units)
+                place = place if gain else (units - one.units) / (other.units - one.units)
+                found.append(
+                    Whole(
+                        place="local",
+                        resource=name,
+                        units=units,
+                        cores=max(units, math.ceil(one.cores + (other.cores - one.cores) * place)),
+                        seconds_per_batch=one.seconds_per_batch
+                        + (other.seconds_per_batch - one.seconds_per_batch) * place,
+                        error=max(one.error or 0.0, other.error or 0.0),
+                        between=True,
+                    )
+                )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,8 +79,10 @@ def plan(
     check_method(method, options)
     compile_kernels(clock=time.perf_counter)
     if max_cost_per_hour is not None:
-        return fastest_plan(problem, demands, clock=time.perf_counter)
-    return plan_with(method, problem, demands, clock=time.perf_counter, options=options)
+        made = fastest_plan(problem, demands, clock=time.perf_counter)
+    else:
+        made = plan_with(method, problem, demands, clock=time.perf_counter, options=options)
+    return msgspec.structs.replace(made, spot=spot)
 
 
 def profile(
@@ -151,14 +153,18 @@ def measured_profile(
 ) -> Profile:
     """Return what `profile` measures, layer by layer, with the problem that follows."""
     from dovetail.orchestrate.beside import BesideMeasurer  # noqa: PLC0415
+    from dovetail.orchestrate.choosing import chosen_by  # noqa: PLC0415
     from dovetail.orchestrate.profiling import (  # noqa: PLC0415 - torch, when it is called
         buses_of,
+        layers_s,
+        left_of,
         links_between,
         network_speed,
         run_of_request,
         types_at_hand,
         types_elsewhere,
     )
+    from dovetail.planner.demands import Demands  # noqa: PLC0415
     from dovetail.profiler.profile import profile as measure  # noqa: PLC0415
     from dovetail.profiler.request import ProfileRequest  # noqa: PLC0415
     from dovetail.runtime.planned.from_plan import Machine  # noqa: PLC0415
@@ -189,6 +195,7 @@ def measured_profile(
             f"--row-cache {row_cache}: PyTorch finds no GPU here, and none of --resources has a known bus",
             hint="leave it away, profile where there is one, or name a GPU type, e.g. --resources aws:g5.xlarge",
         )
+    begun_s = time.monotonic()
     network = network_speed(network_gb_per_s, tell=tell)
     found = measure(
         request,
@@ -202,13 +209,33 @@ def measured_profile(
         num_workers=workers,
         row_cache_batches=row_cache,
         buses=buses,
+        seconds=layers_s(short_runs_s),
         say=lambda message: tell(f"{message} ..."),
     )
+    if elsewhere:
+        servers = 0 if at_hand and short_runs_s else 1  # cores of types at hand pay for servers then
+        found = replace(found, problem=_with_first_node(found.problem, resources, servers, tell=tell))
     if not short_runs_s or not at_hand:  # runs here say nothing of machines that are rented
         return found
     run, here = run_of_request(request, found.problem.training.samples), Machine.this()
-    measurer = BesideMeasurer(run, found.problem, here, seconds=short_runs_s, tell=tell)
+    left_s, choose = left_of(short_runs_s, begun_s), chosen_by(Demands())
+    measurer = BesideMeasurer(run, found.problem, here, seconds=left_s, choose=choose, tell=tell)
     return replace(found, problem=measurer.measure())
+
+
+def _with_first_node(problem: Problem, rented: Sequence[str], servers: int, *, tell: Tell) -> Problem:
+    """Return the problem with what `launch` adds to plans of one cloud: launcher, coordinator, so many servers."""
+    from dovetail.catalogue import users_catalogue  # noqa: PLC0415
+    from dovetail.manifests.prices import first_node_of  # noqa: PLC0415
+
+    catalogue = users_catalogue()
+    first_node = first_node_of([catalogue.find(name) for name in rented], catalogue.values(), servers=servers)
+    if first_node is not None:
+        tell(
+            f"every plan pays {first_node.price_per_hour:.4g} USD an hour for the first node, whose {first_node.cores} "
+            "cores run launcher, coordinator and servers: [first_node]"
+        )
+    return msgspec.structs.replace(problem, first_node=first_node)
 
 
 def simulate(

@@ -207,7 +207,8 @@ def _of_servers(
             for time in times.values()
         )
         if number == rows_stage:
-            modelled_s += client_s.get(stage.resource, 0.0) / stage.units
+            shared = beside.client_parallel.get(stage.resource, 1.0)
+            modelled_s += client_s.get(stage.resource, 0.0) * (1 - shared + shared / stage.units)
         if stage.seconds_per_batch is None or modelled_s <= 0:
             continue
         factor = stage.seconds_per_batch / modelled_s

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dovetail.orchestrate.beside import MOST_S, said_to_go_on
+from dovetail.orchestrate.beside import MOST_S
+from dovetail.orchestrate.choosing import planned_for
 from dovetail.orchestrate.hosts import profiled_on
 from dovetail.orchestrate.measured import keep_plan
 from dovetail.orchestrate.parts import measured_parts, part_table
 from dovetail.orchestrate.profiling import profiled_here
 from dovetail.orchestrate.replanning import Replanner, ReplanRule, train_planned
 from dovetail.orchestrate.run_files import lock_free_folder, model_run
-from dovetail.planner.compile import compile_kernels
 from dovetail.planner.demands import Demands
-from dovetail.planner.methods import plan_with
-from dovetail.planner.plan import fastest_plan
 from dovetail.runtime.finished.result import TrainingResult
 from dovetail.runtime.launch.hosts.fleet import Fleet, fleet_of
 from dovetail.runtime.launch.start import start
@@ -112,17 +109,6 @@ def compared(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def planned_for(problem: Problem, demands: Demands, *, tell: Tell = quietly) -> Plan:
-    """Return the cheapest plan of a speed that was asked for, or else the fastest: what is here is paid for already."""
-    with said_to_go_on("compiling the planner's kernels, once on a machine", tell):
-        compile_kernels(clock=time.perf_counter)
-    tell("planning ...")
-    with said_to_go_on("planning", tell):
-        if problem.min_samples_per_s > 0 and demands.max_cost_per_hour is None:
-            return plan_with("exact", problem, demands, clock=time.perf_counter)
-        return fastest_plan(problem, demands, clock=time.perf_counter)
-
-
 def run(
     model: str,
     data: str = "clicks",
@@ -170,6 +156,12 @@ def run(
             batch=batch,
             seed=seed,
         )
+        demands = Demands(
+            max_cost_per_hour=max_cost_per_hour,
+            max_stages=max_stages,
+            split_stages=split_stages,
+            time_limit_s=PLANNING_S,
+        )
         if fleet is None:
             problem = profiled_here(
                 chosen,
@@ -177,6 +169,7 @@ def run(
                 usd_per_hour=usd_per_hour,
                 min_samples_per_s=min_samples_per_s,
                 short_runs_s=short_runs_s,
+                demands=demands,
                 tell=tell,
             )
         else:
@@ -184,12 +177,6 @@ def run(
             problem = profiled_on(
                 fleet, chosen, usd_per_hour=usd_per_hour, min_samples_per_s=min_samples_per_s, tell=tell
             )
-        demands = Demands(
-            max_cost_per_hour=max_cost_per_hour,
-            max_stages=max_stages,
-            split_stages=split_stages,
-            time_limit_s=PLANNING_S,
-        )
         plan = planned_for(problem, demands, tell=tell)
         planned = placed(chosen, plan, problem, machine, dense=dense, tell=tell)
         show(planned)

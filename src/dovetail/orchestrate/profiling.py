@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Container, Mapping, Sequence
 from itertools import combinations
 
@@ -13,8 +14,10 @@ from dovetail.errors import DovetailError
 from dovetail.machine import cores, memory
 from dovetail.models.recipe import RECIPES
 from dovetail.orchestrate.beside import MOST_S, BesideMeasurer
+from dovetail.orchestrate.choosing import chosen_by
+from dovetail.planner.demands import Demands
 from dovetail.profiler.links import LinkSpeed, measure_device_copies, measure_loopback
-from dovetail.profiler.profile import profile
+from dovetail.profiler.profile import LAYERS_S, profile
 from dovetail.profiler.request import ProfileRequest
 from dovetail.runtime.planned.from_plan import Machine, Tell, quietly
 from dovetail.runtime.prepare.run_folder import load_source, with_named_data
@@ -28,6 +31,8 @@ GPU_USD_PER_HOUR = 2.42
 NETWORK_LATENCY_S = 5e-5
 """Of a network whose bandwidth is given: what a message takes within one data centre."""
 DEFAULT_BATCH = 4096
+LAYERS_PART = 1 / 3
+"""Of the time for measuring that layers may take alone."""
 
 
 def profiled_here(
@@ -37,9 +42,15 @@ def profiled_here(
     usd_per_hour: Mapping[str, float] | None = None,
     min_samples_per_s: float = 0.0,
     short_runs_s: float = MOST_S,
+    demands: Demands | None = None,
     tell: Tell = quietly,
 ) -> Problem:
-    """Return the problem of a run's model on what this machine has, measured."""
+    """Return the problem of a run's model on what this machine has, measured.
+
+    Layers, and what runs beside them, have `short_runs_s` together, layers a third of it; without short runs, layers
+    have as long as they like. `demands` are those of the plan that is to be made.
+    """
+    begun_s = time.monotonic()
     batch = run.training.batch or DEFAULT_BATCH
     at_hand = [
         msgspec.structs.replace(each, limit=machine.gpus if each.kind == "gpu" else machine.cores)
@@ -59,11 +70,23 @@ def profiled_here(
         at_hand=at_hand,
         links=links_between(at_hand, [], network, tell=tell),
         network_bytes_per_s=network.bytes_per_s,
+        seconds=layers_s(short_runs_s),
         say=lambda message: tell(f"{message} ..."),
     )
     if not short_runs_s:
         return found.problem
-    return BesideMeasurer(run, found.problem, machine, seconds=short_runs_s, tell=tell).measure()
+    left_s, choose = left_of(short_runs_s, begun_s), chosen_by(demands or Demands())
+    return BesideMeasurer(run, found.problem, machine, seconds=left_s, choose=choose, tell=tell).measure()
+
+
+def layers_s(short_runs_s: float) -> float:
+    """Return how long layers may be measured where all together has so many seconds, or nothing else is measured."""
+    return LAYERS_PART * short_runs_s if short_runs_s else LAYERS_S
+
+
+def left_of(short_runs_s: float, begun_s: float) -> float:
+    """Return the seconds that are left for short runs: what layers and links have not taken, but half at least."""
+    return max(0.5 * short_runs_s, short_runs_s - (time.monotonic() - begun_s))
 
 
 def run_of_request(request: ProfileRequest, samples: int) -> Run:

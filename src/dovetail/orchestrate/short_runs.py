@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -15,7 +16,8 @@ import psutil
 
 from dovetail.runtime.launch.start import start
 from dovetail.runtime.messages import Report
-from dovetail.runtime.monitor.steady_pace import WARM_UP_PART, SteadyPace
+from dovetail.runtime.monitor.compilations import Compilations, watched_compilations
+from dovetail.runtime.monitor.steady_pace import SteadyPace
 from dovetail.spec.run import Run
 from dovetail.spec.run_sections import RunLog, RunSaving, RunValidation
 
@@ -23,6 +25,8 @@ HERE = "here"
 """What this process is called among those of a run."""
 MANY_EPOCHS = 1_000_000
 """A short run ends by its time."""
+COUNT_S = 0.25
+"""How often processor time is looked at."""
 
 
 class _EnoughError(Exception):
@@ -35,10 +39,14 @@ class ShortRun:
 
     seconds_per_batch: float
     error: float
-    """The median deviation of its windows, relative."""
+    """How much its windows went up and down, relative; where its pace did not hold, what it was still changing by."""
     steps: int
     used_s: Mapping[str, float]
     """Processor seconds for a batch, by process."""
+    holds: bool = True
+    """Whether it was seen to go steadily."""
+    stages_s: tuple[float, ...] = ()
+    """Seconds that each of several stages computed for a batch, over all of its workers."""
 
     @property
     def cores(self) -> float:
@@ -49,50 +57,69 @@ class ShortRun:
 class _Watch:
     """Sees to a run from its first report on, and ends it."""
 
-    def __init__(self, seconds: float, limit_s: float, most_s: float) -> None:
+    def __init__(self, seconds: float, limit_s: float, most_s: float, compilations: Compilations) -> None:
         self.pace = SteadyPace()
         now_s = time.monotonic()
         self._seconds, self._until_s, self._end_s = seconds, now_s + limit_s, now_s + max(limit_s, most_s)
-        self._warm_s: float | None = None
-        self._counted: tuple[int, dict[str, float]] | None = None
-        """Samples and processor seconds from which on both are counted: after the first step, or the first ones."""
-        self._is_counted = False
-        """Whether that is when the first ones are over, in which kernels compile."""
-        self._last: Report | None = None
+        self._compilations, self._compiled = compilations, compilations.look()
+        self._held_since_s: float | None = None
+        """Since when its pace holds, as far as the last report tells."""
+        self._staged: list[tuple[float, Report]] = []
+        self._counted: list[tuple[float, int, dict[str, float]]] = []
+        """When, after how many samples, which process had used how many processor seconds."""
 
     def report(self, report: Report) -> None:
         """Take in how far the run is; end it once it was seen long enough."""
+        now_s = time.monotonic()
+        if (compiled := self._compilations.look()) != self._compiled:
+            self._compiled = compiled
+            self.pace.begin_anew()
         self.pace.report(report)
-        self._last = report
-        if self._warm_s is None and self.pace.is_warm:
-            self._warm_s = time.monotonic()
-        is_over = self._warm_s is not None and time.monotonic() - self._warm_s >= WARM_UP_PART * self._seconds
-        if (is_over and not self._is_counted) or (self._counted is None and report.samples > 0):
-            self._counted, self._is_counted = (report.samples, processor_seconds()), is_over
+        self._held_since_s = self.pace.since_s if self.pace.holds else None
+        if report.staged_samples:
+            self._staged.append((now_s, report))
+        if not self._counted or now_s - self._counted[-1][0] >= COUNT_S:
+            self._counted.append((now_s, report.samples, processor_seconds()))
         self.should_stop()
 
     def should_stop(self) -> bool:
-        """End the run when its time is over."""
-        now_s = time.monotonic()
-        is_late = now_s >= self._end_s or (now_s >= self._until_s and self.pace.seconds_per_sample is not None)
-        if is_late or (self._warm_s is not None and now_s - self._warm_s >= self._seconds):
+        """End the run when it was seen to go steadily for long enough, or its time is over.
+
+        A run whose pace is not known, or does not hold yet, has until the last moment.
+        """
+        now_s, since_s = time.monotonic(), self._held_since_s
+        is_seen = since_s is not None and (now_s - since_s >= self._seconds or now_s >= self._until_s)
+        if is_seen or now_s >= self._end_s:
             raise _EnoughError
         return False
 
+    def stages_s(self, batch: int) -> tuple[float, ...]:
+        """Return what each stage computed for a batch since the warm-up; nothing where that is not known."""
+        since_s = self.pace.since_s or -math.inf
+        seen = [report for at_s, report in self._staged if at_s >= since_s]
+        if len(seen) < 2 or seen[-1].staged_samples <= seen[0].staged_samples:
+            return ()
+        samples = seen[-1].staged_samples - seen[0].staged_samples
+        pairs = zip(seen[-1].stages_s, seen[0].stages_s, strict=False)
+        return tuple((now - then) * batch / samples for now, then in pairs)
+
     def used_s(self, batch: int, before: Mapping[str, float]) -> dict[str, float]:
-        """Return the processor seconds for a batch of each process; `before` counts where too few steps were done."""
-        now, at = processor_seconds(), self._last.samples if self._last is not None else 0
-        samples, used = self._counted or (0, dict(before))
-        if samples == at:
-            samples, used = 0, dict(before)
+        """Return the processor seconds for a batch of each process since the warm-up; `before` is of the beginning."""
+        if not self._counted:
+            return {}
+        last_s, at, now = self._counted[-1]
+        since_s = self.pace.since_s or -math.inf
+        begun = [each for each in self._counted[:-1] if each[0] >= since_s and each[1] < at]
+        _, samples, used = begun[0] if begun else (last_s, 0, dict(before))
         done = at - samples
         return {name: (each - used.get(name, 0.0)) * batch / done for name, each in now.items() if done > 0}
 
 
 def short_run(run: Run, batch: int, *, seconds: float, limit_s: float, most_s: float = 0.0) -> ShortRun | None:
-    """Train for so many steady seconds, `limit_s` in all; None where that was too short for two steps.
+    """Train for so many seconds at a pace that holds, `limit_s` in all; None where that was too short for two steps.
 
-    A run that has not come to them by then, such as one whose kernels compile, has up to `most_s`.
+    A run whose pace does not hold by then, such as one whose kernels compile, has up to `most_s`; the error says so
+    where it still does not.
     """
     whole = msgspec.structs.replace(
         run,
@@ -101,7 +128,8 @@ def short_run(run: Run, batch: int, *, seconds: float, limit_s: float, most_s: f
         validation=RunValidation(),
         log=RunLog(),
     )
-    watch, before, used = _Watch(seconds, limit_s, most_s), processor_seconds(), {}
+    before: dict[str, float] = processor_seconds()
+    used: dict[str, float] = {}
 
     def report(told: Report) -> None:
         try:
@@ -118,12 +146,15 @@ def short_run(run: Run, batch: int, *, seconds: float, limit_s: float, most_s: f
             raise
 
     place = tempfile.TemporaryDirectory(prefix="dovetail-short-", ignore_cleanup_errors=True)
-    with place as folder, suppress(_EnoughError):
-        start(whole, Path(folder) / "run", on_report=report, stop=stop)
+    with watched_compilations() as compilations, place as folder:
+        watch = _Watch(seconds, limit_s, most_s, compilations)
+        with suppress(_EnoughError):
+            start(whole, Path(folder) / "run", on_report=report, stop=stop)
     each_s = watch.pace.seconds_per_sample
     if each_s is None or not used:
         return None
-    return ShortRun(seconds_per_batch=each_s * batch, error=watch.pace.spread, steps=watch.pace.steps, used_s=used)
+    pace = watch.pace
+    return ShortRun(seconds_per_batch=each_s * batch, error=pace.error, steps=pace.steps, used_s=used, holds=pace.holds)
 
 
 def processor_seconds() -> dict[str, float]:

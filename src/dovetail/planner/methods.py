@@ -175,12 +175,17 @@ def _planned_on_machines(method: str, problem: Problem, demands: Demands, option
 def _brute_force_plan(problem: Problem, demands: Demands, *, clock: Clock) -> Plan:
     """Return the cheapest of all plans by pricing every one."""
     started_s = clock()
-    rate, route = cheapest_of_all(
-        as_arrays(problem, split_stages=demands.split_stages),
-        min_samples_per_s=problem.min_samples_per_s,
-        max_stages=demands.max_stages,
-        split_stages=demands.split_stages,
-    )
+    if problem.first_node_per_hour:
+        if demands.split_stages:
+            raise PlanError("`brute-force` cannot split stages with a first node", hint="use --method exact")
+        route, rate = cheapest_layout_of_all(problem, demands, clock=clock)
+    else:
+        rate, route = cheapest_of_all(
+            as_arrays(problem, split_stages=demands.split_stages),
+            min_samples_per_s=problem.min_samples_per_s,
+            max_stages=demands.max_stages,
+            split_stages=demands.split_stages,
+        )
     if route is None:
         raise no_plan(problem, demands, clock=clock)
     return to_plan(problem, route, demands, method="brute-force", rate_bound=rate, seconds=clock() - started_s)
@@ -199,7 +204,7 @@ def _searched_plan(method: str, problem: Problem, demands: Demands, options: Opt
         max_stages=demands.max_stages,
         provisioning=options.provisioning,
     )
-    if not is_plain(problem):
+    if not is_plain(problem) or problem.first_node_per_hour:
         scorer = LayoutScorer(problem, arrays, demands, clock=clock)
     deadline_s = started_s + demands.time_limit_s
     found = search(proposer, scorer, clock=clock, deadline_s=deadline_s, progress=options.progress)

@@ -71,6 +71,7 @@ def to_plan(
         hours=priced.hours,
         egress_cost=priced.egress_cost if priced.egress_bytes > 0 else None,
         egress_bytes=priced.egress_bytes if priced.egress_bytes > 0 else None,
+        first_node_per_hour=problem.first_node_per_hour or None,
         problem=problem.digest(),
         place=route.place,
         servers=route.servers if route.place == "servers" else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dovetail.data.ahead import MadeAhead
 from dovetail.data.batch import Batch
@@ -92,3 +92,10 @@ class Samples:
                     window_samples=run.data.window_samples or all_samples,  # runs of before have one window
                 )
             return self._loaders[epoch]
+
+
+def tell_of_bad_rows(source: Source, tell: Callable[[str], None]) -> None:
+    """Say how many rows were left out, and why, where there were any."""
+    bad = getattr(source, "bad_rows", None)
+    if bad is not None and bad.total:
+        tell(bad.summary())

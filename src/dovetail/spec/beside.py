@@ -28,6 +28,9 @@ class Whole(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     seconds_per_batch: Annotated[float, Meta(description="what a batch took, everything included")]
     servers: Annotated[int, Meta(description='how many servers; 0 unless place = "servers"')] = 0
     error: Annotated[float | None, Meta(description="the relative error of the measurement, e.g. 0.05")] = None
+    between: Annotated[
+        bool, Meta(description="true where it was not run itself: its time lies between those of two that were")
+    ] = False
 
     def __post_init__(self) -> None:
         """Refuse layouts that cannot be."""
@@ -72,6 +75,17 @@ class Beside(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
             "embeddings' own times, e.g. { cpu = 0.02, gpu = 0.006 }"
         ),
     ] = {}
+    client_parallel: Annotated[
+        dict[str, float],
+        Meta(
+            description="the part of client_s that several workers share, by type, 0..1; absent: all of it. Workers "
+            "that each have a part of a batch look up rows that others have as well, e.g. { cpu = 0.8 }"
+        ),
+    ] = {}
+    places: Annotated[
+        tuple[Place, ...],
+        Meta(description='where rows may be, e.g. ["servers"] for several hosts; absent: anywhere'),
+    ] = ("local", "servers", "sharded")
     wholes: Annotated[
         tuple[Whole, ...], Meta(description="one table [[beside.whole]] for each layout that was measured as a whole")
     ] = field(name="whole", default=())
@@ -84,12 +98,21 @@ class Beside(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
             check_whole_number(self, "micro_batch", at_least=1)
         if self.server_core_s is not None:
             check_number(self, "server_core_s", at_least=0)
+        if not self.places:
+            raise SpecError("is empty: rows are somewhere", key="places", hint='e.g. places = ["servers"]')
         for name, cores in self.host_cores.items():
             if cores < 0:
                 raise _refused(f"host_cores.{name}", cores, "a whole number of at least 0")
         for name, seconds in self.client_s.items():
             if not 0 <= seconds < float("inf"):
                 raise _refused(f"client_s.{name}", seconds, "a number of at least 0")
+        for name, part in self.client_parallel.items():
+            if not 0 <= part <= 1:
+                raise _refused(f"client_parallel.{name}", part, "a number from 0 to 1")
+            if name not in self.client_s:
+                raise SpecError(
+                    "has no time to share", key=f"client_parallel.{name}", hint=f"add client_s.{name}, or leave it out"
+                )
 
 
 def _refused(key: str, value: float, expected: str) -> SpecError:
@@ -100,7 +123,7 @@ def check_beside(
     beside: Beside, *, types: Sequence[str], cpu_types: Sequence[str], has_embeddings: bool, key: str = "beside"
 ) -> None:
     """Refuse what speaks of unknown types, says half of what servers take, or cannot have been measured."""
-    for part in ("host_cores", "client_s"):
+    for part in ("host_cores", "client_s", "client_parallel"):
         for name in getattr(beside, part):
             if name not in types:
                 raise SpecError(
@@ -145,11 +168,11 @@ def _check_wholes(beside: Beside, *, types: Sequence[str], cpu_types: Sequence[s
                 key=f"{at}.units",
                 hint='one process has one unit of it; several workers are place = "sharded" or "servers"',
             )
-        least = beside.host_cores.get(whole.resource, 0) * whole.units + whole.servers
+        least = beside.host_cores.get(whole.resource, 0) * whole.units
         least += whole.units if whole.resource in cpu_types else 0
-        if whole.cores < least:
+        if whole.cores < least:  # servers and readers may take turns with others
             raise SpecError(
-                f"is {whole.cores}, and its units, servers and threads that feed them alone take {least}",
+                f"is {whole.cores}, and its units and threads that feed them alone take {least}",
                 key=f"{at}.cores",
                 hint="count all cores that it took, those of readers too",
             )

@@ -75,7 +75,7 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     method: Annotated[str, Meta(description="the planner's method")]
     stages: Annotated[tuple[Stage, ...], Meta(description="the stages, in the order of the layers")]
     samples_per_s: Annotated[float, Meta(description="the pace of the slowest stage")]
-    cost_per_hour: Annotated[float, Meta(description="USD per hour for all units")]
+    cost_per_hour: Annotated[float, Meta(description="USD per hour for all units, and the first node")]
     cost: Annotated[float, Meta(description="USD for the whole training: units, and bytes between sites")]
     lower_bound: Annotated[float, Meta(description="USD; no plan that meets the demands costs less")]
     optimal: Annotated[bool, Meta(description="whether cost is within 1e-6 of lower_bound")]
@@ -88,6 +88,13 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     egress_bytes: Annotated[
         float | None, Meta(description="the bytes that cross between sites in the whole training; absent where none do")
     ] = None
+    first_node_per_hour: Annotated[
+        float | None,
+        Meta(description="the part of cost_per_hour for the machine of launcher, coordinator and servers"),
+    ] = None
+    spot: Annotated[
+        bool, Meta(description="whether it was made by spot prices: `dovetail launch` then asks for such machines")
+    ] = False
     measured_samples_per_s: Annotated[
         float | None, Meta(description="the pace that a run of the plan was seen to reach, where one was made")
     ] = None

@@ -13,12 +13,13 @@ from msgspec import Meta, Struct, field
 from dovetail.errors import MOST_LISTED, SpecError, did_you_mean
 from dovetail.spec.beside import Beside, check_beside
 from dovetail.spec.checks import check_number, check_whole_number
+from dovetail.spec.first_node import FirstNode
 from dovetail.spec.layer import Layer
 from dovetail.spec.link import Link, SiteLink, check_site_links, link_between
 from dovetail.spec.machine import SharedMachine, check_machines
 from dovetail.spec.resource import Kind, ResourceType
 
-_CAME_LATER = ("site_links", "machines", "beside")
+_CAME_LATER = ("site_links", "machines", "beside", "first_node")
 
 
 class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,6 +67,10 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = field(name="machine", default=())
     beside: Annotated[
         Beside | None, Meta(description="the table [beside]: what runs beside the layers; absent: not priced")
+    ] = None
+    first_node: Annotated[
+        FirstNode | None,
+        Meta(description="the table [first_node]: what runs launcher, coordinator and servers; absent: not priced"),
     ] = None
 
     def __post_init__(self) -> None:
@@ -118,9 +123,14 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The types whose units are cores."""
         return [resource.name for resource in self.resources if self.kind_of(resource) == "cpu"]
 
+    @property
+    def first_node_per_hour(self) -> float:
+        """What every plan pays an hour for the first node; 0 where there is none to pay for."""
+        return 0.0 if self.first_node is None else self.first_node.price_per_hour
+
     def as_in_paper(self) -> Problem:
-        """Return the problem as HeterPS has it: units share no machine, and nothing runs beside the layers."""
-        return msgspec.structs.replace(self, machines=(), beside=None)
+        """Return the problem as HeterPS has it: units share no machine, and nothing runs beside the layers or them."""
+        return msgspec.structs.replace(self, machines=(), beside=None, first_node=None)
 
     def edges(self) -> Iterator[tuple[int, int]]:
         """Yield (producer, consumer) as positions in `layers`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from dovetail.errors import SpecError, did_you_mean
 from dovetail.spec.checks import check_name, check_number, check_whole_number
 from dovetail.spec.files import struct_from
+from dovetail.spec.privacy import RunPrivacy
 from dovetail.spec.run_sections import (
     Meta,
     RunCompression,
@@ -37,7 +38,7 @@ Activations = Literal["float32", "bfloat16"]
 Reduction = Literal["mean", "sum"]
 BatchNorm = Literal["global", "own"]
 
-SECTIONS_SEARCHED = ("training", "optimizer", "data", "checkpoint", "validation", "faults", "network")
+SECTIONS_SEARCHED = ("training", "optimizer", "data", "checkpoint", "validation", "faults", "network", "privacy")
 """Where a key without a section is looked for, in this order."""
 
 
@@ -288,6 +289,7 @@ class Run(Section, frozen=True):
     validation: RunValidation = RunValidation()
     network: RunNetwork = RunNetwork()
     compression: RunCompression = RunCompression()
+    privacy: RunPrivacy = RunPrivacy()
     faults: RunFaults = NO_FAULTS
     log: RunLog = RunLog()
     sites: Sequence[RunSite] = msgspec.field(name="site", default_factory=list)
@@ -300,6 +302,7 @@ class Run(Section, frozen=True):
         if self.training.dense == "ring":
             self._check_ring()
         self._check_sites()
+        self._check_privacy()
         names = [name for name, _ in self.each_worker()]
         for name in names:
             check_worker_name(name)
@@ -420,6 +423,56 @@ class Run(Section, frozen=True):
                 key="faults.replicas",
                 hint="with sites there is no redo log: set 0",
             )
+
+    def _check_privacy(self) -> None:
+        """Refuse what a run cannot be that promises something about single samples, with the reason."""
+        if not self.privacy.is_private:
+            return
+        for key, value, reason, hint in self._not_private():
+            raise SpecError(f"is {value}, and the run is private: {reason}", key=key, hint=hint)
+
+    def _not_private(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield key, value, reason and way out of everything that would break the promise, or its accounting."""
+        training, compression = self.training, self.compression
+        if training.mode != "sync":
+            reason = "noise is owed once for each step of a whole batch"
+            yield "training.mode", f'"{training.mode}"', reason, 'set training.mode = "sync"'
+        if training.dense != "ps":
+            reason = "workers of a ring see each other's sums before there is noise in them"
+            yield "training.dense", f'"{training.dense}"', reason, 'set training.dense = "ps"'
+        if training.accumulate != 1:
+            reason = "every batch is drawn by itself, and has its own noise"
+            yield "training.accumulate", f"{training.accumulate}", reason, "set a larger training.batch instead"
+        if training.compile:
+            reason = "a compiled model does not show the gradients of single samples"
+            yield "training.compile", "true", reason, "leave it out"
+        if not self.data.shuffle:
+            reason = "what is counted holds for batches that are drawn by chance"
+            yield "data.shuffle", "false", reason, "leave it out"
+        for name in ("clip_norm", "clip_value"):
+            if (value := getattr(self.optimizer, name)) is not None:
+                reason = "the gradient of each sample is clipped, and the sum has noise in it"
+                yield f"optimizer.{name}", f"{value:g}", reason, "leave it out; privacy.clip is the limit"
+        if compression.is_wanted:
+            key = "bits" if compression.topk is None else "topk"
+            reason = "what is rounded may be longer than what was clipped"
+            yield f"compression.{key}", f"{getattr(compression, key)}", reason, "leave it out"
+        yield from self._not_private_where_it_lies()
+
+    def _not_private_where_it_lies(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield the same of who works where."""
+        for worker in self.workers:
+            if worker.precision != "float32":
+                reason = "norms in fewer bits do not say how long a gradient is"
+                yield "worker.precision", f'"{worker.precision}"', reason, 'set precision = "float32"'
+        if self.table.place == "sharded":
+            reason = "workers that own rows see each other's gradients before there is noise in them"
+            yield "table.place", '"sharded"', reason, 'set table.place = "servers", or "local"'
+        if len(self.stages) > 1:
+            reason = "no worker has the whole gradient of a sample"
+            yield "stage", f"a list of {len(self.stages)}", reason, "train the model uncut"
+        if self.sites:
+            yield "site", f"a list of {len(self.sites)}", "sites see what each other's samples changed", "use one site"
 
     @property
     def activation_bits(self) -> int:

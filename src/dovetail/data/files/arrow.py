@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import fsspec
 import msgspec
 import pyarrow as pa
 
 from dovetail.data.errors import DataError
 from dovetail.data.files.opening import DataFile, file_errors, is_packed, opened
 from dovetail.data.files.parquet import START_BITS, arrow_errors, sliced
+from dovetail.data.files.remote import asked_again, known, system_of
 from dovetail.data.files.tables import TableDecoder, TablePart
 
 FILE_MAGIC, OLD_FEATHER = b"ARROW1", b"FEA1"
@@ -84,15 +84,15 @@ def saved_dataset_files(paths: str | Sequence[str]) -> list[str]:
     found: list[str] = []
     for path in [paths] if isinstance(paths, str) else paths:
         with file_errors(path):
-            system, folder = fsspec.core.url_to_fs(path)
+            system, folder = system_of(path)
             splits, state = folder + "/dataset_dict.json", folder + "/state.json"
-            if system.exists(splits):
+            if known(system, splits) is not None:
                 names = _json(system, splits).get("splits", [])
                 raise DataError(
                     f"`{path}` holds several data sets: {', '.join(names)}",
                     hint=f"name one: {path.rstrip('/')}/{names[0] if names else 'train'}",
                 )
-            if not system.exists(state):
+            if known(system, state) is None:
                 raise DataError(
                     f"`{path}` is no data set that `save_to_disk` wrote: it has no state.json",
                     hint="name the folder that was given to save_to_disk",
@@ -107,6 +107,6 @@ def saved_dataset_files(paths: str | Sequence[str]) -> list[str]:
 def _json(system: Any, path: str) -> dict[str, Any]:
     """Return what a small file holds."""
     try:
-        return msgspec.json.decode(system.cat_file(path), type=dict[str, Any])
+        return msgspec.json.decode(asked_again(lambda: system.cat_file(path)), type=dict[str, Any])
     except msgspec.DecodeError as problem:
         raise DataError(f"`{path}` cannot be read: {problem}", hint="save the data set again") from None

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-import fsspec
-
 from dovetail.data.errors import DataError
-from dovetail.data.files.opening import DataFile, file_errors, find_files, opened
+from dovetail.data.files.opening import DataFile, file_errors, find_files, is_folder, opened
+from dovetail.data.files.remote import known, system_of
 
 ENDINGS = {
     ".parquet": "parquet",
@@ -106,9 +105,9 @@ def _is_saved_dataset(paths: Sequence[str]) -> bool:
         if any(sign in path for sign in "*?["):
             return False
         with file_errors(path):
-            system, folder = fsspec.core.url_to_fs(path)
+            system, folder = system_of(path)
             inside = (f"{folder.rstrip('/')}/{name}" for name in ("state.json", "dataset_dict.json"))
-            if not system.isdir(folder) or not any(system.exists(name) for name in inside):
+            if not is_folder(system, folder) or all(known(system, name) is None for name in inside):
                 return False
     return bool(paths)
 

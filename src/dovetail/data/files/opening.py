@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import io
-import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, cast
 from urllib.parse import unquote
 
-import fsspec
 import fsspec.compression
 import fsspec.utils
 import numpy as np
 import pyarrow as pa
 
 from dovetail.data.errors import DataError
+from dovetail.data.files.remote import (
+    Fetched,
+    UnreachableError,
+    asked_again,
+    fetchers,
+    files_below,
+    is_web,
+    known,
+    matching,
+    protocols,
+    system_of,
+    version_in,
+)
 
 CHUNK_BYTES = 8 << 20
 LONGEST_LINE_BYTES = 64 << 20
@@ -46,7 +57,7 @@ class DataFile:
     @property
     def is_local(self) -> bool:
         """Whether it lies on a disk of this machine."""
-        return "file" in _protocols(self.system)
+        return "file" in protocols(self.system)
 
     @property
     def partitions(self) -> dict[str, str | None]:
@@ -65,21 +76,22 @@ def find_files(paths: str | Sequence[str]) -> tuple[DataFile, ...]:
     found: list[DataFile] = []
     for path in [paths] if isinstance(paths, str) else paths:
         with file_errors(path):
-            system, inside = fsspec.core.url_to_fs(path)
-            names = asked_again(partial(_names, system, inside))
+            system, inside = system_of(path)
+            names = _names(system, inside)
             if not names:
                 raise DataError(f"there is no file `{path}`", hint="check the path, or the pattern in it")
-            for name in names:
-                found.append(asked_again(partial(_known, system, name)))
+            ask = map if "file" in protocols(system) else fetchers().map
+            found += ask(partial(_file, system), names)
     if not found:
         raise DataError("no files were named", hint="give at least one path")
     return tuple(found)
 
 
-def _known(system: Any, name: str) -> DataFile:
+def _file(system: Any, name: str) -> DataFile:
     """Return what a file system says of a file."""
-    num_bytes = int(system.info(name)["size"] or 0)
-    return DataFile(system=system, path=name, num_bytes=num_bytes, version=str(system.ukey(name)))
+    info = asked_again(lambda: system.info(name))
+    num_bytes = int(info["size"] or 0)
+    return DataFile(system=system, path=name, num_bytes=num_bytes, version=version_in(system, name, info))
 
 
 def partitions_between(paths: str | Sequence[str], files: Sequence[DataFile]) -> tuple[str, ...]:
@@ -92,7 +104,8 @@ def partitions_between(paths: str | Sequence[str], files: Sequence[DataFile]) ->
 def version_of(file: DataFile) -> str:
     """Return the version that a file has now."""
     with file_errors(str(file)):
-        return asked_again(lambda: str(file.system.ukey(file.path)))
+        file.system.invalidate_cache(file.path)
+        return version_in(file.system, file.path)
 
 
 def is_packed(file: DataFile) -> bool:
@@ -107,7 +120,7 @@ def opened(file: DataFile, *, unpack: bool = True) -> Iterator[IO[bytes]]:
     packing = fsspec.utils.infer_compression(file.path) if unpack and not is_zstd else None
     with file_errors(str(file)), contextlib.ExitStack() as stack:
         try:
-            raw: Any = file.system.open(file.path, "rb") if file.is_local else in_ranges(file)
+            raw: Any = file.system.open(file.path, "rb") if file.is_local else _fetched(file)
             stream = stack.enter_context(raw)
             if packing is not None:
                 stream = stack.enter_context(fsspec.compression.compr[packing](stream, mode="r"))
@@ -120,99 +133,16 @@ def opened(file: DataFile, *, unpack: bool = True) -> Iterator[IO[bytes]]:
 def opened_by_arrow(file: DataFile) -> Iterator[Any]:
     """Open a file for pyarrow, as it is; one of this machine is read by many threads without a word of Python."""
     if not file.is_local:
-        with opened(file, unpack=False) as stream:
+        with file_errors(str(file)), Fetched(file, reads_on=False) as stream:
             yield stream
         return
     with file_errors(str(file)), pa.OSFile(file.path) as own:
         yield own
 
 
-T = TypeVar("T")
-ATTEMPTS, FIRST_PAUSE_S = 5, 0.2
-"""How often a file of another machine is asked for, and how long the first pause is; each is twice the one before."""
-FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError, TypeError, ImportError)
-"""What asking again does not mend."""
-
-
-def asked_again(ask: Callable[[], T]) -> T:
-    """Return what a file system of another machine answers; where a connection fails it is asked again, a few times."""
-    for attempt in range(ATTEMPTS):
-        try:
-            return ask()
-        except FINAL:
-            raise
-        except Exception as problem:  # whatever a file system's package raises
-            if attempt == ATTEMPTS - 1:
-                raise OSError(f"{problem or type(problem).__name__} ({ATTEMPTS} times)") from problem
-            time.sleep(FIRST_PAUSE_S * 2**attempt)
-    raise OSError("not asked")
-
-
-def in_ranges(file: DataFile) -> IO[bytes]:
-    """Open a file of another machine; it is read in large ranges."""
-    return cast("IO[bytes]", io.BufferedReader(Fetched(file), CHUNK_BYTES))
-
-
-class Fetched(io.RawIOBase):
-    """A file of another machine, opened again where its connection breaks."""
-
-    def __init__(self, file: DataFile) -> None:
-        """Open it."""
-        self._file, self._place = file, 0
-        self._stream: Any = None
-        asked_again(self._opened)
-
-    def _opened(self) -> Any:
-        """Return the open file, at the byte that is next."""
-        if self._stream is None:
-            self._stream = self._file.system.open(self._file.path, "rb", block_size=CHUNK_BYTES)
-            self._stream.seek(self._place)
-        return self._stream
-
-    def _asked(self, ask: Callable[[Any], T]) -> T:
-        def once() -> T:
-            try:
-                return ask(self._opened())
-            except BaseException:
-                self._close_stream()
-                raise
-
-        return asked_again(once)
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Say that it can be read from anywhere."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, as far as there is something."""
-        read: bytes = self._asked(lambda stream: stream.read(len(buffer)))
-        buffer[: len(read)] = read
-        self._place += len(read)
-        return len(read)
-
-    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte, counted from the first one, from here or from the end."""
-        self._place = self._asked(lambda stream: int(stream.seek(place, whence)))
-        return self._place
-
-    def tell(self) -> int:
-        """Return which byte is next."""
-        return self._place
-
-    def close(self) -> None:
-        """Close it."""
-        self._close_stream()
-        super().close()
-
-    def _close_stream(self) -> None:
-        if self._stream is not None:
-            with contextlib.suppress(Exception):
-                self._stream.close()
-            self._stream = None
+def _fetched(file: DataFile) -> IO[bytes]:
+    """Open a file of another machine, which is read from its beginning to its end."""
+    return cast("IO[bytes]", io.BufferedReader(Fetched(file, reads_on=True), CHUNK_BYTES))
 
 
 class Unpacked(io.RawIOBase):
@@ -269,6 +199,10 @@ def file_errors(where: str) -> Iterator[None]:
         raise DataError(f"`{where}` is a folder", hint="name the files in it") from None
     except EOFError:
         raise DataError(f"`{where}` ends too early", hint="it was cut off: copy or download it again") from None
+    except UnreachableError as problem:
+        raise DataError(
+            f"`{where}` cannot be read: {problem}", hint="check the address, and whether its server answers, then go on"
+        ) from None
     except (zlib.error, OSError) as problem:
         raise DataError(f"`{where}` cannot be read: {problem}", hint="is it damaged, or misnamed?") from None
     except ImportError as problem:
@@ -279,19 +213,19 @@ def file_errors(where: str) -> Iterator[None]:
 
 def _names(system: Any, path: str) -> list[str]:
     """Return the files that a path, a folder or a pattern names, hidden ones left out."""
-    if any(sign in path for sign in "*?[") and not system.exists(path):
-        names = system.glob(path)
-    elif system.isdir(path):
-        names = system.find(path)
+    signs = "*[" if is_web(system) else "*?["
+    if any(sign in path for sign in signs) and (is_web(system) or known(system, path) is None):
+        names = matching(system, path)
+    elif is_folder(system, path):
+        names = files_below(system, path)
     else:
-        names = [path] if system.exists(path) else []
-    kept = (name for name in names if not name.rsplit("/", 1)[-1].startswith((".", "_")))
-    return sorted(name for name in kept if not system.isdir(name))
+        names = [path] if known(system, path) is not None else []
+    return sorted(name for name in names if not name.rsplit("/", 1)[-1].startswith((".", "_")))
 
 
-def _protocols(system: Any) -> tuple[str, ...]:
-    """Return the protocols a file system answers to."""
-    return (system.protocol,) if isinstance(system.protocol, str) else tuple(system.protocol)
+def is_folder(system: Any, path: str) -> bool:
+    """Say whether a path is a folder; that of a web server ends in a slash."""
+    return path.endswith("/") if is_web(system) else asked_again(lambda: bool(system.isdir(path)))
 
 
 def line_blocks(

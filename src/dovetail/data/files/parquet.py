@@ -53,7 +53,8 @@ class ParquetDecoder(TableDecoder):
         """Open a file; what pyarrow raises is translated."""
         with opened_by_arrow(file) as stream, arrow_errors(file, "Parquet"):
             footer = _footers.get(file)
-            parquet = arrow_parquet.ParquetFile(stream, metadata=footer)
+            # Of a file elsewhere the columns of a row group are fetched together, in a few large ranges.
+            parquet = arrow_parquet.ParquetFile(stream, metadata=footer, pre_buffer=not file.is_local)
             if footer is None:
                 _footers.keep(file, parquet.metadata)
             yield parquet

@@ -276,16 +276,19 @@ class FileSource:
 
     def _decoded(self, part: FilePart) -> KeptPart:
         """Decode a part, and refuse a file that is not the one that was opened."""
-        _check_unchanged(part.file)
         rows, bad = part.last - part.first, BadRows()
         pieces: list[PackedSamples] = []
         found = 0
-        for piece in self._decoder.decode(part.file, part.place, part.first_row):
-            bad.add(piece.bad_rows)
-            pieces.append(self._packed(piece))
-            found += piece.num_rows
-            if found >= rows:
-                break
+        try:
+            for piece in self._decoder.decode(part.file, part.place, part.first_row):
+                bad.add(piece.bad_rows)
+                pieces.append(self._packed(piece))
+                found += piece.num_rows
+                if found >= rows:
+                    break
+        except DataError:
+            _check_unchanged(part.file)  # then that is what is wrong
+            raise
         _check_unchanged(part.file)
         if found != rows:
             raise DataError(

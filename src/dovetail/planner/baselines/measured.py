@@ -44,7 +44,8 @@ class MeasuredScorer:
                 rates[n], shortfalls[n] = math.inf, PENALTY + math.log(floor / reached)
             else:
                 arrays = self.scorer.arrays
-                rates[n] = float(arrays.price_per_hour[route.types] @ route.units) / reached
+                hourly = float(arrays.price_per_hour[route.types] @ route.units) + self.problem.first_node_per_hour
+                rates[n] = hourly / reached
                 rates[n] += egress_rate(arrays, route.types, route.lasts, len(route.types))
         return modelled._replace(rates=rates, shortfalls=shortfalls)
 

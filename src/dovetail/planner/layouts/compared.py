@@ -9,7 +9,9 @@ import msgspec
 from dovetail.planner.cheapest_route import Route
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import CheapestSearch, Clock, fastest_within
+from dovetail.planner.hourly import HourlyPrices
 from dovetail.planner.layouts.families import Families, Kind
+from dovetail.planner.layouts.first_node import WithFirstNode
 from dovetail.planner.result import priced_route
 from dovetail.spec import Compared, Problem
 
@@ -67,7 +69,9 @@ def only_on(problem: Problem, types: list[str]) -> Problem | None:
 
 def _best(problem: Problem, demands: Demands, kind: Kind, *, fastest: bool, clock: Clock) -> Route | None:
     """Return the best layout of a kind, or the fastest where none meets what is asked for."""
-    prices = Families(problem, max_stages=1, split_stages=demands.split_stages, kinds=(kind,))
+    prices: HourlyPrices = Families(problem, max_stages=1, split_stages=demands.split_stages, kinds=(kind,))
+    if problem.first_node_per_hour:
+        prices = WithFirstNode(prices, problem.first_node_per_hour)
     floor, deadline_s = problem.min_samples_per_s, clock() + WITHIN_S
     cap = math.inf if demands.max_cost_per_hour is None else demands.max_cost_per_hour
     if fastest:

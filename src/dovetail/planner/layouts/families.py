@@ -16,6 +16,7 @@ from dovetail.planner.arrays import ProblemArrays, as_arrays
 from dovetail.planner.cheapest_route import Route
 from dovetail.planner.demands import Demands
 from dovetail.planner.hourly import Hourly, HourlyCost, HourlyPrices
+from dovetail.planner.layouts.first_node import WithFirstNode
 from dovetail.planner.layouts.one_process import MeasuredWhole, OneProcess
 from dovetail.planner.layouts.over_servers import OverServers
 from dovetail.planner.layouts.room import Room, all_machines_bytes, room_of
@@ -32,6 +33,12 @@ def is_plain(problem: Problem) -> bool:
 
 def hourly_prices(problem: Problem, demands: Demands, *, pays_egress: bool = True) -> HourlyPrices:
     """Return what answers the searches for a problem; bytes between sites are free unless `pays_egress`."""
+    prices = _of_units(problem, demands, pays_egress=pays_egress)
+    return WithFirstNode(prices, problem.first_node_per_hour) if problem.first_node_per_hour else prices
+
+
+def _of_units(problem: Problem, demands: Demands, *, pays_egress: bool) -> HourlyPrices:
+    """Return what answers them for units and what runs beside the layers."""
     if not is_plain(problem):
         return Families(
             problem, max_stages=demands.max_stages, split_stages=demands.split_stages, pays_egress=pays_egress
@@ -151,7 +158,7 @@ class Families:
 
 def _processes(problem: Problem, room: Room) -> list[OneProcess]:
     """Return one process on each type that can run every layer."""
-    if problem.beside is None:
+    if problem.beside is None or "local" not in problem.beside.places:
         return []
     return [
         OneProcess(problem, room, t)
@@ -167,7 +174,9 @@ def _measured(problem: Problem, room: Room, kinds: Collection[Kind]) -> list[Mea
     return [
         MeasuredWhole(problem, room, whole, names.index(whole.resource))
         for whole in wholes
-        if ("process" if whole.place == "local" else "workers") in kinds
+        if problem.beside is not None
+        and whole.place in problem.beside.places
+        and ("process" if whole.place == "local" else "workers") in kinds
         and all(whole.resource in layer.on for layer in problem.layers)
     ]
 
@@ -176,7 +185,7 @@ def _stages_of(problem: Problem, *, split_stages: bool) -> tuple[Problem, Proble
     """Return the problem with its rows on servers, and its arrays; None where rows cannot be there."""
     beside = problem.beside
     if beside is not None:
-        if beside.server_core_s is None:
+        if beside.server_core_s is None or "servers" not in beside.places:
             return None
         embeddings = [layer for layer in problem.layers if layer.kind == "embedding"]
         if not all(_can_be_served(problem, layer) for layer in embeddings):

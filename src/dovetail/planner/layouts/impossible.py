@@ -49,7 +49,11 @@ def _reasons(problem: Problem) -> list[str]:
     readers = 1 if beside is not None and beside.read_core_s > 0 else 0
     places: list[tuple[Place | None, str, int]] = [(None, "stages", 0)]
     if beside is not None:
-        places = [("local", "one process", 0), ("servers", "with rows on servers", 1)]
+        plain: list[tuple[Place | None, str, int]] = [
+            ("local", "one process", 0),
+            ("servers", "with rows on servers", 1),
+        ]
+        places = [each for each in plain if each[0] in beside.places]
     found: dict[str, None] = {}
     for resource in problem.resources:
         if not all(resource.name in layer.on for layer in problem.layers):

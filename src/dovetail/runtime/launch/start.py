@@ -191,6 +191,11 @@ def _settled(run: Run, fleet: Fleet | None, model: nn.Module | None, source: Sou
     _check_objects(run, model, source)
     if fleet is None:
         return run
+    if run.checkpoint.key_file is not None:
+        raise TrainingError(
+            "the run is kept encrypted, and its workers would be on other hosts, which have no key",
+            hint="leave --on away, or checkpoint.key_file; disks of hosts can be encrypted by their systems",
+        )
     if model is not None or source is not None:
         raise TrainingError(
             f"the {'data' if model is None else 'model'} is an object of this program, and workers are on other hosts",

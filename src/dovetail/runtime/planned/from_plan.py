@@ -463,14 +463,14 @@ def _check_place(plan: Plan, stages: Sequence[PlacedStage], machine: Machine, *,
 def problem_of(plan: Plan, plan_file: Path, problem_file: Path | None, *, tell: Tell = quietly) -> Problem | None:
     """Return the problem that a plan was made for: the one that is named, or one in the plan's folder that fits it."""
     if problem_file is not None:
-        problem = read_problem_with(users_catalogue(), problem_file)
+        problem = read_problem_with(users_catalogue(), problem_file, spot=plan.spot)
         _check_fits(plan, problem, problem_file)
         return problem
     for path in (plan_file.parent / name for name in BESIDE):
         if not path.is_file():
             continue
         try:
-            problem = read_problem_with(users_catalogue(), path)
+            problem = read_problem_with(users_catalogue(), path, spot=plan.spot)
             _check_fits(plan, problem, path)
         except DovetailError as error:
             tell(f"{path} is not looked at: {error}")

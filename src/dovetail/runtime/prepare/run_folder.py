@@ -14,15 +14,16 @@ import msgspec
 from torch import nn
 
 from dovetail import logs
-from dovetail.data.load import how_made, load_data, named_data, options_known
+from dovetail.data.load import how_made, named_data, open_data, options_known
 from dovetail.data.order import window_of
 from dovetail.data.schema import Schema
 from dovetail.data.source import Source
 from dovetail.embedding import Adam, AdamPerRow, Checkpoint
+from dovetail.encryption import read_key_file
 from dovetail.errors import DovetailError
 from dovetail.logs import JOB, wants_json
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.blueprint import Blueprint, keep_run_encrypted
 from dovetail.runtime.checkpoint import RunManifest
 from dovetail.runtime.errors import TrainingError, cannot_write
 from dovetail.runtime.fingerprint import Fingerprint
@@ -63,7 +64,7 @@ Tell = Callable[[str], None]
 
 def load_source(run: Run, own: Source | None = None) -> Source:
     """Return the run's data."""
-    return own if own is not None else load_data(run.data.name, **run.data.options)
+    return own if own is not None else open_data(run.data.name, run.data.options, key_file=run.checkpoint.key_file)
 
 
 def with_named_data(run: Run) -> Run:
@@ -125,6 +126,7 @@ def prepare(
     with ExitStack() as things:
         if lock is None:
             things.enter_context(RunLock(folder))
+        run = _kept_encrypted(run, folder, goes_on=resume)
         (_check_is_run if resume else _check_is_free)(folder)
         new = [folder / name for name in (CHECKPOINTS, LOGS, KEYS, ROWS) if not (folder / name).exists()]
         try:
@@ -150,6 +152,25 @@ def prepare(
                     shutil.rmtree(made, ignore_errors=True)
                 (folder / FIXED).unlink(missing_ok=True)
             raise
+
+
+def _kept_encrypted(run: Run, folder: Path, *, goes_on: bool) -> Run:
+    """Return a run with the whole path of its key, which is there, and have its folders encrypted with it.
+
+    One that goes on has the key that it began with, where it names none.
+    """
+    key_file = run.checkpoint.key_file
+    if key_file is None and goes_on:
+        with suppress(TrainingError):
+            key_file = Blueprint.read(folder).run.checkpoint.key_file
+    if key_file is not None:
+        key_file = str(read_key_file(Path(key_file).absolute()).path)
+        saving = msgspec.structs.replace(run.checkpoint, key_file=key_file)
+        run = msgspec.structs.replace(run, checkpoint=saving)
+    keep_run_encrypted(folder, run, given=True)
+    if goes_on:
+        checkpoints.check_key(folder)
+    return run
 
 
 def _with_window(run: Run, schema: Schema, goes_on: Path | None) -> Run:

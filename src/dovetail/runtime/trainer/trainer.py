@@ -34,7 +34,7 @@ from dovetail.runtime.model.frozen import read_fixed, read_statistics
 from dovetail.runtime.model.parameters import statistics_vector
 from dovetail.runtime.prepare.run_folder import load_source
 from dovetail.runtime.private_folder import remove_private_folder
-from dovetail.runtime.samples import Samples
+from dovetail.runtime.samples import Samples, tell_of_bad_rows
 from dovetail.runtime.trainer.batches_ahead import BatchesAhead
 from dovetail.runtime.trainer.dense_step import DenseStep
 from dovetail.runtime.trainer.figures import TrainerFigures
@@ -102,6 +102,7 @@ class Trainer:
             torch.device(device or device_of(run)),
             self._figures.note,
         )
+        self._data = data
         self._strategy = (place or (rows_on_device if has_device_tier(run) else rows_on_host))(begin)
         self._model, self._steps = self._strategy.model, self._strategy.steps
         values, gradients = self._model.values, self._model.gradients
@@ -186,6 +187,7 @@ class Trainer:
         if saved_step != step:
             on_report(self._figures.report())
             newest = self._save(step, position)
+        tell_of_bad_rows(self._data, self._figures.note)
         summary_of = self._strategy.summary_of
         self._figures.finish(newest, tuple(summary_of(table) for table in self._strategy.tables))
         report: Report = self._figures.report("done")
