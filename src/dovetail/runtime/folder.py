@@ -5,6 +5,7 @@ fixed.safetensors  what training leaves as it is: frozen parameters and buffers 
 checkpoints/       one folder for each checkpoint that is kept (`checkpoint`)
 best/              the checkpoint that did best on the validation data
 validation.jsonl   a line for each time the model was tried on them
+privacy.json       what a private run has spent (`spending`)
 journal.jsonl      what the coordinator decided (`coordinator.journal`)
 metrics.jsonl      a line of figures a second
 happened.jsonl     what happened: deaths, restarts, checkpoints, a line each, with the time
@@ -41,6 +42,7 @@ BLUEPRINT = "blueprint.json"
 CHECKPOINTS = "checkpoints"
 BEST = "best"
 VALIDATION = "validation.jsonl"
+SPENDING = "privacy.json"
 JOURNAL = "journal.jsonl"
 METRICS = "metrics.jsonl"
 HAPPENED = "happened.jsonl"
@@ -129,6 +131,35 @@ class TableSummary(msgspec.Struct, frozen=True, kw_only=True):
     lowered: int
 
 
+class PrivacySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a private run has promised, and spent."""
+
+    epsilon: float
+    """What all its steps cost together, those of earlier starts too."""
+    budget: float
+    delta: float
+    clip: float
+    noise: float
+    """Of the last steps, in clips."""
+    rate: float
+    """The chance of each sample to be in one of them."""
+    steps: int
+    """All that count as spent."""
+    accountant: str
+    is_spent: bool
+    """Whether the run stopped because another step would have gone beyond its budget."""
+
+    @property
+    def words(self) -> str:
+        """Return it in words."""
+        if self.is_spent:
+            return (
+                f"the privacy budget is spent: epsilon {self.epsilon:.4g} of {self.budget:g} at delta {self.delta:g} "
+                f"after {self.steps:,} steps; the run stopped before its last epoch was over"
+            )
+        return f"spent epsilon {self.epsilon:.4g} of {self.budget:g} at delta {self.delta:g} in {self.steps:,} steps"
+
+
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to."""
 
@@ -149,6 +180,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Those whose widths were chosen, such as `worker-0 to server-0`."""
     tables: tuple[TableSummary, ...] = ()
     """Of a run whose hot rows lie on a device."""
+    privacy: PrivacySummary | None = None
+    """Of a private run."""
 
     def write(self, folder: Path) -> None:
         """Write it into the run's folder."""
