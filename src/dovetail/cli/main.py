@@ -9,6 +9,7 @@ import typer
 
 from dovetail.cli.catalogue import catalogue
 from dovetail.cli.check import check
+from dovetail.cli.dashboard import dashboard
 from dovetail.cli.data import data
 from dovetail.cli.doctor import doctor
 from dovetail.cli.evaluate import evaluate
@@ -72,6 +73,7 @@ app.command()(evaluate)
 app.command()(predict)
 app.command()(export)
 app.command()(timeline)
+app.command()(dashboard)
 app.command()(catalogue)
 app.command()(simulate)
 app.command()(serve)
