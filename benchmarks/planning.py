@@ -171,8 +171,8 @@ def binding_problem(family: str, num_layers: int, num_types: int, seed: int) -> 
 def on_machines(problem: Problem, draw: random.Random) -> Problem:
     """Return the problem on machines that all units share, with readers, servers, feeding threads and full pipelines.
 
-    The stages of the cheapest plan with nothing beside them, with readers and servers, are a plan of it for sure: it has
-    their speed for a floor, and machines with little more than their cores and accelerators.
+    The stages of the cheapest plan with nothing beside them, with readers and servers, are a plan of it for sure: it
+    has their speed, or less, for a floor, and machines with little more than their cores and accelerators.
     """
     layers = tuple(
         msgspec.structs.replace(
