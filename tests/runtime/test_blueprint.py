@@ -48,6 +48,7 @@ def test_broken_rows_are_skipped_by_a_flag_of_train(tmp_path):
     assert "broken row" in refused.stderr
     assert "--max-bad-rows" in refused.stderr
     assert taken.exit_code == 0, taken.output
+    assert "2 broken rows skipped: 2 x `x` is not a number" in taken.output
 
 
 def line():

@@ -1,10 +1,10 @@
 """Raw rows, as dictionaries, to what an exported model takes: model(*tensors(rows)). It needs PyTorch alone.
 
 A row has every column that the model reads, by name, as pandas (`frame.to_dict("records")`), Polars
-(`frame.rows(named=True)`), Arrow (`table.to_pylist()`, or scalars) or JSON give it. None, NaN, NaT and NA are all
-missing: a missing number is 0, a missing category has an id of its own, a list may be empty. Lists shorter than others
-get zeros behind. What cannot be read as it was in training is refused with the name of its column. `model.json`, beside
-this file, says what the columns are.
+(`frame.rows(named=True)`), Arrow (`table.to_pylist()`, or scalars) or JSON give it; the first three's tables are taken
+as well. None, NaN, NaT and NA are all missing: a missing number is 0, a missing category has an id of its own, a list
+may be empty. Lists shorter than others get zeros behind. What cannot be read as it was in training is refused with the
+name of its column. `model.json`, beside this file, says what the columns are.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ JOINED_BY = b"\x1f"
 _WORD = (1 << 64) - 1
 
 
-def tensors(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | None = None) -> tuple[Tensor, ...]:
-    """Return the inputs of the model for some rows; `facts` are those of `model.json` unless others are given."""
-    facts = _facts() if facts is None else facts
+def tensors(rows: Any, facts: Mapping[str, Any] | None = None) -> tuple[Tensor, ...]:
+    """Return the inputs of the model for some rows; `facts` are those of `model.json` unless others are given.
+
+    `rows` are dictionaries, or a table of pandas, Polars or Arrow.
+    """
+    facts, rows = _facts() if facts is None else facts, _rows_of(rows)
     schema, columns = facts["schema"], facts["columns"]
     made: dict[str, list[Any]] = {}
     for each in columns.get("transforms", ()):
@@ -164,6 +167,19 @@ def _facts() -> dict[str, Any]:
     """Return what lies beside this file."""
     facts: dict[str, Any] = json.loads((pathlib.Path(__file__).parent / "model.json").read_text(encoding="utf-8"))
     return facts
+
+
+def _rows_of(rows: Any) -> Sequence[Mapping[str, Any]]:
+    """Return rows as dictionaries: those of a table of Arrow, Polars or pandas too."""
+    if callable(getattr(rows, "to_pylist", None)):
+        return list(rows.to_pylist())
+    if callable(getattr(rows, "to_dicts", None)):
+        return list(rows.to_dicts())
+    if callable(getattr(rows, "to_dict", None)) and hasattr(rows, "columns"):
+        return list(rows.to_dict("records"))
+    if isinstance(rows, Mapping):
+        raise ValueError("is one row: give a list of rows, [row]")
+    return list(rows)
 
 
 def _column(rows: Sequence[Mapping[str, Any]], made: Mapping[str, list[Any]], name: str) -> list[Any]:

@@ -16,11 +16,11 @@ from dovetail.models import SlotEmbedding, load_model
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.evaluate import evaluate_run
 from dovetail.runtime.finished.export import export_model, export_run
-from dovetail.runtime.finished.predict import predict_run
+from dovetail.runtime.finished.predict import predict_run, predictions
 from dovetail.runtime.finished.restore import restore_into, restore_model
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunTraining
-from dovetail.spec.run_sections import RunOptimizer
+from dovetail.spec.run_sections import RunOptimizer, RunValidation
 from testbed.direct_servers import DirectServers
 
 COLUMNS = {"dense": ["a", "b"], "slots": ["user", "tags"], "multi_valued": ["tags"], "cache": False}
@@ -96,6 +96,29 @@ def test_an_evaluation_is_the_same_twice_and_inherits_the_options_of_the_data(pl
     assert first.metrics["log-loss"] == pytest.approx(first.loss, rel=1e-6)
     assert again.metrics == {"auc": first.metrics["auc"]}
     assert again.loss == first.loss
+
+
+def test_a_run_with_validation_data_is_evaluated_on_those_and_broken_rows_are_told_of(place, tmp_path):
+    (tmp_path / "held.csv").write_text(rows(60) + "1,none,2,u1,t1\n")
+    held = {"path": str(tmp_path / "held.csv"), "max_bad_rows": 5}
+    run = Run(
+        model=RunModel(name=f"{ME}:Net"),
+        data=RunData(name="csv", options=COLUMNS | {"path": str(place / "day.csv"), "hash_into": 50}),
+        training=RunTraining(batch=100),
+        validation=RunValidation(options=held),
+    )
+    prepare(run, tmp_path / "run")
+    told = []
+
+    found = evaluate_run(tmp_path / "run", tell=told.append)
+    again = evaluate_run(tmp_path / "run", data_options=held)
+    scored = list(predictions(tmp_path / "run", data_options=held, tell=told.append))
+
+    assert found.on == f"the run's validation data, `{tmp_path / 'held.csv'}`"
+    assert (found.held_out, found.samples) == (True, 60)
+    assert found.loss == again.loss
+    assert sum(len(part.rows) for part in scored) == 60
+    assert told == ["1 broken row skipped: 1 x `a` is not a number"] * 2
 
 
 def test_columns_in_another_order_give_the_same_evaluation(place):

@@ -83,11 +83,20 @@ def arrow_scalars():
     return [{name: table()[name][row] for name in table().column_names} for row in range(ROWS)]
 
 
+def pandas_table():
+    return table().to_pandas()
+
+
+def polars_table():
+    return pl.from_arrow(table())
+
+
 def json_lines():
     return [json.loads(json.dumps(row)) for row in table().to_pylist()]
 
 
 MAKES = [pandas_rows, pandas_rows_with_missing_marks, polars_rows, table().to_pylist, arrow_scalars, json_lines]
+MAKES += [table, pandas_table, polars_table]
 
 
 @pytest.mark.parametrize("make", MAKES, ids=lambda make: make.__name__)
@@ -155,6 +164,11 @@ def test_what_training_would_not_read_is_refused_with_row_and_column(column, val
         tensors([GOOD, {**GOOD, column: value}], FACTS)
 
     assert f"row 1: `{column}`" in str(caught.value)
+
+
+def test_one_row_that_is_no_list_is_refused():
+    with pytest.raises(ValueError, match=r"give a list of rows, \[row\]"):
+        tensors(GOOD, FACTS)
 
 
 def test_a_row_without_a_column_is_refused():

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from dovetail.data import DataError, as_source, load_data
 from dovetail.data.read_rows import tensors
 from dovetail.runtime import train
+from dovetail.runtime.finished.export import export_model
+from dovetail.runtime.model.build import build_model
+from dovetail.spec.run import Run, RunModel
 
 pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
 pytestmark = pytest.mark.processes
@@ -113,6 +116,23 @@ def test_a_program_takes_any_length_or_says_which_one(exported):
         with pytest.raises(ValueError, match="row 0: `history` has 20 values, and the program takes 6"):
             reader([row])
         assert "`history` has 6 values a sample" in (folder / "README.txt").read_text()
+
+
+class Counted(Pooled):
+    """Counts its samples by len(), which torch.export cannot follow."""
+
+    def forward(self, history: Tensor, weights_of: Tensor, ids: Tensor, offsets: Tensor, dense: Tensor) -> Tensor:
+        return super().forward(history, weights_of, ids, offsets, dense).reshape(len(dense))
+
+
+def test_a_model_whose_size_export_cannot_leave_open_is_told_what_to_write_instead(tmp_path):
+    source = as_source(table(), **{name: value for name, value in OPTIONS.items() if name != "cache"})
+    model = build_model(Run(model=RunModel(name="counted")), source.schema, Counted())
+
+    made = export_model(model, source, tmp_path / "model")
+
+    assert "write x.shape[0] for len(x)" in made.why_no_program
+    assert "model.pt2" not in made.files
 
 
 def test_whole_numbers_stay_whole_and_what_is_missing_within_is_nought():

@@ -9,15 +9,17 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from dovetail.data.load import DATA, load_data
+from dovetail.data.load import DATA, open_data, options_known
 from dovetail.data.source import Source
 from dovetail.data.transforms import by_name
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.finished.predict import asked_source, figures_of, without_ranking
+from dovetail.runtime.finished.predict import Tell, asked_source, figures_of, quietly, without_ranking
 from dovetail.runtime.finished.restore import check_by_name, restore_model
+from dovetail.runtime.samples import tell_of_bad_rows
 from dovetail.runtime.trust import check_trusted
+from dovetail.spec.run import Run
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +55,11 @@ def evaluate_run(
     model: nn.Module | None = None,
     source: Any = None,
     trust: bool = False,
+    tell: Tell = quietly,
 ) -> Evaluation:
-    """Return how good the model of a run is; absent `data`: on the run's data beyond what it was trained on.
+    """Return how good the model of a run is.
 
+    Absent `data`, it is on the run's validation data, else on its own data beyond what it was trained on.
     `data` is whatever `train` takes. Its options are those of the run, with `data_options` in their place where given;
     columns are found by name. `model` and `source` are the run's own model and data where those were objects. With
     `trust`, code that the folder names is run even where others can write the folder.
@@ -71,10 +75,12 @@ def evaluate_run(
         source = given or asked_source(data, options, blueprint, model, labels=True)
     check_by_name(run, model=model, source=source)
     check_trusted(folder, run, trust=trust, own_model=model is not None, own_data=source is not None)
-    trained_on = source if source is not None else load_data(run.data.name, **run.data.options)
+    trained_on = (
+        source if source is not None else open_data(run.data.name, run.data.options, key_file=run.checkpoint.key_file)
+    )
     restored = restore_model(folder, model=model, source=trained_on, checkpoint=checkpoint, trust=trust)
     if data is None and not options:
-        asked, first, on, held_out = _held_out(trained_on, blueprint.all_samples)
+        asked, first, on, held_out = _held_out(blueprint, trained_on)
     elif given is not None:
         asked, first, on, held_out = given, 0, "the data given", True
     else:
@@ -86,8 +92,9 @@ def evaluate_run(
             f"`{ranking[0]}` ranks all items, which a run's folder does not list",
             hint="choose auc or log-loss, or use dovetail.models.evaluate with result.load_model()",
         )
-    asked = by_name(asked, trained_on.schema)
+    read, asked = asked, by_name(asked, trained_on.schema)
     figures, samples = figures_of(restored, asked, first=first, num_samples=num_samples, metrics=names)
+    tell_of_bad_rows(read, tell)
     return Evaluation(
         metric=names[0] if names else None,
         value=figures[names[0]] if names else None,
@@ -100,8 +107,22 @@ def evaluate_run(
     )
 
 
-def _held_out(source: Source, trained: int) -> tuple[Source, int, str, bool]:
-    """Return the run's data beyond what an epoch saw, or all of it where there is nothing beyond."""
+def load_validation(run: Run) -> Source | None:
+    """Return the data that a run names to be tried on; None where it names none."""
+    settings = run.validation
+    if not (settings.name or settings.options):
+        return None
+    name = settings.name or run.data.name
+    known = run.data.options if name == run.data.name else options_known(name, run.data.options)
+    return open_data(name, {**known, **settings.options}, key_file=run.checkpoint.key_file)
+
+
+def _held_out(blueprint: Blueprint, source: Source) -> tuple[Source, int, str, bool]:
+    """Return a run's validation data, else its data beyond what an epoch saw, or all of it where there is no more."""
+    validation, trained = load_validation(blueprint.run), blueprint.all_samples
+    if validation is not None:
+        named = blueprint.run.validation.options.get("path") or blueprint.run.validation.name
+        return validation, 0, "the run's validation data" + (f", `{named}`" if named else ""), True
     if source.num_samples is None or source.num_samples > trained:
         return source, trained, f"the run's data from sample {trained:,} on, which it was not trained on", True
     return source, 0, "the run's own data, all of which it was trained on: give --data for others", False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import nn
 
 from dovetail.data.adopt import as_source, as_table, table_options
 from dovetail.data.batch import Batch
-from dovetail.data.load import DATA, TABLES, load_data, named_data, options_known
+from dovetail.data.load import DATA, TABLES, named_data, open_data, options_known
 from dovetail.data.schema import Field, Schema, Slot
 from dovetail.data.source import Source
 from dovetail.data.transforms import by_name
@@ -30,9 +30,15 @@ from dovetail.runtime.finished.restore import restore_model
 from dovetail.runtime.folder import BEST
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.dry_run import check_rows
+from dovetail.runtime.samples import tell_of_bad_rows
 from dovetail.runtime.trust import check_trusted
 
 BATCH = 2048
+Tell = Callable[[str], None]
+
+
+def quietly(_: str) -> None:
+    """Say nothing."""
 
 
 def answers(model: Model, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Scores]]:
@@ -157,6 +163,7 @@ def predictions(
     checkpoint: Path | None = None,
     num_samples: int | None = None,
     trust: bool = False,
+    tell: Tell = quietly,
 ) -> Iterator[Predictions]:
     """Yield the scores of some samples after the other; see `predict_run`."""
     folder = Path(folder)
@@ -164,11 +171,12 @@ def predictions(
     check_trusted(folder, blueprint.run, trust=trust, own_model=model is not None, own_data=data is not None)
     asked = asked_source(data, dict(data_options or {}), blueprint, model, labels=False)
     where = checkpoint or (folder / BEST if (folder / BEST).is_dir() else checkpoints.newest(folder))
-    asked = by_name(asked, _wanted(blueprint, asked.schema))
+    read, asked = asked, by_name(asked, _wanted(blueprint, asked.schema))
     restored = restore_model(folder, model=model, source=source or asked, checkpoint=where, trust=trust)
     loss = _loss_of(restored, blueprint)
     for batch, scores in answers(restored, batches_of(asked, 0, num_samples)):
         yield Predictions(rows=batch.sample_ids.numpy().copy(), **_as_arrays(scores, loss))
+    tell_of_bad_rows(read, tell)
 
 
 def asked_source(
@@ -190,7 +198,7 @@ def asked_source(
                 f"the data of this run were an object of a Python program, `{name}`",
                 hint="say which samples to score: --data today.csv, or result.predict(data)",
             )
-        return load_data(name, **wanted)
+        return open_data(name, wanted, key_file=blueprint.run.checkpoint.key_file)
     if isinstance(data, Source):
         return data
     if as_table(data) is not None:

@@ -19,7 +19,6 @@ import msgspec
 import torch
 from torch import nn
 
-from dovetail.data.load import load_data, options_known
 from dovetail.data.source import Source
 from dovetail.data.transforms import by_name
 from dovetail.errors import DovetailError
@@ -29,6 +28,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import RunManifest
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.figures import TensorBoardFile
+from dovetail.runtime.finished.evaluate import load_validation
 from dovetail.runtime.finished.predict import figures_of, without_ranking
 from dovetail.runtime.finished.restore import restore_model
 from dovetail.runtime.finished.result import Validated, is_better, read_validated
@@ -80,12 +80,8 @@ class Validator:
 
     def _find_data(self, data: Source | None) -> tuple[Source, int]:
         """Return the data, and their first sample that counts."""
-        run, settings = self._blueprint.run, self._settings
-        if data is None and (settings.name or settings.options):
-            name = settings.name or run.data.name
-            known = run.data.options if name == run.data.name else options_known(name, run.data.options)
-            options = {**known, **settings.options}
-            data = load_data(name, **options)
+        run = self._blueprint.run
+        data = load_validation(run) if data is None else data
         if data is not None:
             return by_name(data, self._trained_on.schema), 0
         total, trained = self._trained_on.num_samples, self._blueprint.all_samples
