@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import dovetail
 from dovetail.data import Batch, Schema, Slot
 
-FEATURES = 256
+FEATURES = 512
 SURE = 0.999
 """How sure the bound is."""
 
@@ -32,6 +32,7 @@ class Memory(nn.Module):
     def __init__(self, num_ids: int) -> None:
         super().__init__()
         self.rows = nn.EmbeddingBag(num_ids, 2, mode="sum")
+        nn.init.zeros_(self.rows.weight)
         self.layer = nn.Linear(FEATURES + 2, 1)
 
     def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
@@ -78,6 +79,7 @@ def attacked(folder, *, num: int, seed: int, epochs: int, batch: int, guesses: i
     is_member = np.random.default_rng(seed + 1).random(num) < 0.5
     is_member[-1] = True
     members, everyone = Canaries(seed, np.flatnonzero(is_member)), Canaries(seed, np.arange(num))
+    torch.manual_seed(seed)
     result = dovetail.train(
         Memory(num),
         members,
@@ -112,26 +114,31 @@ def test_the_bound_is_what_counting_says():
     assert least_epsilon(50, 100) == 0.0
 
 
-CANARIES = {"num": 400, "epochs": 60, "batch": 50, "guesses": 60, "rows_learning_rate": 4.0, "learning_rate": 4.0}
+CANARIES = {"num": 400, "epochs": 30, "batch": 50, "guesses": 60, "learning_rate": 2.0, "rows_learning_rate": 4.0}
+PRIVACY = {"delta": 1e-6, "clip": 1.0, "accountant": "rdp"}
 
 
 def test_who_was_among_the_data_is_found_out_without_privacy_and_not_with_it(tmp_path):
     plain = attacked(tmp_path / "plain", seed=1, **CANARIES)
-    private = attacked(tmp_path / "private", seed=1, epsilon=1.0, delta=1e-6, clip=1.0, accountant="rdp", **CANARIES)
+    private = attacked(tmp_path / "private", seed=1, epsilon=1.0, **PRIVACY, **CANARIES)
+    clipped = attacked(tmp_path / "clipped", seed=1, epsilon=1e9, noise=0.02, **PRIVACY, **CANARIES)
 
     assert plain > 2.0
     assert private <= 1.0
+    assert clipped > 2.0  # it is the noise that hides, and the attack sees where there is too little
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("promised", [0.5, 2.0, 8.0])
 def test_no_attack_finds_more_than_is_promised(tmp_path, promised):
-    how = {**CANARIES, "num": 2000, "guesses": 400, "batch": 250, "epochs": 100}
+    how = {**CANARIES, "num": 800, "guesses": 150, "batch": 100}
     found = [
-        attacked(tmp_path / f"{seed}", seed=seed, epsilon=promised, delta=1e-6, clip=1.0, **how) for seed in range(3)
+        attacked(tmp_path / f"{seed}", seed=seed, epsilon=promised, **PRIVACY | {"accountant": "pld"}, **how)
+        for seed in range(4)
     ]
     plain = attacked(tmp_path / "plain", seed=0, **how)
+    print(f"promised {promised:g}, found {', '.join(f'{each:.2f}' for each in found)}, without privacy {plain:.2f}")
 
     assert max(found) <= promised
-    assert plain > 3.0
+    assert plain > 2.0
