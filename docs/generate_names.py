@@ -32,9 +32,13 @@ def examples() -> dict[str, str]:
     source = EXAMPLES.read_text(encoding="utf-8")
     lines = source.splitlines()
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    return {
-        node.name: textwrap.dedent("\n".join(lines[node.lineno : node.end_lineno])).strip() + "\n" for node in functions
-    }
+    bodies = {node.name: textwrap.dedent("\n".join(lines[node.lineno : node.end_lineno])).strip() for node in functions}
+    return {name: _as_program(body) + "\n" for name, body in bodies.items()}
+
+
+def _as_program(body: str) -> str:
+    """Return the body of a function as a program, which has two blank lines around a class."""
+    return re.sub(r"\n\n(?=class |if __name__)", "\n\n\n", body) if "\nclass " in body else body
 
 
 def python_names() -> str:

@@ -16,7 +16,7 @@ from dovetail.logs import json_lines
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name
 from dovetail.runtime.finished.result import RunPace, TrainingResult, read_result
-from dovetail.runtime.folder import drop_empty_rows
+from dovetail.runtime.folder import drop_empty_rows, note_happened
 from dovetail.runtime.launch.fork_server import fork_server
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.validation import Validator
@@ -119,6 +119,7 @@ def start(
                 raise
 
             def handle(report: Report) -> None:
+                note_happened(folder, report.events)
                 pace.add(report)
                 steady.report(report)
                 told.report(report)

@@ -22,6 +22,7 @@ from dovetail.embedding import Adam, AdamPerRow, Checkpoint
 from dovetail.encryption import read_key_file
 from dovetail.errors import DovetailError
 from dovetail.logs import JOB, wants_json
+from dovetail.privacy.keys import NOISE_KEY, SAMPLING_KEY
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, keep_run_encrypted
 from dovetail.runtime.checkpoint import RunManifest
@@ -39,6 +40,7 @@ from dovetail.runtime.folder import (
     ROWS,
     SITES,
     SIZE,
+    SPENDING,
     STEPS,
     SUMMARY,
     TEAM,
@@ -51,6 +53,7 @@ from dovetail.runtime.model.parameters import dense_values, statistics_vector
 from dovetail.runtime.prepare.devices import check_device
 from dovetail.runtime.prepare.lock import RunLock
 from dovetail.runtime.prepare.placement import Elsewhere
+from dovetail.runtime.prepare.private import with_private_steps
 from dovetail.runtime.prepare.resolve import COORDINATOR, copied, resolve
 from dovetail.runtime.prepare.sites import check_address
 from dovetail.runtime.prepare.warm_start import FirstValues, Known, fill_first, fixed_from, known_from
@@ -201,6 +204,8 @@ def _prepare(
         else:
             fixed = write_fixed(built, folder, instead={} if known is None else fixed_from(known, built))
             blueprint = msgspec.structs.replace(blueprint, fixed=fixed)
+        newest = RunManifest.read(checkpoints.newest(folder)) if resume else None
+        blueprint = with_private_steps(blueprint, folder, newest, tell=tell)
         blueprint = _named(blueprint, folder, is_new=not resume)
         first = None if resume else _first_values(built, folder, blueprint.fixed)
         _write_all(blueprint, folder, first, known)
@@ -249,7 +254,7 @@ def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Kno
 
 def undo(blueprint: Blueprint, folder: Path) -> None:
     """Have a folder hold no run again that was made ready and never started; logs stay where they say something."""
-    for name in (BLUEPRINT, FIXED):
+    for name in (BLUEPRINT, FIXED, SPENDING, f"{KEYS}/{NOISE_KEY}", f"{KEYS}/{SAMPLING_KEY}"):
         (folder / name).unlink(missing_ok=True)
     for name in (CHECKPOINTS, ROWS, REDO):
         shutil.rmtree(folder / name, ignore_errors=True)
