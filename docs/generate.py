@@ -220,6 +220,8 @@ def _command_lines(path: tuple[str, ...], command: Any) -> list[str]:
     words = [*path, "[OPTIONS]"] if options else [*path]
     words += [_argument_name(argument) for argument in arguments] + (["COMMAND"] if below else [])
     lines = [*inspect.cleandoc(command.help or "").splitlines(), "", "```text", " ".join(words), "```", ""]
+    if command.epilog:
+        lines += ["```bash", *(line.strip().removeprefix("$ ") for line in command.epilog.split("\n\n")[1:]), "```", ""]
     if arguments:
         rows = [(f"`{_argument_name(argument)}`", argument.help or "") for argument in arguments]
         lines += [*_table(("argument", "meaning"), rows), ""]

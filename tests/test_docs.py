@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
+import dovetail
+from dovetail.cli.examples import EXAMPLES
 from dovetail.cli.main import app
 
 ROOT = Path(__file__).parents[1]
@@ -288,3 +291,26 @@ def test_a_guide_says_where_everything_it_uses_is_imported_from(page: Path) -> N
             has_name = hasattr(importlib.import_module(module), name)
             assert has_name or importlib.util.find_spec(f"{module}.{name}"), f"{name_of(page)}: {module} has no {name}"
     assert not used - set(imported), f"{name_of(page)} does not say where {sorted(used - set(imported))} come from"
+
+
+def test_a_citation_names_the_version_that_there_is() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+    assert citation["version"] == dovetail.__version__
+    assert {"cff-version", "message", "title", "authors", "license"} <= set(citation)
+
+
+@pytest.mark.parametrize("command", [words for each in EXAMPLES.values() for words, _ in each])
+def test_an_example_of_the_help_can_be_typed(command: str) -> None:
+    program, *words = shlex.split(command)
+
+    assert program == "dovetail"
+    parse(words)
+
+
+def test_examples_of_the_help_are_of_the_command_whose_help_it_is() -> None:
+    below = whole_command().commands
+
+    for name, each in EXAMPLES.items():
+        assert all(words.split()[1] == name for words, _ in each)
+        assert each[0][0] in below[name].epilog

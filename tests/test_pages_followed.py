@@ -18,12 +18,18 @@ QUICK = (
     "guides/write-a-policy.md",
     "guides/replay-a-trace.md",
 )
-TRAINING = ("start/install.md", "start/first-training.md", "guides/larger-than-memory.md", "guides/coming-from.md")
+TRAINING = (
+    "../README.md",
+    "start/install.md",
+    "start/first-training.md",
+    "guides/larger-than-memory.md",
+    "guides/coming-from.md",
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")  # as in a clone
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "118")
     return tmp_path
