@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from torch import nn
 
 from dovetail.data.load import load_data
+from dovetail.embedding.checkpoints.loading import saved_private
 from dovetail.models.schedules import make_schedule
 from dovetail.privacy.keys import NOISE_KEY, SAMPLING_KEY, read_secret
 from dovetail.runtime import checkpoint as checkpoints
@@ -51,9 +53,11 @@ def over_servers(servers: int, workers: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def prepare_like(run: Run, folder: Path, like: Path | None = None, **changes: Any) -> Blueprint:
+def prepare_like(
+    run: Run, folder: Path, like: Path | None = None, *, model: nn.Module | None = None, **changes: Any
+) -> Blueprint:
     """Make a run ready with the keys and the stream of another, and what else its steps owe as told."""
-    blueprint = prepare(run, folder)
+    blueprint = prepare(run, folder, model=model)
     if like is not None:
         for name in (NOISE_KEY, SAMPLING_KEY):
             shutil.copy(like / KEYS / name, folder / KEYS / name)
@@ -63,16 +67,33 @@ def prepare_like(run: Run, folder: Path, like: Path | None = None, **changes: An
     return blueprint
 
 
-def finish(folder: Path) -> None:
+def finish(folder: Path, *, model: nn.Module | None = None) -> None:
     """Train in this process to the end."""
-    with Trainer(folder) as trainer:
+    with Trainer(folder, model=model) as trainer:
         trainer.wait()
 
 
-def values_of(folder: Path, checkpoint: Path | None = None) -> dict[str, np.ndarray]:
+def looks_at(folder: Path) -> list[int]:
+    """Return the steps at which the rows of a run were saved, the last one included."""
+    newest = checkpoints.newest(folder)
+    manifest = checkpoints.RunManifest.read(newest)
+    saved = saved_private([manifest.table_at(newest, 0, server) for server in range(manifest.num_servers)])
+    return [] if saved is None else [step for step, _, _ in saved.looks if step]
+
+
+def in_one_process(run: Run, folder: Path, like: Path) -> dict[str, np.ndarray]:
+    """Return what another run comes to in one process that saves at the same steps, of which noise hangs."""
+    prepare_like(run, folder, like)
+    for step in looks_at(like):
+        with Trainer(folder) as trainer:
+            trainer.wait(stop=lambda trainer=trainer, step=step: trainer.step >= step)
+    return values_of(folder)
+
+
+def values_of(folder: Path, checkpoint: Path | None = None, *, model: nn.Module | None = None) -> dict[str, np.ndarray]:
     """Return what a run came to: every parameter by name, rows with all that they owe."""
-    model = restore_model(folder, checkpoint=checkpoint, trust=True)
-    return {name: each.detach().numpy().copy() for name, each in model.owner.named_parameters()}
+    restored = restore_model(folder, model=model, checkpoint=checkpoint, trust=True)
+    return {name: each.detach().numpy().copy() for name, each in restored.owner.named_parameters()}
 
 
 def assert_close(one: dict[str, np.ndarray], other: dict[str, np.ndarray], *, atol: float) -> None:
@@ -82,20 +103,20 @@ def assert_close(one: dict[str, np.ndarray], other: dict[str, np.ndarray], *, at
         np.testing.assert_allclose(each, other[name], rtol=0, atol=atol, err_msg=name)
 
 
-def by_pytorch(folder: Path) -> dict[str, np.ndarray]:
+def by_pytorch(folder: Path, *, model: nn.Module | None = None) -> dict[str, np.ndarray]:
     """Return what a run comes to without noise and clipping: plain SGD on its own batches."""
     blueprint = Blueprint.read(folder)
     run = blueprint.run
     source = load_data(run.data.name, **run.data.options)
     first = min((folder / checkpoints.CHECKPOINTS).glob("step-*"))
-    model = restore_model(folder, checkpoint=first, trust=True).train()
-    named = dict(model.owner.named_parameters())
+    graph = restore_model(folder, model=model, checkpoint=first, trust=True).train()
+    named = dict(graph.owner.named_parameters())
     schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
     samples = Samples(blueprint, source, sampling_key=read_secret(folder / KEYS, SAMPLING_KEY))
     for step, (batch, _) in enumerate(samples.batches(0)):
-        model.zero_grad()
+        graph.zero_grad()
         if batch.num_samples:
-            model.outcome(batch)[0].backward()
+            graph.outcome(batch)[0].backward()
         with torch.no_grad():
             for each in named.values():
                 if each.grad is not None:

@@ -5,7 +5,9 @@ import shutil
 import msgspec
 import numpy as np
 import pytest
+import torch
 from scipy import stats
+from torch import nn
 
 from dovetail.privacy.keys import NOISE_KEY
 from dovetail.runtime import checkpoint as checkpoints
@@ -15,11 +17,14 @@ from dovetail.runtime.folder import KEYS
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.runtime.trainer.trainer import Trainer
+from dovetail.spec.privacy import RunPrivacy
+from dovetail.spec.run import RunModel
 from tests.runtime.private import (
     SGD,
     assert_close,
     by_pytorch,
     finish,
+    in_one_process,
     over_servers,
     prepare_like,
     private_run,
@@ -27,7 +32,11 @@ from tests.runtime.private import (
 )
 from tests.runtime.runs import kill
 
-LOCAL = {"table": {"place": "local"}, "checkpoint": {"every_steps": 4, "keep": 20}}
+SAVING = {"checkpoint": {"every_steps": 4, "keep": 20}}
+LOCAL = {"table": {"place": "local"}, **SAVING}
+LOCAL_RUN, LONG_RUN = (
+    private_run(samples=samples, table={"place": "local"}, checkpoint={"every_steps": 1000}) for samples in (3000, 9000)
+)
 QUIET = {"noise": 1e-13, "clip": 1e6}
 """What steps owe that change nothing."""
 
@@ -63,13 +72,13 @@ def test_dense_optimizers_of_any_kind_take_gradients_with_noise(tmp_path, name):
 
 
 @pytest.mark.parametrize(("servers", "workers"), [(1, 1), (2, 3)])
-def test_a_private_run_is_the_same_over_servers_with_any_number_of_workers(tmp_path, local, servers, workers):
-    sections = over_servers(servers, workers, checkpoint=LOCAL["checkpoint"])
-    prepare_like(private_run(**sections), tmp_path / "run", local)
-    with LocalRun(tmp_path / "run") as run:
+def test_a_private_run_is_the_same_over_servers_with_any_number_of_workers(tmp_path, servers, workers):
+    folder = tmp_path / "run"
+    prepare_like(private_run(**over_servers(servers, workers, **SAVING)), folder)
+    with LocalRun(folder) as run:
         run.wait(timeout_s=200)
 
-    assert_close(values_of(tmp_path / "run"), values_of(local), atol=1e-6)
+    assert_close(values_of(folder), in_one_process(LOCAL_RUN, tmp_path / "local", folder), atol=1e-6)
 
 
 def test_a_run_that_stops_and_goes_on_has_the_noise_of_one_that_did_not(tmp_path, local):
@@ -86,13 +95,8 @@ def test_a_run_that_stops_and_goes_on_has_the_noise_of_one_that_did_not(tmp_path
 
 
 def test_kills_of_workers_and_servers_change_no_noise(tmp_path):
-    saving = {
-        "checkpoint": {"every_steps": 1000}
-    }  # else they come at other steps after a kill, and noise hangs on that
-    prepare_like(private_run(table={"place": "local"}, **saving), tmp_path / "local")
-    finish(tmp_path / "local")
     folder = tmp_path / "run"
-    prepare_like(private_run(**over_servers(2, 2, **saving)), folder, tmp_path / "local")
+    prepare_like(private_run(**over_servers(2, 2, **SAVING)), folder)
     killed = []
 
     def meanwhile(report):
@@ -105,21 +109,24 @@ def test_kills_of_workers_and_servers_change_no_noise(tmp_path):
         run.wait(meanwhile, timeout_s=240)
 
     assert len(killed) == 2
-    assert_close(values_of(folder), values_of(tmp_path / "local"), atol=1e-6)
+    assert_close(values_of(folder), in_one_process(LOCAL_RUN, tmp_path / "local", folder), atol=1e-6)
 
 
 @pytest.mark.slow
-def test_a_run_killed_as_a_whole_goes_on_over_servers_as_it_would_have(tmp_path, local):
-    sections = over_servers(2, 2, checkpoint={"every_steps": 4, "keep": 20})
-    folder, run = tmp_path / "run", private_run(**sections)
-    prepare_like(run, folder, local)
+def test_a_run_killed_as_a_whole_goes_on_over_servers_as_it_would_have(tmp_path):
+    folder, run = tmp_path / "run", private_run(samples=9000, **over_servers(2, 2, **SAVING))
+    before = prepare_like(run, folder)
     with LocalRun(folder) as first:
-        first.wait(lambda report: [kill(first, name) for name in first.children] if report.checkpoint_step >= 4 else 0)
-    prepare(run, folder, resume=True)
+        while (report := first.look()) is None or report.checkpoint_step < 4:
+            assert report is None or report.state != "failed", report.error
+        for child in first.children.values():
+            child.handle.kill()
+    after = prepare(run, folder, resume=True)
     with LocalRun(folder) as again:
         again.wait(timeout_s=240)
 
-    assert_close(values_of(folder), values_of(local), atol=1e-6)
+    assert after.private == before.private
+    assert_close(values_of(folder), in_one_process(LONG_RUN, tmp_path / "local", folder), atol=1e-6)
 
 
 def test_every_number_of_a_run_without_gradients_has_the_noise_of_all_steps(tmp_path):
@@ -142,12 +149,11 @@ def test_every_number_of_a_run_without_gradients_has_the_noise_of_all_steps(tmp_
 
 
 def test_rows_that_were_never_looked_up_are_shown_with_their_noise(local):
-    blueprint, newest = Blueprint.read(local), checkpoints.newest(local)
+    newest = checkpoints.newest(local)
     first = min((local / checkpoints.CHECKPOINTS).glob("step-*"))
     moved = values_of(local, newest)["layers.embedding.weight"] - values_of(local, first)["layers.embedding.weight"]
 
     assert (np.abs(moved).max(axis=1) > 0).all()
-    assert blueprint.row_optimizer["name"] == "private-sgd"
 
 
 def test_a_run_that_goes_on_with_other_settings_has_the_rows_that_it_showed(tmp_path, local):
@@ -190,3 +196,43 @@ def test_no_run_chooses_rows_that_owe_noise_without_being_private(tmp_path):
     run = private_run(optimizer=SGD | {"rows": "private-sgd"}, privacy={})
     with pytest.raises(TrainingError, match="private-sgd"):
         prepare(run, tmp_path / "run")
+
+
+class Words(nn.Module):
+    """A model of a user's own, with values of its own: rows, a dense table, and a layer that no rule is known for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.EmbeddingBag(240, 4, mode="sum", sparse=True)
+        self.dense_rows, self.mix = nn.Embedding(7, 4), nn.Bilinear(4, 4, 5)
+        self.norm, self.out = nn.LayerNorm(5), nn.Linear(5 + 3, 1)
+
+    def forward(self, ids, offsets, dense):
+        """Return one score a sample."""
+        bags = offsets[:-1].view(len(dense), -1)[:, 0]
+        pooled = self.rows(ids, torch.cat([bags, offsets[-1:]])[:-1])
+        hidden = self.norm(self.mix(torch.tanh(pooled), self.dense_rows(ids[bags] % 7)))
+        return self.out(torch.cat([hidden, dense], 1)).squeeze(1)
+
+
+def test_a_model_of_a_users_own_begins_with_its_own_values_and_trains_as_by_plain_sgd(tmp_path):
+    torch.manual_seed(5)
+    model, folder = Words(), tmp_path / "run"
+    run = private_run(samples=600, batch=60, **LOCAL)
+    run = msgspec.structs.replace(run, model=RunModel(name="tests.Words", loss="logistic"))
+    prepare_like(run, folder, model=model, **QUIET)
+    finish(folder, model=model)
+
+    expected = by_pytorch(folder, model=model)
+    first = dict(model.named_parameters())
+    found = values_of(folder, model=model)
+    assert_close(found, expected, atol=1e-6)
+    assert all(np.abs(found[name] - each.detach().numpy()).max() > 1e-3 for name, each in first.items())
+
+
+def test_a_run_begins_with_the_rows_that_a_private_run_shows(tmp_path, local):
+    run = private_run(**LOCAL)
+    run = msgspec.structs.replace(run, privacy=RunPrivacy(), data=msgspec.structs.replace(run.data, samples=300))
+    prepare(run, tmp_path / "run", start_from=local)
+
+    assert_close(values_of(tmp_path / "run"), values_of(local), atol=0.0)

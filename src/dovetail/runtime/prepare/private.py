@@ -17,7 +17,6 @@ import msgspec
 from torch import nn
 
 from dovetail.embedding import SGD
-from dovetail.embedding.row_optimizer import PrivateSGD
 from dovetail.errors import DovetailError
 from dovetail.privacy.accountant import noise_for, steps_within
 from dovetail.privacy.keys import NOISE_KEY, SAMPLING_KEY, make_secret, read_secret
@@ -73,11 +72,11 @@ def _draws(module: nn.Module) -> bool:
     return isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0.0
 
 
-def with_private_rows(blueprint: Blueprint) -> Blueprint:
-    """Return the blueprint of a private run with rows that owe noise; refuse rows and devices that cannot."""
+def check_rows(blueprint: Blueprint) -> None:
+    """Refuse rows of a private run that cannot owe noise, and devices where samples are not told apart."""
     run, tables = blueprint.run, blueprint.tables
     if not run.privacy.is_private:
-        return blueprint
+        return
     devices = [worker.device for worker in run.workers] + [run.table.device or "cpu"]
     if run.table.place == "device" or any(not device.startswith("cpu") for device in devices):
         raise TrainingError(
@@ -86,7 +85,7 @@ def with_private_rows(blueprint: Blueprint) -> Blueprint:
             hint='set device = "cpu", and table.place = "local" or "servers"',
         )
     if not tables:
-        return blueprint
+        return
     name = str(blueprint.row_optimizer["name"])
     if name != SGD.name:
         raise TrainingError(
@@ -106,8 +105,6 @@ def with_private_rows(blueprint: Blueprint) -> Blueprint:
             f"the run has {steps:,} steps, and rows that owe noise can count to {MOST_STEPS:,}",
             hint="set a larger training.batch, or fewer epochs",
         )
-    settings = {key: value for key, value in blueprint.row_optimizer.items() if key != "name"}
-    return msgspec.structs.replace(blueprint, row_optimizer={"name": PrivateSGD.name, **settings})
 
 
 def with_private_steps(

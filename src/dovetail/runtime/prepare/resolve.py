@@ -27,7 +27,7 @@ from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.model.stages import check_cut
 from dovetail.runtime.prepare.main_guard import travelling
 from dovetail.runtime.prepare.placement import Elsewhere
-from dovetail.runtime.prepare.private import check_model, positions_of, with_private_rows
+from dovetail.runtime.prepare.private import check_model, check_rows, positions_of
 from dovetail.runtime.prepare.sites import portion_of
 from dovetail.runtime.prepare.source_fingerprint import source_fingerprint
 from dovetail.runtime.private_folder import hold_port, make_private_folder, remove_private_folder
@@ -76,7 +76,7 @@ def resolve(
             looks=looks,
         )
         check_groups(blueprint)
-        blueprint = with_private_rows(blueprint)
+        check_rows(blueprint)
     except BaseException:
         remove_private_folder(private)
         raise

@@ -210,6 +210,12 @@ def load_table(
     budget = blueprint.run.servers.host_bytes // max(1, len(blueprint.tables))
     settings = dict(blueprint.row_optimizer)
     optimizer: RowOptimizer = make_row_optimizer(str(settings.pop("name")), **settings)
+    parts = [checkpoint.table_at(folder, position, old) for old in range(checkpoint.num_servers)]
+    owed = before = None
+    if (private := private_rows(blueprint)) is not None:
+        saved = saved_private(parts) if parts else None
+        optimizer = now = going_on(saved, private)
+        owed, before = owed_by(now, noise_key, position), owed_before(saved, now, noise_key, position)
     place: dict[str, Any] = {
         "host_bytes": budget,
         "folder": cold,
@@ -218,19 +224,13 @@ def load_table(
         "device": device,
         "device_bytes": device_bytes,
         "threads": threads,
+        "owed": owed,
         # An index that grows under way has training wait; one for more rows than fit would leave no room for them.
         "expected_rows": min(
             -(-spec.num_rows // blueprint.num_servers),
             rows_that_fit(budget, spec.width + optimizer.state_width(spec.width)),
         ),
     }
-    before = None
-    parts = [checkpoint.table_at(folder, position, old) for old in range(checkpoint.num_servers)]
-    if (private := private_rows(blueprint)) is not None:
-        saved = saved_private(parts) if parts else None
-        optimizer = going_on(saved, private)
-        place["owed"] = owed_by(optimizer, noise_key, position)
-        before = owed_before(saved, private, noise_key, position)
     if not parts:
         seed = table_seed(blueprint.values_seed, position)
         table = Table(width=spec.width, optimizer=optimizer, seed=seed, scale=spec.scale, **place)
