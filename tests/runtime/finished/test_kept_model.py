@@ -190,9 +190,29 @@ def test_a_class_that_is_gone_is_named_with_the_way_out(tmp_path):
     (tmp_path / MODEL).write_bytes(kept.replace(b"test_kept_model", b"test_gone_model"))
 
     with pytest.raises(TrainingError, match=r"cannot be made again: ModuleNotFoundError: .*test_gone_model") as caught:
-        kept_model(tmp_path, RUN)
+        kept_model(tmp_path, RUN, trust=True)
 
     assert f"--model {Line.__module__}:Line" in caught.value.hint
+
+
+@pytest.mark.parametrize("whose", ["changed", "of another user"])
+def test_a_file_that_this_user_did_not_write_runs_nothing(tmp_path, monkeypatch, whose):
+    keep_model(Apply(Trap()), tmp_path)
+    if whose == "changed":
+        kept = (tmp_path / MODEL).read_bytes()
+        (tmp_path / MODEL).write_bytes(kept[:-20] + b"N" + kept[-19:])
+    else:
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
+
+    with pytest.raises(TrainingError, match="this user did not write it here") as caught:
+        kept_model(tmp_path, RUN)
+
+    assert "--trust" in caught.value.hint
+    assert not Trap.sprung
+    if whose != "changed":
+        assert isinstance(kept_model(tmp_path, RUN, trust=True), Apply)
+        assert Trap.sprung
+        assert (tmp_path / "other" / "dovetail" / "kept-models.key").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_model_that_no_process_could_be_sent_trains_in_this_one(tmp_path):
@@ -209,6 +229,20 @@ def test_a_model_that_no_process_could_be_sent_trains_in_this_one(tmp_path):
 
     assert resume(tmp_path / "one", epochs=2).samples == 80
     assert evaluate_run(result.folder).samples == 40
+
+
+class Trap:
+    """Says so when it is made of a pickle."""
+
+    sprung = False
+
+    def __reduce__(self):
+        return spring, ()
+
+
+def spring() -> Trap:
+    Trap.sprung = True
+    return Trap()
 
 
 class Apply(nn.Module):

@@ -2,15 +2,19 @@
 
 model.pickle holds the module with all of its settings and buffers, and without the values of its parameters, which
 checkpoints have. Classes of modules are named there, and imported anew from where they were; those of a script or of a
-notebook are there with their code. The first line says where modules were imported from.
+notebook are there with their code. The first line says where modules were imported from, and proves by a key of this
+user's own that this user wrote it: a folder that came from elsewhere runs nothing of its own.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import hmac
+import importlib
 import io
 import math
+import os
 import pickle
+import secrets
 import site
 import sys
 import sysconfig
@@ -40,6 +44,8 @@ class _FirstLine(msgspec.Struct, frozen=True):
 
     folders: list[str]
     """Where its modules were imported from, but for installed ones."""
+    proof: str
+    """That this user wrote the folders and what follows."""
 
 
 class _Pickler(cloudpickle.CloudPickler):
@@ -70,14 +76,18 @@ def keep_model(model: nn.Module, folder: Path) -> None:
     except Exception:
         return
     if written.tell() <= MOST_BYTES:
-        line = msgspec.json.encode(_FirstLine(folders=_folders_of(model)))
-        replace_file(place, line + b"\n" + written.getvalue())
+        folders = _folders_of(model)
+        try:
+            line = _FirstLine(folders=folders, proof=_proof(folders, written.getvalue()))
+        except (OSError, RuntimeError):  # no place for the key
+            return
+        replace_file(place, msgspec.json.encode(line) + b"\n" + written.getvalue())
 
 
 def kept_model(folder: Path, run: Run, *, trust: bool = False) -> nn.Module | None:
     """Return the module that a run began with, where it was an object and is kept; None where there is none.
 
-    The file runs code: it is read where nobody else can write it, or with `trust`.
+    The file runs code: it is read where this user wrote it and nobody else can, or with `trust`.
     """
     place, name = folder / MODEL, run.model.name
     if "." not in name or ":" in name or not place.is_file():
@@ -91,17 +101,55 @@ def kept_model(folder: Path, run: Run, *, trust: bool = False) -> nn.Module | No
             )
     try:
         line, _, pickled = place.read_bytes().partition(b"\n")
-        _find_modules(msgspec.json.decode(line, type=_FirstLine).folders)
+        first = msgspec.json.decode(line, type=_FirstLine)
+        if not (trust or hmac.compare_digest(first.proof, _proof(first.folders, pickled))):
+            raise TrainingError(
+                f"{place} holds code to run, the model `{name}`, and this user did not write it here",
+                hint=f"{_how_to_give(name)}; or go on with --trust (in Python: trust=True) where you know who wrote it",
+            )
+        _find_modules(first.folders)
         model = pickle.loads(pickled)  # noqa: S301 - checked above
+    except TrainingError:
+        raise
     except Exception as problem:  # whatever importing and making a user's module raises
-        module, _, kind = name.rpartition(".")
-        of = "FILE.py" if module == "__main__" else module
         raise TrainingError(
             f"the model of this run, an object `{name}`, cannot be made again: {type(problem).__name__}: {problem}",
-            hint=f"say what makes it: --model {of}:{kind} (a class, or a function without arguments), in a program "
-            f"model={kind}(...); or run from where its module can be imported",
+            hint=f"{_how_to_give(name)}; or run from where its module can be imported",
         ) from None
     return model if isinstance(model, nn.Module) else None
+
+
+def _how_to_give(name: str) -> str:
+    """Return how the model of a run is named."""
+    module, _, kind = name.rpartition(".")
+    place = "FILE.py" if module == "__main__" else module
+    return (
+        f"say what makes it: --model {place}:{kind} (a class, or a function without arguments), in a program "
+        f"model={kind}(...)"
+    )
+
+
+def _proof(folders: list[str], pickled: bytes) -> str:
+    """Return what only who has this user's key can say of a file."""
+    return hmac.new(_key(), msgspec.json.encode(folders) + b"\n" + pickled, "sha256").hexdigest()
+
+
+def _key() -> bytes:
+    """Return this user's key, which is drawn when it is first needed."""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "dovetail"
+    place = home / "kept-models.key"
+    if not place.exists():
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = place.with_suffix(f".{os.getpid()}.{secrets.token_hex(4)}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+        try:
+            os.link(draft, place)  # whoever is first
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    return place.read_bytes()
 
 
 def _folders_of(model: nn.Module) -> list[str]:
