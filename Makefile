@@ -7,11 +7,16 @@ PARALLEL := --numprocesses $(JOBS) --dist worksteal
 MAKEFLAGS += --jobs=2
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, and each would compile all it imports
 
-.PHONY: demo test quick quick-tests check kernels coverage other-kernels slow bench format clean
+.PHONY: demo test docs quick quick-tests check kernels coverage other-kernels slow bench format clean
 
 # The main job in six steps; `make demo ALL=1` has the rest.
 demo: .venv/installed
 	@$(BIN)/python examples/demo.py $(if $(ALL),--all)
+
+# The documentation as a site, in out/site; a warning is an error.
+docs: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "built: out/site/index.html"
 
 # Everything: lint, types, import rules and tests, those that need the machine for themselves last.
 test: check kernels

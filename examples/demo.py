@@ -38,7 +38,7 @@ MAIN = (
     Step(
         title="A click log, as you may have one",
         look="the best AUC that any model can reach on it is known: generated data say so",
-        command="data make out/clicks.parquet --rows 200000",
+        command="data make out/clicks.parquet --rows 200000 -o rows_per_slot=1000",
         shown="written|numbers|slots|best auc",
     ),
     Step(

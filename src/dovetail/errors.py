@@ -10,6 +10,7 @@
     │   ├── DamagedFileError    a file is not what was written
     │   └── StorageError        the disk refused
     ├── ModelError              a model cannot be built, divided or trained (dovetail.models)
+    ├── EncryptionError         a key is missing or wrong, or a file not encrypted (dovetail.encryption)
     ├── LinkError               a link cannot be measured (dovetail.profiler)
     ├── TrainingError           a training run cannot start or go on (dovetail.runtime)
     ├── WireError               bytes between processes are not a message
@@ -21,6 +22,7 @@
     ├── GroupBroken             another worker that owns rows is gone (dovetail.runtime)
     ├── HostProblem             a machine cannot be used for a run (dovetail.runtime)
     ├── UnknownJobError         nobody submitted such a job (dovetail.serve)
+    ├── UnknownThingError       nothing of such a name was given to the page (dovetail.dashboard)
     ├── NotNowError             a job cannot be started now, and may be later (dovetail.serve)
     └── MissingExtraError       an optional dependency is not installed
 

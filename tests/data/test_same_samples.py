@@ -84,6 +84,66 @@ def test_any_layout_of_files_gives_the_samples_of_the_table(tmp_path_factory, fi
     assert again.bad_rows.total == whole.num_rows - expected.num_samples
 
 
+LIKE = {
+    "price": [pa.float64(), pa.float32()],
+    "age": [pa.int32(), pa.int64()],
+    "colour": [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())],
+    "tags": [pa.list_(pa.string()), pa.large_list(pa.large_string())],
+}
+"""Types of a column that hold the same values."""
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(files=files, group=st.integers(1, 5), window=st.integers(1, 40), data=st.data())
+def test_files_of_unlike_schemas_in_partitions_give_the_samples_of_one_table(
+    tmp_path_factory, files, group, window, data
+):
+    folder, tables = tmp_path_factory.mktemp("unlike"), []
+    for number, content in enumerate(files):
+        table = pa.Table.from_pylist(content, schema=KINDS)
+        tables.append(table.append_column("day", pa.array([f"d {number}"] * len(content), pa.string())))
+        for place, name in enumerate(KINDS.names[1:], start=1):
+            table = table.set_column(place, name, table[name].cast(data.draw(st.sampled_from(LIKE[name]))))
+        table = table.append_column("more", pa.nulls(len(content)))
+        path = folder / f"day=d%20{number}" / "part.parquet"
+        path.parent.mkdir()
+        table = table.select(data.draw(st.permutations(table.column_names)))
+        arrow_parquet.write_table(table, path, row_group_size=group)
+    slots = ["age", "colour", "tags", "day"]
+    options = {"label": "label", "dense": ["price"], "slots": slots, "multi_valued": ["tags"], "max_bad_rows": 1000}
+    memory = as_source(pa.concat_tables(tables), **options)
+
+    streaming = load_data("parquet", path=str(folder), cache=False, **options)
+    memory.parts = streaming.parts
+    cached = load_data("parquet", path=str(folder), cache=str(folder / ".cache"), **options)
+
+    expected = loaded(memory, window=window, block=3, prefetch=0)
+    assert same(loaded(streaming, window=window, block=3, readers=2), expected)
+    assert same(loaded(cached, window=window, block=3, readers=2), expected)
+    assert same(loaded(cached, window=window, block=3), expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "complaint"),
+    [
+        ("colour", [["a"], ["b", "c"]], "holds lists"),
+        ("age", [1.0, 2.5], "holds double"),
+        ("colour", None, "has no column `colour`"),
+    ],
+)
+def test_a_file_whose_columns_are_not_those_of_the_first_is_named(tmp_path, column, values, complaint):
+    first = table_of(2)
+    place = first.column_names.index(column)
+    other = first.drop([column]) if values is None else first.set_column(place, column, pa.array(values))
+    arrow_parquet.write_table(first, tmp_path / "0.parquet")
+    arrow_parquet.write_table(other, tmp_path / "1.parquet")
+
+    with pytest.raises(DataError, match=complaint) as caught:
+        load_data(str(tmp_path), cache=False).read(0, 4)
+
+    assert "1.parquet" in str(caught.value)
+
+
 def table_of(count: int, *, shift: int = 0) -> pa.Table:
     """Return rows, every 11th of them broken."""
     return pa.table(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.options import AsJson, OnHosts, OtherData, OwnModel, Trust, opened
+from dovetail.cli.options import AsJson, KeyFile, OnHosts, OtherData, OwnModel, Trust, opened, with_key
 from dovetail.cli.output import errors_shown, print_json, print_line, say
 from dovetail.cli.predict import own_module
 
@@ -30,6 +30,7 @@ def evaluate(
     checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder, instead of the newest.")] = None,
     on: OnHosts = None,
     host: Annotated[str | None, typer.Option(help="With --on: the host that does it; absent: the first.")] = None,
+    key_file: KeyFile = None,
     trust: Trust = False,
     model: OwnModel = None,
     as_json: AsJson = False,
@@ -42,6 +43,7 @@ def evaluate(
 
         from dovetail.runtime.finished.evaluate import evaluate_run
 
+        with_key(key_file, run, checkpoint)
         if fleet is not None:
             from dovetail.orchestrate.hosts import evaluated_on
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import AsJson, OwnModel, Trust
+from dovetail.cli.options import AsJson, KeyFile, OwnModel, Trust, with_key
 from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.cli.predict import own_module
 
@@ -16,6 +16,7 @@ def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder, instead of the newest.")] = None,
+    key_file: KeyFile = None,
     trust: Trust = False,
     model: OwnModel = None,
     as_json: AsJson = False,
@@ -26,6 +27,7 @@ def export(
 
         from dovetail.runtime.finished.export import export_run
 
+        with_key(key_file, run, checkpoint)
         made = export_run(run, out, checkpoint=checkpoint, model=own_module(model), trust=trust)
         if made.why_no_program:
             say(f"no model.pt2: torch.export could not follow this model ({made.why_no_program})")

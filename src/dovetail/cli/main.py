@@ -9,12 +9,15 @@ import typer
 
 from dovetail.cli.catalogue import catalogue
 from dovetail.cli.check import check
+from dovetail.cli.dashboard import dashboard
 from dovetail.cli.data import data
 from dovetail.cli.doctor import doctor
 from dovetail.cli.evaluate import evaluate
+from dovetail.cli.examples import examples_of
 from dovetail.cli.export import export
 from dovetail.cli.jobs import cancel, cluster, drain, jobs, logs, resize, submit
 from dovetail.cli.join import join
+from dovetail.cli.keygen import keygen
 from dovetail.cli.launch import launch
 from dovetail.cli.link import link
 from dovetail.cli.plan import plan
@@ -65,10 +68,12 @@ app.command()(privacy)
 app.command()(join)
 app.command()(launch)
 app.command("site-keys")(site_keys)
+app.command()(keygen)
 app.command()(evaluate)
 app.command()(predict)
 app.command()(export)
 app.command()(timeline)
+app.command()(dashboard)
 app.command()(catalogue)
 app.command()(simulate)
 app.command()(serve)
@@ -85,6 +90,8 @@ app.add_typer(trace, name="trace")
 app.add_typer(problem, name="problem")
 app.add_typer(data, name="data")
 app.add_typer(link, name="link")
+for _each in app.registered_commands:
+    _each.epilog = examples_of(_each.name or getattr(_each.callback, "__name__", ""))
 
 
 def main() -> None:

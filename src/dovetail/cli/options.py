@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,9 +40,24 @@ def opened(on: str | None) -> Iterator[Fleet | None]:
         yield fleet
 
 
+def with_key(key_file: Path | None, *folders: Path | None) -> None:
+    """Have what lies in some folders read and written with a key, where one is given, whatever their files name."""
+    from dovetail.encryption import keep_encrypted
+
+    for folder in folders:
+        if key_file is not None and folder is not None:
+            keep_encrypted(folder, key_file)
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Run code that the folder names even if others can write the folder.")
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="The key of a run that is kept encrypted; absent: the one that the run's own file names."
+    ),
 ]
 OwnModel = Annotated[str | None, typer.Option(help="package.module:Class of a run that began with a module object.")]
 ModelName = Annotated[str, typer.Argument(help="ctr-dnn, 2emb, dlrm, matchnet, nce, or package.module:function.")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli.data import parse_options
-from dovetail.cli.options import OwnModel, Trust
+from dovetail.cli.options import KeyFile, OwnModel, Trust, with_key
 from dovetail.cli.output import errors_shown, print_line, say
 from dovetail.errors import SpecError
 from dovetail.units import format_count
@@ -38,6 +38,7 @@ def predict(
         Path | None, typer.Option(help="A checkpoint's folder; absent: the best of the run, else its newest.")
     ] = None,
     model: OwnModel = None,
+    key_file: KeyFile = None,
     trust: Trust = False,
 ) -> None:
     """Score samples with a run's model: raw rows in, scores out; labels are not needed."""
@@ -46,6 +47,7 @@ def predict(
             raise SpecError(f"--out is `{out}`", hint="write to a file that ends in .csv or .parquet")
         from dovetail.runtime.finished.predict import predictions
 
+        with_key(key_file, run, checkpoint)
         found = predictions(
             run,
             data,

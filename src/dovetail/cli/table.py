@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.cli.options import KeyFile, with_key
 from dovetail.cli.output import errors_shown, print_json, print_line
 from dovetail.units import format_bytes
 
@@ -24,12 +25,17 @@ def table(
         typer.Option(min=0.0, max=1.0, help="Say the least device_bytes with which this part of look-ups will hit."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the access counts: a .png, .svg or .html file.")] = None,
+    key_file: KeyFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check an embedding table's checkpoint, and say what it holds: rows, tiers, hot keys, a histogram."""
     from dovetail.embedding.checkpoints.inspect import inspect
 
     with errors_shown(as_json=as_json):
+        if key_file is not None:
+            with_key(key_file, path)
+        else:
+            _with_key_of_run(path)
         summary = inspect(path, num_hot=hot, wanted_hit_ratio=hit_ratio)
         if plot is not None:
             _draw(summary, plot)
@@ -39,6 +45,18 @@ def table(
         print_json(msgspec.json.encode(summary))
     else:
         _show(summary)
+
+
+def _with_key_of_run(path: Path) -> None:
+    """Have the key that its run names, where the table lies in the folder of one."""
+    from dovetail.encryption import keep_encrypted
+
+    for folder in path.absolute().parents:
+        if (folder / "blueprint.json").is_file():
+            from dovetail.runtime.blueprint import Blueprint
+
+            keep_encrypted(path, Blueprint.read(folder).run.checkpoint.key_file)
+            return
 
 
 def _show(summary: CheckpointSummary) -> None:

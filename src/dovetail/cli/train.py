@@ -146,6 +146,14 @@ def train(
             rich_help_panel=EXPERT,
         ),
     ] = False,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep the run encrypted with this key; with --resume: where it is now.",
+            rich_help_panel=EXPERT,
+        ),
+    ] = None,
     site: Annotated[
         str | None, typer.Option(help="Which of the run file's sites this is.", rich_help_panel=EXPERT)
     ] = None,
@@ -205,6 +213,7 @@ def train(
         "data.options.max_bad_rows": max_bad_rows,
         "log.metrics": metrics,
         "exchange.here": site,
+        "checkpoint.key_file": None if key_file is None else str(key_file),
     }
     with errors_shown(as_json=as_json), opened(on) as fleet:
         if timeline is not None:

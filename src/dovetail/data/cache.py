@@ -2,13 +2,15 @@
 
 A part is one file: a header that says what is in it, with a checksum of its own, then plain arrays, each on a multiple
 of 64 bytes. A file appears whole or not at all, and its arrays are checked against their checksum once in a process.
-All processes of a host that map it share its pages.
+All processes of a host that map it share its pages. In a folder that is kept encrypted (`dovetail.encryption`), files
+are encrypted as a whole, and each process that reads one has its own copy in memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import mmap
 import os
 import struct
@@ -18,7 +20,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -28,6 +30,7 @@ from numpy.typing import NDArray
 from dovetail.atomic_file import replace_file, replacing
 from dovetail.data.errors import DataError, DataWarning
 from dovetail.data.packed import PackedSamples
+from dovetail.encryption import EncryptedWriter, decoded, encoded, key_for, read_file
 
 DEFAULT_LIMIT_BYTES = 20 << 30
 SUFFIX = ".part"
@@ -137,7 +140,11 @@ class DecodedCache:
         path = self._path(key)
         try:
             with replacing(path) as stream:
-                _write(stream, key, part)
+                secret = key_for(path)
+                out = stream if secret is None else EncryptedWriter(stream, secret, path.name)
+                _write(out, key, part)
+                if isinstance(out, EncryptedWriter):
+                    out.finish()
             _checked.add(_identity(path.stat()))
         except OSError as problem:
             self._warn(problem)
@@ -175,14 +182,15 @@ class DecodedCache:
     def get_text(self, key: str) -> str | None:
         """Return a note kept under `key`, or None."""
         try:
-            return self._note_path(key).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            return bytes(read_file(self._note_path(key))).decode("utf-8")
+        except (OSError, ValueError):
             return None
 
     def put_text(self, key: str, text: str) -> None:
         """Keep a note; notes are small and do not count towards the limit."""
         with contextlib.suppress(OSError):
-            replace_file(self._note_path(key), text.encode())
+            path = self._note_path(key)
+            replace_file(path, encoded(path, text.encode()))
 
     def num_bytes(self) -> int:
         """Return what all parts take on disk."""
@@ -263,8 +271,10 @@ def _write(stream: Any, key: str, part: KeptPart) -> None:
 
 def _mapped(path: Path, key: str) -> KeptPart:
     """Map the file of a part; raise ValueError where it is not what it should be."""
-    with path.open("rb") as stream:
-        facts = os.fstat(stream.fileno())
+    with path.open("rb") as opened:
+        facts = os.fstat(opened.fileno())
+        plain = None if key_for(path) is None else decoded(path, opened.read())
+        stream: BinaryIO = opened if plain is None else io.BytesIO(plain)
         magic, length, expected = _FRONT.unpack(stream.read(_FRONT.size))
         if magic != MAGIC or length > _MOST_HEADER:
             raise ValueError("no part")
@@ -273,10 +283,11 @@ def _mapped(path: Path, key: str) -> KeptPart:
             raise ValueError("a damaged header")
         header = msgspec.json.decode(text, type=PartHeader)
         start = _aligned(_FRONT.size + length)
-        if header.key != key or facts.st_size != start + header.num_bytes:
+        if header.key != key or (facts.st_size if plain is None else len(plain)) != start + header.num_bytes:
             raise ValueError("another part, or not the whole of it")
         # All of it will be read: its pages are looked up here, at once, and not one by one by whoever makes batches.
-        memory = mmap.mmap(stream.fileno(), 0, flags=mmap.MAP_SHARED | _POPULATE, prot=mmap.PROT_READ)
+        whole = mmap.MAP_SHARED | _POPULATE
+        memory = mmap.mmap(opened.fileno(), 0, flags=whole, prot=mmap.PROT_READ) if plain is None else plain
     arrays = {}
     for each in header.arrays:
         kind = np.dtype(each.kind)

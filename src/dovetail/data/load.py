@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dovetail.data.cache import DEFAULT_LIMIT_BYTES, DecodedCache
+from dovetail.data.cache import DEFAULT_LIMIT_BYTES, DecodedCache, default_folder
 from dovetail.data.clicks import Clicks, Matches
 from dovetail.data.errors import DataError
 from dovetail.data.files.arrow import ArrowDecoder, HuggingFaceDecoder, saved_dataset_files
@@ -39,6 +39,7 @@ from dovetail.data.files.source import FileSource
 from dovetail.data.files.tables import TableDecoder
 from dovetail.data.files.webdataset import WebDatasetDecoder
 from dovetail.data.source import Source
+from dovetail.encryption import keep_encrypted, read_key_file
 from dovetail.errors import did_you_mean
 from dovetail.logs import tell
 from dovetail.references import import_function
@@ -81,6 +82,23 @@ def load_data(name: str, **options: Any) -> Source:
     if isinstance(columns, Columns):
         options = settled_options(options, columns)
     return _made_by(source, name, options)
+
+
+def open_data(name: str, options: Mapping[str, Any], *, key_file: str | None) -> Source:
+    """Return data by their name; with a `key_file`, what is kept of them on disk once decoded is encrypted with it."""
+    if key_file is None:
+        return load_data(name, **options)
+    kept = options.get("cache", True)
+    if kept is False or "cache" not in options_known(named_data(name, options)[0], {"cache": kept}):
+        return load_data(name, **options)
+    apart = f"encrypted-{read_key_file(Path(key_file)).id.hex()}"
+    folder = (default_folder() if isinstance(kept, bool) else Path(kept)) / apart
+    keep_encrypted(folder, key_file)
+    source = load_data(name, **{**options, "cache": str(folder)})
+    if (made := how_made(source)) is not None:  # with the options that whoever opens them again gives too
+        as_given = {key: value for key, value in made[1].items() if key != "cache"}
+        _made_by(source, made[0], as_given | ({"cache": kept} if "cache" in options else {}))
+    return source
 
 
 def settled_options(options: Mapping[str, Any], columns: Columns) -> dict[str, Any]:

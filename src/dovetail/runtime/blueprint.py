@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.encryption import keep_encrypted, key_file_of
 from dovetail.privacy.steps import PrivateSteps
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.folder import BLUEPRINT
@@ -187,12 +188,16 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """Of the data and the code that the run began with."""
     portion: Portion | None = None
     """Which of the data are this site's, where there are several."""
+    population: int | None = None
+    """Samples that each step of a private run draws from; `samples` counts positions there, a whole batch each step."""
     private: PrivateSteps | None = None
     """What each step owes, where the run is private."""
 
     @property
     def all_samples(self) -> int:
         """Return the samples of one epoch over all sites: what comes after them in the data was held out."""
+        if self.population is not None:
+            return self.population
         return self.samples if self.portion is None else self.portion.samples
 
     @property
@@ -230,17 +235,33 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, folder: Path) -> Blueprint:
-        """Return the blueprint in a run's folder, or say why there is none to be had."""
+        """Return the blueprint in a run's folder, or say why there is none to be had.
+
+        From then on, where the run is kept encrypted, this process reads and writes its files with its key.
+        """
         path = folder / BLUEPRINT
         if not path.exists():
             raise TrainingError(
                 f"{folder} is no run: it has no {BLUEPRINT}", hint="give the folder that `dovetail train` wrote"
             )
-        return read_sealed(
+        blueprint = read_sealed(
             path,
             cls,
             hint=f"the checkpoints may be whole: give the run file anew, dovetail train RUN.toml --resume {folder}",
         )
+        keep_run_encrypted(folder, blueprint.run, given=False)
+        given = key_file_of(folder)
+        if given is None or str(given) == blueprint.run.checkpoint.key_file:
+            return blueprint
+        saving = msgspec.structs.replace(blueprint.run.checkpoint, key_file=str(given))
+        return msgspec.structs.replace(blueprint, run=msgspec.structs.replace(blueprint.run, checkpoint=saving))
+
+
+def keep_run_encrypted(folder: Path, run: Run, *, given: bool) -> None:
+    """Have a run's files encrypted with its key, wherever they lie; see `keep_encrypted` on what is `given`."""
+    for place in (folder, run.servers.folder, run.faults.log_folder):
+        if place is not None:
+            keep_encrypted(place, run.checkpoint.key_file, given=given)
 
 
 def dense_slice(size: int, server: int, num_servers: int) -> slice:

@@ -17,9 +17,11 @@ import hashlib
 import os
 import re
 import shutil
+import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,10 +30,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save, save_file
 
 from dovetail.atomic_file import replace_file, sync
+from dovetail.encryption import (
+    check_same_key,
+    decoded,
+    encoded,
+    is_encrypted,
+    key_for,
+    key_id_of,
+    read_file,
+)
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint, FingerprintDifference, Matter
 from dovetail.runtime.folder import CHECKPOINTS
-from dovetail.runtime.sealed import read_sealed, write_sealed
+from dovetail.runtime.sealed import PROOF, read_sealed, write_sealed
+from dovetail.runtime.spending import Spending
 from dovetail.spec.run_sections import RunSaving, RunValidation
 
 
@@ -97,20 +109,22 @@ class RunManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     files: dict[str, str] = {}
     fingerprint: Fingerprint | None = None
     """What made it; there is one in every file."""
+    spending: Spending | None = None
+    """What the steps up to here have spent, where the run is private."""
 
     @classmethod
     def read(cls, folder: Path) -> RunManifest:
         """Return the manifest in a checkpoint's folder."""
         if not (folder / MANIFEST).is_file():
             raise TrainingError(f"{folder} is no checkpoint of a run", hint="give a folder that has a manifest.json")
-        manifest = read_sealed(folder / MANIFEST, cls, hint=OTHER)
+        manifest = read_sealed(folder / MANIFEST, cls, hint=OTHER, proven=True)
         if folder.parent.name == CHECKPOINTS and folder.name != folder_of(Path(), manifest.step).name:
             raise TrainingError(f"{folder} is of step {manifest.step}, not of its name", hint=OTHER)
         return manifest
 
     def write(self, folder: Path) -> None:
         """Write it into a checkpoint's folder."""
-        write_sealed(folder / MANIFEST, self)
+        write_sealed(folder / MANIFEST, self, proven=True)
 
     @property
     def is_between_epochs(self) -> bool:
@@ -259,6 +273,19 @@ def newest(run_folder: Path, *, fits: Fingerprint | None = None, tell: Callable[
     )
 
 
+def check_key(run_folder: Path) -> None:
+    """Refuse a run that is kept encrypted without its key, and one that is not with a key."""
+    for folder in reversed(all_in(run_folder)):
+        try:
+            proof = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=dict[str, Any]).get(PROOF)
+        except (OSError, msgspec.MsgspecError):
+            continue  # damaged: whoever looks for the newest says so
+        key, found = key_for(folder), None if proof is None else key_id_of(proof)
+        if key is not None or found is not None:
+            check_same_key(folder / MANIFEST, key, found)
+        return
+
+
 def drop_old(run_folder: Path, newest: Path, keep: int) -> None:
     """Delete all but the `keep` checkpoints up to `newest`; later ones were damaged when the run went back."""
     known = [folder for folder in all_in(run_folder) if folder.name <= newest.name]
@@ -269,9 +296,17 @@ def drop_old(run_folder: Path, newest: Path, keep: int) -> None:
 def save_dense(folder: Path, server: int, offset: int, values: Floats, state: dict[str, Floats]) -> None:
     """Write a slice of the dense parameters that begins at `offset`."""
     path = folder / f"dense-{server}.safetensors"
+    save_tensors(path, {VALUES: values, **state}, {"offset": str(offset)})
+
+
+def save_tensors(path: Path, tensors: dict[str, NDArray[Any]], facts: dict[str, str]) -> None:
+    """Write arrays as safetensors; the file is on disk when this returns."""
     try:
-        save_file({VALUES: values, **state}, path, metadata={"offset": str(offset)})
-    except SafetensorError as error:
+        if key_for(path) is None:
+            save_file(tensors, path, metadata=facts)
+        else:
+            path.write_bytes(encoded(path, save(tensors, metadata=facts)))
+    except (SafetensorError, OSError) as error:
         raise TrainingError(f"{path} cannot be written: {error}", hint="check the disk") from None
     sync(path)
 
@@ -304,7 +339,8 @@ def load_vectors(folder: Path, manifest: RunManifest) -> tuple[Floats, dict[str,
 def write_statistics(values: Floats, folder: Path) -> None:
     """Write running means and variances, where there are any, into a checkpoint's folder."""
     if len(values):
-        replace_file(folder / STATISTICS, save({VALUES: values}), durable=True)
+        path = folder / STATISTICS
+        replace_file(path, encoded(path, save({VALUES: values})), durable=True)
 
 
 def read_statistics(folder: Path, manifest: RunManifest) -> Floats | None:
@@ -316,7 +352,7 @@ def read_statistics(folder: Path, manifest: RunManifest) -> Floats | None:
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != manifest.files[STATISTICS]:
             raise ValueError("it has a wrong checksum")
-        return np.asarray(load(data)[VALUES], dtype=np.float32)
+        return np.asarray(load(decoded(path, data))[VALUES], dtype=np.float32)
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise TrainingError(f"{path} cannot be read: {error}", hint=OTHER) from None
 
@@ -326,14 +362,24 @@ def _read_slice(path: Path, checksum: str) -> tuple[int, dict[str, Floats]]:
     try:
         if checksum_of(path) != checksum:
             raise ValueError("it has a wrong checksum")
-        with safe_open(path, framework="numpy") as file:
-            offset = int((file.metadata() or {})["offset"])
-            vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        vectors, facts = load_tensors(path)
+        offset = int(facts["offset"])
         if VALUES not in vectors:
             raise ValueError("it has no values")
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise TrainingError(f"{path} cannot be read: {error}", hint=OTHER) from None
     return offset, vectors
+
+
+def load_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the arrays of a file of safetensors, and what it says of them."""
+    if key_for(path) is None and not is_encrypted(path):
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    data = read_file(path)
+    (length,) = struct.unpack_from("<Q", data)
+    header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
+    return load(data), header.get("__metadata__", {})
 
 
 HASHERS = 4

@@ -183,6 +183,13 @@ class RunSaving(Section, frozen=True):
     every_steps: Annotated[int | None, Meta(description="steps (in ssp and async: tasks) from one to the next")] = None
     every_s: Annotated[float | None, Meta(description="seconds from one to the next, as well")] = 300.0
     keep: Annotated[int, Meta(description="how many of the newest are kept, at least 1")] = 3
+    key_file: Annotated[
+        str | None,
+        Meta(
+            description="a key of `dovetail keygen`: rows, parameters and data that the run keeps on disk are "
+            "encrypted with it; absent: they are not"
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""

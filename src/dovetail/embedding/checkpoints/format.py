@@ -4,7 +4,8 @@
     000002-delta/  manifest.json  part-00000.safetensors  tombstones.safetensors
 
 A checkpoint gets its name only when all its files are on disk. The manifest names the files with their checksums, and
-carries a checksum of itself.
+carries a checksum of itself; in a folder that is kept encrypted (`dovetail.encryption`), the proof that whoever wrote
+it had the key as well, after a space.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from safetensors.numpy import save as save_tensors
 
 from dovetail.embedding.errors import DamagedFileError, TableError, storage_error
 from dovetail.embedding.row_optimizer import Adam, AdamPerRow, RowOptimizer, make_row_optimizer
+from dovetail.encryption import decoded, encoded, vouch, vouched
 
 Kind = Literal["full", "delta"]
 MANIFEST = "manifest.json"
+WRITING = ".writing-"
+"""How the name of a checkpoint begins until it is whole."""
 VERSION = 2
 """Up to 1, `adam` counted the steps of each row: what is `adam-per-row` now."""
 
@@ -54,12 +58,22 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def must_match(self, other: TableSettings) -> None:
         """Refuse a shard of another table."""
-        for name in ("width", "optimizer", "seed", "scale"):
+        if _lasting(self.optimizer) != _lasting(other.optimizer):
+            raise TableError(
+                f"the checkpoints have optimizer {self.optimizer} and {other.optimizer}",
+                hint="give checkpoints of the shards of one table",
+            )
+        for name in ("width", "seed", "scale"):
             if getattr(self, name) != getattr(other, name):
                 raise TableError(
                     f"the checkpoints have {name} {getattr(self, name)} and {getattr(other, name)}",
                     hint="give checkpoints of the shards of one table",
                 )
+
+
+def _lasting(optimizer: dict[str, Any]) -> dict[str, Any]:
+    """Return what all shards agree on: one may have been saved once more than another."""
+    return {name: value for name, value in optimizer.items() if name != "looked_at"}
 
 
 class CheckpointPart(NamedTuple):
@@ -93,16 +107,23 @@ class TableManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def write(self, folder: Path) -> None:
         """Write the manifest, its checksum in the first line."""
-        body = msgspec.json.encode(self)
-        write_whole(folder / MANIFEST, checksum(body).encode() + b"\n" + body)
+        body, path = msgspec.json.encode(self), folder / MANIFEST
+        proof = vouch(path, body)
+        first = checksum(body) if proof is None else f"{checksum(body)} {proof}"
+        write_whole(path, first.encode() + b"\n" + body)
 
     @classmethod
     def read(cls, folder: Path) -> TableManifest:
         """Return the manifest of a checkpoint."""
         path = folder / MANIFEST
         first, _, body = read_whole(path).partition(b"\n")
-        if first.decode(errors="replace") != checksum(body):
+        said, _, proof = first.decode(errors="replace").partition(" ")
+        if said != checksum(body):
             raise _damaged(path, "its checksum is wrong")
+        try:
+            vouched(path, body, proof or None)
+        except ValueError as error:
+            raise _damaged(path, str(error)) from None
         try:
             manifest = msgspec.json.decode(body, type=cls)
         except msgspec.MsgspecError as error:
@@ -178,7 +199,8 @@ def _names_in(folder: Path) -> list[str]:
 
 def write_part(path: Path, part: CheckpointPart) -> str:
     """Write a part, and return its checksum."""
-    data = save_tensors({name: np.ascontiguousarray(array) for name, array in part._asdict().items()})
+    plain = save_tensors({name: np.ascontiguousarray(array) for name, array in part._asdict().items()})
+    data = encoded(path, plain, name=_name_of(path))
     write_whole(path, data)
     return checksum(data)
 
@@ -189,9 +211,14 @@ def read_part(path: Path, expected: str) -> CheckpointPart:
     if checksum(data) != expected:
         raise _damaged(path, f"its checksum is wrong ({len(data)} bytes)")
     try:
-        return CheckpointPart(**load_tensors(data))
-    except (SafetensorError, TypeError) as error:
+        return CheckpointPart(**load_tensors(decoded(path, data, name=_name_of(path))))
+    except (SafetensorError, TypeError, ValueError) as error:
         raise _damaged(path, str(error)) from None
+
+
+def _name_of(path: Path) -> str:
+    """Return what an encrypted part is known by: its own name, and that which its checkpoint will have."""
+    return f"{path.parent.name.removeprefix(WRITING)}/{path.name}"
 
 
 def checksum(data: bytes) -> str:

@@ -13,10 +13,11 @@ from dovetail.embedding.checkpoints.format import Checkpoint, TableSettings
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import shard_of
 from dovetail.embedding.row_metadata import SAVED
-from dovetail.embedding.row_optimizer import Adam, AdamPerRow, RowOptimizer, described
+from dovetail.embedding.row_optimizer import Adam, AdamPerRow, PrivateSGD, RowOptimizer, described
 from dovetail.embedding.store import TieredStore
 from dovetail.embedding.tiers.disk.record import Precision
 from dovetail.embedding.tiers.tier import MOST_AT_ONCE
+from dovetail.privacy.owed import OwedNoise
 
 
 class LoadOptions(TypedDict, total=False):
@@ -38,6 +39,7 @@ class LoadOptions(TypedDict, total=False):
     device_rows: int | None
     expected_rows: int | None
     threads: int
+    owed: OwedNoise | None
 
 
 def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[TableSettings, list[list[Checkpoint]]]:
@@ -69,12 +71,26 @@ def optimizer_of(settings: TableSettings, given: RowOptimizer | None) -> RowOpti
         return saved
     if isinstance(saved, AdamPerRow) and isinstance(given, Adam):
         return AdamPerRow(**asdict(given))
+    if isinstance(saved, PrivateSGD) and isinstance(given, PrivateSGD) and saved.looked_at:
+        for name in ("learning_rate", "deviation", "schedule", "stream"):
+            if getattr(saved, name) != getattr(given, name):
+                raise TableError(
+                    f"rows that owe noise were saved with {name.replace('_', ' ')} {getattr(saved, name)}, and are "
+                    f"loaded with {getattr(given, name)}",
+                    hint="go on as the run began: what rows owe hangs on every step since they were last looked up",
+                )
     if described(given)["name"] != described(saved)["name"]:
         raise TableError(
             f"the rows have the state of {described(saved)['name']}, not of {described(given)['name']}",
             hint="load them with the optimizer that they were saved with; its rates may differ",
         )
     return given
+
+
+def looks_of(chains: Sequence[Sequence[Checkpoint]]) -> set[int]:
+    """Return the steps at which a table whose rows owe noise was saved as a whole."""
+    saved = [chain[-1].settings.row_optimizer() for chain in chains]
+    return {step for each in saved if isinstance(each, PrivateSGD) for step in each.looked_at}
 
 
 def fill(store: TieredStore, chains: Sequence[Sequence[Checkpoint]], *, shard: int, num_shards: int) -> None:

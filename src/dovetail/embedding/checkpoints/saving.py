@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dovetail.atomic_file import sync
 from dovetail.embedding.checkpoints.format import (
+    WRITING,
     Checkpoint,
     CheckpointPart,
     Kind,
@@ -76,11 +77,11 @@ class Snapshot:
         """Make the temporary folder, and sweep what an interrupted checkpoint left."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for leftover in folder.glob(".writing-*"):
+            for leftover in folder.glob(f"{WRITING}*"):
                 shutil.rmtree(leftover)
             numbers = [int(entry.name[:6]) for entry in folder.glob("[0-9]*-*")]
             name = f"{max(numbers, default=0) + 1:06d}-{kind}"
-            temporary = folder / f".writing-{name}"
+            temporary = folder / f"{WRITING}{name}"
             temporary.mkdir()
         except OSError as error:
             raise storage_error(folder, error, doing="written") from None

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from dovetail.data.load import DATA, load_data, options_known
+from dovetail.data.load import DATA, open_data, options_known
 from dovetail.data.source import Source
 from dovetail.data.transforms import by_name
 from dovetail.runtime import checkpoint as checkpoints
@@ -77,7 +77,9 @@ def evaluate_run(
         source = given or asked_source(data, options, blueprint, model, labels=True)
     check_by_name(run, model=model, source=source)
     check_trusted(folder, run, trust=trust, own_model=model is not None, own_data=source is not None)
-    trained_on = source if source is not None else load_data(run.data.name, **run.data.options)
+    trained_on = (
+        source if source is not None else open_data(run.data.name, run.data.options, key_file=run.checkpoint.key_file)
+    )
     restored = restore_model(folder, model=model, source=trained_on, checkpoint=checkpoint, trust=trust)
     if data is None and not options:
         asked, first, on, held_out = _held_out(blueprint, trained_on)
@@ -114,7 +116,7 @@ def load_validation(run: Run) -> Source | None:
         return None
     name = settings.name or run.data.name
     known = run.data.options if name == run.data.name else options_known(name, run.data.options)
-    return load_data(name, **{**known, **settings.options})
+    return open_data(name, {**known, **settings.options}, key_file=run.checkpoint.key_file)
 
 
 def _held_out(blueprint: Blueprint, source: Source) -> tuple[Source, int, str, bool]:

@@ -3,6 +3,7 @@
 model.safetensors   every parameter and buffer under the name that the module itself has for it
 model.pt2           the scoring path as torch.export has it, for any batch size
 model.json          which model with which options, its inputs, the schema of the data, and how ids are made
+read_encrypted.py   decrypts the first two, where the run is kept encrypted
 read_rows.py        from raw rows to the inputs, where the data have named columns
 README.txt          how to load them
 """
@@ -22,15 +23,16 @@ from typing import Any
 import msgspec
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dovetail.data import read_rows
 from dovetail.data.batch import FIELDS, Batch
-from dovetail.data.load import how_made, load_data
+from dovetail.data.load import how_made, open_data
 from dovetail.data.schema import Schema
 from dovetail.data.source import Source
+from dovetail.encryption import encoded, keep_encrypted, key_for, read_encrypted
 from dovetail.models.answers import heads_of
 from dovetail.models.layer_graph import LayerGraph
 from dovetail.models.whole import WholeModel
@@ -44,6 +46,7 @@ from dovetail.runtime.model.kept_model import kept_model
 from dovetail.runtime.trust import check_trusted
 
 READER = "read_rows.py"
+DECRYPT = "read_encrypted.py"
 HASH = (
     "FNV-1a over the UTF-8 bytes of the value, begun with the first 8 bytes (little endian) of blake2b-64 of "
     "'0/slot/NAME', then mixed by SplitMix64 and cut to 63 bits; then modulo the slot's hash_into, where it has one"
@@ -174,7 +177,9 @@ def export_run(
     check_by_name(blueprint.run, model=model, source=source)
     check_trusted(folder, blueprint.run, trust=trust, own_model=model is not None, own_data=source is not None)
     if source is None:
-        source = load_data(blueprint.run.data.name, **blueprint.run.data.options)
+        run = blueprint.run
+        source = open_data(run.data.name, run.data.options, key_file=run.checkpoint.key_file)
+    keep_encrypted(out, blueprint.run.checkpoint.key_file)
     where = checkpoint or checkpoints.newest(folder)
     restored = restore_model(folder, model=model, source=source, checkpoint=where, trust=trust)
     facts = {
@@ -201,13 +206,19 @@ def export_model(model: Model, source: Source, out: Path, *, facts: dict[str, An
     schema = asdict(source.schema) | {"fields": _fields(source, program.lengths)}
     details = {**(facts or {}), "inputs": scoring.inputs, "schema": schema, **reader_facts(source)}
     try:
-        save_file(tensors, out / WEIGHTS)
+        if key_for(out) is None:
+            save_file(tensors, out / WEIGHTS)
+        else:
+            (out / WEIGHTS).write_bytes(encoded(out / WEIGHTS, save(tensors)))
+            (out / DECRYPT).write_text(Path(read_encrypted.__file__).read_text(encoding="utf-8"), encoding="utf-8")
         (out / FACTS).write_bytes(msgspec.json.format(msgspec.json.encode(details), indent=1))
         readers = write_reader(out, source, scoring.inputs)
-        (out / README).write_text(_readme(scoring.inputs, model, program, readers), encoding="utf-8")
+        said = _readme(scoring.inputs, model, program, readers, is_encrypted=key_for(out) is not None)
+        (out / README).write_text(said, encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise cannot_write(out, error) from None
-    files = (WEIGHTS, *(() if program.why_not else (PROGRAM,)), FACTS, *readers, README)
+    decrypts = () if key_for(out) is None else (DECRYPT,)
+    files = (WEIGHTS, *(() if program.why_not else (PROGRAM,)), FACTS, *readers, *decrypts, README)
     total = sum(value.numel() for value in tensors.values())
     return Exported(
         folder=str(out),
@@ -289,9 +300,13 @@ def _export(scoring: Scoring, arguments: list[tuple[Tensor, ...]], shapes: Any, 
         made = torch.export.export(scoring, arguments[0], dynamic_shapes=shapes)
         saved = io.BytesIO()
         torch.export.save(made, saved)  # to memory: on a full disk it would take the process with it
-        path.write_bytes(saved.getvalue())
-        del saved
-        loaded = torch.export.load(path).module()
+        path.write_bytes(encoded(path, saved.getvalue()))
+        if key_for(path) is None:
+            del saved
+            loaded = torch.export.load(path).module()
+        else:
+            saved.seek(0)
+            loaded = torch.export.load(saved).module()
         for each in arguments:
             if not _same(loaded(*each), scoring(*each)):
                 raise TrainingError(f"it answers otherwise for inputs of {[list(one.shape) for one in each]}", hint="")
@@ -350,7 +365,9 @@ def _any_batch_size() -> Iterator[None]:
         yield
 
 
-def _readme(inputs: tuple[str, ...], model: Model, program: Program, readers: tuple[str, ...]) -> str:
+def _readme(
+    inputs: tuple[str, ...], model: Model, program: Program, readers: tuple[str, ...], *, is_encrypted: bool
+) -> str:
     """Return how to load what lies in the folder."""
     limits = ""
     if program.least_samples > 1:
@@ -396,5 +413,10 @@ The parameters and buffers, under the names that the module itself has for them 
     model.load_state_dict(load_file("{WEIGHTS}"))
     model.eval()
 """
-    parts = ("" if program.why_not else run, shapes, read if readers else "", weights)
+    each = [WEIGHTS] if program.why_not else [WEIGHTS, PROGRAM]
+    decrypt = f"""
+{" and ".join(each)} {"is" if len(each) == 1 else "are"} encrypted. With the run's key, and the package `cryptography`:
+
+""" + "".join(f"    python {DECRYPT} KEY_FILE {name} decrypted/{name}\n" for name in each)
+    parts = (decrypt if is_encrypted else "", "" if program.why_not else run, shapes, read if readers else "", weights)
     return "A model that was trained by Dovetail.\n" + "".join(parts)

@@ -14,7 +14,7 @@ from torch import nn
 
 from dovetail.data.adopt import as_source, as_table, table_options
 from dovetail.data.batch import Batch
-from dovetail.data.load import DATA, TABLES, load_data, named_data, options_known
+from dovetail.data.load import DATA, TABLES, named_data, open_data, options_known
 from dovetail.data.schema import Field, Schema, Slot
 from dovetail.data.source import Source
 from dovetail.data.transforms import by_name
@@ -200,7 +200,7 @@ def asked_source(
                 f"the data of this run were an object of a Python program, `{name}`",
                 hint="say which samples to score: --data today.csv, or result.predict(data)",
             )
-        return load_data(name, **wanted)
+        return open_data(name, wanted, key_file=blueprint.run.checkpoint.key_file)
     if isinstance(data, Source):
         return data
     if as_table(data) is not None:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dovetail.data.load import load_data
+from dovetail.data.load import open_data
 from dovetail.data.source import Source
 from dovetail.embedding import Checkpoint, first_values
 from dovetail.runtime import checkpoint as checkpoints
@@ -56,8 +56,10 @@ def restore_model(
         graph = of_users(copy.deepcopy(model), blueprint.run)
     else:
         check_by_name(blueprint.run, model=model, source=source)
-        data = source if source is not None else load_data(blueprint.run.data.name, **blueprint.run.data.options)
-        graph = build_model(blueprint.run, data.schema)
+        run = blueprint.run
+        if source is None:
+            source = open_data(run.data.name, run.data.options, key_file=run.checkpoint.key_file)
+        graph = build_model(run, source.schema)
     fill_model(graph, blueprint, folder, checkpoint or checkpoints.newest(folder))
     return graph
 

@@ -16,7 +16,7 @@ from dovetail.logs import json_lines
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name
 from dovetail.runtime.finished.result import RunPace, TrainingResult, read_result
-from dovetail.runtime.folder import drop_empty_rows
+from dovetail.runtime.folder import drop_empty_rows, note_happened
 from dovetail.runtime.launch.fork_server import fork_server
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.validation import Validator
@@ -119,6 +119,7 @@ def start(
                 raise
 
             def handle(report: Report) -> None:
+                note_happened(folder, report.events)
                 pace.add(report)
                 steady.report(report)
                 told.report(report)
@@ -190,6 +191,11 @@ def _settled(run: Run, fleet: Fleet | None, model: nn.Module | None, source: Sou
     _check_objects(run, model, source)
     if fleet is None:
         return run
+    if run.checkpoint.key_file is not None:
+        raise TrainingError(
+            "the run is kept encrypted, and its workers would be on other hosts, which have no key",
+            hint="leave --on away, or checkpoint.key_file; disks of hosts can be encrypted by their systems",
+        )
     if model is not None or source is not None:
         raise TrainingError(
             f"the {'data' if model is None else 'model'} is an object of this program, and workers are on other hosts",

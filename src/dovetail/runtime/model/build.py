@@ -10,7 +10,7 @@ from torch import nn
 
 from dovetail.data.batch import FIELDS
 from dovetail.data.items import items_of
-from dovetail.data.load import DATA, load_data
+from dovetail.data.load import DATA, open_data
 from dovetail.data.schema import Schema
 from dovetail.models.embedding import rows_elsewhere
 from dovetail.models.errors import ModelError
@@ -29,7 +29,7 @@ def items_for(run: Run) -> dict[str, Any]:
     needed = inspect.signature(MODELS[name].build).parameters if name in MODELS else {}
     if "items" not in needed or not (data.name in DATA or ":" in data.name):
         return {}
-    source = load_data(data.name, **data.options)
+    source = open_data(data.name, data.options, key_file=run.checkpoint.key_file)
     listed = getattr(source, "items", None)
     if callable(listed):
         return {"items": listed()}

@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dovetail.atomic_file import replace_file
+from dovetail.encryption import encoded, read_file
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.checkpoint import RunManifest, checksum_of
 from dovetail.runtime.errors import TrainingError
@@ -35,7 +36,7 @@ def write_fixed(model: Model, folder: Path, *, instead: Mapping[str, Tensor] | N
     if not tensors:
         (folder / FIXED).unlink(missing_ok=True)  # of a start that was cut short
         return ""
-    data = save(tensors)
+    data = encoded(folder / FIXED, save(tensors))
     replace_file(folder / FIXED, data, durable=True)
     return hashlib.sha256(data).hexdigest()
 
@@ -70,8 +71,8 @@ def tensors_in(folder: Path, checksum: str) -> dict[str, Tensor]:
     """Return the tensors of a run's file, as they were written."""
     check_fixed(folder, checksum)
     try:
-        return load((folder / FIXED).read_bytes()) if checksum else {}
-    except (SafetensorError, OSError) as error:
+        return load(read_file(folder / FIXED)) if checksum else {}
+    except (SafetensorError, ValueError, OSError) as error:
         raise TrainingError(f"{folder / FIXED} cannot be read: {error}", hint=LOST) from None
 
 

@@ -26,6 +26,7 @@ from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.model.stages import check_cut
 from dovetail.runtime.prepare.main_guard import travelling
 from dovetail.runtime.prepare.placement import Elsewhere
+from dovetail.runtime.prepare.private import check_model, positions_of
 from dovetail.runtime.prepare.sites import portion_of
 from dovetail.runtime.prepare.source_fingerprint import source_fingerprint
 from dovetail.runtime.private_folder import hold_port, make_private_folder, remove_private_folder
@@ -53,6 +54,8 @@ def resolve(
     task = dry_run(built, data, samples=samples, loss=run.model.loss, bare=bare, counts=run.is_one_process)
     run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))
     run = with_norms(run, built)
+    if run.privacy.is_private:
+        check_model(run, built)
     if run.training.tail is None and len(run.stages) > 1:  # a piece would go through all, and each has its price
         run = msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, tail=0.0))
     metrics = task.metrics if run.model.metrics is None else run.model.metrics
@@ -127,6 +130,8 @@ def _blueprint(run: Run, samples: int, recipe: Recipe, private: Path, *, timelin
     make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
     address, batch = run.network.address, run.training.batch or recipe.batch
     portion = portion_of(run, samples, batch * run.training.accumulate)
+    population = samples if run.privacy.is_private else None
+    samples = positions_of(samples, batch) if run.privacy.is_private else samples
     return Blueprint(
         run=_with_defaults(run, name=name, rate=rate, batch=batch),
         tables=(),
@@ -134,6 +139,7 @@ def _blueprint(run: Run, samples: int, recipe: Recipe, private: Path, *, timelin
         samples=samples if portion is None else portion.own_samples,
         batch=batch * run.training.accumulate if portion is None else portion.own_batch,
         portion=portion,
+        population=population,
         optimizer=described(optimizer),
         row_optimizer=row_described(row_optimizer),
         coordinator=_server_spec(COORDINATOR, address, private),

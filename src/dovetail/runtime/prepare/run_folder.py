@@ -14,15 +14,17 @@ import msgspec
 from torch import nn
 
 from dovetail import logs
-from dovetail.data.load import how_made, load_data, named_data, options_known
+from dovetail.data.load import how_made, named_data, open_data, options_known
 from dovetail.data.order import window_of
 from dovetail.data.schema import Schema
 from dovetail.data.source import Source
 from dovetail.embedding import Adam, AdamPerRow, Checkpoint
+from dovetail.encryption import read_key_file
 from dovetail.errors import DovetailError
 from dovetail.logs import JOB, wants_json
+from dovetail.privacy.keys import NOISE_KEY, SAMPLING_KEY
 from dovetail.runtime import checkpoint as checkpoints
-from dovetail.runtime.blueprint import Blueprint
+from dovetail.runtime.blueprint import Blueprint, keep_run_encrypted
 from dovetail.runtime.checkpoint import RunManifest
 from dovetail.runtime.errors import TrainingError, cannot_write
 from dovetail.runtime.fingerprint import Fingerprint
@@ -39,6 +41,7 @@ from dovetail.runtime.folder import (
     ROWS,
     SITES,
     SIZE,
+    SPENDING,
     STEPS,
     SUMMARY,
     TEAM,
@@ -52,6 +55,7 @@ from dovetail.runtime.model.parameters import dense_values, statistics_vector
 from dovetail.runtime.prepare.devices import check_device
 from dovetail.runtime.prepare.lock import RunLock
 from dovetail.runtime.prepare.placement import Elsewhere
+from dovetail.runtime.prepare.private import with_private_steps
 from dovetail.runtime.prepare.resolve import COORDINATOR, copied, resolve
 from dovetail.runtime.prepare.sites import check_address
 from dovetail.runtime.prepare.warm_start import FirstValues, Known, fill_first, fixed_from, known_from
@@ -65,7 +69,7 @@ Tell = Callable[[str], None]
 
 def load_source(run: Run, own: Source | None = None) -> Source:
     """Return the run's data."""
-    return own if own is not None else load_data(run.data.name, **run.data.options)
+    return own if own is not None else open_data(run.data.name, run.data.options, key_file=run.checkpoint.key_file)
 
 
 def with_named_data(run: Run) -> Run:
@@ -127,6 +131,7 @@ def prepare(
     with ExitStack() as things:
         if lock is None:
             things.enter_context(RunLock(folder))
+        run = _kept_encrypted(run, folder, goes_on=resume)
         (_check_is_run if resume else _check_is_free)(folder)
         new = [folder / name for name in (CHECKPOINTS, LOGS, KEYS, ROWS) if not (folder / name).exists()]
         try:
@@ -157,6 +162,25 @@ def prepare(
             raise
 
 
+def _kept_encrypted(run: Run, folder: Path, *, goes_on: bool) -> Run:
+    """Return a run with the whole path of its key, which is there, and have its folders encrypted with it.
+
+    One that goes on has the key that it began with, where it names none.
+    """
+    key_file = run.checkpoint.key_file
+    if key_file is None and goes_on:
+        with suppress(TrainingError):
+            key_file = Blueprint.read(folder).run.checkpoint.key_file
+    if key_file is not None:
+        key_file = str(read_key_file(Path(key_file).absolute()).path)
+        saving = msgspec.structs.replace(run.checkpoint, key_file=key_file)
+        run = msgspec.structs.replace(run, checkpoint=saving)
+    keep_run_encrypted(folder, run, given=True)
+    if goes_on:
+        checkpoints.check_key(folder)
+    return run
+
+
 def _with_window(run: Run, schema: Schema, goes_on: Path | None) -> Run:
     """Return a run that says how many samples are drawn from at once; one that goes on has the order it began with."""
     if run.data.window_samples is not None:
@@ -185,6 +209,8 @@ def _prepare(
         else:
             fixed = write_fixed(built, folder, instead={} if known is None else fixed_from(known, built))
             blueprint = msgspec.structs.replace(blueprint, fixed=fixed)
+        newest = RunManifest.read(checkpoints.newest(folder)) if resume else None
+        blueprint = with_private_steps(blueprint, folder, newest, tell=tell)
         blueprint = _named(blueprint, folder, is_new=not resume)
         first = None if resume else _first_values(built, folder, blueprint.fixed)
         _write_all(blueprint, folder, first, known)
@@ -233,7 +259,7 @@ def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Kno
 
 def undo(blueprint: Blueprint, folder: Path) -> None:
     """Have a folder hold no run again that was made ready and never started; logs stay where they say something."""
-    for name in (BLUEPRINT, FIXED, MODEL):
+    for name in (BLUEPRINT, FIXED, MODEL, SPENDING, f"{KEYS}/{NOISE_KEY}", f"{KEYS}/{SAMPLING_KEY}"):
         (folder / name).unlink(missing_ok=True)
     for name in (CHECKPOINTS, ROWS, REDO):
         shutil.rmtree(folder / name, ignore_errors=True)

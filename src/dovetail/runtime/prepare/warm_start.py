@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dovetail.embedding import Table, make_row_optimizer
 from dovetail.embedding.checkpoints.format import Checkpoint
+from dovetail.encryption import EncryptionError, is_encrypted, read_file
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, TableSpec, table_seed
 from dovetail.runtime.checkpoint import MANIFEST, RunManifest
@@ -178,11 +179,13 @@ def _of_file(path: Path) -> Known:
     """Return the parameters in a file."""
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file  # noqa: PLC0415 - only here
+            from safetensors.torch import load, load_file  # noqa: PLC0415 - only here
 
-            state: Any = load_file(path)
+            state: Any = load(read_file(path)) if is_encrypted(path) else load_file(path)
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
+    except EncryptionError:
+        raise
     except Exception as problem:  # whatever is wrong with a file
         raise TrainingError(
             f"{path} cannot be read: {problem}", hint="give model.safetensors, or a state_dict saved by torch.save"

@@ -205,7 +205,7 @@ def load_table(
     spec = blueprint.tables[position]
     budget = blueprint.run.servers.host_bytes // max(1, len(blueprint.tables))
     settings = dict(blueprint.row_optimizer)
-    optimizer = make_row_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
+    optimizer = make_row_optimizer(str(settings.pop("name")), **settings)
     place: dict[str, Any] = {
         "host_bytes": budget,
         "folder": cold,

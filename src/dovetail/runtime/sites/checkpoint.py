@@ -14,11 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
 
-from dovetail.atomic_file import sync
-from dovetail.runtime.checkpoint import RunManifest, checksum_of
+from dovetail.runtime.checkpoint import RunManifest, checksum_of, load_tensors, save_tensors
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.sites.messages import RoundHead
 from dovetail.runtime.sites.outer_step import OnItsWay, OuterStep
@@ -72,12 +70,11 @@ def save(
         is_finished=outer_step.is_finished,
     )
     path = folder / file_of(server)
-    save_file(
-        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+    save_tensors(
         path,
-        metadata={"facts": msgspec.json.encode(facts).decode()},
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+        {"facts": msgspec.json.encode(facts).decode()},
     )
-    sync(path)
     outer_step.saved()
 
 
@@ -103,9 +100,8 @@ def load(
     try:
         if checksum_of(path) != manifest.files[name]:
             raise ValueError("it has a wrong checksum")
-        with safe_open(path, framework="numpy") as file:
-            facts = msgspec.json.decode((file.metadata() or {})["facts"], type=SavedFacts)
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        arrays, said = load_tensors(path)
+        facts = msgspec.json.decode(said["facts"], type=SavedFacts)
     except (SafetensorError, KeyError, ValueError, OSError, msgspec.MsgspecError) as error:
         raise TrainingError(f"{path} cannot be read: {error}", hint=OTHER) from None
     if (facts.sites, facts.site, facts.num_servers) != (tuple(sites), site, num_servers):

@@ -20,6 +20,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from dovetail.atomic_file import replace_file
+from dovetail.encryption import encoded, read_file
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.sites.messages import Exchange, RoundHead, SiteMessage
 from dovetail.runtime.sites.rounds import Arrays
@@ -75,18 +76,23 @@ class ExchangeLog:
     def _path(self, number: int) -> Path:
         return self._folder / f"exchange-{number:08d}"
 
+    def _known_as(self, path: Path) -> str:
+        """Return the name of an encrypted file: that of its server too."""
+        return f"{self._folder.name}/{path.name}"
+
     def write(self, exchange: Exchange, arrays: Arrays) -> None:
         """Keep the next exchange; it is on disk when this returns."""
         frames = [bytes(frame) for frame in self._codec.pack(0, exchange, arrays)]
         data = b"".join(LENGTHS.pack(len(frame)) + frame for frame in frames)
-        replace_file(self._path(exchange.number), data, durable=True)
+        path = self._path(exchange.number)
+        replace_file(path, encoded(path, data, name=self._known_as(path)), durable=True)
         self.count = exchange.number
 
     def read(self, number: int) -> tuple[Exchange, Arrays]:
         """Return an exchange."""
         path = self._path(number)
         try:
-            data, frames, at = path.read_bytes(), [], 0
+            data, frames, at = read_file(path, name=self._known_as(path)), [], 0
             while at < len(data):
                 (length,) = LENGTHS.unpack_from(data, at)
                 frames.append(data[at + LENGTHS.size : at + LENGTHS.size + length])
@@ -95,7 +101,7 @@ class ExchangeLog:
             exchange: Exchange = envelope.message
             if exchange.number != number:
                 raise WireError(f"it is exchange {exchange.number}")
-        except (OSError, WireError, struct.error) as error:
+        except (OSError, WireError, ValueError, struct.error) as error:
             raise TrainingError(
                 f"{path} cannot be read: {error}", hint="the sites have parted: start again from one site's checkpoint"
             ) from None

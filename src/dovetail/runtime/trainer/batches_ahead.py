@@ -49,7 +49,8 @@ class BatchesAhead:
         self._depth, self._waited_s = depth, 0.0
         self._read_s, self._counting = 0.0, threading.Lock()
         self._is_alone = isinstance(group, Alone)
-        self._at_once = max(1, min(depth, READ_SAMPLES // blueprint.batch)) if self._is_alone else 1
+        reads_together = self._is_alone and blueprint.private is None  # whose batches have as many as they happen to
+        self._at_once = max(1, min(depth, READ_SAMPLES // blueprint.batch)) if reads_together else 1
         self._announced: deque[tuple[Batch, int]] = deque()
         self._read: deque[_Prepared] = deque()
         self._places = self._all_places(first)

@@ -19,6 +19,8 @@ from torch import nn
 from dovetail.codecs.chooser import Decision
 from dovetail.data.source import Source
 from dovetail.errors import DovetailError
+from dovetail.privacy.keys import SAMPLING_KEY, read_secret
+from dovetail.runtime.folder import KEYS
 from dovetail.runtime.messages import Message, Reset, Tuned
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
@@ -62,6 +64,7 @@ class WorkerLoop:
         sys.setswitchinterval(SWITCH_S)
         self._process, blueprint = process, process.blueprint
         training = blueprint.run.training
+        sampling_key = b"" if blueprint.private is None else read_secret(process.folder / KEYS, SAMPLING_KEY)
         model, cut = load_served_model(process, settings, source, own)
         computer, idle = Computer(model), IdleTime()
         memory = MemoryBudget(settings.memory_bytes, training.micro_batch, lambda: computer.bytes_per_sample)
@@ -87,7 +90,7 @@ class WorkerLoop:
         )
         self._fetcher = Fetcher(
             blueprint,
-            Samples(blueprint, source),
+            Samples(blueprint, source, sampling_key=sampling_key),
             model,
             connect_to_servers(process, "fetch", compression, PinnedMemory(model.device)),
             self._dense,

@@ -3,7 +3,8 @@
 Rows are only ever appended; a row that moved up and changed leaves a dead record behind. When more than half of the log
 is dead, the segment with the fewest living records is cleared: these are appended again, a part at a time, and the file
 is deleted. So writes are sequential, and the files take at most about twice what the living rows take. The log is a
-place to put rows while a table lives; what survives the process is a checkpoint.
+place to put rows while a table lives; what survives the process is a checkpoint. In a folder that is kept encrypted
+(`dovetail.encryption`), records are.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from dovetail.embedding.errors import DamagedFileError, storage_error
 from dovetail.embedding.tiers.disk import reads as kernels
+from dovetail.embedding.tiers.disk.encrypted import EncryptedSegments, decode_rows
 from dovetail.embedding.tiers.disk.reads import (
     CUT_SHORT,
     DAMAGED,
@@ -30,6 +32,7 @@ from dovetail.embedding.tiers.disk.reads import (
 from dovetail.embedding.tiers.disk.record import RecordLayout, encode_rows
 from dovetail.embedding.tiers.disk.segments import Segments
 from dovetail.embedding.tiers.tier import MOST_AT_ONCE
+from dovetail.encryption import key_for
 
 LARGEST_SEGMENT_BYTES = 64 << 20
 """Each segment is an open file: at the usual limit of 1024 of them, there is room for 64 GB of cold rows."""
@@ -69,7 +72,8 @@ class DiskTier:
             folder = Path(tempfile.mkdtemp(prefix="rows-", dir=self.parent))
         except OSError as error:
             raise storage_error(self.parent, error, doing="written") from None
-        self.segments = Segments(folder, self.segment_records, self.record_bytes)
+        kind = Segments if key_for(self.parent) is None else EncryptedSegments
+        self.segments = kind(folder, self.segment_records, self.record_bytes)
         self._factors = self.layout.factors()
         self._buffer = np.empty((0, self.layout.words), dtype=np.uint32)
 
@@ -121,6 +125,9 @@ class DiskTier:
     ) -> None:
         """Copy the rows of records to `rows`, every one checked."""
         segments, layout = self.segments, self.layout
+        if isinstance(segments, EncryptedSegments):
+            self._read_encrypted(segments, keys, numbers, rows, at)
+            return
         many = len(numbers) * MAPPED_BYTES_A_READ >= self.used_bytes
         put_off = np.empty(len(numbers), dtype=np.int32)
         how = (numbers, keys, rows, at, layout.width, layout.value_words, layout.code, self._factors)
@@ -136,6 +143,26 @@ class DiskTier:
             failed, why = kernels.read_waiting(segments.descriptors, self.segment_records, put_off, *how)
         if failed >= 0:
             raise self._damaged(int(numbers[failed]), int(keys[failed]), why)
+
+    def _read_encrypted(
+        self,
+        segments: EncryptedSegments,
+        keys: NDArray[np.int64],
+        numbers: NDArray[np.int32],
+        rows: NDArray[np.float32],
+        at: NDArray[np.int32],
+    ) -> None:
+        """Do that where records are encrypted."""
+        layout = self.layout
+        for start in range(0, len(numbers), MOST_AT_ONCE):
+            part = slice(start, start + MOST_AT_ONCE)
+            records = self._room_for(len(numbers[part]))
+            failed, why = segments.read(numbers[part], records), CUT_SHORT
+            if failed < 0:
+                how = (layout.width, layout.value_words, layout.code, self._factors)
+                failed, why = decode_rows(records, keys[part], rows, at[part], *how), DAMAGED
+            if failed >= 0:
+                raise self._damaged(int(numbers[part][failed]), int(keys[part][failed]), why)
 
     def release(self, numbers: NDArray[np.int32]) -> None:
         """Declare records dead."""

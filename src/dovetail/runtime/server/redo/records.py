@@ -8,6 +8,9 @@ A head holds checksums of its body and of itself and the head before, so a recor
 in the middle is found; one that is missing at the end is found by the length. While a file is written, its last records
 are in the ring beside it (`ring`), and its length says so: without the ring it is refused.
 
+Where the log's folder is kept encrypted (`dovetail.encryption`) each body is. Whose log it is in, and
+where, is authenticated with it.
+
 The checksum of a record: two sums over its 8-byte words, the second weighted by their places. A word that is another
 changes the first, words in another order change the second. It takes a sixth of CRC-32's time, and no pass of its own
 over what is written.
@@ -30,6 +33,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dovetail.encryption import decoded
 from dovetail.runtime.sealed import CHECKSUM, checksum_of_value
 
 WORD = 8
@@ -235,6 +239,8 @@ class Content:
         for kind, number, generation, begin, length in self._heads:
             view = memoryview(self._map)[begin : begin + length]
             try:
+                body = decoded(self.path, view, name=known_as(self.facts, begin - HEAD.size, RecordKind(kind), number))
+                view = view if body is view else memoryview(bytearray(body))
                 yield LogRecord(RecordKind(kind), number, generation, *_read_body(view))
             except (ValueError, TypeError, KeyError, msgspec.MsgspecError) as error:
                 raise RedoDamageError(f"{self.path.name} makes no sense: {error}") from None
@@ -268,6 +274,20 @@ def parts_of(details: dict[str, Any], arrays: Arrays) -> tuple[list[NDArray[np.u
     parts = [np.frombuffer(struct.pack("<I", len(text)) + text, dtype=np.uint8)]
     parts += [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays if array.size]
     return parts, sum(padded(len(part)) for part in parts)
+
+
+def joined(parts: Sequence[NDArray[np.uint8]], length: int) -> bytearray:
+    """Return the parts of a body one after the other, each padded."""
+    body, at = bytearray(length), 0
+    for part in parts:
+        body[at : at + len(part)] = part.data
+        at += padded(len(part))
+    return body
+
+
+def known_as(facts: LogFacts, place: int, kind: RecordKind, number: int) -> str:
+    """Return the name of an encrypted record: in which log it is, where, and what."""
+    return f"{facts.run}/server-{facts.server}/{facts.era}/{facts.first}/{place}/{kind.value}/{number}"
 
 
 def padded(size: int) -> int:

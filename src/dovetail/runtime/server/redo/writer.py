@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dovetail.encryption import encrypted, key_for
 from dovetail.runtime.server.redo.records import (
     BEGIN,
     CHAINED,
@@ -28,6 +29,8 @@ from dovetail.runtime.server.redo.records import (
     RecordKind,
     WordSums,
     facts_block,
+    joined,
+    known_as,
     length_block,
     padded,
     parts_of,
@@ -96,6 +99,9 @@ class RedoFile:
     ) -> None:
         """Append a record, which survives the end of this process; OSError where there is no room."""
         parts, length = parts_of(details, arrays)
+        if (key := key_for(self.path)) is not None:
+            body = encrypted(key, known_as(self.facts, self.size, kind, number), joined(parts, length))
+            parts, length = [np.frombuffer(body, dtype=np.uint8)], len(body)
         ring = self._ring_for(HEAD.size + length)
         at, sums = self.size + HEAD.size, WordSums()
         for part in parts:

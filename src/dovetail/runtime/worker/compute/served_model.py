@@ -60,7 +60,8 @@ class ServedModel:
         if precision != "float32":
             torch.set_float32_matmul_precision("high")
         self._schema = schema
-        self._sparse = sparse_modules(model)
+        self.tables = sparse_modules(model)
+        """The tables whose rows come from `rows`, by their numbers."""
         dense = dense_parameters(model)
         if only is not None:
             for name, parameter in dense:
@@ -71,7 +72,7 @@ class ServedModel:
         """Those that the vectors hold, in their order."""
         self._lay_out(precision)
         with torch.no_grad():
-            for table, each in enumerate(self._sparse):
+            for table, each in enumerate(self.tables):
                 for layer in each.layers:
                     serve(layer, self._source_of(table, layer))
             for parameter in model.parameters():
@@ -81,7 +82,7 @@ class ServedModel:
             for name, buffer in buffer_owner.named_buffers(recurse=False):
                 setattr(buffer_owner, name, buffer.to(device))
         blocks = model.blocks[: None if last is None else last + 1] if isinstance(model, LayerGraph) else None
-        self._prefetch = KeyPrefetch(self._sparse, blocks)
+        self._prefetch = KeyPrefetch(self.tables, blocks)
         self._batch: Batch | None = None
         self._norms = [norm for norm in norms_of(model) if norm.training] if normalises_alone else []
         """Those that a single sample is too little for."""
@@ -139,6 +140,11 @@ class ServedModel:
         self._has_begun = True
         with self._prefetch.learning(batch):
             return self.graph.outcome(batch)
+
+    def outcome_of_part(self, batch: Batch) -> tuple[Tensor, Any]:
+        """Return the same of samples of a batch whose outcome was asked for: what it looks up is known."""
+        self._batch = batch
+        return self.graph.outcome(batch)
 
     def _outcome_of_one(self, batch: Batch) -> tuple[Tensor, Any]:
         """Return the outcome of a single sample, which has no spread: it is normalised by the running statistics."""
