@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, and 
 
 .PHONY: demo test docs quick quick-tests check kernels coverage other-kernels slow bench format clean
 
-# The main job in six steps; `make demo ALL=1` has the rest.
+# The main job in seven steps, and a report; `make demo ALL=1` has the rest.
 demo: .venv/installed
 	@$(BIN)/python examples/demo.py $(if $(ALL),--all)
 

@@ -91,7 +91,7 @@ app.add_typer(problem, name="problem")
 app.add_typer(data, name="data")
 app.add_typer(link, name="link")
 for _each in app.registered_commands:
-    _each.epilog = examples_of(_each.name or getattr(_each.callback, "__name__", ""))
+    _each.epilog = examples_of(str(_each.name or getattr(_each.callback, "__name__", "")))
 
 
 def main() -> None:
