@@ -264,3 +264,8 @@ def test_a_model_is_measured_planned_and_trained_on_hosts_of_two_types(machines)
     found = json.loads(done.stdout.splitlines()[-1])
     assert {stage["resource"] for stage in found["stages"]} <= {"cpu", "cpu-2"}
     assert found["samples"] == 8000
+    assert found["place"] == "servers"  # one process is on no several hosts
+    assert found["servers"] >= 1
+    parts = {part["part"]: part["predicted_seconds_per_batch"] for part in found["parts"]}
+    assert parts["servers"] > 0
+    assert parts["rows"] > 0
