@@ -145,6 +145,7 @@ def _profiled(
         run.model.name,
         "--json",
         f"--short-runs-s={short_runs_s}",
+        "--place=servers",
         f"--batch={run.training.batch}",
         f"--seed={run.training.seed}",
     ]
